@@ -1,0 +1,120 @@
+"""Who owns which samples: pathological (after pFedHN), dirichlet or iid, then 8:1:1 within each client."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from pfedlora_flwr.config import Experiment
+from pfedlora_flwr.data.datasets import Dataset
+from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.rng import numpy_generator
+
+Indices = npt.NDArray[np.int64]
+SMALLEST = 10
+"""Samples a client needs for one of each ten to be validation and one to be test."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """One client's samples, as indices into the dataset. Disjoint."""
+
+    train: Indices
+    validation: Indices
+    test: Indices
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Every client's split."""
+
+    clients: tuple[Split, ...]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of all indices in order: equal fingerprints mean equal data for every client."""
+        digest = hashlib.sha256()
+        for split in self.clients:
+            for part in (split.train, split.validation, split.test):
+                digest.update(len(part).to_bytes(8, "little") + np.ascontiguousarray(part, "<i8").tobytes())
+        return digest.hexdigest()
+
+
+def make_partition(experiment: Experiment, dataset: Dataset) -> Partition:
+    """The partition that the Experiment names, always the same for the same seed. Raises UserError when it is impossible."""
+    e, labels = experiment, np.asarray(dataset.labels)
+    if e.clients * SMALLEST > len(labels):
+        raise UserError(f"clients is {e.clients}; {e.dataset} has {len(labels)} samples, {SMALLEST} a client at least: at most {len(labels) // SMALLEST}")
+    if e.partition_kind == "pathological":
+        owned = pathological(labels, dataset.classes, e.clients, e.partition_classes_per_client, e.seed)
+    elif e.partition_kind == "dirichlet":
+        owned = dirichlet(labels, dataset.classes, e.clients, e.partition_alpha, e.seed)
+    else:
+        order = numpy_generator(e.seed, "partition/iid").permutation(len(labels))
+        owned = np.array_split(order, e.clients)
+    smallest = min(range(e.clients), key=lambda k: len(owned[k]))
+    if len(owned[smallest]) < SMALLEST:
+        raise UserError(f"client {smallest} would have {len(owned[smallest])} samples, and needs {SMALLEST}; use fewer clients or more classes a client")
+    return Partition(tuple(split_8_1_1(labels, own, e.seed, k) for k, own in enumerate(owned)))
+
+
+def pathological(labels: Indices, classes: int, clients: int, per_client: int, seed: int) -> list[Indices]:
+    """k distinct classes a client; each class is cut into m = kN/C shares of random size (method sheet, section 4).
+
+    Shares are U(0.4, 0.6) normalised. Clients in order choose their classes, each time uniformly among those with the most unclaimed shares.
+    """
+    if per_client > classes:
+        raise UserError(f"partition.classes-per-client is {per_client}; allowed: 1 to {classes}, the classes of the dataset")
+    shares, rest = divmod(clients * per_client, classes)
+    if rest:
+        raise UserError(
+            f"{clients} clients × {per_client} classes a client is not a multiple of the {classes} classes; "
+            f"change clients or partition.classes-per-client so that it is, or use partition.kind=dirichlet"
+        )
+    sizes = numpy_generator(seed, "partition/shares").uniform(0.4, 0.6, (classes, shares))
+    sizes /= sizes.sum(1, keepdims=True)
+    chooser = numpy_generator(seed, "partition/classes")
+    shuffler = numpy_generator(seed, "partition/shuffle")
+    unclaimed = np.full(classes, shares)
+    owned: list[list[Indices]] = [[] for _ in range(clients)]
+    pools = [shuffler.permutation(np.flatnonzero(labels == c)) for c in range(classes)]
+    counts = [np.floor(len(pool) * sizes[c]).astype(int) for c, pool in enumerate(pools)]
+    ends = [np.cumsum(count) for count in counts]
+    for k in range(clients):
+        held = np.zeros(classes, bool)
+        for _ in range(per_client):
+            open_shares = np.where(held, -1, unclaimed)
+            c = int(chooser.choice(np.flatnonzero(open_shares == open_shares.max())))
+            share = shares - unclaimed[c]
+            owned[k].append(pools[c][ends[c][share] - counts[c][share] : ends[c][share]])
+            held[c] = True
+            unclaimed[c] -= 1
+    return [np.concatenate(parts) for parts in owned]
+
+
+def dirichlet(labels: Indices, classes: int, clients: int, alpha: float, seed: int) -> list[Indices]:
+    """Each class is divided among the clients by proportions from Dir(α); drawn again until every client has enough."""
+    rng = numpy_generator(seed, "partition/dirichlet")
+    for _ in range(1000):
+        owned: list[list[Indices]] = [[] for _ in range(clients)]
+        for c in range(classes):
+            pool = rng.permutation(np.flatnonzero(labels == c))
+            cuts = (np.cumsum(rng.dirichlet(np.full(clients, alpha)))[:-1] * len(pool)).astype(int)
+            for k, part in enumerate(np.split(pool, cuts)):
+                owned[k].append(part)
+        joined = [np.concatenate(parts) for parts in owned]
+        if min(map(len, joined)) >= SMALLEST:
+            return joined
+    raise UserError(f"partition.alpha is {alpha:g}: in 1000 draws some client had fewer than {SMALLEST} samples; raise alpha or use fewer clients")
+
+
+def split_8_1_1(labels: Indices, own: Indices, seed: int, client: int) -> Split:
+    """Ordered by class and shuffled within each, of each ten the ninth is validation and the tenth test: stratified, never empty."""
+    shuffled = numpy_generator(seed, "partition/split", client).permutation(np.sort(own))
+    ordered = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    place = np.arange(len(ordered)) % 10
+    return Split(ordered[place < 8], ordered[place == 8], ordered[place == 9])

@@ -1,0 +1,115 @@
+"""Configuration keys: a dataclass field that knows its name, its range and its meaning, and one way to parse a value for it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Scalar = bool | int | float | str
+AUTO = "auto"
+
+
+class UserError(ValueError):
+    """A user's mistake. Its text is one line: what, which value, what is allowed. Never shown with a traceback."""
+
+
+def key(
+    default: Any,
+    meaning: str,
+    *,
+    name: str | None = None,
+    low: float | None = None,
+    high: float | None = None,
+    above: float | None = None,
+    choices: Sequence[str] | None = None,
+    result: bool = True,
+) -> Any:
+    """A dataclass field that is a configuration key.
+
+    Args:
+        default: the documented default; None reads and prints as `auto`.
+        meaning: what the key does, with its unit.
+        name: the key's name where it is not the attribute's with dashes.
+        low, high: inclusive bounds. above: an exclusive lower bound.
+        choices: the allowed strings; one that ends in ":" allows any text after it.
+        result: whether the key can change a result, and so belongs to the Experiment's fingerprint.
+    """
+    metadata = {"meaning": meaning, "name": name, "low": low, "high": high, "above": above}
+    return field(default=default, metadata=metadata | {"choices": choices, "result": result})
+
+
+@dataclass(frozen=True)
+class Key:
+    """One configuration key, as declared by `key` on a dataclass."""
+
+    name: str
+    attribute: str
+    kind: type
+    auto: bool
+    default: Any
+    meaning: str
+    low: float | None
+    high: float | None
+    above: float | None
+    choices: Sequence[str] | None
+    result: bool
+
+    @property
+    def allowed(self) -> str:
+        """The allowed values, in words."""
+        if self.choices is not None:
+            words = " | ".join(f"{c}…" if c.endswith(":") else c for c in self.choices)
+        else:
+            words = {bool: "true or false", int: "an integer", float: "a number", str: "text"}[self.kind]
+            bounds = [f"> {self.above:g}" if self.above is not None else "", f"≥ {self.low:g}" if self.low is not None else ""]
+            bounds.append(f"≤ {self.high:g}" if self.high is not None else "")
+            words = " ".join([words, " and ".join(b for b in bounds if b)]).strip()
+        return f"auto, or {words}" if self.auto else words
+
+    def parse(self, value: object) -> Any:
+        """The value as this key's type; raises UserError with the key, the value and what is allowed."""
+        if self.auto and (value is None or value == AUTO):
+            return None
+        if self.kind is float and isinstance(value, int | str) and not isinstance(value, bool):
+            try:  # YAML 1.1 reads 1e-3 as text
+                value = float(value)
+            except (ValueError, OverflowError):
+                value = math.nan if isinstance(value, int) else value
+        if type(value) is not self.kind or not self._in_range(value):
+            raise UserError(f"{self.name} is {value!r}; allowed: {self.allowed}")
+        return value
+
+    def text(self, value: Any) -> Scalar:
+        """The value as a run-config scalar (None becomes `auto`)."""
+        return AUTO if value is None else value
+
+    def _in_range(self, value: Any) -> bool:
+        if self.choices is not None:
+            return any(value == c or (c.endswith(":") and len(value) > len(c) and value.startswith(c)) for c in self.choices)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return (
+                (math.isfinite(value) and abs(value) < 2**63)
+                and (self.low is None or value >= self.low)
+                and (self.high is None or value <= self.high)
+                and (self.above is None or value > self.above)
+            )
+        return True
+
+
+def keys_of(owner: Any, prefix: str = "") -> dict[str, Key]:
+    """The keys that a dataclass declares, by name, in order (its other fields are left out)."""
+    hints = typing.get_type_hints(owner)
+    found = {}
+    for f in (f for f in dataclasses.fields(owner) if "meaning" in f.metadata):
+        kind, auto = hints[f.name], False
+        if isinstance(kind, types.UnionType):
+            kind, auto = typing.get_args(kind)[0], True
+        name = prefix + (f.metadata["name"] or f.name.strip("_").replace("_", "-"))
+        rest = {k: f.metadata[k] for k in ("meaning", "low", "high", "above", "choices", "result")}
+        found[name] = Key(name=name, attribute=f.name, kind=kind, auto=auto, default=f.default, **rest)
+    return found

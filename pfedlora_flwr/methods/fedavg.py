@@ -1,0 +1,37 @@
+"""FedAvg. McMahan, Moore, Ramage, Hampson, Agüera y Arcas: Communication-Efficient Learning of Deep Networks from Decentralized Data.
+
+Homogeneous only: one model for everyone. A client's personalised model is the one at the end of its own last visit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from torch import Tensor
+
+from pfedlora_flwr.methods.method import Method, Tensors, Upload, seeded, tensors_of, weighted_mean
+from pfedlora_flwr.methods.standalone import train_locally
+from pfedlora_flwr.models.cnn import ClientModel
+from pfedlora_flwr.training.loop import Samples, Visit
+
+
+class FedAvg(Method):
+    """Algorithm 1 of the paper: the whole model down, local SGD, the whole model up, the weighted mean."""
+
+    def state_init(self, seed: int) -> Tensors:
+        with seeded(seed):
+            return tensors_of(self.client_model(0))
+
+    def local_update(self, model: ClientModel, received: Tensors, data: Samples, visit: Visit) -> Upload:
+        model.load_state_dict(received)
+        train_locally(model, data, visit)
+        return Upload(tensors_of(model), len(data))
+
+    def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
+        return weighted_mean(uploads)
+
+    def second_figures(self, model: ClientModel, received: Tensors) -> dict[str, Callable[[Tensor], Tensor]]:
+        """The global model as it arrived."""
+        whole = self.client_model(0)
+        whole.load_state_dict(received)
+        return {"global": whole.to(next(iter(received.values())).device)}

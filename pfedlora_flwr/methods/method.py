@@ -1,0 +1,132 @@
+"""The contract of a method: what a client keeps, trains and sends, how the server merges it, and which model predicts."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from pfedlora_flwr.config import Experiment
+from pfedlora_flwr.models import registry
+from pfedlora_flwr.models.cnn import ClientModel
+from pfedlora_flwr.training.loop import Samples, Visit
+
+Tensors = dict[str, Tensor]
+"""Named tensors, in order. Floating-point ones are parameters in the ledger; integers are metadata: bytes, not parameters."""
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What a client hands to the wire, and n_k, the number of its training samples."""
+
+    tensors: Tensors
+    samples: int
+
+
+class Refused(ValueError):
+    """An upload that the server does not admit; the text says why."""
+
+
+class Method(ABC):
+    """One file a method. It knows neither Flower, nor disk, nor processes. A method without state between rounds is pure:
+    the server's state and the client's module are all that it may remember."""
+
+    @dataclass(frozen=True)
+    class Options:
+        """The method's own configuration keys."""
+
+    stateless: ClassVar[bool] = False
+    """True for a method whose clients send nothing."""
+
+    def __init__(self, experiment: Experiment, classes: int) -> None:
+        self.experiment = experiment
+        self.classes = classes
+        self.options: Any = experiment.method_options_for(type(self).Options)
+
+    def state_init(self, seed: int) -> Tensors:
+        """Server: what it keeps between rounds, made from `seed`."""
+        return {}
+
+    def private_init(self, client: int, seed: int) -> nn.Module:
+        """Client: its own modules, which never leave it, made from `seed`. A bare client model unless a method needs more."""
+        with seeded(seed):
+            return self.client_model(client)
+
+    def download(self, state: Tensors, client: int, round: int) -> Tensors:
+        """Server: what this client receives. The state itself unless a method says otherwise."""
+        return state
+
+    @abstractmethod
+    def local_update(self, model: Any, received: Tensors, data: Samples, visit: Visit) -> Upload:
+        """Client: train `model` (in place) on `data` with what was received; what is sent up."""
+
+    @abstractmethod
+    def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
+        """Server: the next state from the admitted uploads, by client in client order, and the last state. Pure."""
+
+    def check(self, upload: Upload, state: Tensors, client: int) -> None:
+        """Server: raises Refused unless names, dtypes and shapes are what this method sends: the download's, unless overridden."""
+        check_layout(upload.tensors, self.download(state, client, 0))
+
+    def predict(self, model: Any, images: Tensor) -> Tensor:
+        """Logits of the client's personalised model, [B, classes]."""
+        return self.predictor(model)(images)
+
+    def predictor(self, model: Any) -> ClientModel:
+        """The personalised model inside what a client keeps."""
+        return model
+
+    def second_figures(self, model: Any, received: Tensors) -> dict[str, Callable[[Tensor], Tensor]]:
+        """Further predictors, by name, whose accuracy is taken at the visit beside the personalised model's."""
+        return {}
+
+    def client_model(self, client: int) -> ClientModel:
+        """A fresh model of client's own architecture, initialised from torch's global generator."""
+        names = self.experiment.model_names
+        return registry.build(names[client % len(names)], self.classes, self.experiment.cut)
+
+
+class seeded:  # noqa: N801 - reads as a statement: `with seeded(seed):`
+    """Seeds torch's global generator inside a `with`, and restores it after: modules initialise themselves from there."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def __enter__(self) -> None:
+        self.saved = torch.get_rng_state()
+        torch.default_generator.manual_seed(self.seed)
+
+    def __exit__(self, *error: object) -> None:
+        torch.set_rng_state(self.saved)
+
+
+def tensors_of(module: nn.Module) -> Tensors:
+    """A module's parameters and buffers, detached, by name."""
+    return {name: tensor.detach() for name, tensor in module.state_dict().items()}
+
+
+def weighted_mean(uploads: Mapping[int, Upload]) -> Tensors:
+    """Σ n_k θ_k / Σ n_k over the uploads (FedAvg), in float64, in the mapping's order; each tensor in its own dtype."""
+    total = sum(upload.samples for upload in uploads.values())
+    first = next(iter(uploads.values())).tensors
+    mean = {}
+    for name, like in first.items():
+        summed = torch.zeros(like.shape, dtype=torch.float64)
+        for upload in uploads.values():
+            summed += upload.tensors[name].double() * upload.samples
+        mean[name] = (summed / total).to(like.dtype)
+    return mean
+
+
+def check_layout(tensors: Tensors, like: Tensors) -> None:
+    """Raises Refused unless the names, their order, the dtypes and the shapes are those of `like`."""
+    if list(tensors) != list(like):
+        raise Refused(f"its tensors are {list(tensors)}, expected {list(like)}")
+    for name, tensor in tensors.items():
+        if tensor.dtype != like[name].dtype or tensor.shape != like[name].shape:
+            got, want = (f"{str(t.dtype).removeprefix('torch.')} {list(t.shape)}" for t in (tensor, like[name]))
+            raise Refused(f"{name} is {got}, expected {want}")

@@ -1,0 +1,32 @@
+"""Standalone: every client trains its own model alone. The yardstick of personalised federated learning."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from pfedlora_flwr.methods.method import Method, Tensors, Upload
+from pfedlora_flwr.models.cnn import ClientModel
+from pfedlora_flwr.training.loop import Samples, Visit
+
+
+class Standalone(Method):
+    """Plain local SGD; nothing is sent."""
+
+    def local_update(self, model: ClientModel, received: Tensors, data: Samples, visit: Visit) -> Upload:
+        train_locally(model, data, visit)
+        return Upload({}, len(data))
+
+    def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
+        return state
+
+
+def train_locally(model: ClientModel, data: Samples, visit: Visit) -> None:
+    """Local SGD on the cross-entropy of the model's own predictions."""
+
+    def loss(images: Tensor, labels: Tensor) -> Tensor:
+        return cross_entropy(model(images), labels)
+
+    visit.sgd("model", model.parameters(), loss, data)

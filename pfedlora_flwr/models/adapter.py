@@ -1,0 +1,30 @@
+"""The two low-rank adapters A(θ) that take the place of a model's head (Section 4.3), and their two initialisations."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class Adapter(nn.Module):
+    """Linear(width → h), Linear(h → classes); `reduced` has a ReLU between, `decomposed` has nothing.
+
+    reduced: direct dimension reduction of FC2, after FC1. decomposed: matrix decomposition, after FC2.
+    `lora` starts with a Gaussian first matrix (σ = 1/√width) and a zero second one (Section 3.1), `random` with PyTorch's default.
+    """
+
+    def __init__(self, width: int, hidden: int, classes: int, kind: str = "decomposed", init: str = "random") -> None:
+        super().__init__()
+        self.reduced = kind == "reduced"
+        self.down = nn.Linear(width, hidden)
+        self.up = nn.Linear(hidden, classes)
+        if init == "lora":
+            with torch.no_grad():
+                self.down.weight.normal_(0.0, width**-0.5)
+                for zero in (self.down.bias, self.up.weight, self.up.bias):
+                    zero.zero_()
+
+    def forward(self, representation: Tensor) -> Tensor:
+        """R, [B, width] → logits, [B, classes]."""
+        hidden = self.down(representation)
+        return self.up(torch.relu(hidden) if self.reduced else hidden)

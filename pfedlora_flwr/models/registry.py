@@ -1,0 +1,50 @@
+"""Names → client models: CNN-1 to CNN-5, and `package.module:Class` for a user's own."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import torch
+from torch import nn
+
+from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.models.cnn import CNN, SHAPES, ClientModel, Custom
+
+IMAGE = (3, 32, 32)
+
+
+def build(name: str, classes: int, cut: str) -> ClientModel:
+    """The client model `name`, freshly initialised from torch's global generator. Raises UserError for an unknown name."""
+    if name in SHAPES:
+        return CNN(name, classes, cut)
+    if ":" not in name:
+        raise UserError(f"models names {name!r}; allowed: {', '.join(SHAPES)}, or package.module:Class")
+    return _custom(name, classes)
+
+
+def load_object(path: str, what: str) -> Any:
+    """The object at `package.module:Name`. Raises UserError when there is none."""
+    module, _, attribute = path.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except ImportError as error:
+        raise UserError(f"{what} {path!r}: module {module!r} cannot be imported ({error})") from None
+    except AttributeError:
+        raise UserError(f"{what} {path!r}: module {module!r} has no {attribute!r}") from None
+
+
+def _custom(name: str, classes: int) -> ClientModel:
+    module = load_object(name, "model")(classes)
+    if not isinstance(module, nn.Module) or not hasattr(module, "encoder") or not isinstance(getattr(module, "head", None), nn.Linear):
+        raise UserError(f"model {name!r}: expected an nn.Module with an `encoder` and a `head` that is an nn.Linear")
+    training = module.training
+    with torch.no_grad():
+        representation = module.eval().encoder(torch.zeros(2, *IMAGE))
+    module.train(training)
+    if representation.ndim != 2 or representation.shape[1] != module.head.in_features:
+        shape = list(representation.shape)
+        raise UserError(f"model {name!r}: the encoder gives {shape} for 2 images, its head takes [2, {module.head.in_features}]")
+    if module.head.out_features != classes:
+        raise UserError(f"model {name!r}: its head gives {module.head.out_features} logits, the dataset has {classes} classes")
+    return Custom(module, representation.shape[1])

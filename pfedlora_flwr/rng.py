@@ -1,0 +1,33 @@
+"""Random generators: each draw of a run comes from one seeded by (seed, purpose, client, round), so results depend on nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import torch
+
+SERVER = -1
+"""The `client` of a draw that belongs to no client."""
+
+
+def derive(seed: int, purpose: str, client: int = SERVER, round: int = 0) -> int:
+    """A 63-bit seed, well mixed: SHA-256 of the four."""
+    text = f"{seed}/{purpose}/{client}/{round}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+def torch_generator(seed: int, purpose: str, client: int = SERVER, round: int = 0) -> torch.Generator:
+    """A CPU generator: the same draws wherever the training runs."""
+    return torch.Generator().manual_seed(derive(seed, purpose, client, round))
+
+
+def numpy_generator(seed: int, purpose: str, client: int = SERVER, round: int = 0) -> np.random.Generator:
+    """A NumPy generator (PCG64)."""
+    return np.random.Generator(np.random.PCG64(derive(seed, purpose, client, round)))
+
+
+def sample_clients(seed: int, round: int, clients: int, sampled: int) -> list[int]:
+    """The clients of a round: `sampled` of `clients`, without replacement, in ascending order."""
+    drawn = numpy_generator(seed, "sample", round=round).choice(clients, size=sampled, replace=False, shuffle=False)
+    return sorted(int(k) for k in drawn)
