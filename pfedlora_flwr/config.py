@@ -36,17 +36,11 @@ class Experiment:
     participation: float = key(1.0, "C, the share of clients sampled each round", above=0, high=1)
     rounds: int = key(20, "T, the number of communication rounds", low=1)
     seed: int = key(0, "every random draw is derived from it", low=0)
-    partition_kind: str = key(
-        "pathological", "who owns which samples", name="partition.kind", choices=("pathological", "dirichlet", "iid")
-    )
-    partition_classes_per_client: int = key(
-        2, "classes each client holds (pathological)", name="partition.classes-per-client", low=1
-    )
+    partition_kind: str = key("pathological", "who owns which samples", name="partition.kind", choices=("pathological", "dirichlet", "iid"))
+    partition_classes_per_client: int = key(2, "classes each client holds (pathological)", name="partition.classes-per-client", low=1)
     partition_alpha: float = key(0.3, "concentration of the Dirichlet distribution", name="partition.alpha", above=0)
     models: str = key("auto", "client models, separated by commas; client k has number k mod their count")
-    setting: str = key(
-        "heterogeneous", "CNN-1 to CNN-5 in turn, or CNN-1 for everyone", choices=("heterogeneous", "homogeneous")
-    )
+    setting: str = key("heterogeneous", "CNN-1 to CNN-5 in turn, or CNN-1 for everyone", choices=("heterogeneous", "homogeneous"))
     adapter_kind: str = key(
         "auto",
         "reduced (after FC1) or decomposed (after FC2); auto: by the setting",
@@ -55,7 +49,10 @@ class Experiment:
     )
     adapter_hidden_dim: int = key(60, "h, the adapter's hidden width (its rank)", name="adapter.hidden-dim", low=1)
     adapter_init: str = key(
-        "random", "PyTorch's default, or first Gaussian and second zero", name="adapter.init", choices=("random", "lora")
+        "random",
+        "PyTorch's default, or first Gaussian and second zero",
+        name="adapter.init",
+        choices=("random", "lora"),
     )
     mu: float = key(0.5, "μ, the weight of a client's own loss (Eq. 7; the paper uses 0.5 ≤ μ < 1)", low=0, high=1)
     evaluate_initial: bool = key(True, "evaluate every client's initial model as round 0")
@@ -69,26 +66,18 @@ class Experiment:
     weight_decay: float = key(0.0, "weight decay of SGD", low=0)
     clip_norm: float = key(0.0, "gradients are clipped to this norm; 0: never", low=0)
     augment: bool = key(False, "random flip and crop (32, padding 4) of training images")
-    target_accuracy: float | None = key(
-        None, "`to_target` totals count up to it; auto: 0.9, for 100 classes 0.5", above=0, high=1
-    )
+    target_accuracy: float | None = key(None, "`to_target` totals count up to it; auto: 0.9, for 100 classes 0.5", above=0, high=1)
     device: str = key("auto", "where clients train; auto: cuda where there is one", choices=("auto", "cpu", "cuda"))
-    actors: int | None = key(
-        None, "clients trained at once; auto: one a core, or one on a GPU", low=1, high=4096, result=False
-    )
+    actors: int | None = key(None, "clients trained at once; auto: one a core, or one on a GPU", low=1, high=4096, result=False)
     output: str = key("", "the run's directory; empty: runs/NAME, or ~/.pfedlora/runs by `flwr run`", result=False)
     resume: bool = key(False, "continue the run in `output`", result=False)
     overwrite: bool = key(False, "replace the run in `output`", result=False)
     min_clients: int | None = key(None, "nodes to wait for before round 1; auto: all", low=1, result=False)
-    min_success: float = key(
-        1.0, "share of the sampled clients that must succeed for a round to count", above=0, high=1, result=False
-    )
-    max_failed_rounds: int = key(
-        1, "rounds in a row below min-success after which the run stops", low=1, result=False
-    )
+    min_success: float = key(1.0, "share of the sampled clients that must succeed for a round to count", above=0, high=1, result=False)
+    max_failed_rounds: int = key(1, "rounds in a row below min-success after which the run stops", low=1, result=False)
     round_timeout: float = key(3600.0, "seconds a round may take before missing clients count as failed", above=0, result=False)
     node_timeout: float = key(300.0, "seconds to wait for nodes to connect", above=0, result=False)
-    options: Mapping[str, Scalar] = field(default_factory=dict)
+    options: Mapping[str, Scalar] = field(default_factory=dict, hash=False)
     """The method's own options by full key (`fml.alpha`), all methods' where the method is one of ours."""
 
     @classmethod
@@ -145,6 +134,11 @@ class Experiment:
         changed._check()
         return changed
 
+    @staticmethod
+    def free_keys() -> set[str]:
+        """The keys that cannot change a result."""
+        return {name for name, k in _KEYS.items() if not k.result}
+
     @property
     def sampled(self) -> int:
         """K = ⌊C·N⌋, at least 1; the tolerance makes 0.29·100 the 29 it is."""
@@ -168,6 +162,11 @@ class Experiment:
             return tuple(name.strip() for name in self.models.split(","))
         count = 5 if self.setting == "heterogeneous" else 1
         return tuple(f"cnn{i + 1}" for i in range(count))
+
+    @property
+    def default_name(self) -> str:
+        """A name for the run's directory where the user gives none."""
+        return f"{self.method}-{self.dataset}".replace(":", "-").replace("/", "-")
 
     @property
     def cut(self) -> str:

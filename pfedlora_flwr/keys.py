@@ -66,7 +66,10 @@ class Key:
             words = " | ".join(f"{c}…" if c.endswith(":") else c for c in self.choices)
         else:
             words = {bool: "true or false", int: "an integer", float: "a number", str: "text"}[self.kind]
-            bounds = [f"> {self.above:g}" if self.above is not None else "", f"≥ {self.low:g}" if self.low is not None else ""]
+            bounds = [
+                f"> {self.above:g}" if self.above is not None else "",
+                f"≥ {self.low:g}" if self.low is not None else "",
+            ]
             bounds.append(f"≤ {self.high:g}" if self.high is not None else "")
             words = " ".join([words, " and ".join(b for b in bounds if b)]).strip()
         return f"auto, or {words}" if self.auto else words

@@ -24,7 +24,14 @@ from pfedlora_flwr.keys import UserError
 SIZE = 32
 _VERSION = 1  # of the cache's layout
 _CIFAR_FILES = {
-    "cifar10": ("cifar-10-batches-py", [f"data_batch_{i}" for i in range(1, 6)], ["test_batch"], b"labels", "batches.meta", b"label_names"),
+    "cifar10": (
+        "cifar-10-batches-py",
+        [f"data_batch_{i}" for i in range(1, 6)],
+        ["test_batch"],
+        b"labels",
+        "batches.meta",
+        b"label_names",
+    ),
     "cifar100": ("cifar-100-python", ["train"], ["test"], b"fine_labels", "meta", b"fine_label_names"),
 }
 _CIFAR10_NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
@@ -72,6 +79,12 @@ def load(name: str, data_path: str = "") -> Dataset:
     meta = json.loads((folder / "meta.json").read_text())
     images, labels = (np.load(folder / f"{part}.npy", mmap_mode="r") for part in ("images", "labels"))
     return Dataset(name, images, labels, tuple(meta["class_names"]), tuple(meta["mean"]), tuple(meta["std"]))
+
+
+def count_classes(name: str, data_path: str = "") -> int:
+    """The dataset's number of classes, without its files where the name tells: a deployed server has none."""
+    known = {"digits": 10, "cifar10": 10, "cifar100": 100, "synthetic": 10}
+    return known.get(name.partition(":")[0]) or load(name, data_path).classes
 
 
 def _build(name: str, data_path: str, folder: Path) -> None:
@@ -137,7 +150,9 @@ def _folder(root: Path) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], l
     if not root.is_dir():
         raise UserError(f"dataset folder {root} does not exist; expected a folder of one folder of images for each class")
     class_names = sorted(p.name for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
-    files = [(f, i) for i, c in enumerate(class_names) for f in sorted((root / c).iterdir()) if f.suffix.lower() in (".png", ".jpg", ".jpeg")]
+    files = [
+        (f, i) for i, c in enumerate(class_names) for f in sorted((root / c).iterdir()) if f.suffix.lower() in (".png", ".jpg", ".jpeg")
+    ]
     if len(class_names) < 2 or not files:
         raise UserError(f"dataset folder {root}: expected at least two class folders with PNG or JPEG images")
     images = np.empty((len(files), SIZE, SIZE, 3), np.uint8)
@@ -166,7 +181,9 @@ def _npz(path: Path) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], list
     except (KeyError, ValueError, OSError, EOFError):
         raise UserError(f"{path}: expected an npz with `images` uint8 [n, 32, 32, 3] and `labels` [n]") from None
     if images.dtype != np.uint8 or images.shape[1:] != (SIZE, SIZE, 3) or labels.shape != (len(images),) or labels.dtype.kind not in "iu":
-        raise UserError(f"{path}: images is {images.dtype} {list(images.shape)}, labels {labels.dtype}; expected uint8 [n, 32, 32, 3] and integers [n]")
+        raise UserError(
+            f"{path}: images is {images.dtype} {list(images.shape)}, labels {labels.dtype}; expected uint8 [n, 32, 32, 3] and integers [n]"
+        )
     if not len(labels) or labels.min() < 0 or (names is not None and labels.max() >= len(names)):
         raise UserError(f"{path}: labels must count from 0 and have a name each")
     return images, labels.astype(np.int64), names or [str(i) for i in range(int(labels.max()) + 1)]
@@ -175,7 +192,9 @@ def _npz(path: Path) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], list
 def _cifar(name: str, data_path: str) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], list[str]]:
     root = Path(data_path).expanduser() if data_path else cache_root() / "downloads"
     if data_path and not root.is_dir():
-        raise UserError(f"data-path {data_path!r} does not exist; give the folder that holds {name}'s files, or leave it empty to download them")
+        raise UserError(
+            f"data-path {data_path!r} does not exist; give the folder that holds {name}'s files, or leave it empty to download them"
+        )
     if (root / "train.parquet").exists() or (root / "test.parquet").exists():
         return _cifar_parquet(name, root)
     inner = _CIFAR_FILES[name][0]

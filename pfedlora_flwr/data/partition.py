@@ -48,7 +48,9 @@ def make_partition(experiment: Experiment, dataset: Dataset) -> Partition:
     """The partition that the Experiment names, always the same for the same seed. Raises UserError when it is impossible."""
     e, labels = experiment, np.asarray(dataset.labels)
     if e.clients * SMALLEST > len(labels):
-        raise UserError(f"clients is {e.clients}; {e.dataset} has {len(labels)} samples, {SMALLEST} a client at least: at most {len(labels) // SMALLEST}")
+        raise UserError(
+            f"clients is {e.clients}; {e.dataset} has {len(labels)} images, {SMALLEST} for each client: allowed ≤ {len(labels) // SMALLEST}"
+        )
     if e.partition_kind == "pathological":
         owned = pathological(labels, dataset.classes, e.clients, e.partition_classes_per_client, e.seed)
     elif e.partition_kind == "dirichlet":
@@ -58,14 +60,16 @@ def make_partition(experiment: Experiment, dataset: Dataset) -> Partition:
         owned = np.array_split(order, e.clients)
     smallest = min(range(e.clients), key=lambda k: len(owned[k]))
     if len(owned[smallest]) < SMALLEST:
-        raise UserError(f"client {smallest} would have {len(owned[smallest])} samples, and needs {SMALLEST}; use fewer clients or more classes a client")
+        raise UserError(
+            f"client {smallest} would have {len(owned[smallest])} samples, and needs {SMALLEST}; use fewer clients or more classes a client"
+        )
     return Partition(tuple(split_8_1_1(labels, own, e.seed, k) for k, own in enumerate(owned)))
 
 
 def pathological(labels: Indices, classes: int, clients: int, per_client: int, seed: int) -> list[Indices]:
     """k distinct classes a client; each class is cut into m = kN/C shares of random size (method sheet, section 4).
 
-    Shares are U(0.4, 0.6) normalised. Clients in order choose their classes, each time uniformly among those with the most unclaimed shares.
+    Shares are U(0.4, 0.6) normalised. Clients in order choose their classes, each uniformly among those with the most unclaimed shares.
     """
     if per_client > classes:
         raise UserError(f"partition.classes-per-client is {per_client}; allowed: 1 to {classes}, the classes of the dataset")
@@ -109,7 +113,9 @@ def dirichlet(labels: Indices, classes: int, clients: int, alpha: float, seed: i
         joined = [np.concatenate(parts) for parts in owned]
         if min(map(len, joined)) >= SMALLEST:
             return joined
-    raise UserError(f"partition.alpha is {alpha:g}: in 1000 draws some client had fewer than {SMALLEST} samples; raise alpha or use fewer clients")
+    raise UserError(
+        f"partition.alpha is {alpha:g}: in 1000 draws some client had fewer than {SMALLEST} samples; raise alpha or use fewer clients"
+    )
 
 
 def split_8_1_1(labels: Indices, own: Indices, seed: int, client: int) -> Split:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -39,9 +39,6 @@ class Method(ABC):
     class Options:
         """The method's own configuration keys."""
 
-    stateless: ClassVar[bool] = False
-    """True for a method whose clients send nothing."""
-
     def __init__(self, experiment: Experiment, classes: int) -> None:
         self.experiment = experiment
         self.classes = classes
@@ -71,6 +68,10 @@ class Method(ABC):
     def check(self, upload: Upload, state: Tensors, client: int) -> None:
         """Server: raises Refused unless names, dtypes and shapes are what this method sends: the download's, unless overridden."""
         check_layout(upload.tensors, self.download(state, client, 0))
+
+    def largest_upload(self, state: Tensors) -> int:
+        """Server: the payload bytes beyond which an upload is refused before it is decoded."""
+        return sum(t.numel() * t.element_size() for t in self.download(state, 0, 0).values())
 
     def predict(self, model: Any, images: Tensor) -> Tensor:
         """Logits of the client's personalised model, [B, classes]."""

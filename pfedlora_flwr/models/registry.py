@@ -35,8 +35,9 @@ def load_object(path: str, what: str) -> Any:
 
 
 def _custom(name: str, classes: int) -> ClientModel:
-    module = load_object(name, "model")(classes)
-    if not isinstance(module, nn.Module) or not hasattr(module, "encoder") or not isinstance(getattr(module, "head", None), nn.Linear):
+    module: Any = load_object(name, "model")(classes)
+    shaped = isinstance(module, nn.Module) and hasattr(module, "encoder") and isinstance(getattr(module, "head", None), nn.Linear)
+    if not shaped:
         raise UserError(f"model {name!r}: expected an nn.Module with an `encoder` and a `head` that is an nn.Linear")
     training = module.training
     with torch.no_grad():

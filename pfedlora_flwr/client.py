@@ -1,0 +1,213 @@
+"""The NumPyClient: load the client's model, let the method train it, evaluate, save, send what the method sends."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+import torch
+from flwr.client import NumPyClient
+from torch import nn
+
+from pfedlora_flwr.config import Experiment
+from pfedlora_flwr.data.local import LocalData, Site
+from pfedlora_flwr.federation import wire
+from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.methods import registry
+from pfedlora_flwr.methods.method import Method, tensors_of
+from pfedlora_flwr.rng import derive, torch_generator
+from pfedlora_flwr.store import ClientStore
+from pfedlora_flwr.training.loop import Samples, Visit, count_correct
+
+logger = logging.getLogger(__name__)
+_CACHED_BYTES = 256 * 2**20
+
+
+class ModelCache:
+    """Modules this process has just used, by (run, client), each tagged with its version; the least recently used go first."""
+
+    def __init__(self, limit: int = _CACHED_BYTES) -> None:
+        self.limit = limit
+        self._held: OrderedDict[tuple[str, int], tuple[int, nn.Module, int]] = OrderedDict()
+
+    def take(self, run: str, client: int, version: int) -> nn.Module | None:
+        """The module if it is at `version`. It leaves the cache: a turn that fails half-way must not be found again."""
+        held = self._held.pop((run, client), None)
+        return held[1] if held and held[0] == version else None
+
+    def put(self, run: str, client: int, version: int, module: nn.Module) -> None:
+        size = sum(t.numel() * t.element_size() for t in module.state_dict().values())
+        self._held[run, client] = version, module, size
+        while sum(size for _, _, size in self._held.values()) > self.limit and len(self._held) > 1:
+            self._held.popitem(last=False)
+
+
+_CACHE = ModelCache()
+
+
+class PersonalisedClient(NumPyClient):
+    """One client in one process. Its data and model never leave it; an error becomes one line in the reply."""
+
+    def __init__(self, experiment: Experiment, node_config: Mapping[str, Any]) -> None:
+        self.experiment = experiment
+        self.node_config = node_config
+        if "partition-id" not in node_config:
+            raise UserError("the node-config has no partition-id")
+        self.client = int(node_config["partition-id"])
+        self.device = find_device(experiment.device)
+        if self.device.type == "cpu":
+            torch.set_num_threads(1)
+
+    def get_properties(self, config: wire.Config) -> wire.Config:
+        """Who this node is: its partition-id, and the fingerprint of the partition its data comes from."""
+        return self._guarded(lambda: {"partition-id": self.client, "partition": self._site().fingerprint})
+
+    def fit(self, parameters: list[npt.NDArray[Any]], config: wire.Config) -> tuple[list[npt.NDArray[Any]], int, wire.Config]:
+        """A round's turn: the two phases of pFedLoRA, or whatever the method does."""
+        arrays: list[npt.NDArray[Any]] = []
+        samples = 0
+
+        def turn() -> wire.Config:
+            nonlocal arrays, samples
+            arrays, samples, metrics = self._train(parameters, config)
+            return metrics
+
+        metrics = self._guarded(turn)
+        return arrays, samples, metrics
+
+    def evaluate(self, parameters: list[npt.NDArray[Any]], config: wire.Config) -> tuple[float, int, wire.Config]:
+        """The accuracy of the model as it is; nothing is trained or saved."""
+        metrics = self._guarded(lambda: self._evaluate(config))
+        return 0.0, int(metrics.get("test", 0)), metrics
+
+    def _train(self, parameters: list[npt.NDArray[Any]], config: wire.Config) -> tuple[list[npt.NDArray[Any]], int, wire.Config]:
+        clock = _Clock()
+        round, version, run = int(config["round"]), int(config["version"]), str(config["token"])
+        data, method = self._load()
+        model, lost = self._model(method, config)
+        received = {n: t.to(self.device) for n, t in wire.to_tensors(str(config["names"]), parameters).items()}
+        clock.lap("load")
+        seed = self.experiment.seed
+        torch.manual_seed(derive(seed, "visit", self.client, round))  # for modules that draw, such as a user's dropout
+        visit = Visit(self.experiment, self.client, round, torch_generator(seed, "train", self.client, round))
+        upload = method.local_update(model.train(), received, data.train, visit)
+        clock.lap("train")
+        figures, second = {}, {}
+        if config["evaluate"]:
+            figures = self._figures(method, model, data)
+            second = {
+                name: count_correct(predict, data.test) / len(data.test) for name, predict in method.second_figures(model, received).items()
+            }
+        clock.lap("evaluate")
+        tensors = {name: t.cpu().contiguous() for name, t in tensors_of(model).items()}
+        digest = self._store(config).save(round, tensors, version)
+        _CACHE.put(run, self.client, round, model)
+        clock.lap("save")
+        metrics: wire.Config = {
+            "round": round,
+            "client": self.client,
+            "names": wire.names_of(upload.tensors),
+            "model": self.experiment.model_names[self.client % len(self.experiment.model_names)],
+            "model-sha256": digest,
+            "lost": lost,
+            "loss": next(iter(visit.losses.values()), 0.0),
+            "losses": json.dumps(visit.losses),
+            "flops": json.dumps(visit.flops),
+            "second": json.dumps(second),
+            "seconds": json.dumps(clock.laps),
+            "worker": str(os.getpid()),
+        }
+        return wire.to_arrays(upload.tensors), upload.samples, metrics | figures
+
+    def _evaluate(self, config: wire.Config) -> wire.Config:
+        data, method = self._load()
+        model, _ = self._model(method, config)
+        figures = self._figures(method, model, data)
+        if config["version"]:
+            _CACHE.put(str(config["token"]), self.client, int(config["version"]), model)
+        return figures
+
+    def _figures(self, method: Method, model: nn.Module, data: LocalData) -> wire.Config:
+        model.eval()
+
+        def correct(samples: Samples) -> int:
+            return count_correct(lambda images: method.predict(model, images), samples)
+
+        return {
+            "validation": len(data.validation),
+            "validation-correct": correct(data.validation),
+            "test": len(data.test),
+            "test-correct": correct(data.test),
+        }
+
+    def _load(self) -> tuple[LocalData, Method]:
+        site = self._site()
+        return site.load(self.device), registry.find(self.experiment.method)(self.experiment, site.dataset.classes)
+
+    def _site(self) -> Site:
+        return Site.find(self.experiment, self.client, self.node_config)
+
+    def _model(self, method: Method, config: wire.Config) -> tuple[nn.Module, bool]:
+        """The client's module at the version the server names; and whether that version is lost and it starts anew."""
+        run, version = str(config["token"]), int(config["version"])
+        cached = _CACHE.take(run, self.client, version)
+        if cached is not None:
+            return cached, False
+        model = method.private_init(self.client, derive(self.experiment.seed, "model", self.client))
+        stored = self._store(config).load(version) if version else None
+        if stored is not None:
+            model.load_state_dict(stored)
+        model = model.to(self.device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return model, bool(version) and stored is None
+
+    def _store(self, config: wire.Config) -> ClientStore:
+        """A simulated client keeps its model in the run's directory, a real node under its own `state-path`."""
+        token = str(config["token"])
+        if "state-path" in self.node_config:
+            return ClientStore(Path(str(self.node_config["state-path"])) / token / str(self.client))
+        run = Path(str(config["run"]))
+        try:
+            here = (run / "server" / "token").read_text().strip() == token
+        except OSError:
+            here = False
+        if not here:
+            raise UserError("the node-config has no state-path, the folder where this node keeps its model")
+        return ClientStore(run / "clients" / str(self.client))
+
+    def _guarded(self, work: Callable[[], wire.Config]) -> wire.Config:
+        try:
+            return work()
+        except Exception as error:
+            if not isinstance(error, UserError):
+                logger.exception("client %d failed", self.client)
+            what = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+            return {"error": what.strip() or type(error).__name__}
+
+
+class _Clock:
+    """Seconds by part of a turn."""
+
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        now = time.perf_counter()
+        self.laps[name] = now - self._last
+        self._last = now
+
+
+def find_device(name: str) -> torch.device:
+    """The training device; `auto` is cuda where there is one. Raises UserError when cuda is asked for and missing."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UserError("device is 'cuda' and PyTorch sees no GPU; use device=cpu, or install a CUDA build of PyTorch")
+    return torch.device(name)

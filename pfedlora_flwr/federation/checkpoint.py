@@ -1,0 +1,105 @@
+"""The server's state on disk: the shared tensors and all that a run needs to continue, in one checksummed file a round."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from torch import Tensor
+
+from pfedlora_flwr.federation.ledger import Entry
+from pfedlora_flwr.files import write_atomically
+
+logger = logging.getLogger(__name__)
+_KEPT = 2
+
+
+@dataclass(frozen=True)
+class Figures:
+    """One client's last evaluation: correct predictions of how many, on its own validation and test samples."""
+
+    validation_correct: int
+    validation: int
+    test_correct: int
+    test: int
+
+
+@dataclass
+class ServerState:
+    """All that the server remembers after `round`.
+
+    versions: by client, the round whose update was last admitted. models: by client, the SHA-256 of that version.
+    stale: clients that trained since they were last evaluated. failed_rounds: rounds below min-success in a row.
+    """
+
+    tensors: dict[str, Tensor]
+    round: int = 0
+    versions: dict[int, int] = field(default_factory=dict)
+    models: dict[int, str] = field(default_factory=dict)
+    figures: dict[int, Figures] = field(default_factory=dict)
+    second: dict[int, dict[str, float]] = field(default_factory=dict)
+    stale: set[int] = field(default_factory=set)
+    totals: Entry = field(default_factory=Entry)
+    refused: int = 0
+    failed_rounds: int = 0
+    seconds: float = 0.0
+    training_seconds: float = 0.0
+    busy_seconds: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything but the tensors."""
+        meta = {k: v for k, v in self.__dict__.items() if k != "tensors"}
+        figures = {k: list(asdict(f).values()) for k, f in self.figures.items()}
+        return meta | {"figures": figures, "stale": sorted(self.stale), "totals": self.totals.as_dict()}
+
+    @classmethod
+    def from_json(cls, meta: dict[str, Any], tensors: dict[str, Tensor]) -> ServerState:
+        by_client = {n: {int(k): v for k, v in meta[n].items()} for n in ("versions", "models", "second", "figures")}
+        by_client["figures"] = {k: Figures(*v) for k, v in by_client["figures"].items()}
+        return cls(tensors, **(meta | by_client | {"stale": set(meta["stale"]), "totals": Entry(**meta["totals"])}))
+
+
+class Checkpoints:
+    """The checkpoints in one folder: the last two are kept."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def paths(self) -> list[Path]:
+        """The checkpoints on disk, oldest first."""
+        return sorted(self.folder.glob("round-*.checkpoint"))
+
+    def save(self, state: ServerState) -> None:
+        """Writes the state after its round, then removes all but the last two."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        metadata = {"state": json.dumps(state.to_json()), "order": json.dumps(list(state.tensors))}
+        payload = safetensors.torch.save(state.tensors, metadata)
+        seal = hashlib.sha256(payload).hexdigest().encode()
+        write_atomically(self.folder / f"round-{state.round:06d}.checkpoint", seal + payload)
+        for old in self.paths()[:-_KEPT]:
+            old.unlink(missing_ok=True)
+
+    def load(self) -> ServerState | None:
+        """The newest whole checkpoint; a damaged one is passed over with a warning. None where there is none."""
+        for path in reversed(self.paths()):
+            try:
+                return self._read(path)
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                logger.warning("checkpoint %s is damaged (%s): falling back to the one before", path.name, error)
+                path.rename(path.with_suffix(".damaged"))
+        return None
+
+    @staticmethod
+    def _read(path: Path) -> ServerState:
+        whole = path.read_bytes()
+        seal, payload = whole[:64], whole[64:]
+        if hashlib.sha256(payload).hexdigest().encode() != seal:
+            raise ValueError("its checksum differs")
+        metadata = json.loads(payload[8 : 8 + int.from_bytes(payload[:8], "little")])["__metadata__"]
+        tensors = safetensors.torch.load(payload)
+        return ServerState.from_json(json.loads(metadata["state"]), {n: tensors[n] for n in json.loads(metadata["order"])})

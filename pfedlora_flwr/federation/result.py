@@ -1,0 +1,93 @@
+"""`result.json`: what a run came to, from its lines and its last checkpoint."""
+
+from __future__ import annotations
+
+import hashlib
+import statistics
+from typing import Any
+
+from pfedlora_flwr.config import Experiment
+from pfedlora_flwr.federation.checkpoint import ServerState
+from pfedlora_flwr.federation.records import Row, RunDirectory
+from pfedlora_flwr.federation.strategy import accuracies
+from pfedlora_flwr.files import tensors_sha256
+
+
+def write_result(run: RunDirectory, experiment: Experiment, status: str, error: str | None = None) -> Row:
+    """Writes and returns the result. status: completed, failed or stopped."""
+    result: Row = {"status": status, "error": error, "method": experiment.method, "dataset": experiment.dataset}
+    result |= {"fingerprint": experiment.fingerprint(), "clients": experiment.clients}
+    state = run.checkpoints.load()
+    rows = run.rows("rounds.jsonl")
+    if state is not None and rows:
+        result |= _figures(run, experiment, state, rows)
+    run.write_json("result.json", result)
+    return result
+
+
+def _figures(run: RunDirectory, e: Experiment, state: ServerState, rows: list[Row]) -> Row:
+    per_client = accuracies(state, "test")
+    evaluated = [row for row in rows if row["round"] % e.evaluate_every == 0 or row["round"] == e.rounds]
+    best = max(evaluated or rows, key=lambda row: row["validation_accuracy"])  # the earliest of ties
+    latest = {row["client"]: row for row in run.rows("clients.jsonl") if row["status"] == "ok"}
+    totals = state.totals
+    trained = [row for row in rows if row["round"] > 0]
+    workers = max((row["workers"] for row in trained), default=0)
+    return {
+        "rounds": state.round,
+        "accuracy": {
+            "final": rows[-1]["accuracy"],
+            "at_best_validation": best["accuracy"],
+            "best_validation_round": best["round"],
+            "max_test": max(row["accuracy"] for row in rows),
+            "std": statistics.pstdev(per_client.values()) if per_client else 0.0,
+            "worst": min(per_client.values(), default=0.0),
+            "second": rows[-1]["second"],
+        },
+        "per_client": {
+            str(k): {
+                "model": e.model_names[k % len(e.model_names)],
+                "accuracy": accuracy,
+                "test": state.figures[k].test,
+                "samples": latest[k]["samples"] if k in latest else None,
+                "last_round": state.versions.get(k, 0),
+            }
+            for k, accuracy in per_client.items()
+        },
+        "communication": {
+            n: getattr(totals, n) for n in ("parameters_up", "parameters_down", "bytes_up", "bytes_down", "wire_up", "wire_down")
+        },
+        "flops": totals.flops,
+        "to_target": to_target(e, rows),
+        "seconds": {
+            "total": state.seconds,
+            "training": state.training_seconds,
+            "per_round_median": statistics.median([row["seconds"] for row in trained]) if trained else 0.0,
+            "workers": workers,
+            "busy_share": state.busy_seconds / (workers * state.seconds) if workers and state.seconds else 0.0,
+        },
+        "shared_sha256": tensors_sha256(state.tensors),
+        "models_sha256": models_sha256(state),
+        "partition": run.partition,
+        "refused": state.refused,
+    }
+
+
+def to_target(e: Experiment, rows: list[Row]) -> dict[str, Any]:
+    """Totals up to the first round at the target accuracy, all clients and both ways; nulls when it was not reached."""
+    names = ("parameters", "bytes", "flops")
+    target = e.target_accuracy if e.target_accuracy is not None else (0.5 if e.dataset == "cifar100" else 0.9)
+    sums = dict.fromkeys(names, 0)
+    for row in rows:
+        sums["parameters"] += row["parameters_up"] + row["parameters_down"]
+        sums["bytes"] += row["bytes_up"] + row["bytes_down"]
+        sums["flops"] += row["flops"]
+        if row["round"] and row["accuracy"] >= target:
+            return {"accuracy": target, "rounds": row["round"], **sums}
+    return {"accuracy": target, "rounds": None, **dict.fromkeys(names)}
+
+
+def models_sha256(state: ServerState) -> str:
+    """SHA-256 over all visited clients' models, in client order (a client never visited still has its initial model)."""
+    lines = "".join(f"{client}:{state.models[client]}\n" for client in sorted(state.models))
+    return hashlib.sha256(lines.encode()).hexdigest()

@@ -1,0 +1,139 @@
+"""Messages between server and clients: the only module that knows Flower's record keys.
+
+A `NumPyClient` speaks the records of `flwr.compat`; the server's Strategy is on the current Message API. Tensors travel as a plain list of
+arrays in order, their names beside it in the config (down) or the metrics (up), as a JSON list under "names".
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from flwr.app import Message, RecordDict
+from flwr.common import Code, EvaluateIns, FitIns, GetPropertiesIns, ndarrays_to_parameters
+from flwr.common.constant import MessageTypeLegacy
+from flwr.compat.common.recorddict_compat import (
+    evaluateins_to_recorddict,
+    fitins_to_recorddict,
+    getpropertiesins_to_recorddict,
+    recorddict_to_evaluateres,
+    recorddict_to_fitres,
+    recorddict_to_getpropertiesres,
+)
+from torch import Tensor
+
+Config = dict[str, bool | bytes | float | int | str]
+TRAIN, EVALUATE, PROPERTIES = "train", "evaluate", MessageTypeLegacy.GET_PROPERTIES
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a client sent back: serialised arrays (not yet decoded), n_k, metrics, and the bytes of the whole message content."""
+
+    arrays: list[bytes]
+    samples: int
+    metrics: Mapping[str, Any]
+    wire_bytes: int
+
+
+class Failed(Exception):
+    """A client that answered with an error, or not at all; the text says why."""
+
+
+def to_arrays(tensors: Mapping[str, Tensor]) -> list[npt.NDArray[Any]]:
+    """The tensors as plain arrays, in order."""
+    return [np.ascontiguousarray(t.cpu().numpy()).reshape(t.shape) for t in tensors.values()]
+
+
+def names_of(tensors: Mapping[str, Tensor]) -> str:
+    """The names that ride beside the arrays."""
+    return json.dumps(list(tensors))
+
+
+def to_tensors(names: str, arrays: list[npt.NDArray[Any]]) -> dict[str, Tensor]:
+    """Named tensors from what travelled."""
+    return {name: torch.from_numpy(np.array(array)) for name, array in zip(json.loads(names), arrays, strict=True)}
+
+
+def train_message(node: int, round: int, tensors: Mapping[str, Tensor], config: Config, ttl: float) -> Message:
+    """The instruction to train: `fit` of the client."""
+    parameters = ndarrays_to_parameters(to_arrays(tensors))
+    content = fitins_to_recorddict(FitIns(parameters, config | {"names": names_of(tensors)}), True)
+    return _message(content, node, TRAIN, round, ttl)
+
+
+def evaluate_message(node: int, round: int, config: Config, ttl: float) -> Message:
+    """The instruction to evaluate the client's current model: `evaluate` of the client; nothing is sent with it."""
+    content = evaluateins_to_recorddict(EvaluateIns(ndarrays_to_parameters([]), config), True)
+    return _message(content, node, EVALUATE, round, ttl)
+
+
+def properties_message(node: int, ttl: float) -> Message:
+    """The question who a node is: `get_properties` of the client."""
+    return _message(getpropertiesins_to_recorddict(GetPropertiesIns({})), node, PROPERTIES, 0, ttl)
+
+
+def _message(content: RecordDict, node: int, kind: str, round: int, ttl: float) -> Message:
+    return Message(content=content, dst_node_id=node, message_type=kind, ttl=ttl, group_id=str(round))
+
+
+def read_reply(message: Message | None) -> Reply:
+    """A client's reply to any of the three. Raises Failed when it is missing, an error or no such reply."""
+    if message is None:
+        raise Failed("no answer in time")
+    if message.has_error():
+        raise Failed(_first_line(message.error.reason))
+    kind = message.metadata.message_type
+    try:
+        if kind == TRAIN:
+            fit = recorddict_to_fitres(message.content, keep_input=True)
+            reply = Reply(fit.parameters.tensors, fit.num_examples, fit.metrics, size_of(message.content))
+            status = fit.status
+        elif kind == EVALUATE:
+            evaluate = recorddict_to_evaluateres(message.content)
+            reply = Reply([], evaluate.num_examples, evaluate.metrics, size_of(message.content))
+            status = evaluate.status
+        else:
+            properties = recorddict_to_getpropertiesres(message.content)
+            reply = Reply([], 0, properties.properties, size_of(message.content))
+            status = properties.status
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise Failed(f"a malformed reply ({type(error).__name__}: {_first_line(str(error))})") from None
+    if status.code != Code.OK:
+        raise Failed(_first_line(status.message))
+    if "error" in reply.metrics:
+        raise Failed(_first_line(str(reply.metrics["error"])))
+    return reply
+
+
+def size_of(content: RecordDict) -> int:
+    """The bytes of a message's content, as Flower counts them."""
+    records: tuple[Any, ...] = (*content.array_records.values(), *content.config_records.values(), *content.metric_records.values())
+    return sum(record.count_bytes() for record in records)
+
+
+def decode(blob: bytes, largest: int) -> npt.NDArray[Any]:
+    """One serialised array. Its header is checked first, so a lie about the shape costs nothing. Raises ValueError."""
+    if len(blob) > largest + 4096:
+        raise ValueError(f"an array of {len(blob)} bytes, at most {largest} are expected")
+    stream = io.BytesIO(blob)
+    version = np.lib.format.read_magic(stream)
+    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read_header(stream)
+    if dtype.kind not in "fiu" or dtype.hasobject:
+        raise ValueError(f"an array of dtype {dtype}")
+    if any(n < 0 for n in shape) or int(np.prod([int(n) for n in shape], dtype=object)) * dtype.itemsize != len(blob) - stream.tell():
+        raise ValueError(f"an array of shape {list(shape)} in {len(blob)} bytes")
+    stream.seek(0)
+    return np.load(stream, allow_pickle=False)
+
+
+def _first_line(text: str | None) -> str:
+    lines = [line.strip() for line in (text or "").splitlines() if line.strip()]
+    return lines[0][:500] if lines else "no reason given"

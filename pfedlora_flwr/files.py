@@ -1,0 +1,34 @@
+"""Files that are whole or absent: written aside, then renamed into place."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Replaces `path` by `data`, durably: a crash at any moment leaves the old file or the new one."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with aside.open("wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def tensors_sha256(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 over names, dtypes, shapes and bytes, in the mapping's order."""
+    digest = hashlib.sha256()
+    for name, tensor in tensors.items():
+        array = tensor.numpy()
+        digest.update(f"{name}:{array.dtype.str}:{array.shape};".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()

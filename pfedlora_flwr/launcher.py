@@ -1,0 +1,244 @@
+"""A simulation in processes of our own: a private SuperLink, one `flwr run`, and nothing left behind.
+
+Every process that this starts, Ray's daemons included, inherits a marker in its environment, and is found and stopped by it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+
+from pfedlora_flwr.config import Experiment
+from pfedlora_flwr.keys import Scalar, UserError
+
+MARKER = "PFEDLORA_LAUNCH"
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_DEDUP_LOGS": "0",
+}
+"""Nothing calls out, and Flower builds no environment of its own."""
+_APP = """[project]
+name = "pfedlora-flwr"
+version = "{version}"
+description = "pFedLoRA"
+license = "Apache-2.0"
+dependencies = []
+
+[tool.hatch.build.targets.wheel]
+packages = ["."]
+
+[tool.flwr.app]
+publisher = "pfedlora"
+
+[tool.flwr.app.components]
+serverapp = "pfedlora_flwr.server_app:app"
+clientapp = "pfedlora_flwr.client_app:app"
+
+[tool.flwr.app.config]
+{config}
+"""
+
+
+_EXCEPTION = re.compile(r"[\w.]*(Error|Exception|Failed|Refused)\b.*: \S")
+
+
+class LaunchError(RuntimeError):
+    """The simulation could not be started; the text says what its processes said last."""
+
+
+class Simulation:
+    """One run in a private Flower simulation. Use it as a context manager: leaving it stops every process it started."""
+
+    def __init__(self, experiment: Experiment, run: Path, actors: int, gpus: float, port: int = 0) -> None:
+        self.experiment = experiment
+        self.logs = run / "logs"
+        self.actors = actors
+        self.gpus = gpus
+        self.port = port or free_port()
+        self.marker = f"{os.getpid()}-{time.time_ns()}"
+        self.run_id = ""
+        self._superlink: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Simulation:
+        check_port(self.port)
+        self.logs.mkdir(parents=True, exist_ok=True)
+        (self.logs / "launch.json").write_text(json.dumps({"marker": self.marker, "pid": os.getpid()}))
+        self._home = Path(tempfile.mkdtemp(prefix="pfedlora-"))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        stop_marked(self.marker)
+        if self._superlink is not None:
+            self._superlink.wait()
+        shutil.rmtree(self._home, ignore_errors=True)
+        (self.logs / "launch.json").unlink(missing_ok=True)
+
+    def start(self, timeout: float = 60.0) -> None:
+        """Starts the SuperLink and submits the run. Raises LaunchError when either does not come up."""
+        (self._home / "config.toml").write_text(
+            f'[superlink]\ndefault = "private"\n\n[superlink.private]\naddress = "127.0.0.1:{self.port}"\ninsecure = true\n'
+        )
+        options = [
+            "--insecure",
+            "--simulation",
+            "--disable-runtime-dependency-installation",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(self.port),
+        ]
+        with (self.logs / "superlink.log").open("wb") as log:
+            self._superlink = subprocess.Popen(
+                [_tool("flower-superlink"), *options],
+                env=self._environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C reaches us alone: we stop the rest in order
+            )
+        deadline = time.monotonic() + timeout
+        while not self._healthy():
+            if self._superlink.poll() is not None or time.monotonic() > deadline:
+                raise LaunchError(f"the SuperLink did not start: {last_line(self.logs / 'superlink.log')}")
+            time.sleep(0.05)
+        self._submit()
+
+    def alive(self) -> bool:
+        """Whether the SuperLink still runs."""
+        return self._superlink is not None and self._superlink.poll() is None
+
+    def status(self) -> str:
+        """What Flower says of the run, in its words."""
+        try:
+            return str(json.loads(self._flwr("list", "private", "--format", "json"))["runs"][0]["status"])
+        except (ValueError, KeyError, IndexError):
+            return "unknown"
+
+    def save_log(self) -> None:
+        """Writes what the app and its actors have logged to `logs/run.log`."""
+        if self.run_id and self.alive():
+            (self.logs / "run.log").write_text(self._flwr("log", self.run_id, "private", "--show"))
+
+    def _flwr(self, *words: str) -> str:
+        command = [_tool("flwr"), *words]
+        done = subprocess.run(
+            command, env=self._environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
+        )
+        if done.returncode:
+            (self.logs / "flwr.log").write_text(done.stdout + done.stderr)
+            raise LaunchError(f"`flwr {words[0]}` failed: {last_line(self.logs / 'flwr.log')}")
+        return done.stdout
+
+    def _submit(self) -> None:
+        app = self._home / "app"
+        app.mkdir()
+        config = "\n".join(f"{json.dumps(name)} = {_toml(value)}" for name, value in self.experiment.flat().items())
+        (app / "pyproject.toml").write_text(_APP.format(version="0.1.0", config=config))
+        federation = (
+            f"num-supernodes={self.experiment.clients} client-resources-num-cpus=1 client-resources-num-gpus={self.gpus / self.actors} "
+            f"init-args-num-cpus={self.actors}"
+        )
+        self.run_id = str(
+            json.loads(self._flwr("run", str(app), "private", "--federation-config", federation, "--format", "json"))["run-id"]
+        )
+
+    def _healthy(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=2) as answer:
+                return answer.status == 200
+        except (urllib.error.URLError, OSError):
+            return False
+
+    def _environment(self) -> dict[str, str]:
+        path = os.pathsep.join([os.getcwd(), *filter(None, [os.environ.get("PYTHONPATH")])])
+        tools = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+        own = {"FLWR_HOME": str(self._home), MARKER: self.marker, "PYTHONPATH": path, "PATH": tools}
+        return os.environ | QUIET | own
+
+
+def stop_marked(marker: str, patience: float = 10.0) -> int:
+    """Stops every process that carries the marker: asks first, then kills. Returns how many there were."""
+    found = list(marked(marker))
+    for process in found:
+        _quietly(process.terminate)
+    _, stubborn = psutil.wait_procs(found, patience)
+    for process in (*stubborn, *marked(marker)):
+        _quietly(process.kill)
+    psutil.wait_procs(stubborn, patience)
+    return len(found)
+
+
+def stop_left_over(run: Path) -> int:
+    """Stops what a launcher that was killed left running for this run; returns how many processes there were."""
+    try:
+        marker = json.loads((run / "logs" / "launch.json").read_text())["marker"]
+    except (OSError, ValueError, KeyError):
+        return 0
+    return stop_marked(marker)
+
+
+def marked(marker: str) -> Iterator[psutil.Process]:
+    """The running processes whose environment carries the marker, this one left out."""
+    for process in psutil.process_iter():
+        try:
+            if process.pid != os.getpid() and process.environ().get(MARKER) == marker and process.status() != psutil.STATUS_ZOMBIE:
+                yield process
+        except (psutil.Error, OSError):
+            continue
+
+
+def free_port() -> int:
+    """A TCP port on 127.0.0.1 that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def check_port(port: int) -> None:
+    """Raises UserError when something listens on the port."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise UserError(f"port {port} cannot be used ({error.strerror}); choose another, or leave --port out for a free one") from None
+
+
+def last_line(log: Path) -> str:
+    """The last line of a log that says something, an exception's before any other."""
+    try:
+        lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip(" │╰╭─╮╯\n")]
+    except OSError:
+        lines = []
+    lines = [line for line in lines if _EXCEPTION.match(line)] or lines
+    return f"{lines[-1][:300]} (see {log})" if lines else f"nothing in {log}"
+
+
+def _tool(name: str) -> str:
+    return str(Path(sys.executable).with_name(name))
+
+
+def _toml(value: Scalar) -> str:
+    return json.dumps(value)
+
+
+def _quietly(action: Callable[[], None]) -> None:
+    with contextlib.suppress(psutil.Error):
+        action()

@@ -1,0 +1,190 @@
+"""`pfedlora run`: checks everything first, starts the simulation, shows where it is, and says what came of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+from rich.console import Console
+from rich.live import Live
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from pfedlora_flwr.client import find_device
+from pfedlora_flwr.config import Experiment
+from pfedlora_flwr.data.local import shared_partition
+from pfedlora_flwr.federation.records import Row, RunDirectory, read_rows
+from pfedlora_flwr.federation.result import write_result
+from pfedlora_flwr.launcher import LaunchError, Simulation, last_line, stop_left_over
+from pfedlora_flwr.methods import registry
+from pfedlora_flwr.rng import derive
+
+_START_TIMEOUT, _LOOK = 180.0, 15.0
+FAILED, INTERRUPTED = 1, 130
+
+
+def run(experiment: Experiment, out: Console, err: Console, *, port: int = 0, quiet: bool = False) -> int:
+    """Runs the Experiment and returns the exit code: 0 only for a completed run. Raises UserError before anything has started."""
+    directory = Path(experiment.output)
+    preflight(experiment)
+    if experiment.resume:
+        stopped = stop_left_over(directory)
+        if stopped:
+            out.print(f"stopped {stopped} processes that a killed launcher had left running")
+    run_directory = RunDirectory(directory)
+    run_directory.check_free(experiment)
+    run_directory.check_unlocked()
+    (directory / "result.json").unlink(missing_ok=True)
+    actors, gpus = resources(experiment)
+    status, error = "failed", ""
+    signal.signal(signal.SIGTERM, _interrupt)
+    with Simulation(experiment, directory, actors, gpus, port) as simulation:
+        try:
+            simulation.start()
+            _watch(experiment, simulation, directory, out, quiet)
+        except KeyboardInterrupt:
+            status, error = "stopped", "stopped by the user"
+        except LaunchError as failure:
+            error = str(failure)
+        result = read_result(directory)
+        if (result or {}).get("status") != "completed":
+            simulation.save_log()
+    if result is None:
+        error = error or f"the server ended without a result: {last_line(directory / 'logs' / 'superlink.log')}"
+        result = write_result(run_directory, experiment, status, error)
+    return conclude(result, directory, out, err)
+
+
+def preflight(experiment: Experiment) -> None:
+    """Everything that can be known to be wrong before a process is started. Raises UserError."""
+    find_device(experiment.device)
+    dataset, _ = shared_partition(experiment)
+    registry.find(experiment.method)(experiment, dataset.classes).state_init(derive(experiment.seed, "state"))
+
+
+def resources(experiment: Experiment) -> tuple[int, float]:
+    """Actors and GPUs: one single-threaded actor a core, or one actor that holds the GPU."""
+    gpu = find_device(experiment.device).type == "cuda"
+    actors = experiment.actors or (1 if gpu else len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    return min(actors, max(1, experiment.clients)), float(torch.cuda.device_count()) if gpu else 0.0
+
+
+def read_result(directory: Path) -> Row | None:
+    """The run's result.json, or None."""
+    try:
+        return json.loads((directory / "result.json").read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def conclude(result: Row, directory: Path, out: Console, err: Console) -> int:
+    """Prints what came of the run; the exit code."""
+    if result["status"] == "completed":
+        out.print(client_table(result))
+        out.print(summary(result), highlight=False, soft_wrap=True)
+        out.print(f"everything is in {directory}", highlight=False, soft_wrap=True)
+        return 0
+    hint = "" if result["status"] == "failed" and "rounds" not in result else "; continue it with --resume"
+    err.print(f"{result['status']}: {result['error']}{hint}", markup=False, highlight=False)
+    return INTERRUPTED if result["status"] == "stopped" else FAILED
+
+
+def client_table(result: Row) -> Table:
+    """A line a client, at most 20."""
+    table = Table(title=f"{result['method']} on {result['dataset']}: personalised test accuracy by client")
+    for name in ("client", "model", "training samples", "last trained in round", "accuracy"):
+        table.add_column(name, justify="left" if name == "model" else "right")
+    rows = list(result["per_client"].items())
+    for client, row in rows[:20]:
+        table.add_row(client, row["model"], str(row["samples"] or "-"), str(row["last_round"]), f"{row['accuracy']:.4f}")
+    if len(rows) > 20:
+        table.add_row("…", f"{len(rows) - 20} more in result.json", "", "", "")
+    return table
+
+
+def summary(result: Row) -> str:
+    """The figures of a completed run, in three lines."""
+    a, c, s = result["accuracy"], result["communication"], result["seconds"]
+    return (
+        f"mean test accuracy {a['final']:.4f} final, {a['at_best_validation']:.4f} at best validation "
+        f"(round {a['best_validation_round']}), {a['max_test']:.4f} max; worst client {a['worst']:.4f}, std {a['std']:.4f}\n"
+        f"sent up {c['parameters_up']:,} parameters ({megabytes(c['bytes_up'])}), "
+        f"down {c['parameters_down']:,} ({megabytes(c['bytes_down'])}); "
+        f"computed {result['flops']:.3g} FLOP\n"
+        f"{result['rounds']} rounds in {s['total']:.1f} s, {s['per_round_median']:.2f} s a round; "
+        f"{s['busy_share']:.0%} of {s['workers']} workers' time spent training or evaluating"
+    )
+
+
+def megabytes(count: float) -> str:
+    return f"{count / 1e6:.2f} MB"
+
+
+def _watch(experiment: Experiment, simulation: Simulation, directory: Path, out: Console, quiet: bool) -> None:
+    """Shows the run until its result is there, or its server is gone."""
+    progress = Progress(
+        SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[what]}"), TimeElapsedColumn(), console=out
+    )
+    task = progress.add_task(experiment.method, total=experiment.rounds, what="starting")
+    deadline, next_look, shown = time.monotonic() + _START_TIMEOUT, time.monotonic() + _LOOK, 0
+    began = time.monotonic()
+    with Live(progress, console=out, refresh_per_second=4, transient=True) if not quiet else _Nothing():
+        while read_result(directory) is None:
+            state = _read_json(directory / "server" / "progress.json")
+            rounds = read_rows(directory / "rounds.jsonl")
+            progress.update(task, completed=rounds[-1]["round"] if rounds else 0, what=_what(experiment, state, rounds))
+            if len(rounds) > shown and not quiet and not out.is_terminal:
+                out.print(_line(experiment, rounds), highlight=False)
+            shown = len(rounds)
+            if not simulation.alive():
+                raise LaunchError(f"the SuperLink is gone: {last_line(simulation.logs / 'superlink.log')}")
+            if state and state["time"] > time.time() - (time.monotonic() - began) and not psutil.pid_exists(state["pid"]):
+                time.sleep(0.5)
+                if read_result(directory) is None:
+                    raise LaunchError(f"the server process is gone: {last_line(simulation.logs / 'superlink.log')}")
+            if not state and time.monotonic() > next_look:
+                status, next_look = simulation.status(), time.monotonic() + _LOOK
+                if status.startswith("finished") or time.monotonic() > deadline:
+                    simulation.save_log()
+                    raise LaunchError(f"the server did not start (Flower says {status}): {last_line(simulation.logs / 'run.log')}")
+            time.sleep(0.1)
+
+
+def _what(e: Experiment, state: Row | None, rounds: list[Row]) -> str:
+    phase = state["phase"] if state else "starting"
+    if phase == "connecting" and state:
+        return f"{state['done']} of {state['of']} clients connected"
+    if not rounds:
+        return f"evaluating the initial models: {state['done']} of {state['of']}" if phase == "evaluating" and state else "starting"
+    return _line(e, rounds) + (f" · {state['done']}/{state['of']}" if phase in ("training", "evaluating") and state else "")
+
+
+def _line(e: Experiment, rounds: list[Row]) -> str:
+    last, recent = rounds[-1], [row["seconds"] for row in rounds if row["round"]][-5:]
+    sent = sum(row["bytes_up"] + row["bytes_down"] for row in rounds)
+    left = (e.rounds - last["round"]) * sum(recent) / len(recent) if recent else None
+    time_left = f" · {left:.0f} s left" if left is not None else ""
+    return f"round {last['round']}/{e.rounds} · accuracy {last['accuracy']:.4f} · {megabytes(sent)}{time_left}"
+
+
+def _read_json(path: Path) -> Row | None:
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _interrupt(signum: int, frame: Any) -> None:
+    raise KeyboardInterrupt
+
+
+class _Nothing:
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *error: object) -> None: ...

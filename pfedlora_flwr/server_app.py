@@ -1,0 +1,58 @@
+"""The Flower ServerApp: takes up the run directory, drives the rounds, leaves `result.json`."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from pfedlora_flwr.config import Experiment
+from pfedlora_flwr.data import datasets
+from pfedlora_flwr.federation.checkpoint import ServerState
+from pfedlora_flwr.federation.records import RunDirectory
+from pfedlora_flwr.federation.result import write_result
+from pfedlora_flwr.federation.strategy import PersonalisedStrategy
+from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.methods import registry
+from pfedlora_flwr.rng import derive
+
+logger = logging.getLogger(__name__)
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """A run, new or resumed. It ends with `result.json`, whatever happens; a failure is raised, so that Flower marks the run failed."""
+    experiment = Experiment.from_flat(dict(context.run_config))
+    run = RunDirectory(output_of(experiment))
+    run.open(experiment)
+    try:
+        run.progress(phase="starting")
+        method = registry.find(experiment.method)(experiment, datasets.count_classes(experiment.dataset, experiment.data_path))
+        state = run.checkpoints.load() if experiment.resume else None
+        if state is None:
+            state = ServerState(method.state_init(derive(experiment.seed, "state")))
+        run.rewind(state.round)
+        PersonalisedStrategy(experiment, method, run, state).start(grid)
+        write_result(run, experiment, "completed")
+    except Exception as error:
+        text = str(error) if isinstance(error, UserError | RuntimeError) else f"{type(error).__name__}: {error}"
+        write_result(run, experiment, "failed", text.strip() or type(error).__name__)
+        raise
+    finally:
+        run.close()
+
+
+def output_of(experiment: Experiment) -> Path:
+    """The run's directory. Without `output`: a new one under ~/.pfedlora/runs. Raises UserError for a relative path."""
+    if experiment.output:
+        output = Path(experiment.output).expanduser()
+        if not output.is_absolute():
+            raise UserError(f"output is {experiment.output!r}; allowed: an absolute path (the app does not run in your folder)")
+        return output
+    if experiment.resume:
+        raise UserError("resume needs output, the directory of the run to continue")
+    return Path.home() / ".pfedlora" / "runs" / f"{experiment.default_name}-{time.strftime('%Y%m%d-%H%M%S')}"

@@ -1,0 +1,59 @@
+"""A client's private tensors on disk: one safetensors file a version, each tagged with the round that made it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+import safetensors
+import safetensors.torch
+from torch import Tensor
+
+from pfedlora_flwr.files import tensors_sha256, write_atomically
+
+logger = logging.getLogger(__name__)
+
+
+class ClientStore:
+    """The versions of one client's model in one folder. Version 0 is the initial model, which is never written."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def path(self, version: int) -> Path:
+        return self.folder / f"round-{version:06d}.safetensors"
+
+    def versions(self) -> list[int]:
+        """The rounds whose versions are on disk, ascending."""
+        return sorted(int(p.stem.removeprefix("round-")) for p in self.folder.glob("round-*.safetensors"))
+
+    def load(self, version: int) -> dict[str, Tensor] | None:
+        """The tensors of `version`, or None (with a warning) when the file is missing or damaged."""
+        path = self.path(version)
+        try:
+            with safetensors.safe_open(path, "pt") as stored:
+                tensors = {name: stored.get_tensor(name) for name in (stored.metadata() or {})["order"].split("\n")}
+                expected = stored.metadata()["sha256"]
+        except (OSError, KeyError, safetensors.SafetensorError) as error:
+            logger.warning("%s cannot be read: %s", path, error)
+            return None
+        if tensors_sha256(tensors) != expected:
+            logger.warning("%s is damaged: its checksum differs", path)
+            return None
+        return tensors
+
+    def save(self, version: int, tensors: Mapping[str, Tensor], admitted: int) -> str:
+        """Writes `version` and returns the tensors' SHA-256.
+
+        Keeps `admitted` (the version the server named), the one before it and the new one, and removes the others: whichever
+        of its last two checkpoints the server returns to, its version is here.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        digest = tensors_sha256(tensors)
+        metadata = {"order": "\n".join(tensors), "sha256": digest, "round": str(version)}
+        write_atomically(self.path(version), safetensors.torch.save(dict(tensors), metadata))
+        before = [v for v in self.versions() if v < admitted]
+        for old in set(self.versions()) - {version, admitted, *before[-1:]}:
+            self.path(old).unlink(missing_ok=True)
+        return digest
