@@ -47,9 +47,9 @@ def run(
 @cli.command()
 def doctor() -> None:
     """Check this machine: versions, cores, GPU, dataset caches, disk, ports; says what to fix."""
-    from pfedlora_flwr import doctor as checks
+    from pfedlora_flwr.doctor import report
 
-    raise typer.Exit(checks.report(out))
+    raise typer.Exit(report(out))
 
 
 def main() -> None:
