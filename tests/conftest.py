@@ -1,0 +1,115 @@
+"""What the tests share: single-threaded torch, the real CIFAR-10 where it is at hand, and real runs through the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+from pfedlora_flwr.launcher import MARKER, stop_marked
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def cifar10() -> str:
+    """The folder of the real CIFAR-10 in parquet files: $PFEDLORA_DATA, or ../shared/data/cifar10 beside the checkout."""
+    folder = Path(os.environ.get("PFEDLORA_DATA", ROOT.parent / "shared" / "data" / "cifar10"))
+    if not (folder / "train.parquet").exists():
+        pytest.skip(f"the real CIFAR-10 is not at {folder}; set PFEDLORA_DATA to the folder of train.parquet and test.parquet")
+    return str(folder)
+
+
+@dataclass(frozen=True)
+class Done:
+    """A finished command."""
+
+    code: int
+    stdout: str
+    stderr: str
+    output: Path
+
+    @property
+    def result(self) -> dict[str, Any]:
+        return json.loads((self.output / "result.json").read_text())
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.output / name).read_text().splitlines()]
+
+
+class Cli:
+    """Runs `pfedlora`, and holds that no process outlives it."""
+
+    def __init__(self, folder: Path, guard: str) -> None:
+        self.folder = folder
+        self.environment = os.environ | {"PFEDLORA_TEST": guard, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
+
+    def command(self, *words: str) -> list[str]:
+        return [str(Path(sys.executable).with_name("pfedlora")), *words]
+
+    def run(self, name: str, *words: str, timeout: float = 180) -> Done:
+        """`pfedlora run -o output=NAME WORDS…`, to its end."""
+        output = self.folder / name
+        return self(*("run", "-o", f"output={output}", *words), timeout=timeout, output=output)
+
+    def __call__(self, *words: str, timeout: float = 180, output: Path | None = None) -> Done:
+        done = subprocess.run(
+            self.command(*words), env=self.environment, cwd=self.folder, capture_output=True, text=True, timeout=timeout, check=False
+        )
+        return Done(done.returncode, done.stdout, done.stderr, output or self.folder)
+
+    def start(self, name: str, *words: str) -> subprocess.Popen[str]:
+        """The same in the background."""
+        command = self.command("run", "-o", f"output={self.folder / name}", *words)
+        return subprocess.Popen(
+            command, env=self.environment, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
+
+    def alive(self) -> list[str]:
+        """The command lines of processes that this test started and that still run."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get("PFEDLORA_TEST") == self.environment["PFEDLORA_TEST"] and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(" ".join(process.cmdline()[:4]))
+            except (psutil.Error, OSError):
+                continue
+        return found
+
+
+@pytest.fixture(scope="session")
+def shared_cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
+    """One folder of runs for tests that compare runs with each other."""
+    yield from _cli(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Iterator[Cli]:
+    yield from _cli(tmp_path)
+
+
+def _cli(folder: Path) -> Iterator[Cli]:
+    guard = f"{os.getpid()}-{folder}"
+    yield Cli(folder, guard)
+    left = Cli(folder, guard).alive()
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("PFEDLORA_TEST") == guard:
+                stop_marked(process.environ().get(MARKER, "none"))
+        except (psutil.Error, OSError):
+            continue
+    assert not left, f"left running: {left}"

@@ -1,0 +1,132 @@
+"""Datasets: every format gives the same pixels, the cache survives a race, broken files are one clear line."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+
+from pfedlora_flwr.data import datasets
+from pfedlora_flwr.data.local import normalise
+from pfedlora_flwr.keys import UserError
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PFEDLORA_CACHE", str(tmp_path / "cache"))
+    datasets.load.cache_clear()
+
+
+def some(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return rng.integers(0, 256, (count, 32, 32, 3), dtype=np.uint8), rng.integers(0, 10, count)
+
+
+def write_parquet(folder: Path, name: str, images: np.ndarray, labels: np.ndarray) -> None:
+    rows = []
+    for image in images:
+        stream = io.BytesIO()
+        Image.fromarray(image).save(stream, "PNG")
+        rows.append({"bytes": stream.getvalue(), "path": None})
+    pq.write_table(pa.table({"img": rows, "label": labels}), folder / f"{name}.parquet")
+
+
+def test_parquet_and_official_batches_give_the_same_arrays(tmp_path: Path) -> None:
+    parts = {"train": some(50, 0), "test": some(10, 1)}
+    parquet, official = tmp_path / "parquet", tmp_path / "official" / "cifar-10-batches-py"
+    parquet.mkdir()
+    official.mkdir(parents=True)
+    for name, (images, labels) in parts.items():
+        write_parquet(parquet, name, images, labels)
+    images, labels = parts["train"]
+    for i in range(5):
+        part = slice(10 * i, 10 * i + 10)
+        rows = images[part].transpose(0, 3, 1, 2).reshape(10, 3072)
+        (official / f"data_batch_{i + 1}").write_bytes(pickle.dumps({b"data": rows, b"labels": labels[part].tolist()}))
+    rows = parts["test"][0].transpose(0, 3, 1, 2).reshape(10, 3072)
+    (official / "test_batch").write_bytes(pickle.dumps({b"data": rows, b"labels": parts["test"][1].tolist()}))
+    one, other = datasets.load("cifar10", str(parquet)), datasets.load("cifar10", str(official.parent))
+    for dataset in (one, other):
+        assert np.array_equal(dataset.images, np.concatenate([parts["train"][0], parts["test"][0]]))
+        assert np.array_equal(dataset.labels, np.concatenate([parts["train"][1], parts["test"][1]]))
+        assert dataset.class_names[3] == "cat"
+
+
+def test_statistics_and_normalisation_match_numpy(tmp_path: Path) -> None:
+    images, labels = some(40, 2)
+    np.savez(tmp_path / "a.npz", images=images, labels=labels)
+    dataset = datasets.load(f"npz:{tmp_path / 'a.npz'}")
+    scaled = images.astype(np.float64) / 255
+    assert np.allclose(dataset.mean, scaled.mean((0, 1, 2)))
+    assert np.allclose(dataset.std, scaled.std((0, 1, 2)))
+    ours = normalise(torch.from_numpy(images), dataset.mean, dataset.std)
+    assert ours.shape == (40, 3, 32, 32)
+    assert ours.is_contiguous(memory_format=torch.channels_last)
+    theirs = ((scaled - scaled.mean((0, 1, 2))) / scaled.std((0, 1, 2))).transpose(0, 3, 1, 2)
+    assert np.allclose(ours.numpy(), theirs, atol=1e-5)
+
+
+def test_digits_are_scikit_learns() -> None:
+    from sklearn.datasets import load_digits
+
+    ours = datasets.load("digits")
+    assert ours.images.shape == (1797, 32, 32, 3)
+    assert np.array_equal(ours.labels, load_digits().target)
+    assert np.allclose(ours.images[:, ::4, ::4, 0] * (16 / 255), load_digits().images, atol=0.05)
+
+
+def test_two_processes_that_build_the_cache_at_once_agree(tmp_path: Path) -> None:
+    code = "import sys; from pfedlora_flwr.data.datasets import load; d = load('synthetic:3000'); print(int(d.images.sum()), int(d.labels.sum()))"
+    both = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=os.environ) for _ in range(3)]
+    printed = {process.communicate(timeout=60)[0] for process in both}
+    assert [process.returncode for process in both] == [0, 0, 0]
+    assert len(printed) == 1
+    assert len([p for p in (tmp_path / "cache").iterdir() if p.is_dir()]) == 1, "a half-built cache was left"
+
+
+def test_a_folder_of_images_a_class(tmp_path: Path) -> None:
+    for name in ("cats", "dogs"):
+        (tmp_path / "own" / name).mkdir(parents=True)
+        Image.new("L", (100, 60), 40 if name == "cats" else 200).save(tmp_path / "own" / name / "a.jpg")
+    dataset = datasets.load(f"folder:{tmp_path / 'own'}")
+    assert dataset.class_names == ("cats", "dogs")
+    assert dataset.images.shape == (2, 32, 32, 3)
+    assert abs(int(dataset.images[1].mean()) - 200) < 3
+
+
+def test_broken_sources_are_one_clear_line(tmp_path: Path) -> None:
+    images, labels = some(10, 3)
+    write_parquet(tmp_path, "test", images, labels)
+    (tmp_path / "train.parquet").write_bytes((tmp_path / "test.parquet").read_bytes()[:-100])
+    wrong = tmp_path / "wrong"
+    wrong.mkdir()
+    for name in ("train", "test"):
+        write_parquet(wrong, name, images, labels + 90)
+    (tmp_path / "pickles" / "cifar-10-batches-py").mkdir(parents=True)
+    for name in ("data_batch_1", "test_batch"):
+        (tmp_path / "pickles" / "cifar-10-batches-py" / name).write_bytes(pickle.dumps(os.system))
+    np.savez(tmp_path / "b.npz", images=images.astype(np.float32), labels=labels)
+    for name, path, expected in [
+        ("cifar10", str(tmp_path / "nowhere"), "does not exist"),
+        ("cifar10", str(tmp_path), "train.parquet is corrupt"),
+        ("cifar10", str(wrong), "the labels are not cifar10's"),
+        ("cifar10", str(tmp_path / "pickles"), "data_batch_1 is corrupt"),
+        ("cifar100", str(wrong), "is corrupt or no cifar100 file"),
+        (f"folder:{tmp_path / 'nowhere'}", "", "does not exist"),
+        (f"npz:{tmp_path / 'nowhere.npz'}", "", "does not exist"),
+        (f"npz:{tmp_path / 'b.npz'}", "", "images is float32"),
+        ("synthetic:none", "", "synthetic:COUNT"),
+    ]:
+        with pytest.raises(UserError, match=expected) as caught:
+            datasets.load(name, path)
+        assert "\n" not in str(caught.value)

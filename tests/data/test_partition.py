@@ -1,0 +1,102 @@
+"""Partitions: sizes, classes, disjointness, and the same ones everywhere."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from pfedlora_flwr.config import Experiment
+from pfedlora_flwr.data.datasets import Dataset, load
+from pfedlora_flwr.data.partition import Partition, make_partition, split_8_1_1
+from pfedlora_flwr.keys import UserError
+
+
+def fake(classes: int, each: int) -> Dataset:
+    """A dataset of which only the labels matter."""
+    labels = np.arange(classes * each, dtype=np.int64) % classes
+    return Dataset("fake", np.zeros((len(labels), 0, 0, 3), np.uint8), labels, tuple(map(str, range(classes))), (0, 0, 0), (1, 1, 1))
+
+
+def check_sound(partition: Partition, labels: np.ndarray) -> None:
+    everything = np.concatenate([part for s in partition.clients for part in (s.train, s.validation, s.test)])
+    assert len(np.unique(everything)) == len(everything), "a sample belongs to two parts"
+    assert everything.min() >= 0
+    assert everything.max() < len(labels)
+    assert all(len(s.validation) and len(s.test) for s in partition.clients)
+
+
+@pytest.mark.parametrize(("clients", "train", "rest"), [(10, 4800, 600), (50, 960, 120), (100, 480, 60)])
+def test_pathological_cifar10_has_the_papers_sizes(cifar10: str, clients: int, train: int, rest: int) -> None:
+    dataset = load("cifar10", cifar10)
+    partition = make_partition(Experiment.from_flat({"dataset": "cifar10", "clients": clients}), dataset)
+    check_sound(partition, dataset.labels)
+    sizes = np.array([[len(s.train), len(s.validation), len(s.test)] for s in partition.clients])
+    assert np.allclose(sizes.mean(0), [train, rest, rest], rtol=0.01)
+    for split in partition.clients:
+        for part in (split.train, split.validation, split.test):
+            assert len(np.unique(dataset.labels[part])) == 2
+
+
+@pytest.mark.parametrize("clients", [10, 50, 100])
+@pytest.mark.parametrize("per_client", [10, 30, 50, 70, 90, 100])
+def test_pathological_deals_every_share_of_100_classes(clients: int, per_client: int) -> None:
+    dataset = fake(100, 600)
+    keys = {"clients": clients, "partition.classes-per-client": per_client, "dataset": "cifar100"}
+    partition = make_partition(Experiment.from_flat(keys), dataset)
+    check_sound(partition, dataset.labels)
+    assert all(len(np.unique(dataset.labels[s.train])) == per_client for s in partition.clients)
+
+
+def test_shares_of_a_class_are_the_normalised_draws() -> None:
+    """Two clients of one class each: sizes are ⌊n p⌋ with p from U(0.4, 0.6), so between 40/100 and 60/100 of the class."""
+    partition = make_partition(Experiment.from_flat({"clients": 20, "partition.classes-per-client": 1}), fake(10, 1000))
+    sizes = [len(s.train) + len(s.validation) + len(s.test) for s in partition.clients]
+    assert all(400 <= size <= 600 for size in sizes)
+    assert len(set(sizes)) > 5
+
+
+@pytest.mark.parametrize("keys", [{"partition.kind": "dirichlet", "partition.alpha": 0.5}, {"partition.kind": "iid"}])
+def test_the_other_partitions_are_sound(keys: dict[str, object]) -> None:
+    dataset = fake(10, 300)
+    partition = make_partition(Experiment.from_flat({"clients": 20, **keys}), dataset)
+    check_sound(partition, dataset.labels)
+
+
+def test_8_1_1_by_hand() -> None:
+    """20 samples of class 0 and 10 of class 1, ordered by class: places 8 and 18 and 28 are validation, 9, 19 and 29 test."""
+    labels = np.array([0] * 20 + [1] * 10)
+    split = split_8_1_1(labels, np.arange(30), seed=0, client=0)
+    assert sorted(labels[split.train]) == [0] * 16 + [1] * 8
+    assert sorted(labels[split.validation]) == [0, 0, 1]
+    assert sorted(labels[split.test]) == [0, 0, 1]
+    assert sorted([*split.train, *split.validation, *split.test]) == list(range(30))
+    assert list(split.train[:16]) != sorted(split.train[:16]), "not shuffled within the class"
+
+
+def test_the_same_seed_gives_the_same_partition_in_another_process() -> None:
+    code = (
+        "from pfedlora_flwr.config import Experiment; from pfedlora_flwr.data.datasets import load;"
+        "from pfedlora_flwr.data.partition import make_partition;"
+        "print(make_partition(Experiment.from_flat({'seed': 3}), load('digits')).fingerprint)"
+    )
+    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    digits = load("digits")
+    assert make_partition(Experiment.from_flat({"seed": 3}), digits).fingerprint == other
+    assert make_partition(Experiment.from_flat({"seed": 4}), digits).fingerprint != other
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({"clients": 7}, "7 clients × 2 classes a client is not a multiple of the 10 classes"),
+        ({"partition.classes-per-client": 11}, "partition.classes-per-client is 11; allowed: 1 to 10"),
+        ({"clients": 1000}, "clients is 1000"),
+        ({"clients": 100, "partition.kind": "dirichlet", "partition.alpha": 0.01}, "partition.alpha is 0.01"),
+    ],
+)
+def test_impossible_partitions_are_one_clear_line(keys: dict[str, object], expected: str) -> None:
+    with pytest.raises(UserError, match=expected):
+        make_partition(Experiment.from_flat(keys), load("digits"))

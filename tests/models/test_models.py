@@ -1,0 +1,122 @@
+"""Every model and adapter has the parameters of the paper's tables, the cut is exact, and the initialisations are what they say."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from pfedlora_flwr.config import Experiment
+from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.methods.pfedlora import PFedLoRA
+from pfedlora_flwr.models.adapter import Adapter
+from pfedlora_flwr.models.cnn import SHAPES
+from pfedlora_flwr.models.registry import build
+
+PARAMETERS = {
+    "cnn1": (2_621_558, 2_666_648),
+    "cnn2": (1_815_142, 1_860_232),
+    "cnn3": (1_320_558, 1_365_648),
+    "cnn4": (1_060_358, 1_105_448),
+    "cnn5": (670_058, 715_148),
+}
+MIB = {"cnn1": 10.00, "cnn2": 6.92, "cnn3": 5.04, "cnn4": 4.04, "cnn5": 2.556}
+
+
+def count(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
+
+
+@pytest.mark.parametrize("name", list(SHAPES))
+def test_parameters_of_the_models(name: str) -> None:
+    assert (count(build(name, 10, "fc2")), count(build(name, 100, "fc1"))) == PARAMETERS[name]
+    assert round(count(build(name, 10, "fc2")) * 4 / 2**20, 2) == pytest.approx(MIB[name], abs=0.006)
+
+
+@pytest.mark.parametrize(
+    ("kind", "width", "hidden", "classes", "expected"),
+    [
+        ("reduced", 2000, 100, 10, 201_110),
+        ("reduced", 2000, 500, 10, 1_005_510),
+        ("reduced", 2000, 100, 100, 210_200),
+        ("reduced", 2000, 500, 100, 1_050_600),
+        ("decomposed", 500, 20, 10, 10_230),
+        ("decomposed", 500, 40, 10, 20_450),
+        ("decomposed", 500, 60, 10, 30_670),
+        ("decomposed", 500, 80, 10, 40_890),
+        ("decomposed", 500, 20, 100, 12_120),
+        ("decomposed", 500, 40, 100, 24_140),
+        ("decomposed", 500, 60, 100, 36_160),
+        ("decomposed", 500, 80, 100, 48_180),
+    ],
+)
+def test_parameters_of_the_adapters(kind: str, width: int, hidden: int, classes: int, expected: int) -> None:
+    assert count(Adapter(width, hidden, classes, kind)) == expected
+
+
+@pytest.mark.parametrize(("setting", "expected"), [("heterogeneous", 30_670), ("homogeneous", 120_670)])
+def test_the_setting_chooses_the_adapter(setting: str, expected: int) -> None:
+    method = PFedLoRA(Experiment.from_flat({"setting": setting}), 10)
+    assert sum(t.numel() for t in method.state_init(0).values()) == expected
+
+
+@pytest.mark.parametrize("name", list(SHAPES))
+@pytest.mark.parametrize("cut", ["fc1", "fc2"])
+def test_the_cut_model_is_the_papers_layer_by_layer(name: str, cut: str) -> None:
+    """ReLU before the pooling, as the paper has it: the same function as ours, which pools first."""
+    model = build(name, 10, cut)
+    images = torch.randn(4, 3, 32, 32)
+    plain = nn.Sequential(
+        model.conv1, nn.ReLU(), nn.MaxPool2d(2), model.conv2, nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), model.fc1, nn.ReLU(), model.fc2, nn.ReLU()
+    )
+    assert torch.equal(model.penultimate(images), plain(images))
+    assert torch.equal(model(images), model.fc3(plain(images)))
+    assert torch.equal(model.head(model.encode(images)), model(images))
+    assert model.encode(images).shape == (4, model.width)
+    assert model.width == (SHAPES[name][1] if cut == "fc1" else 500)
+
+
+def test_decomposed_has_nothing_between_and_reduced_a_relu() -> None:
+    r = torch.randn(8, 500)
+    for kind in ("decomposed", "reduced"):
+        a = Adapter(500, 60, 10, kind)
+        hidden = r @ a.down.weight.T + a.down.bias
+        by_hand = (hidden.clamp(min=0) if kind == "reduced" else hidden) @ a.up.weight.T + a.up.bias
+        assert torch.allclose(a(r), by_hand, atol=1e-5)
+
+
+def test_lora_starts_gaussian_and_zero() -> None:
+    torch.manual_seed(0)
+    a = Adapter(2000, 200, 10, init="lora")
+    assert not a.up.weight.any()
+    assert not a.up.bias.any()
+    assert a.down.weight.std().item() == pytest.approx(2000**-0.5, rel=0.02)
+    assert Adapter(2000, 200, 10).up.weight.any()
+
+
+def test_one_adapter_cannot_fit_different_widths() -> None:
+    experiment = Experiment.from_flat({"adapter.kind": "reduced"})
+    with pytest.raises(UserError, match=r"cnn1 2000, cnn2 2000, cnn3 1000.*adapter.kind=decomposed"):
+        PFedLoRA(experiment, 10).state_init(0)
+
+
+class TooWide(nn.Module):
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Flatten(), nn.Linear(3072, 70))
+        self.head = nn.Linear(60, classes)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("cnn6", "allowed: cnn1"),
+        ("nowhere:Net", "cannot be imported"),
+        ("tests.models.test_models:Missing", "has no 'Missing'"),
+        ("torch.nn:Flatten", "expected an nn.Module with an `encoder`"),
+        ("tests.models.test_models:TooWide", r"the encoder gives \[2, 70\] for 2 images, its head takes \[2, 60\]"),
+    ],
+)
+def test_wrong_models_are_one_clear_line(name: str, expected: str) -> None:
+    with pytest.raises(UserError, match=expected):
+        build(name, 10, "fc2")

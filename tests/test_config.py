@@ -1,0 +1,102 @@
+"""The Experiment: one object from YAML, from flat keys and from overrides; wrong input is one clear line."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from pfedlora_flwr.config import Experiment, all_keys
+from pfedlora_flwr.keys import Key, UserError
+from tests.conftest import ROOT
+
+
+def test_yaml_overrides_and_run_config_give_the_same_object(tmp_path: Path) -> None:
+    conf = tmp_path / "a.yaml"
+    conf.write_text("clients: 5\nlr: 1e-2\nadapter: {hidden-dim: 40, init: lora}\npartition.kind: iid\nactors: auto\n")
+    from_yaml = Experiment.load(conf, ["mu=0.75", "rounds=3"])
+    flat = {"clients": 5, "lr": 0.01, "adapter.hidden-dim": 40, "adapter.init": "lora", "partition.kind": "iid", "mu": 0.75, "rounds": 3}
+    assert from_yaml == Experiment.from_flat(flat)
+    assert Experiment.from_flat(from_yaml.flat()) == from_yaml
+    assert from_yaml.adapter_hidden_dim == 40
+    assert from_yaml.actors is None
+
+
+def test_pyproject_declares_every_key_with_its_default() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    flat: dict[str, object] = {}
+    for name, value in declared.items():
+        flat |= {f"{name}.{k}": v for k, v in value.items()} if isinstance(value, dict) else {name: value}
+    assert flat == {name: key.text(key.default) for name, key in all_keys().items()}
+
+
+def test_the_readme_has_every_key() -> None:
+    readme = (ROOT / "README.md").read_text()
+    missing = [line for line in key_table() if line not in readme]
+    assert not missing, "run `python -m tests.test_config` and put its table into README.md"
+
+
+def key_table() -> list[str]:
+    """README's table of keys, made from the declarations."""
+    def default(k: Key) -> str:
+        return str(k.text(k.default)).lower() if k.kind is bool else str(k.text(k.default))
+
+    return [f"| `{k.name}` | `{default(k)}` | {k.meaning} | {k.allowed.replace('|', '&#124;')} |" for k in all_keys().values()]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "expected"),
+    [
+        ("moo=1", "unknown key 'moo'; did you mean 'mu'?"),
+        ("rounds=ten", "rounds is 'ten'; allowed: an integer ≥ 1"),
+        ("rounds=0", "rounds is 0; allowed: an integer ≥ 1"),
+        ("rounds=2.5", "rounds is 2.5; allowed: an integer ≥ 1"),
+        ("mu=1.2", "mu is 1.2; allowed: a number ≥ 0 and ≤ 1"),
+        ("mu=.nan", "mu is nan; allowed: a number ≥ 0 and ≤ 1"),
+        ("lr=0", "lr is 0.0; allowed: a number > 0"),
+        ("momentum=1", "momentum is 1.0; allowed: a number ≥ 0 and < 1"),
+        ("participation=0", "participation is 0.0; allowed: a number > 0 and ≤ 1"),
+        ("augment=1", "augment is 1; allowed: true or false"),
+        ("actors=none", "actors is 'none'; allowed: auto, or an integer ≥ 1"),
+        ("setting=mixed", "setting is 'mixed'; allowed: heterogeneous | homogeneous"),
+        ("dataset=mnist", "dataset is 'mnist'; allowed: digits | cifar10"),
+        ("method=fedsgd", "method is 'fedsgd'; allowed: pfedlora"),
+        ("method=nowhere:Thing", "module 'nowhere' cannot be imported"),
+        ("method=json:JSONDecoder", "expected a subclass"),
+        ("method=fedavg", "set setting=homogeneous"),
+        ("min-clients=11", "min-clients is 11; allowed: auto, or at most clients, which is 10"),
+        ("mu", "expected key=value"),
+    ],
+)
+def test_wrong_values_are_one_clear_line(wrong: str, expected: str) -> None:
+    with pytest.raises(UserError) as caught:
+        Experiment.load(None, [wrong])
+    assert expected in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["- a\n- b\n", "a: [1\n", "rounds: [1, 2]\n", "1: 2\n"])
+def test_wrong_yaml_is_one_clear_line(tmp_path: Path, text: str) -> None:
+    conf = tmp_path / "a.yaml"
+    conf.write_text(text)
+    with pytest.raises(UserError) as caught:
+        Experiment.load(conf)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_fingerprint_leaves_out_what_cannot_change_a_result() -> None:
+    one = Experiment.from_flat({})
+    assert one.fingerprint() == one.replace(output="/tmp/x", actors=7, data_path="/tmp", node_timeout=1.0).fingerprint()
+    assert one.fingerprint() != one.replace(mu=0.6).fingerprint()
+    assert one.fingerprint() != one.replace(seed=1).fingerprint()
+
+
+def test_k_is_the_floor_of_the_share_and_at_least_one() -> None:
+    for share, clients, sampled in [(0.29, 100, 29), (0.1, 100, 10), (0.2, 50, 10), (0.05, 10, 1), (1.0, 7, 7), (0.99, 10, 9)]:
+        assert Experiment.from_flat({"participation": share, "clients": clients}).sampled == sampled
+
+
+if __name__ == "__main__":
+    print("| key | default | meaning | allowed |\n| --- | --- | --- | --- |")
+    print("\n".join(key_table()))
