@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from pfedlora_flwr.config import Experiment
+from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.models import registry
 from pfedlora_flwr.models.cnn import ClientModel
 from pfedlora_flwr.training.loop import Samples, Visit
@@ -89,6 +90,15 @@ class Method(ABC):
         """A fresh model of client's own architecture, initialised from torch's global generator."""
         names = self.experiment.model_names
         return registry.build(names[client % len(names)], self.classes, self.experiment.cut)
+
+    def shared_width(self, attribute: str, what: str, advice: str) -> int:
+        """The `width` or `penultimate_width` that all client models have. Raises UserError where `what` would not fit them all."""
+        e = self.experiment
+        widths = {name: getattr(registry.build(name, self.classes, e.cut), attribute) for name in dict.fromkeys(e.model_names)}
+        if len(set(widths.values())) > 1:
+            found = ", ".join(f"{name} {width}" for name, width in widths.items())
+            raise UserError(f"{what} cannot fit representations of different widths ({found}); {advice}")
+        return next(iter(widths.values()))
 
 
 class seeded:  # noqa: N801 - reads as a statement: `with seeded(seed):`

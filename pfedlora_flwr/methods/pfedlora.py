@@ -11,9 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.methods.method import Method, Tensors, Upload, seeded, tensors_of, weighted_mean
-from pfedlora_flwr.models import registry
 from pfedlora_flwr.models.adapter import Adapter
 from pfedlora_flwr.models.cnn import ClientModel
 from pfedlora_flwr.training.loop import Samples, Visit
@@ -25,7 +23,7 @@ class PFedLoRA(Method):
     def state_init(self, seed: int) -> Tensors:
         """θ⁰, the global adapter."""
         with seeded(seed):
-            return tensors_of(self._adapter(self._shared_width()))
+            return tensors_of(self._adapter(self.shared_width("width", "one adapter", "set adapter.kind=decomposed")))
 
     def local_update(self, model: ClientModel, received: Tensors, data: Samples, visit: Visit) -> Upload:
         """Freeze the adapter, train the model; then freeze the model, train the adapter."""
@@ -66,11 +64,3 @@ class PFedLoRA(Method):
     def _adapter(self, width: int) -> Adapter:
         e = self.experiment
         return Adapter(width, e.adapter_hidden_dim, self.classes, "reduced" if e.cut == "fc1" else "decomposed", e.adapter_init)
-
-    def _shared_width(self) -> int:
-        e = self.experiment
-        widths = {name: registry.build(name, self.classes, e.cut).width for name in dict.fromkeys(e.model_names)}
-        if len(set(widths.values())) > 1:
-            found = ", ".join(f"{name} {width}" for name, width in widths.items())
-            raise UserError(f"one adapter cannot fit representations of different widths ({found}); set adapter.kind=decomposed")
-        return next(iter(widths.values()))

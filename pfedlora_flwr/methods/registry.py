@@ -11,7 +11,16 @@ from pfedlora_flwr.keys import UserError
 if TYPE_CHECKING:
     from pfedlora_flwr.methods.method import Method
 
-_CLASSES = {"pfedlora": "PFedLoRA", "standalone": "Standalone", "fedavg": "FedAvg"}
+_CLASSES = {
+    "pfedlora": "PFedLoRA",
+    "standalone": "Standalone",
+    "fd": "FD",
+    "fedproto": "FedProto",
+    "fml": "FML",
+    "fedkd": "FedKD",
+    "lg_fedavg": "LGFedAvg",
+    "fedavg": "FedAvg",
+}
 NAMES = tuple(_CLASSES)
 
 

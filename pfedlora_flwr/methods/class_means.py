@@ -1,0 +1,77 @@
+"""Class means: what FD and FedProto clients send, what the server remembers of them, and how it averages them by class.
+
+A report is `classes` int64 [m], ascending, and `means` float32 [m, d], a row for each class that the client holds; FedProto adds
+`counts` int64 [m]. The server's state is one table of all reporters' last rows, with `clients` int64 [r] before them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from pfedlora_flwr.methods.method import Refused, Tensors, Upload, check_layout
+
+
+class ClassMeans:
+    """Weighted means by class, summed in float64 where the values are. Nothing in `add` depends on which classes occur."""
+
+    def __init__(self, classes: int, width: int, device: torch.device | str = "cpu") -> None:
+        self.sums = torch.zeros(classes, width, dtype=torch.float64, device=device)
+        self.weights = torch.zeros(classes, dtype=torch.float64, device=device)
+
+    def add(self, values: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
+        """Takes in values [B, d] of classes `labels` [B]; each weighs 1, or its `weights` [B]."""
+        weights = torch.ones_like(labels, dtype=torch.float64) if weights is None else weights.double()
+        self.sums.index_add_(0, labels, values.detach().double() * weights[:, None])
+        self.weights.index_add_(0, labels, weights)
+
+    def tensors(self) -> Tensors:
+        """`classes` and `means` of the classes that have occurred; the others are left out, so nothing is divided by 0."""
+        classes = self.weights.nonzero().squeeze(1)
+        return {"classes": classes, "means": (self.sums[classes] / self.weights[classes, None]).float()}
+
+
+def by_class(received: Tensors, classes: int) -> tuple[Tensor, Tensor]:
+    """The received means as a table [classes, d], 0 where there is none, and which rows are known, [classes], 1.0 or 0.0."""
+    means = received["means"]
+    table = means.new_zeros(classes, means.shape[1]).index_copy_(0, received["classes"], means)
+    known = means.new_zeros(classes).index_fill_(0, received["classes"], 1.0)
+    return table, known
+
+
+def no_reports(width: int, *, counts: bool) -> Tensors:
+    """The server's table before anyone has reported."""
+    ids = {name: torch.zeros(0, dtype=torch.int64) for name in ("clients", "classes", "counts")}
+    table = {"clients": ids["clients"], "classes": ids["classes"], "means": torch.zeros(0, width)}
+    return table | {"counts": ids["counts"]} if counts else table
+
+
+def remember(state: Tensors, uploads: Mapping[int, Upload]) -> Tensors:
+    """The table with the uploads' rows in the place of these clients' last ones; by client, then by class."""
+    kept = ~torch.isin(state["clients"], torch.tensor(list(uploads)))
+    parts = {name: [rows[kept]] for name, rows in state.items()}
+    for client, upload in uploads.items():
+        for name, rows in upload.tensors.items():
+            parts[name].append(rows)
+        parts["clients"].append(torch.full_like(upload.tensors["classes"], client))
+    table = {name: torch.cat(rows) for name, rows in parts.items()}
+    order = table["clients"].argsort(stable=True)
+    return {name: rows[order] for name, rows in table.items()}
+
+
+def check_report(tensors: Tensors, state: Tensors, classes: int) -> None:
+    """Raises Refused unless `tensors` are a report: a row for each of some distinct classes, in ascending order."""
+    ids = tensors.get("classes", torch.zeros(0))
+    rows = len(ids) if ids.ndim == 1 else 0
+    columns = {name: like for name, like in state.items() if name != "clients"}
+    check_layout(tensors, {n: torch.empty(rows, *like.shape[1:], dtype=like.dtype, device="meta") for n, like in columns.items()})
+    if not rows or int(ids[0]) < 0 or int(ids[-1]) >= classes or not bool((ids.diff() > 0).all()):
+        raise Refused(f"classes are {ids[:20].tolist()}, expected some of 0 to {classes - 1}, each once, in ascending order")
+
+
+def largest_report(state: Tensors, classes: int) -> int:
+    """Bytes of a report on every class."""
+    return classes * sum(t.element_size() * math.prod(t.shape[1:]) for name, t in state.items() if name != "clients")

@@ -1,0 +1,61 @@
+"""FD. Jeong, Oh, Kim, Park, Bennis, Kim: Communication-Efficient On-Device Machine Learning: Federated Distillation and Augmentation
+under Non-IID Private Data (2018). Federated distillation only; the paper's augmentation is another matter.
+
+Symbols: F̄_{k,y} is client k's mean logit vector of class y; a client's target for y is the mean of the *other* clients' F̄_{j,y}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from pfedlora_flwr.keys import key
+from pfedlora_flwr.methods.class_means import ClassMeans, by_class, check_report, largest_report, no_reports, remember
+from pfedlora_flwr.methods.method import Method, Tensors, Upload
+from pfedlora_flwr.models.cnn import ClientModel
+from pfedlora_flwr.training.loop import Samples, Visit
+
+
+class FD(Method):
+    """Algorithm 1 of the paper; the server remembers each client's last means, so a client may miss rounds."""
+
+    @dataclass(frozen=True)
+    class Options(Method.Options):
+        lambda_: float = key(1.0, "λ, the weight of the distillation loss", low=0)
+
+    def state_init(self, seed: int) -> Tensors:
+        return no_reports(self.classes, counts=False)
+
+    def download(self, state: Tensors, client: int, round: int) -> Tensors:
+        """The targets: for each class that any *other* client has reported, the unweighted mean of their last means."""
+        others = state["clients"] != client
+        targets = ClassMeans(self.classes, self.classes)
+        targets.add(state["means"][others], state["classes"][others])
+        return targets.tensors()
+
+    def local_update(self, model: ClientModel, received: Tensors, data: Samples, visit: Visit) -> Upload:
+        """CE + λ·CE(softmax(target_y), softmax(logits)); a sample whose class has no target has the first term only."""
+        targets, known = by_class(received, self.classes)
+        soft = targets.softmax(1)  # [C, C], a distribution for each class
+        means = ClassMeans(self.classes, self.classes, data.labels.device)
+
+        def loss(images: Tensor, labels: Tensor) -> Tensor:
+            logits = model(images)
+            means.add(logits, labels)  # F̄_{k,y} is taken while the model trains, over all epochs
+            distilled = cross_entropy(logits, soft[labels], reduction="none")  # [B]
+            return cross_entropy(logits, labels) + self.options.lambda_ * (known[labels] * distilled).mean()
+
+        visit.sgd("model", model.parameters(), loss, data)
+        return Upload(means.tensors(), len(data))
+
+    def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
+        return remember(state, uploads)
+
+    def check(self, upload: Upload, state: Tensors, client: int) -> None:
+        check_report(upload.tensors, state, self.classes)
+
+    def largest_upload(self, state: Tensors) -> int:
+        return largest_report(state, self.classes)

@@ -1,0 +1,146 @@
+"""FedKD. Wu, Wu, Lyu, Huang, Xie: Communication-Efficient Federated Learning via Knowledge Distillation (Nature Communications 2022).
+
+Symbols: t is the teacher, the client's own model, s the student, a small model that all clients share; H are their hidden
+representations, W_h a projection that the client keeps; θ are the student's parameters and θ₀ their initial values, which both ends
+make from the experiment's seed. θ̂ is what a round starts from: θ₀ plus the compressed θ − θ₀ that the server sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, mse_loss
+
+from pfedlora_flwr.keys import key
+from pfedlora_flwr.methods.method import Method, Tensors, Upload, check_layout, seeded, tensors_of, weighted_mean
+from pfedlora_flwr.methods.mutual import kl, received_model, small_model
+from pfedlora_flwr.models.cnn import ClientModel
+from pfedlora_flwr.rng import derive
+from pfedlora_flwr.training.loop import Samples, Visit
+
+ROUNDING = 1e-12
+"""A share of the energy that is rounding, not signal."""
+CERTAIN = 1e-3
+"""The least denominator: models that predict everything perfectly would otherwise divide by 0."""
+
+
+class Teacher(nn.Module):
+    """What a client keeps: its own model, and W_h from the student's representation to its own."""
+
+    def __init__(self, local: ClientModel, student_width: int) -> None:
+        super().__init__()
+        self.local = local
+        self.projection = nn.Linear(student_width, local.penultimate_width, bias=False)
+
+
+class FedKD(Method):
+    """Algorithm 1 of the paper. The server's state is what it sends: θ − θ₀, compressed."""
+
+    @dataclass(frozen=True)
+    class Options(Method.Options):
+        energy_start: float = key(0.95, "share of σ² kept by compression in the first round", low=0, high=1)
+        energy_end: float = key(0.98, "share of σ² kept by compression in the last round", low=0, high=1)
+
+    def state_init(self, seed: int) -> Tensors:
+        """θ = θ₀: a difference of 0. (`seed` is the one that `initial` uses at both ends.)"""
+        return compress({name: torch.zeros_like(t) for name, t in self.initial.items()}, self.energy(1))
+
+    def private_init(self, client: int, seed: int) -> Teacher:
+        with seeded(seed):
+            local = self.client_model(client)  # first, so that it starts as with every other method
+            return Teacher(local, small_model(self.experiment, self.classes).penultimate_width)
+
+    def local_update(self, model: Teacher, received: Tensors, data: Samples, visit: Visit) -> Upload:
+        """Adaptive mutual distillation: the better both predict, the more they learn from each other."""
+        initial = {name: t.to(data.labels.device) for name, t in self.initial.items()}
+        start = add(initial, decompress(received, initial))  # θ̂
+        student = received_model(self.experiment, self.classes, start, data.labels.device)
+        teacher = model.local
+
+        def loss(images: Tensor, labels: Tensor) -> Tensor:
+            h_t, h_s = teacher.penultimate(images), student.penultimate(images)
+            y_t, y_s = teacher.last_layer()(h_t), student.last_layer()(h_s)
+            projected = model.projection(h_s)  # W_h H^s
+            labelled = cross_entropy(y_t, labels) + cross_entropy(y_s, labels)  # L^t_t + L^t_s
+            distilled = kl(y_t, y_s) + kl(y_s, y_t)  # L^d_t + L^d_s
+            hidden = mse_loss(h_t, projected.detach()) + mse_loss(projected, h_t.detach())  # L^h in both models' losses
+            return labelled + (distilled + hidden) / labelled.detach().clamp(min=CERTAIN)
+
+        visit.sgd("model", [*model.parameters(), *student.parameters()], loss, data)
+        update = {name: t - start[name] for name, t in tensors_of(student).items()}
+        return Upload(compress(update, self.energy(visit.round)), len(data))
+
+    def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
+        """θ ← θ̂ + Σ n_k/n · update_k, compressed for the next round's clients."""
+        initial = self.initial
+        updates = {k: replace(upload, tensors=decompress(upload.tensors, initial)) for k, upload in uploads.items()}
+        return compress(add(decompress(state, initial), weighted_mean(updates)), self.energy(round + 1))
+
+    def check(self, upload: Upload, state: Tensors, client: int) -> None:
+        """Each tensor dense, or as two factors that are together smaller."""
+        layout: Tensors = {}
+        for name, like in self.initial.items():
+            u = upload.tensors.get(f"{name}/u")
+            rank = u.shape[1] if u is not None and u.ndim == 2 else 0
+            out, rest = like.shape[0], like.shape[1:].numel()
+            factors = like.ndim > 1 and 0 < rank * (out + rest) < like.numel()
+            shapes = {f"{name}/u": (out, rank), f"{name}/v": (rank, rest)} if factors else {name: tuple(like.shape)}
+            layout |= {n: torch.empty(shape, dtype=like.dtype, device="meta") for n, shape in shapes.items()}
+        check_layout(upload.tensors, layout)
+
+    def largest_upload(self, state: Tensors) -> int:
+        return sum(t.numel() * t.element_size() for t in self.initial.values())
+
+    def predictor(self, model: Teacher) -> ClientModel:
+        return model.local
+
+    @cached_property
+    def initial(self) -> Tensors:
+        """θ₀: the same at the server and at every client, so one that missed rounds is not out of step."""
+        with seeded(derive(self.experiment.seed, "state")):
+            return tensors_of(small_model(self.experiment, self.classes))
+
+    def energy(self, round: int) -> float:
+        """The threshold of `round`: rises linearly from the first round to the last."""
+        start, end, last = self.options.energy_start, self.options.energy_end, self.experiment.rounds
+        return start + (end - start) * min(round - 1, last - 1) / max(1, last - 1)
+
+
+def compress(tensors: Tensors, energy: float) -> Tensors:
+    """Each matrix (a convolution as [out, -1]) as `name/u` [out, r] and `name/v` [r, -1], U·Σ and Vᵗ cut at the smallest rank that
+    keeps `energy`; dense, under its own name, where that is not more elements. Vectors are dense."""
+    sent: Tensors = {}
+    for name, tensor in tensors.items():
+        u, v = truncated_svd(tensor.flatten(1), energy) if tensor.ndim > 1 else (tensor, tensor)
+        sent |= {f"{name}/u": u, f"{name}/v": v} if u.numel() + v.numel() < tensor.numel() else {name: tensor}
+    return sent
+
+
+def decompress(sent: Tensors, like: Tensors) -> Tensors:
+    """The tensors, in the shapes of `like`."""
+    return {n: sent[n] if n in sent else (sent[f"{n}/u"] @ sent[f"{n}/v"]).view(t.shape) for n, t in like.items()}
+
+
+def truncated_svd(matrix: Tensor, energy: float) -> tuple[Tensor, Tensor]:
+    """Factors [m, r] and [r, n] of the best rank-r approximation; r ≥ 1 is the smallest rank whose share of Σσ² is at least `energy`.
+
+    By the eigenvectors of the smaller Gram matrix in float64, whose eigenvalues are σ²: exact enough for float32, and faster.
+    A matrix of zeros has rank-1 factors of zeros.
+    """
+    m = matrix.double()
+    tall = m.shape[0] > m.shape[1]
+    squares, vectors = torch.linalg.eigh(m.T @ m if tall else m @ m.T)  # ascending
+    kept = squares.flip(0).clamp(min=0).cumsum(0)
+    rank = int((kept < (energy - ROUNDING) * kept[-1]).sum()) + 1
+    basis = vectors.flip(1)[:, :rank]
+    u, v = (m @ basis, basis.T) if tall else (basis, basis.T @ m)
+    return u.to(matrix.dtype).contiguous(), v.to(matrix.dtype).contiguous()
+
+
+def add(left: Tensors, right: Tensors) -> Tensors:
+    """The sum, name by name."""
+    return {name: tensor + right[name] for name, tensor in left.items()}

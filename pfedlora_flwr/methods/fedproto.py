@@ -1,0 +1,80 @@
+"""FedProto. Tan, Long, Liu, Zhou, Lu, Jiang, Zhang: FedProto: Federated Prototype Learning across Heterogeneous Clients (AAAI 2022).
+
+Symbols: R is the input of a model's last layer; C_k^{(j)} is client k's prototype of class j, the mean R of its |D_{k,j}| samples;
+C̄^{(j)} is the global prototype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from pfedlora_flwr.keys import key
+from pfedlora_flwr.methods.class_means import ClassMeans, by_class, check_report, largest_report, no_reports, remember
+from pfedlora_flwr.methods.method import Method, Refused, Tensors, Upload
+from pfedlora_flwr.models.cnn import ClientModel
+from pfedlora_flwr.training.loop import Samples, Visit
+
+
+class FedProto(Method):
+    """Algorithm 1 of the paper; the server remembers each client's last prototypes, so a client may miss rounds."""
+
+    @dataclass(frozen=True)
+    class Options(Method.Options):
+        lambda_: float = key(1.0, "λ, the weight of the distance to the global prototype", low=0)
+        weighting: str = key("count", "clients' weights in a global prototype: samples of the class, or equal", choices=("count", "equal"))
+
+    def state_init(self, seed: int) -> Tensors:
+        width = self.shared_width("penultimate_width", "prototypes", "choose models whose last layers have inputs of one width")
+        return no_reports(width, counts=True)
+
+    def download(self, state: Tensors, client: int, round: int) -> Tensors:
+        """C̄^{(j)} of every class that anyone has reported: the mean over all reporters' last prototypes."""
+        prototypes = ClassMeans(self.classes, state["means"].shape[1])
+        prototypes.add(state["means"], state["classes"], state["counts"] if self.options.weighting == "count" else None)
+        return prototypes.tensors()
+
+    def local_update(self, model: ClientModel, received: Tensors, data: Samples, visit: Visit) -> Upload:
+        """CE + λ·MSE(R, C̄_y); a sample whose class has no global prototype has the first term only. Then the prototypes."""
+        prototypes, known = by_class(received, self.classes)
+
+        def loss(images: Tensor, labels: Tensor) -> Tensor:
+            representation = model.penultimate(images)  # R, [B, 500]
+            distance = (representation - prototypes[labels]).square().mean(1)  # [B]
+            own = cross_entropy(model.last_layer()(representation), labels)
+            return own + self.options.lambda_ * (known[labels] * distance).mean()
+
+        visit.sgd("model", model.parameters(), loss, data)
+        model.eval()
+        own = ClassMeans(self.classes, model.penultimate_width, data.labels.device)  # C_k^{(j)}: one clean pass
+        own.add(visit.infer("prototypes", model.penultimate, data.images), data.labels)
+        report = own.tensors()
+        return Upload(report | {"counts": own.weights[report["classes"]].long()}, len(data))
+
+    def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
+        return remember(state, uploads)
+
+    def check(self, upload: Upload, state: Tensors, client: int) -> None:
+        check_report(upload.tensors, state, self.classes)
+        counts = upload.tensors["counts"]
+        if int(counts.min()) < 1 or int(counts.max()) > upload.samples or int(counts.sum()) != upload.samples:
+            raise Refused(f"counts are {counts[:20].tolist()}, expected positive numbers that sum to its {upload.samples} samples")
+
+    def largest_upload(self, state: Tensors) -> int:
+        return largest_report(state, self.classes)
+
+    def second_figures(self, model: ClientModel, received: Tensors) -> dict[str, Callable[[Tensor], Tensor]]:
+        """The nearest of the global prototypes that arrived; none before the first have."""
+        if not len(received["classes"]):
+            return {}
+        prototypes, known = by_class(received, self.classes)
+
+        def nearest(images: Tensor) -> Tensor:
+            distance = torch.cdist(model.penultimate(images), prototypes)  # [B, C]
+            return torch.where(known > 0, -distance, -torch.inf)
+
+        return {"prototype": nearest}

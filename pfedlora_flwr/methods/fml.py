@@ -1,0 +1,49 @@
+"""FML. Shen, Zhang, Jia, Zhang, Huang, Zhou, Kuang, Wu, Wu: Federated Mutual Learning (2020).
+
+Symbols: the client's own model is *local* and never leaves it; the *small* one (the paper's meme model) comes from the server, learns
+with the local one, and goes back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from pfedlora_flwr.keys import key
+from pfedlora_flwr.methods.method import Method, Tensors, Upload, seeded, tensors_of, weighted_mean
+from pfedlora_flwr.methods.mutual import kl, received_model, small_model
+from pfedlora_flwr.models.cnn import ClientModel
+from pfedlora_flwr.training.loop import Samples, Visit
+
+
+class FML(Method):
+    """Algorithm 1 of the paper."""
+
+    @dataclass(frozen=True)
+    class Options(Method.Options):
+        alpha: float = key(0.5, "α, the weight of the labels for the local model", low=0, high=1)
+        beta: float = key(0.5, "β, the weight of the labels for the small model", low=0, high=1)
+
+    def state_init(self, seed: int) -> Tensors:
+        with seeded(seed):
+            return tensors_of(small_model(self.experiment, self.classes))
+
+    def local_update(self, model: ClientModel, received: Tensors, data: Samples, visit: Visit) -> Upload:
+        """Deep mutual learning. The two losses share no gradient, so one SGD on their sum is one SGD on each."""
+        alpha, beta = self.options.alpha, self.options.beta
+        small = received_model(self.experiment, self.classes, received, data.labels.device)
+
+        def loss(images: Tensor, labels: Tensor) -> Tensor:
+            local_logits, small_logits = model(images), small(images)
+            local_loss = alpha * cross_entropy(local_logits, labels) + (1 - alpha) * kl(local_logits, small_logits)
+            small_loss = beta * cross_entropy(small_logits, labels) + (1 - beta) * kl(small_logits, local_logits)
+            return local_loss + small_loss
+
+        visit.sgd("model", [*model.parameters(), *small.parameters()], loss, data)
+        return Upload(tensors_of(small), len(data))
+
+    def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
+        return weighted_mean(uploads)

@@ -1,0 +1,31 @@
+"""LG-FedAvg. Liang, Liu, Ziyin, Allen, Auerbach, Brent, Salakhutdinov, Morency: Think Locally, Act Globally: Federated Learning with Local
+and Global Representations (2020).
+
+What is global here is the last layer, the one part that models of different structure have in common.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pfedlora_flwr.methods.method import Method, Tensors, Upload, seeded, tensors_of, weighted_mean
+from pfedlora_flwr.methods.standalone import train_locally
+from pfedlora_flwr.models.cnn import ClientModel
+from pfedlora_flwr.training.loop import Samples, Visit
+
+
+class LGFedAvg(Method):
+    """Algorithm 1 of the paper: local and global parts are trained together, only the global part is averaged."""
+
+    def state_init(self, seed: int) -> Tensors:
+        self.shared_width("penultimate_width", "one last layer", "choose models whose last layers have inputs of one width")
+        with seeded(seed):
+            return tensors_of(self.client_model(0).last_layer())
+
+    def local_update(self, model: ClientModel, received: Tensors, data: Samples, visit: Visit) -> Upload:
+        model.last_layer().load_state_dict(received)
+        train_locally(model, data, visit)
+        return Upload(tensors_of(model.last_layer()), len(data))
+
+    def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
+        return weighted_mean(uploads)
