@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -32,6 +33,7 @@ def run(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in its output directory.")] = False,
     port: Annotated[int, typer.Option(help="TCP port of the private SuperLink; 0: a free one.", min=0, max=65535)] = 0,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress display.")] = False,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard event files to `events` in the output.")] = False,
 ) -> None:
     """Train: a simulation through `flwr run`, on a SuperLink of its own."""
     from pfedlora_flwr import running
@@ -41,7 +43,7 @@ def run(
     if not experiment.output:
         experiment = experiment.replace(output=f"runs/{conf.stem if conf else experiment.default_name}")
     experiment = experiment.replace(output=str(Path(experiment.output).expanduser().absolute()))
-    raise typer.Exit(running.run(experiment, out, err, port=port, quiet=quiet))
+    raise typer.Exit(running.run(experiment, out, err, port=port, quiet=quiet, tensorboard=tensorboard))
 
 
 @cli.command()
@@ -54,6 +56,7 @@ def doctor() -> None:
 
 def main() -> None:
     """The entry point: a user's mistake is one line on stderr and exit code 2."""
+    sys.path.append(os.getcwd())  # a user's `package.module:Class` may lie in the current folder
     try:
         cli()
     except UserError as error:

@@ -6,13 +6,13 @@ import json
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
 import torch
 from rich.console import Console
-from rich.live import Live
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -23,14 +23,47 @@ from pfedlora_flwr.federation.records import Row, RunDirectory, read_rows
 from pfedlora_flwr.federation.result import write_result
 from pfedlora_flwr.launcher import LaunchError, Simulation, last_line, stop_left_over
 from pfedlora_flwr.methods import registry
+from pfedlora_flwr.report.events import event_files
 from pfedlora_flwr.rng import derive
 
 _START_TIMEOUT, _LOOK = 180.0, 15.0
 FAILED, INTERRUPTED = 1, 130
+Show = Callable[[str, list[Row]], None]
 
 
-def run(experiment: Experiment, out: Console, err: Console, *, port: int = 0, quiet: bool = False) -> int:
+def run(experiment: Experiment, out: Console, err: Console, *, port: int = 0, quiet: bool = False, tensorboard: bool = False) -> int:
     """Runs the Experiment and returns the exit code: 0 only for a completed run. Raises UserError before anything has started."""
+    directory, shown = Path(experiment.output), 0
+    events = event_files(directory) if tensorboard else None
+    columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[what]}"), TimeElapsedColumn()
+    progress = Progress(*columns, console=out, transient=True, refresh_per_second=4, disable=quiet)
+    task = progress.add_task(experiment.method, total=experiment.rounds, what="starting")
+
+    def show(what: str, rounds: list[Row]) -> None:
+        nonlocal shown
+        progress.start()
+        progress.update(task, completed=rounds[-1]["round"] if rounds else 0, what=what)
+        if len(rounds) > shown and not quiet and not out.is_terminal:
+            out.print(_line(experiment, rounds), highlight=False)
+        if events is not None:
+            events.write(rounds)
+        shown = len(rounds)
+
+    try:
+        result = execute(experiment, show, out, port=port)
+    finally:
+        progress.stop()
+        if events is not None:
+            events.close()
+    return conclude(result, directory, out, err)
+
+
+def execute(experiment: Experiment, show: Show, out: Console, *, port: int = 0) -> Row:
+    """Runs the Experiment and returns its result, whatever came of it. Ctrl-C and SIGTERM stop the run.
+
+    `show` is told several times a second what the run is doing, in words, with the lines of its rounds so far.
+    Raises UserError before anything has started.
+    """
     directory = Path(experiment.output)
     preflight(experiment)
     if experiment.resume:
@@ -47,7 +80,7 @@ def run(experiment: Experiment, out: Console, err: Console, *, port: int = 0, qu
     with Simulation(experiment, directory, actors, gpus, port) as simulation:
         try:
             simulation.start()
-            _watch(experiment, simulation, directory, out, quiet)
+            _watch(experiment, simulation, directory, show)
         except KeyboardInterrupt:
             status, error = "stopped", "stopped by the user"
         except LaunchError as failure:
@@ -58,7 +91,7 @@ def run(experiment: Experiment, out: Console, err: Console, *, port: int = 0, qu
     if result is None:
         error = error or f"the server ended without a result: {last_line(directory / 'logs' / 'superlink.log')}"
         result = write_result(run_directory, experiment, status, error)
-    return conclude(result, directory, out, err)
+    return result
 
 
 def preflight(experiment: Experiment) -> None:
@@ -126,34 +159,30 @@ def megabytes(count: float) -> str:
     return f"{count / 1e6:.2f} MB"
 
 
-def _watch(experiment: Experiment, simulation: Simulation, directory: Path, out: Console, quiet: bool) -> None:
+def _watch(experiment: Experiment, simulation: Simulation, directory: Path, show: Show) -> None:
     """Shows the run until its result is there, or its server is gone."""
-    progress = Progress(
-        SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[what]}"), TimeElapsedColumn(), console=out
-    )
-    task = progress.add_task(experiment.method, total=experiment.rounds, what="starting")
-    deadline, next_look, shown = time.monotonic() + _START_TIMEOUT, time.monotonic() + _LOOK, 0
-    began = time.monotonic()
-    with Live(progress, console=out, refresh_per_second=4, transient=True) if not quiet else _Nothing():
-        while read_result(directory) is None:
-            state = _read_json(directory / "server" / "progress.json")
-            rounds = read_rows(directory / "rounds.jsonl")
-            progress.update(task, completed=rounds[-1]["round"] if rounds else 0, what=_what(experiment, state, rounds))
-            if len(rounds) > shown and not quiet and not out.is_terminal:
-                out.print(_line(experiment, rounds), highlight=False)
-            shown = len(rounds)
-            if not simulation.alive():
-                raise LaunchError(f"the SuperLink is gone: {last_line(simulation.logs / 'superlink.log')}")
-            if state and state["time"] > time.time() - (time.monotonic() - began) and not psutil.pid_exists(state["pid"]):
-                time.sleep(0.5)
-                if read_result(directory) is None:
-                    raise LaunchError(f"the server process is gone: {last_line(simulation.logs / 'superlink.log')}")
-            if not state and time.monotonic() > next_look:
-                status, next_look = simulation.status(), time.monotonic() + _LOOK
-                if status.startswith("finished") or time.monotonic() > deadline:
-                    simulation.save_log()
-                    raise LaunchError(f"the server did not start (Flower says {status}): {last_line(simulation.logs / 'run.log')}")
-            time.sleep(0.1)
+    deadline, next_look = time.monotonic() + _START_TIMEOUT, time.monotonic() + _LOOK
+    began = time.time()
+    while read_result(directory) is None:
+        state = _read_json(directory / "server" / "progress.json")
+        if state and state["time"] < began:  # an earlier server's: this one has not taken up the directory yet
+            state = None
+        rounds = read_rows(directory / "rounds.jsonl") if state else []
+        show(_what(experiment, state, rounds), rounds)
+        if not simulation.alive():
+            raise LaunchError(f"the SuperLink is gone: {last_line(simulation.logs / 'superlink.log')}")
+        if state and not psutil.pid_exists(state["pid"]):
+            time.sleep(0.5)
+            if read_result(directory) is None:
+                raise LaunchError(f"the server process is gone: {last_line(simulation.logs / 'superlink.log')}")
+        if not state and time.monotonic() > next_look:
+            status, next_look = simulation.status(), time.monotonic() + _LOOK
+            if status.startswith("finished") or time.monotonic() > deadline:
+                simulation.save_log()
+                raise LaunchError(f"the server did not start (Flower says {status}): {last_line(simulation.logs / 'run.log')}")
+        time.sleep(0.1)
+    rounds = read_rows(directory / "rounds.jsonl")
+    show(_what(experiment, None, rounds), rounds)
 
 
 def _what(e: Experiment, state: Row | None, rounds: list[Row]) -> str:
@@ -182,9 +211,3 @@ def _read_json(path: Path) -> Row | None:
 
 def _interrupt(signum: int, frame: Any) -> None:
     raise KeyboardInterrupt
-
-
-class _Nothing:
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *error: object) -> None: ...

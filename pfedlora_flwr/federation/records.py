@@ -117,7 +117,7 @@ class RunDirectory:
         write_atomically(self.path / name, (json.dumps(content, indent=2) + "\n").encode())
 
     def _clear(self) -> None:
-        for name in ("clients", "report"):
+        for name in ("clients", "report", "events"):
             shutil.rmtree(self.path / name, ignore_errors=True)
         for file in (
             *self.path.glob("*.jsonl"),
