@@ -76,7 +76,13 @@ class Cli:
         """The same in the background."""
         command = self.command("run", "-o", f"output={self.folder / name}", *words)
         return subprocess.Popen(
-            command, env=self.environment, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+            command,
+            env=self.environment,
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         )
 
     def alive(self) -> list[str]:

@@ -86,7 +86,7 @@ def test_digits_are_scikit_learns() -> None:
 
 
 def test_two_processes_that_build_the_cache_at_once_agree(tmp_path: Path) -> None:
-    code = "import sys; from pfedlora_flwr.data.datasets import load; d = load('synthetic:3000'); print(int(d.images.sum()), int(d.labels.sum()))"
+    code = "from pfedlora_flwr.data.datasets import load; d = load('synthetic:3000'); print(int(d.images.sum()), int(d.labels.sum()))"
     both = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=os.environ) for _ in range(3)]
     printed = {process.communicate(timeout=60)[0] for process in both}
     assert [process.returncode for process in both] == [0, 0, 0]

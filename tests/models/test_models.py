@@ -67,7 +67,17 @@ def test_the_cut_model_is_the_papers_layer_by_layer(name: str, cut: str) -> None
     model = build(name, 10, cut)
     images = torch.randn(4, 3, 32, 32)
     plain = nn.Sequential(
-        model.conv1, nn.ReLU(), nn.MaxPool2d(2), model.conv2, nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), model.fc1, nn.ReLU(), model.fc2, nn.ReLU()
+        model.conv1,
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        model.conv2,
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        model.fc1,
+        nn.ReLU(),
+        model.fc2,
+        nn.ReLU(),
     )
     assert torch.equal(model.penultimate(images), plain(images))
     assert torch.equal(model(images), model.fc3(plain(images)))

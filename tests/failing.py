@@ -1,0 +1,33 @@
+"""Methods that go wrong, for tests through the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pfedlora_flwr.keys import key
+from pfedlora_flwr.methods.method import Method, Tensors, Upload
+from pfedlora_flwr.methods.pfedlora import PFedLoRA
+from pfedlora_flwr.training.loop import Samples, Visit
+
+
+class ClientRaises(PFedLoRA):
+    """Client 2 raises in every turn."""
+
+    def local_update(self, model: object, received: Tensors, data: Samples, visit: Visit) -> Upload:
+        if visit.client == 2:
+            raise RuntimeError("the disk of client 2 is on fire")
+        return super().local_update(model, received, data, visit)  # type: ignore[arg-type]
+
+
+class ServerRaises(PFedLoRA):
+    """The server raises when it aggregates round `at`."""
+
+    @dataclass(frozen=True)
+    class Options(Method.Options):
+        at: int = key(1, "the round")
+
+    def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
+        if round == self.options.at:
+            raise ZeroDivisionError("the server divides by nothing")
+        return super().aggregate(uploads, state, round)

@@ -1,0 +1,117 @@
+"""pFedLoRA: the two phases against hand computations, and the aggregate against a weighted mean."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from pfedlora_flwr.config import Experiment
+from pfedlora_flwr.methods.method import Refused, Upload
+from pfedlora_flwr.methods.pfedlora import PFedLoRA
+from pfedlora_flwr.models.adapter import Adapter
+from pfedlora_flwr.rng import torch_generator
+from pfedlora_flwr.training.loop import Samples, Visit
+
+
+def setup(**keys: object) -> tuple[PFedLoRA, Samples]:
+    experiment = Experiment.from_flat({"batch-size": 8, "models": "cnn5", **keys})
+    torch.manual_seed(1)
+    return PFedLoRA(experiment, 10), Samples(torch.randn(20, 3, 32, 32), torch.arange(20) % 10)
+
+
+def visit(method: PFedLoRA, seed: int = 0) -> Visit:
+    return Visit(method.experiment, 0, 1, torch_generator(seed, "train"))
+
+
+def test_phase_1_changes_no_adapter_weight_and_gives_fc3_the_own_loss_alone() -> None:
+    """One step by hand: ω ← ω − η ∇(μ ℓ_2 + (1−μ) ℓ_1); FC3 sees only μ ∇ℓ_2, the encoder both."""
+    method, data = setup(**{"mu": 0.7, "batch-size": 20, "momentum": 0.0, "lr": 0.1})
+    theta = method.state_init(5)
+    before = {name: t.clone() for name, t in theta.items()}
+    model = method.private_init(0, 3)
+    twin = method.private_init(0, 3)
+    adapter = Adapter(500, 60, 10)
+    adapter.load_state_dict(theta)
+    own, through = cross_entropy(twin(data.images), data.labels), cross_entropy(adapter(twin.encode(data.images)), data.labels)
+    grads_own = torch.autograd.grad(own, list(twin.parameters()), retain_graph=True)
+    grads_through = torch.autograd.grad(through, list(twin.parameters()), allow_unused=True)
+    method.local_update(model, theta, data, visit(method))
+    for (name, now), start, g2, g1 in zip(model.named_parameters(), twin.parameters(), grads_own, grads_through, strict=True):
+        if name.startswith("fc3"):
+            assert g1 is None
+            expected = start - 0.1 * 0.7 * g2
+        else:
+            expected = start - 0.1 * (0.7 * g2 + 0.3 * g1)
+        assert torch.allclose(now, expected, atol=1e-6), name
+    assert all(torch.equal(theta[name], before[name]) for name in before), "the received adapter was changed"
+
+
+def test_phase_2_changes_no_model_weight_and_steps_the_adapter_on_the_updated_model() -> None:
+    method, data = setup(**{"batch-size": 20, "momentum": 0.0, "lr": 0.1, "adapter-lr": 0.5})
+    theta, model = method.state_init(5), method.private_init(0, 3)
+    upload = method.local_update(model, theta, data, visit(method))
+    adapter = Adapter(500, 60, 10)
+    adapter.load_state_dict(theta)
+    loss = cross_entropy(adapter(model.encode(data.images).detach()), data.labels)  # with the model as phase 1 left it
+    for (name, start), gradient in zip(adapter.named_parameters(), torch.autograd.grad(loss, list(adapter.parameters())), strict=True):
+        assert torch.allclose(upload.tensors[name], start - 0.5 * gradient, atol=1e-6), name
+    assert upload.samples == 20
+
+
+def test_cached_features_give_the_adapter_that_recomputed_ones_give() -> None:
+    method, data = setup(**{"local-epochs": 1, "adapter-epochs": 3})
+    theta, model = method.state_init(5), method.private_init(0, 3)
+    v = visit(method)
+    upload = method.local_update(model, theta, data, v)
+    adapter, generator = Adapter(500, 60, 10), torch_generator(0, "train")
+    adapter.load_state_dict(theta)
+    torch.randperm(20, generator=generator)  # phase 1's epoch
+    optimizer = torch.optim.SGD(adapter.parameters(), 0.01, momentum=0.9)
+    for _ in range(3):
+        for index in torch.randperm(20, generator=generator).split(8):
+            optimizer.zero_grad()
+            cross_entropy(adapter(model.encode(data.images[index]).detach()), data.labels[index]).backward()
+            optimizer.step()
+    for name, parameter in adapter.named_parameters():
+        assert torch.allclose(upload.tensors[name], parameter, atol=1e-6), name
+
+
+def test_augmented_phase_2_recomputes_and_stays_finite() -> None:
+    method, data = setup(augment=True)
+    model, v = method.private_init(0, 3), visit(method)
+    upload = method.local_update(model, method.state_init(5), data, v)
+    assert all(bool(torch.isfinite(t).all()) for t in upload.tensors.values())
+    plain = visit(setup()[0])
+    setup()[0].local_update(method.private_init(0, 3), method.state_init(5), data, plain)
+    assert v.flops == plain.flops, "one epoch executes the same operations, cached or not"
+
+
+def test_the_aggregate_is_the_weighted_mean_in_any_order() -> None:
+    method, _ = setup()
+    rng = np.random.default_rng(0)
+    state = method.state_init(0)
+    uploads = {
+        k: Upload({n: torch.from_numpy(rng.normal(size=t.shape).astype("f4")) for n, t in state.items()}, n_k)
+        for k, n_k in [(0, 5), (4, 7), (9, 100)]
+    }
+    merged = method.aggregate(uploads, state, 1)
+    for name in state:
+        by_hand = sum(n / 112 * uploads[k].tensors[name].numpy().astype("f8") for k, n in [(0, 5), (4, 7), (9, 100)])
+        assert np.allclose(merged[name].numpy(), by_hand, atol=1e-7)
+        assert merged[name].dtype == torch.float32
+
+
+def test_wrong_uploads_are_refused() -> None:
+    method, _ = setup()
+    state = method.state_init(0)
+    method.check(Upload(state, 1), state, 0)
+    for wrong in (
+        dict(list(state.items())[1:]),
+        {n: t.double() for n, t in state.items()},
+        {n: t.flatten() for n, t in state.items()},
+        dict(reversed(state.items())),
+    ):
+        with pytest.raises(Refused):
+            method.check(Upload(wrong, 1), state, 0)

@@ -1,0 +1,209 @@
+"""Real runs through the front door: the same bits whatever the actors, `flwr run` or a kill, and every mistake one clear line."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from pfedlora_flwr.launcher import MARKER, QUIET, stop_marked
+from tests.conftest import ROOT, Cli, Done
+
+pytestmark = pytest.mark.slow
+KEYS = {"clients": "5", "participation": "0.8", "rounds": "5", "batch-size": "16", "seed": "7"}
+SMALL = [word for key, value in KEYS.items() for word in ("-o", f"{key}={value}")]
+
+
+def facts(result: dict[str, Any]) -> dict[str, Any]:
+    """What must be equal to the last bit (the wire also carries seconds and paths)."""
+    names = ("status", "rounds", "accuracy", "per_client", "shared_sha256", "models_sha256", "partition", "flops", "to_target")
+    sent = {name: count for name, count in result["communication"].items() if not name.startswith("wire")}
+    return {name: result[name] for name in names} | sent
+
+
+@pytest.fixture(scope="module")
+def reference(shared_cli: Cli) -> Done:
+    """An undisturbed run with two actors."""
+    done = shared_cli.run("reference", *SMALL, "-o", "actors=2")
+    assert done.code == 0, done.stderr
+    return done
+
+
+def test_a_run_leaves_what_a_script_relies_on(reference: Done) -> None:
+    result, rounds, clients = reference.result, reference.rows("rounds.jsonl"), reference.rows("clients.jsonl")
+    assert result["status"] == "completed"
+    assert [row["round"] for row in rounds] == [0, 1, 2, 3, 4, 5]
+    assert len(clients) == 5 * 4
+    assert all(row["sampled"] == row["admitted"] and len(row["admitted"]) == 4 for row in rounds[1:])
+    assert {row["parameters_up"] for row in clients} == {row["parameters_down"] for row in clients} == {30_670}
+    assert result["communication"]["parameters_up"] == 5 * 4 * 30_670
+    assert all(row["wire_up"] > row["bytes_up"] == 4 * 30_670 for row in clients)
+    mean = sum(row["accuracy"] for row in result["per_client"].values()) / 5
+    assert result["accuracy"]["final"] == pytest.approx(mean) == pytest.approx(rounds[-1]["accuracy"])
+    assert result["accuracy"]["max_test"] == max(row["accuracy"] for row in rounds)
+    assert result["flops"] == sum(row["flops"] for row in rounds) == sum(row["flops"] for row in clients)
+    assert {path.name for path in (reference.output / "server").glob("*.checkpoint")} == {
+        "round-000004.checkpoint",
+        "round-000005.checkpoint",
+    }
+    assert "mean test accuracy" in reference.stdout
+    assert all(f"cnn{k + 1}" in reference.stdout for k in range(5))
+    assert "round 3/5" in reference.stdout, "no progress where there is no terminal"
+
+
+def test_one_actor_and_no_network_give_the_same_bits(shared_cli: Cli, reference: Done) -> None:
+    """In a network namespace of its own that has a loopback interface and nothing else."""
+    up = "import fcntl,socket,struct;s=socket.socket();fcntl.ioctl(s,0x8914,struct.pack('16sh',b'lo',0x41))"
+    output = shared_cli.folder / "one-actor"
+    words = shared_cli.command("run", "-o", f"output={output}", *SMALL, "-o", "actors=1")
+    if shutil.which("unshare") and not subprocess.run(["unshare", "-rn", "true"], capture_output=True, check=False).returncode:
+        script = f'{sys.executable} -c "{up}" && exec "$@"'
+        words = ["unshare", "-rn", "sh", "-c", script, "sh", *words]
+    done = subprocess.run(
+        words, env=shared_cli.environment, cwd=shared_cli.folder, capture_output=True, text=True, timeout=180, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert facts(Done(0, "", "", output).result) == facts(reference.result)
+
+
+def test_plain_flwr_run_gives_the_same_bits(shared_cli: Cli, reference: Done, tmp_path: Path) -> None:
+    output = shared_cli.folder / "flwr-run"
+    marker = f"test-{os.getpid()}-{time.time_ns()}"
+    tools = str(Path(sys.executable).parent)
+    environment = shared_cli.environment | QUIET | {"FLWR_HOME": str(tmp_path), MARKER: marker, "PATH": f"{tools}:{os.environ['PATH']}"}
+    config = " ".join([f'output="{output}"', *(f"{key}={value}" for key, value in KEYS.items())])
+    federation = f"num-supernodes={KEYS['clients']} client-resources-num-cpus=1"
+    try:
+        command = ["flwr", "run", ".", "--federation-config", federation, "-c", config, "--stream"]
+        done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=180, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        deadline = time.monotonic() + 30
+        while not (output / "result.json").exists() and time.monotonic() < deadline:
+            time.sleep(0.2)
+    finally:
+        stop_marked(marker)
+    assert facts(Done(0, "", "", output).result) == facts(reference.result)
+
+
+def test_killed_launcher_and_superlink_resume_to_the_same_bits(shared_cli: Cli, reference: Done) -> None:
+    process = shared_cli.start("killed", *SMALL, "-o", "actors=2")
+    output = shared_cli.folder / "killed"
+    wait_for_rounds(output, 3)
+    superlinks = [
+        p for p in psutil.process_iter() if environment_of(p).get("PFEDLORA_TEST") and "flower-superlink" in " ".join(p.cmdline())
+    ]
+    mine = [p for p in superlinks if environment_of(p)["PFEDLORA_TEST"] == shared_cli.environment["PFEDLORA_TEST"]]
+    assert len(mine) == 1
+    process.kill()
+    mine[0].kill()
+    process.communicate(timeout=10)
+    assert len((output / "rounds.jsonl").read_text().splitlines()) < 6, "it was over before it was killed"
+    done = shared_cli.run("killed", *SMALL, "--resume")
+    assert done.code == 0, done.stderr
+    assert facts(done.result) == facts(reference.result)
+    assert [row["round"] for row in done.rows("rounds.jsonl")] == [0, 1, 2, 3, 4, 5]
+
+
+def test_ctrl_c_stops_the_run_resumable_and_leaves_no_process(shared_cli: Cli, reference: Done) -> None:
+    process = shared_cli.start("stopped", *SMALL)
+    wait_for_rounds(shared_cli.folder / "stopped", 2)
+    busy = shared_cli.run("stopped", *SMALL, "--overwrite")
+    assert_one_line(busy, "is in use by a running run")
+    os.kill(process.pid, signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "stopped by the user; continue it with --resume" in stderr
+    assert not shared_cli.alive()
+    stopped = Done(0, "", "", shared_cli.folder / "stopped").result
+    assert stopped["status"] == "stopped"
+    assert stopped["accuracy"]["final"] > 0
+    done = shared_cli.run("stopped", *SMALL, "--resume")
+    assert facts(done.result) == facts(reference.result)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["-o", "clients=7"], "7 clients × 2 classes a client is not a multiple of the 10 classes"),
+        (["-o", "mu=1.2"], "mu is 1.2; allowed"),
+        (["-o", "dataset=cifar10", "-o", "data-path=/nowhere"], "data-path '/nowhere' does not exist"),
+        (["nowhere.yaml"], "nowhere.yaml: cannot be read"),
+        (["--resume"], "holds no run to resume"),
+        (["--resume", "--overwrite"], "resume and overwrite exclude each other"),
+        (["-o", "adapter.kind=reduced"], "one adapter cannot fit"),
+    ],
+)
+def test_a_mistake_is_one_line_before_anything_starts(cli: Cli, words: list[str], expected: str) -> None:
+    assert_one_line(cli.run("wrong", *words, timeout=30), expected)
+    assert not (cli.folder / "wrong").exists()
+
+
+def test_an_output_that_exists_is_not_touched(cli: Cli, reference: Done, shared_cli: Cli) -> None:
+    before = (reference.output / "result.json").read_bytes()
+    assert_one_line(shared_cli.run("reference", *SMALL), "exists; continue it with --resume, replace it with --overwrite")
+    assert_one_line(shared_cli.run("reference", *SMALL, "-o", "mu=0.9", "--resume"), "mu: 0.5 → 0.9")
+    (cli.folder / "precious").mkdir()
+    (cli.folder / "precious" / "thesis.txt").write_text("irreplaceable")
+    assert_one_line(cli.run("precious", *SMALL, "--overwrite"), "is not a run's directory")
+    assert (cli.folder / "precious" / "thesis.txt").exists()
+    assert (reference.output / "result.json").read_bytes() == before
+
+
+def test_a_port_in_use_is_one_line(cli: Cli) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        assert_one_line(cli.run("port", *SMALL, "--port", str(taken.getsockname()[1])), "cannot be used")
+
+
+def test_a_client_that_raises_in_every_round_fails_the_run(cli: Cli) -> None:
+    done = cli.run("raises", *SMALL, "-o", "participation=1", "-o", "method=tests.failing:ClientRaises", timeout=120)
+    assert done.code == 1
+    assert "4 of 5 clients succeeded" in done.stderr
+    assert "client 2: RuntimeError: the disk of client 2 is on fire" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.result["status"] == "failed"
+    failed = [row for row in done.rows("clients.jsonl") if row["status"] == "failed"]
+    assert {row["client"] for row in failed} == {2}
+
+
+def test_a_server_that_raises_fails_the_run_and_it_can_be_resumed(cli: Cli) -> None:
+    words = [*SMALL, "-o", "rounds=2", "-o", "method=tests.failing:ServerRaises", "-o", "method-options=at=2"]
+    done = cli.run("server", *words, timeout=120)
+    assert done.code == 1
+    assert "ZeroDivisionError: the server divides by nothing" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.result["rounds"] == 1
+
+
+def wait_for_rounds(output: Path, rounds: int, timeout: float = 120) -> None:
+    """Until `rounds.jsonl` has the line of round `rounds`."""
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        if (output / "rounds.jsonl").exists() and len((output / "rounds.jsonl").read_text().splitlines()) > rounds:
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"no {rounds} rounds within {timeout} s")
+
+
+def environment_of(process: psutil.Process) -> dict[str, str]:
+    try:
+        return process.environ()
+    except (psutil.Error, OSError):
+        return {}
+
+
+def assert_one_line(done: Done, expected: str) -> None:
+    assert done.code == 2, done.stderr
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert expected in done.stderr
