@@ -190,6 +190,11 @@ def all_keys() -> dict[str, Key]:
 
 def read_yaml(path: Path) -> dict[str, object]:
     """A YAML file's keys, flattened with dots. Raises UserError for a file that is missing or no mapping."""
+    return flatten(read_mapping(path))
+
+
+def read_mapping(path: Path) -> dict[Any, Any]:
+    """A YAML file's mapping as it stands. Raises UserError for a file that is missing or no mapping."""
     try:
         loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -202,7 +207,7 @@ def read_yaml(path: Path) -> dict[str, object]:
         return {}
     if not isinstance(loaded, dict):
         raise UserError(f"{path}: expected `key: value` lines, found {type(loaded).__name__}")
-    return flatten(loaded)
+    return loaded
 
 
 def flatten(nested: Mapping[Any, object], prefix: str = "") -> dict[str, object]:
