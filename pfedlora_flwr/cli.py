@@ -34,12 +34,17 @@ def run(
     port: Annotated[int, typer.Option(help="TCP port of the private SuperLink; 0: a free one.", min=0, max=65535)] = 0,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress display.")] = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard event files to `events` in the output.")] = False,
+    superlink: Annotated[
+        str, typer.Option(metavar="CONNECTION", help="Train on the nodes of this SuperLink, a connection in $FLWR_HOME/config.toml.")
+    ] = "",
 ) -> None:
-    """Train: a simulation through `flwr run`, on a SuperLink of its own."""
-    from pfedlora_flwr import running
+    """Train: a simulation through `flwr run` on a SuperLink of its own, or real nodes with --superlink."""
+    from pfedlora_flwr import running, submitting
 
     flags = [text for flag, text in ((resume, "resume=true"), (overwrite, "overwrite=true")) if flag]
     experiment = Experiment.load(conf, [*(option or []), *flags])
+    if superlink:  # `output` is a path on the SuperLink's host
+        raise typer.Exit(submitting.submit(experiment, superlink, out, err, quiet=quiet))
     if not experiment.output:
         experiment = experiment.replace(output=f"runs/{conf.stem if conf else experiment.default_name}")
     experiment = experiment.replace(output=str(Path(experiment.output).expanduser().absolute()))

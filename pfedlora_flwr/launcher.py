@@ -106,7 +106,7 @@ class Simulation:
         ]
         with (self.logs / "superlink.log").open("wb") as log:
             self._superlink = subprocess.Popen(
-                [_tool("flower-superlink"), *options],
+                [tool("flower-superlink"), *options],
                 env=self._environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -137,7 +137,7 @@ class Simulation:
             (self.logs / "run.log").write_text(self._flwr("log", self.run_id, "private", "--show"))
 
     def _flwr(self, *words: str) -> str:
-        command = [_tool("flwr"), *words]
+        command = [tool("flwr"), *words]
         done = subprocess.run(
             command, env=self._environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
         )
@@ -147,10 +147,7 @@ class Simulation:
         return done.stdout
 
     def _submit(self) -> None:
-        app = self._home / "app"
-        app.mkdir()
-        config = "\n".join(f"{json.dumps(name)} = {_toml(value)}" for name, value in self.experiment.flat().items())
-        (app / "pyproject.toml").write_text(_APP.format(version="0.1.0", config=config))
+        app = write_app(self._home / "app", self.experiment)
         federation = (
             f"num-supernodes={self.experiment.clients} client-resources-num-cpus=1 client-resources-num-gpus={self.gpus / self.actors} "
             f"init-args-num-cpus={self.actors}"
@@ -171,6 +168,14 @@ class Simulation:
         tools = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
         own = {"FLWR_HOME": str(self._home), MARKER: self.marker, "PYTHONPATH": path, "PATH": tools}
         return os.environ | QUIET | own
+
+
+def write_app(folder: Path, experiment: Experiment) -> Path:
+    """A Flower app that holds the configuration alone: the code is what is installed where it runs. Returns its new folder."""
+    folder.mkdir()
+    config = "\n".join(f"{json.dumps(name)} = {_toml(value)}" for name, value in experiment.flat().items())
+    (folder / "pyproject.toml").write_text(_APP.format(version="0.1.0", config=config))
+    return folder
 
 
 def stop_marked(marker: str, patience: float = 10.0) -> int:
@@ -231,7 +236,8 @@ def last_line(log: Path) -> str:
     return f"{lines[-1][:300]} (see {log})" if lines else f"nothing in {log}"
 
 
-def _tool(name: str) -> str:
+def tool(name: str) -> str:
+    """A command of this Python environment."""
     return str(Path(sys.executable).with_name(name))
 
 

@@ -76,7 +76,7 @@ def execute(experiment: Experiment, show: Show, out: Console, *, port: int = 0) 
     (directory / "result.json").unlink(missing_ok=True)
     actors, gpus = resources(experiment)
     status, error = "failed", ""
-    signal.signal(signal.SIGTERM, _interrupt)
+    on_terminate()
     with Simulation(experiment, directory, actors, gpus, port) as simulation:
         try:
             simulation.start()
@@ -116,7 +116,7 @@ def read_result(directory: Path) -> Row | None:
         return None
 
 
-def conclude(result: Row, directory: Path, out: Console, err: Console) -> int:
+def conclude(result: Row, directory: Path | str, out: Console, err: Console) -> int:
     """Prints what came of the run; the exit code."""
     if result["status"] == "completed":
         out.print(client_table(result))
@@ -209,5 +209,10 @@ def _read_json(path: Path) -> Row | None:
         return None
 
 
-def _interrupt(signum: int, frame: Any) -> None:
-    raise KeyboardInterrupt
+def on_terminate() -> None:
+    """From here on SIGTERM is taken like Ctrl-C."""
+
+    def interrupt(signum: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from pathlib import Path
@@ -12,8 +13,8 @@ from flwr.serverapp import Grid, ServerApp
 from pfedlora_flwr.config import Experiment
 from pfedlora_flwr.data import datasets
 from pfedlora_flwr.federation.checkpoint import ServerState
-from pfedlora_flwr.federation.records import RunDirectory
-from pfedlora_flwr.federation.result import write_result
+from pfedlora_flwr.federation.records import Row, RunDirectory
+from pfedlora_flwr.federation.result import LINE, RESULT_LINE, write_result
 from pfedlora_flwr.federation.strategy import PersonalisedStrategy
 from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.methods import registry
@@ -26,9 +27,14 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """A run, new or resumed. It ends with `result.json`, whatever happens; a failure is raised, so that Flower marks the run failed."""
-    experiment = Experiment.from_flat(dict(context.run_config))
-    run = RunDirectory(output_of(experiment))
-    run.open(experiment)
+    _log_to_stderr()
+    try:
+        experiment = Experiment.from_flat(dict(context.run_config))
+        run = RunDirectory(output_of(experiment))
+        run.open(experiment)
+    except UserError as error:
+        _tell("", {"status": "failed", "error": str(error)})
+        raise
     try:
         run.progress(phase="starting")
         method = registry.find(experiment.method)(experiment, datasets.count_classes(experiment.dataset, experiment.data_path))
@@ -37,13 +43,27 @@ def main(grid: Grid, context: Context) -> None:
             state = ServerState(method.state_init(derive(experiment.seed, "state")))
         run.rewind(state.round)
         PersonalisedStrategy(experiment, method, run, state).start(grid)
-        write_result(run, experiment, "completed")
+        _tell(str(run.path), write_result(run, experiment, "completed"))
     except Exception as error:
         text = str(error) if isinstance(error, UserError | RuntimeError) else f"{type(error).__name__}: {error}"
-        write_result(run, experiment, "failed", text.strip() or type(error).__name__)
+        _tell(str(run.path), write_result(run, experiment, "failed", text.strip() or type(error).__name__))
         raise
     finally:
         run.close()
+
+
+def _tell(directory: str, result: Row) -> None:
+    """The run's result as a line of Flower's log, for whoever submitted it from elsewhere."""
+    print(RESULT_LINE + json.dumps({"directory": directory, "result": result}), flush=True)
+
+
+def _log_to_stderr() -> None:
+    """Our own log, from INFO, into Flower's."""
+    package = logging.getLogger("pfedlora_flwr")
+    package.setLevel(logging.INFO)
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter(LINE + "%(message)s"))
+    package.handlers[:] = [handler]
 
 
 def output_of(experiment: Experiment) -> Path:

@@ -12,6 +12,10 @@ from pfedlora_flwr.federation.records import Row, RunDirectory
 from pfedlora_flwr.federation.strategy import accuracies
 from pfedlora_flwr.files import tensors_sha256
 
+LINE = "pfedlora: "
+RESULT_LINE = LINE + "result "
+"""How the ServerApp's own lines begin in Flower's log, and its last one, which holds the result."""
+
 
 def write_result(run: RunDirectory, experiment: Experiment, status: str, error: str | None = None) -> Row:
     """Writes and returns the result. status: completed, failed or stopped."""

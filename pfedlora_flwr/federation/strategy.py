@@ -305,6 +305,9 @@ class PersonalisedStrategy(Strategy):
         )
         self.run.checkpoints.save(state)
         self.run.progress(phase="round", round=round, of=self.experiment.rounds)
+        accuracy = mean_accuracy(state, "test")
+        admitted = f"{len(self._turns)} of {len(sampled)} clients" if round else "initial models"
+        logger.info("round %d/%d · accuracy %.4f · %s · %.1f s", round, self.experiment.rounds, accuracy, admitted, seconds)
 
     def _client_row(self, round: int, client: int, turn: Turn) -> tuple[Row, Entry]:
         metrics, up = turn.metrics, turn.upload.tensors
