@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from pfedlora_flwr.models.linear import Linear
+
 
 class Adapter(nn.Module):
     """Linear(width → h), Linear(h → classes); `reduced` has a ReLU between, `decomposed` has nothing.
@@ -16,8 +18,8 @@ class Adapter(nn.Module):
     def __init__(self, width: int, hidden: int, classes: int, kind: str = "decomposed", init: str = "random") -> None:
         super().__init__()
         self.reduced = kind == "reduced"
-        self.down = nn.Linear(width, hidden)
-        self.up = nn.Linear(hidden, classes)
+        self.down = Linear(width, hidden)
+        self.up = Linear(hidden, classes)
         if init == "lora":
             with torch.no_grad():
                 self.down.weight.normal_(0.0, width**-0.5)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from pfedlora_flwr.models.linear import Linear
+
 WIDTH_FC2 = 500
 SHAPES = {"cnn1": (32, 2000), "cnn2": (16, 2000), "cnn3": (32, 1000), "cnn4": (32, 800), "cnn5": (32, 500)}
 """Filters of the second convolution and width of FC1."""
@@ -52,9 +54,9 @@ class CNN(ClientModel):
         self.cut = cut
         self.conv1 = nn.Conv2d(3, 16, 5)
         self.conv2 = nn.Conv2d(16, filters, 5)
-        self.fc1 = nn.Linear(25 * filters, width)
-        self.fc2 = nn.Linear(width, WIDTH_FC2)
-        self.fc3 = nn.Linear(WIDTH_FC2, classes)
+        self.fc1 = Linear(25 * filters, width)
+        self.fc2 = Linear(width, WIDTH_FC2)
+        self.fc3 = Linear(WIDTH_FC2, classes)
         self.width = width if cut == "fc1" else WIDTH_FC2
         self.penultimate_width = WIDTH_FC2
 

@@ -1,0 +1,52 @@
+"""nn.Linear on oneDNN: the library that PyTorch uses for convolutions on the CPU, where its matrix products are up to twice as fast.
+
+PyTorch sends fp32 matrix products to MKL, which takes AVX2 code on AMD processors; oneDNN takes AVX-512 where there is one
+(benchmarks/RECORDS.md). `torch.nn.functional.linear` is the reference, and tests hold the two equal to rounding.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+_WORTH = 2**14
+"""Weights below this size gain nothing: the call costs more than the product."""
+_AVAILABLE = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
+class Linear(nn.Linear):
+    """nn.Linear whose large fp32 products run on oneDNN when they are on the CPU. [B, in] → [B, out]."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        fast = _AVAILABLE and inputs.device.type == "cpu" and inputs.dtype == torch.float32 and inputs.ndim == 2
+        if fast and self.weight.numel() >= _WORTH and not torch.is_autocast_enabled("cpu"):
+            return _OneDnn.apply(inputs, self.weight, self.bias)
+        return super().forward(inputs)
+
+
+class _OneDnn(torch.autograd.Function):
+    """y = x Wᵀ + b, and its gradients: three products, each as one oneDNN call on views."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return _product(x, weight, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        x, weight = ctx.saved_tensors
+        wants_x, wants_weight, wants_bias = ctx.needs_input_grad
+        return (
+            _product(gradient, weight.t()) if wants_x else None,
+            _product(gradient.t(), x.t()) if wants_weight else None,
+            gradient.sum(0) if wants_bias else None,
+        )
+
+
+def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x Wᵀ + b; [m, k], [n, k], [n] → [m, n]."""
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
