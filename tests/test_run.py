@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+from filelock import FileLock
 
 from pfedlora_flwr.launcher import MARKER, QUIET, stop_marked
 from tests.conftest import ROOT, Cli, Done
@@ -116,8 +117,6 @@ def test_killed_launcher_and_superlink_resume_to_the_same_bits(shared_cli: Cli, 
 def test_ctrl_c_stops_the_run_resumable_and_leaves_no_process(shared_cli: Cli, reference: Done) -> None:
     process = shared_cli.start("stopped", *SMALL)
     wait_for_rounds(shared_cli.folder / "stopped", 2)
-    busy = shared_cli.run("stopped", *SMALL, "--overwrite")
-    assert_one_line(busy, "is in use by a running run")
     os.kill(process.pid, signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
@@ -151,6 +150,9 @@ def test_an_output_that_exists_is_not_touched(cli: Cli, reference: Done, shared_
     before = (reference.output / "result.json").read_bytes()
     assert_one_line(shared_cli.run("reference", *SMALL), "exists; continue it with --resume, replace it with --overwrite")
     assert_one_line(shared_cli.run("reference", *SMALL, "-o", "mu=0.9", "--resume"), "mu: 0.5 → 0.9")
+    with FileLock(reference.output / "server" / "lock"):  # as a running run holds it
+        for way in ("--overwrite", "--resume"):
+            assert_one_line(shared_cli.run("reference", *SMALL, way), "is in use by a running run")
     (cli.folder / "precious").mkdir()
     (cli.folder / "precious" / "thesis.txt").write_text("irreplaceable")
     assert_one_line(cli.run("precious", *SMALL, "--overwrite"), "is not a run's directory")
