@@ -63,13 +63,13 @@ class Site:
         return LocalData(*(self._samples(part, device) for part in (self.split.train, self.split.validation, self.split.test)))
 
     def _samples(self, indices: Indices, device: torch.device) -> Samples:
-        pixels = torch.from_numpy(self.dataset.images[indices])  # uint8 [n, 32, 32, 3]: NHWC is channels_last in memory
+        pixels = torch.from_numpy(self.dataset.images[indices])
         labels = torch.from_numpy(np.asarray(self.dataset.labels[indices]))
-        return Samples(normalise(pixels.to(device), self.dataset.mean, self.dataset.std), labels.to(device))
+        return samples(pixels.to(device), labels.to(device), self.dataset.mean, self.dataset.std)
 
 
-def normalise(pixels: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
-    """uint8 [n, 32, 32, 3] → float32 [n, 3, 32, 32], scaled to [0, 1] and normalised per channel; channels_last in memory."""
+def samples(pixels: Tensor, labels: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Samples:
+    """uint8 [n, 32, 32, 3] pixels as inputs scaled to [0, 1] and normalised per channel."""
     scale = torch.tensor([1 / (255 * s) for s in std], device=pixels.device)
     shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], device=pixels.device)
-    return torch.addcmul(shift, pixels.float(), scale).permute(0, 3, 1, 2)
+    return Samples(pixels, labels, scale, shift)

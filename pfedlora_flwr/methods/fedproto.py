@@ -51,7 +51,7 @@ class FedProto(Method):
         visit.sgd("model", model.parameters(), loss, data)
         model.eval()
         own = ClassMeans(self.classes, model.penultimate_width, data.labels.device)  # C_k^{(j)}: one clean pass
-        own.add(visit.infer("prototypes", model.penultimate, data.images), data.labels)
+        own.add(visit.infer("prototypes", model.penultimate, data), data.labels)
         report = own.tensors()
         return Upload(report | {"counts": own.weights[report["classes"]].long()}, len(data))
 

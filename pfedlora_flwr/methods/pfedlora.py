@@ -53,7 +53,7 @@ class PFedLoRA(Method):
         if e.augment:  # each epoch sees other images, so R̃ is computed anew
             visit.sgd("adapter", adapter.parameters(), adapter_loss_of_images, data, epochs=epochs, lr=lr)
         else:  # f_k is frozen and the images are the same in every epoch: R̃ is computed once
-            features = Samples(visit.infer("adapter", model.encode, data.images), data.labels)
+            features = Samples(visit.infer("adapter", model.encode, data), data.labels)
             visit.sgd("adapter", adapter.parameters(), adapter_loss, features, epochs=epochs, lr=lr, augment=False)
         return Upload(tensors_of(adapter), len(data))  # θ_k^t goes up, ω_k^t stays
 

@@ -19,13 +19,26 @@ EVALUATION_BATCH = 512
 
 @dataclass(frozen=True)
 class Samples:
-    """Inputs and labels on the training device: images [n, 3, 32, 32] (or features [n, d]) in float32, labels [n] in int64."""
+    """Inputs and labels on the training device; labels are int64 [n].
+
+    images: uint8 [n, H, W, 3] pixels, which a batch turns into float32 [B, 3, H, W] = pixels · scale + shift per channel (channels_last
+    in memory), or float32 inputs of any shape (features [n, d]), which it takes as they are.
+    """
 
     images: Tensor
     labels: Tensor
+    scale: Tensor | None = None
+    shift: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def inputs(self, index: Tensor | slice) -> Tensor:
+        """The float inputs of some samples. Pixels stay uint8 until here: a quarter of the memory, and a batch of floats fits the cache."""
+        chosen = self.images[index]
+        if self.scale is None or self.shift is None:
+            return chosen
+        return torch.addcmul(self.shift, chosen.float(), self.scale).permute(0, 3, 1, 2)
 
 
 @dataclass
@@ -63,7 +76,7 @@ class Visit:
         for _ in range(epochs or e.local_epochs):
             total = torch.zeros((), device=device)
             for index in torch.randperm(len(data), generator=self.generator).to(device).split(e.batch_size):
-                images, labels = data.images[index], data.labels[index]
+                images, labels = data.inputs(index), data.labels[index]
                 if e.augment if augment is None else augment:
                     images = flip_and_crop(images, self.generator)
                 if per_sample:
@@ -81,10 +94,10 @@ class Visit:
         self.losses[phase] = float(total) / len(data)
         self._spend(phase, per_sample * len(data) * (epochs or e.local_epochs))
 
-    def infer(self, phase: str, function: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
-        """`function` over all images in large batches, without gradients; its operations count towards `phase`."""
+    def infer(self, phase: str, function: Callable[[Tensor], Tensor], data: Samples) -> Tensor:
+        """`function` over all inputs in large batches, without gradients; its operations count towards `phase`."""
         with count_operations() as operations:
-            output = infer(function, images)
+            output = infer(function, data)
         self._spend(phase, operations.total)
         return output
 
@@ -93,16 +106,17 @@ class Visit:
 
 
 @torch.no_grad()
-def infer(function: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
-    """`function` over all images in large batches, without gradients."""
-    return torch.cat([function(batch) for batch in images.split(EVALUATION_BATCH)])
+def infer(function: Callable[[Tensor], Tensor], data: Samples) -> Tensor:
+    """`function` over all inputs in large batches, without gradients."""
+    starts = range(0, len(data), EVALUATION_BATCH)
+    return torch.cat([function(data.inputs(slice(start, start + EVALUATION_BATCH))) for start in starts])
 
 
 def count_correct(predict: Callable[[Tensor], Tensor], samples: Samples) -> int:
     """The samples whose highest score is their label's."""
     if not len(samples):
         return 0
-    return int((infer(predict, samples.images).argmax(1) == samples.labels).sum())
+    return int((infer(predict, samples).argmax(1) == samples.labels).sum())
 
 
 def flip_and_crop(images: Tensor, generator: torch.Generator) -> Tensor:

@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 
 from pfedlora_flwr.data import datasets
-from pfedlora_flwr.data.local import normalise
+from pfedlora_flwr.data.local import samples
 from pfedlora_flwr.keys import UserError
 
 
@@ -69,7 +69,7 @@ def test_statistics_and_normalisation_match_numpy(tmp_path: Path) -> None:
     scaled = images.astype(np.float64) / 255
     assert np.allclose(dataset.mean, scaled.mean((0, 1, 2)))
     assert np.allclose(dataset.std, scaled.std((0, 1, 2)))
-    ours = normalise(torch.from_numpy(images), dataset.mean, dataset.std)
+    ours = samples(torch.from_numpy(images), torch.from_numpy(labels), dataset.mean, dataset.std).inputs(slice(None))
     assert ours.shape == (40, 3, 32, 32)
     assert ours.is_contiguous(memory_format=torch.channels_last)
     theirs = ((scaled - scaled.mean((0, 1, 2))) / scaled.std((0, 1, 2))).transpose(0, 3, 1, 2)
