@@ -14,7 +14,7 @@ from pfedlora_flwr.training.flops import count_operations
 if TYPE_CHECKING:
     from pfedlora_flwr.config import Experiment
 
-EVALUATION_BATCH = 512
+EVALUATION_BATCH = 256
 
 
 @dataclass(frozen=True)
