@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from pfedlora_flwr.keys import key
-from pfedlora_flwr.methods.method import Method, Tensors, Upload, check_layout, seeded, tensors_of, weighted_mean
+from pfedlora_flwr.methods.method import Method, Tensors, Upload, check_layout, root_mean_square, seeded, tensors_of, weighted_mean
 from pfedlora_flwr.methods.mutual import kl, received_model, small_model
 from pfedlora_flwr.models.cnn import ClientModel
+from pfedlora_flwr.models.linear import Linear
 from pfedlora_flwr.rng import derive
 from pfedlora_flwr.training.loop import Samples, Visit
 
@@ -34,7 +35,7 @@ class Teacher(nn.Module):
     def __init__(self, local: ClientModel, student_width: int) -> None:
         super().__init__()
         self.local = local
-        self.projection = nn.Linear(student_width, local.penultimate_width, bias=False)
+        self.projection = Linear(student_width, local.penultimate_width, bias=False)
 
 
 class FedKD(Method):
@@ -94,6 +95,10 @@ class FedKD(Method):
 
     def largest_upload(self, state: Tensors) -> int:
         return sum(t.numel() * t.element_size() for t in self.initial.values())
+
+    def magnitude(self, upload: Upload) -> float:
+        """Of the update that the factors stand for: one of the two is orthonormal whatever the update's size."""
+        return root_mean_square(decompress(upload.tensors, self.initial))
 
     def predictor(self, model: Teacher) -> ClientModel:
         return model.local

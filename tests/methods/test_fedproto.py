@@ -1,0 +1,131 @@
+"""FedProto against plain loops: the loss, the prototypes of a clean pass, the weighted mean by class, and the nearest prototype."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import cross_entropy, mse_loss
+
+from pfedlora_flwr.config import Experiment
+from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.methods.method import Refused, Upload
+from tests.methods import obvious
+from tests.plain import make, samples, visit
+
+LABELS = [0, 0, 3, 3, 3, 7, 7, 1]
+
+
+def method(classes: int = 10, **keys: object):
+    return make(Experiment.from_flat({"method": "fedproto", "models": "cnn5", "batch-size": 8, **keys}), classes)
+
+
+def prototypes(classes: list[int], seed: int = 0) -> dict[str, torch.Tensor]:
+    return {"classes": torch.tensor(classes), "means": torch.rand(len(classes), 500, generator=torch.Generator().manual_seed(seed))}
+
+
+def report(rows: dict[int, tuple[float, int]]) -> Upload:
+    """By class, a prototype that has one value in all of its 500 dimensions, and its count."""
+    means = torch.tensor([[rows[c][0]] * 500 for c in sorted(rows)])
+    counts = torch.tensor([rows[c][1] for c in sorted(rows)])
+    return Upload({"classes": torch.tensor(sorted(rows)), "means": means, "counts": counts}, int(counts.sum()))
+
+
+@pytest.mark.parametrize("weight", [0.0, 1.0, 4.0])
+@pytest.mark.parametrize("cut", ["decomposed", "reduced"])
+def test_loss_is_ce_plus_lambda_times_mse_where_there_is_a_prototype(weight: float, cut: str) -> None:
+    proto, data = method(**{"fedproto.lambda": weight, "adapter.kind": cut}), samples(LABELS)
+    model, received = proto.private_init(0, 1), prototypes([0, 7, 9])
+    known = dict(zip([0, 7, 9], obvious.array(received["means"]), strict=True))
+    expected = obvious.cross_entropy(obvious.array(model(data.images)), LABELS)
+    for r, y in zip(obvious.array(model.penultimate(data.images)), LABELS, strict=True):
+        if y in known:
+            expected += weight * ((r - known[y]) ** 2).mean() / len(LABELS)
+    turn = visit(proto.experiment)
+    proto.local_update(model, received, data, turn)
+    assert turn.losses["model"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_step_follows_that_loss() -> None:
+    proto, data = method(**{"lr": 0.1, "fedproto.lambda": 3.0}), samples(LABELS)
+    model, twin, received = proto.private_init(0, 1), proto.private_init(0, 1), prototypes([3, 7])
+    proto.local_update(model, received, data, visit(proto.experiment))
+    loss = cross_entropy(twin(data.images), data.labels)
+    for row, y in zip(twin.penultimate(data.images), LABELS, strict=True):
+        if y in (3, 7):
+            loss = loss + 3.0 * mse_loss(row, received["means"][0 if y == 3 else 1]) / 8
+    for now, start, gradient in zip(model.parameters(), twin.parameters(), torch.autograd.grad(loss, list(twin.parameters())), strict=True):
+        assert torch.allclose(now, start - 0.1 * gradient, atol=1e-6)
+
+
+def test_prototypes_are_the_means_of_a_clean_pass_after_training() -> None:
+    proto, data = method(**{"augment": True, "lr": 0.1}), samples(LABELS)
+    model = proto.private_init(0, 1)
+    upload = proto.local_update(model, proto.download(proto.state_init(0), 0, 1), data, visit(proto.experiment))
+    expected = obvious.class_means(obvious.array(model.penultimate(data.images)), LABELS)
+    assert upload.tensors["classes"].tolist() == list(expected) == [0, 1, 3, 7]
+    assert upload.tensors["counts"].tolist() == [2, 1, 3, 2]
+    np.testing.assert_allclose(obvious.array(upload.tensors["means"]), np.stack(list(expected.values())), atol=1e-6)
+
+
+@pytest.mark.parametrize("weighting", ["count", "equal"])
+def test_global_prototype_is_the_mean_of_all_reporters_last_ones(weighting: str) -> None:
+    proto = method(**{"fedproto.weighting": weighting})
+    state = proto.aggregate({0: report({2: (1.0, 3), 5: (8.0, 1)}), 1: report({2: (4.0, 1)})}, proto.state_init(0), 1)
+    state = proto.aggregate({1: report({2: (5.0, 1)}), 6: report({2: (9.0, 2)})}, state, 2)  # client 0 misses round 2, 6 comes late
+    got = proto.download(state, 0, 3)
+    two = (3 * 1 + 1 * 5 + 2 * 9) / 6 if weighting == "count" else (1 + 5 + 9) / 3
+    assert got["classes"].tolist() == [2, 5]
+    np.testing.assert_allclose(obvious.array(got["means"]), [[two] * 500, [8.0] * 500], rtol=1e-6)
+    assert all(torch.equal(got[name], proto.download(state, 4, 3)[name]) for name in got), "the same for everyone"
+
+
+def test_nearest_prototype_is_a_second_figure() -> None:
+    proto, data = method(), samples([0] * 20)
+    model = proto.private_init(0, 1)
+    received = prototypes([1, 4, 8])
+    received["means"] = received["means"] * 0.2
+    r, known = obvious.array(model.penultimate(data.images)), obvious.array(received["means"])
+    expected = [[1, 4, 8][int(np.argmin([((row - p) ** 2).sum() for p in known]))] for row in r]
+    scores = proto.second_figures(model, received)["prototype"](data.images)
+    assert scores.shape == (20, 10)
+    assert not scores.isnan().any()
+    assert scores.argmax(1).tolist() == expected
+
+
+def test_no_prototypes_no_second_figure() -> None:
+    proto = method()
+    assert proto.second_figures(proto.private_init(0, 1), proto.download(proto.state_init(0), 0, 1)) == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"means": torch.zeros(2, 499)}, "means"),
+        ({"classes": torch.tensor([3, 1])}, "ascending"),
+        ({"counts": torch.tensor([2, 2])}, "sum to its 5"),
+        ({"counts": torch.tensor([0, 5])}, "positive"),
+        ({"counts": torch.tensor([6, -1])}, "positive"),
+        ({"counts": torch.tensor([2.0, 3.0])}, "counts"),
+        ({"counts": torch.tensor([5])}, "counts"),
+    ],
+)
+def test_refuses_what_is_no_report(change: dict[str, torch.Tensor], word: str) -> None:
+    proto = method()
+    good = {"classes": torch.tensor([1, 3]), "means": torch.zeros(2, 500), "counts": torch.tensor([2, 3])}
+    proto.check(Upload(good, 5), proto.state_init(0), 0)
+    with pytest.raises(Refused, match=word):
+        proto.check(Upload(good | change, 5), proto.state_init(0), 0)
+    assert proto.largest_upload(proto.state_init(0)) == 10 * (8 + 4 * 500 + 8)
+
+
+def test_models_of_different_last_layers_are_a_users_mistake() -> None:
+    with pytest.raises(UserError, match="different widths"):
+        method(**{"models": "cnn5,tests.methods.test_fedproto:Narrow"}).state_init(0)
+
+
+class Narrow(torch.nn.Module):
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.encoder = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 32 * 32, 16))
+        self.head = torch.nn.Linear(16, classes)

@@ -1,0 +1,97 @@
+"""FML against plain loops: the two losses, peers that only teach, and what goes on the wire."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from pfedlora_flwr.config import Experiment
+from pfedlora_flwr.methods.method import Upload, tensors_of
+from pfedlora_flwr.methods.mutual import kl, small_model
+from pfedlora_flwr.models.registry import build
+from tests.methods import obvious
+from tests.plain import make, samples, visit
+
+LABELS = [0, 0, 3, 3, 3, 7, 7, 1]
+
+
+def method(**keys: object):
+    return make(Experiment.from_flat({"method": "fml", "batch-size": 8, **keys}))
+
+
+def test_kl_is_batchmean_and_its_peer_gets_no_gradient() -> None:
+    learner, peer = (torch.randn(6, 4, generator=torch.Generator().manual_seed(i), requires_grad=True) for i in (1, 2))
+    loss = kl(learner, peer)
+    assert loss.item() == pytest.approx(obvious.kl(obvious.array(peer), obvious.array(learner)), rel=1e-5)
+    loss.backward()
+    assert peer.grad is None
+    difference = [obvious.softmax(q) - obvious.softmax(p) for q, p in zip(obvious.array(learner), obvious.array(peer), strict=True)]
+    np.testing.assert_allclose(obvious.array(learner.grad), np.stack(difference) / 6, atol=1e-6)
+    assert kl(peer, peer).item() == pytest.approx(0, abs=1e-6)
+
+
+def test_loss_is_the_sum_of_both_models_losses() -> None:
+    fml, data = method(**{"fml.alpha": 0.3, "fml.beta": 0.8}), samples(LABELS)
+    model, theta, small = fml.private_init(1, 1), fml.state_init(2), build("cnn5", 10, "fc2")
+    small.load_state_dict(theta)
+    own, shared = obvious.array(model(data.images)), obvious.array(small(data.images))
+    local_loss = 0.3 * obvious.cross_entropy(own, LABELS) + 0.7 * obvious.kl(shared, own)
+    small_loss = 0.8 * obvious.cross_entropy(shared, LABELS) + 0.2 * obvious.kl(own, shared)
+    turn = visit(fml.experiment)
+    fml.local_update(model, theta, data, turn)
+    assert turn.losses["model"] == pytest.approx(local_loss + small_loss, rel=1e-5)
+
+
+def test_a_step_is_one_step_of_each_model_with_its_own_optimiser() -> None:
+    fml, data = method(**{"lr": 0.1, "fml.alpha": 0.3, "fml.beta": 0.8}), samples(LABELS)
+    model, twin, theta, small = fml.private_init(1, 1), fml.private_init(1, 1), fml.state_init(2), build("cnn5", 10, "fc2")
+    small.load_state_dict(theta)
+    before = {name: t.clone() for name, t in theta.items()}
+    upload = fml.local_update(model, theta, data, visit(fml.experiment))
+    own, shared = twin(data.images), small(data.images)
+    p, q = own.softmax(1), shared.softmax(1)
+    local_loss = 0.3 * cross_entropy(own, data.labels) + 0.7 * (q.detach() * (q.detach().log() - p.log())).sum() / 8
+    small_loss = 0.8 * cross_entropy(shared, data.labels) + 0.2 * (p.detach() * (p.detach().log() - q.log())).sum() / 8
+    for mine, theirs, loss in ((twin, model.state_dict(), local_loss), (small, upload.tensors, small_loss)):
+        for (name, start), gradient in zip(mine.named_parameters(), torch.autograd.grad(loss, list(mine.parameters())), strict=True):
+            assert torch.allclose(theirs[name], start - 0.1 * gradient, atol=1e-6), name
+    assert all(torch.equal(theta[name], before[name]) for name in theta), "what was received was changed"
+
+
+def test_without_mutual_terms_each_learns_alone() -> None:
+    fml, data = method(**{"fml.alpha": 1.0, "fml.beta": 1.0, "batch-size": 3}), samples(LABELS)
+    alone = make(fml.experiment.replace(method="standalone"))
+    one, two = fml.private_init(2, 1), alone.private_init(2, 1)
+    fml.local_update(one, fml.state_init(2), data, visit(fml.experiment))
+    alone.local_update(two, {}, data, visit(fml.experiment))
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("keys", "name"),
+    [({}, "cnn5"), ({"setting": "homogeneous"}, "cnn1"), ({"models": "cnn2,cnn3"}, "cnn3"), ({"models": "cnn4"}, "cnn4")],
+)
+def test_small_model_is_the_smallest_client_model(keys: dict[str, object], name: str) -> None:
+    shapes = {n: t.shape for n, t in build(name, 10, "fc2").state_dict().items()}
+    assert {n: t.shape for n, t in small_model(Experiment.from_flat(keys), 10).state_dict().items()} == shapes
+
+
+def test_private_model_stays() -> None:
+    """Homogeneous, where private and small model have the same shapes: what goes up is the small one."""
+    fml, data = method(setting="homogeneous"), samples(LABELS)
+    model, theta = fml.private_init(0, 1), fml.state_init(2)
+    upload = fml.local_update(model, theta, data, visit(fml.experiment))
+    private = tensors_of(model)
+    assert list(upload.tensors) == list(theta)
+    for name, tensor in upload.tensors.items():
+        assert not torch.equal(tensor, private[name])
+        moved, apart = (tensor - theta[name]).norm(), (tensor - private[name]).norm()
+        assert moved < apart, f"{name} is nearer to the private model than to what was received"
+
+
+def test_aggregate_is_the_mean_weighted_by_samples() -> None:
+    fml = method()
+    uploads = {k: Upload({"w": torch.full((2,), float(k))}, n) for k, n in ((1, 10), (4, 30))}
+    assert fml.aggregate(uploads, {}, 1)["w"].tolist() == [(1 * 10 + 4 * 30) / 40] * 2

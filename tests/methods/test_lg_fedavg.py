@@ -1,0 +1,57 @@
+"""LG-FedAvg: the last layer travels, everything before it stays."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from pfedlora_flwr.config import Experiment
+from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.methods.method import Refused, Upload
+from tests.methods import obvious
+from tests.plain import Plain, make, samples, visit
+
+
+def method(**keys: object):
+    return make(Experiment.from_flat({"method": "lg_fedavg", "batch-size": 4, **keys}))
+
+
+def test_a_visit_is_local_sgd_from_the_received_last_layer() -> None:
+    lg, data = method(), samples([0, 1, 2, 3] * 3)
+    model, twin, received = lg.private_init(1, 1), lg.private_init(1, 1), lg.state_init(9)
+    upload = lg.local_update(model, received, data, visit(lg.experiment))
+    twin.fc3.load_state_dict(received)
+    make(lg.experiment.replace(method="standalone")).local_update(twin, {}, data, visit(lg.experiment))
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters(), strict=True))
+    assert {n: t.shape for n, t in upload.tensors.items()} == {"weight": (10, 500), "bias": (10,)}
+    assert torch.equal(upload.tensors["weight"], model.fc3.weight)
+
+
+def test_aggregate_is_the_mean_weighted_by_samples() -> None:
+    lg, random = method(), np.random.default_rng(0)
+    layers = {k: random.normal(size=(10, 500)) for k in (0, 3, 4)}
+    counts = {0: 7, 3: 100, 4: 13}
+    uploads = {k: Upload({"weight": torch.tensor(layers[k]).float(), "bias": torch.zeros(10)}, counts[k]) for k in layers}
+    expected = sum(layers[k] * counts[k] for k in layers) / 120
+    np.testing.assert_allclose(obvious.array(lg.aggregate(uploads, lg.state_init(0), 1)["weight"]), expected, atol=1e-6)
+
+
+def test_models_of_different_structure_share_it() -> None:
+    plain = Plain(method="lg_fedavg", clients=5)
+    plain.play([0, 3])
+    plain.play([1])
+    assert torch.equal(plain.uploads[1].tensors["weight"], plain.state["weight"])
+    assert [type(plain.models[k].fc1.out_features) for k in (0, 1, 3)] == [int] * 3
+    assert len({plain.models[k].fc1.out_features for k in (0, 3)}) == 2
+
+
+def test_refuses_another_layer() -> None:
+    lg = method()
+    with pytest.raises(Refused, match="weight"):
+        lg.check(Upload({"weight": torch.zeros(10, 501), "bias": torch.zeros(10)}, 3), lg.state_init(0), 0)
+
+
+def test_models_of_different_last_layers_are_a_users_mistake() -> None:
+    with pytest.raises(UserError, match="different widths"):
+        method(models="cnn5,tests.methods.test_fedproto:Narrow").state_init(0)

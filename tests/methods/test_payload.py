@@ -1,0 +1,91 @@
+"""What each method puts on the wire, to the parameter, and that every method trains: both settings, in a plain federation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from pfedlora_flwr.config import Experiment
+from pfedlora_flwr.federation.ledger import parameters, payload_bytes
+from pfedlora_flwr.methods.method import Tensors, Upload
+from tests.plain import Plain, make, samples, visit
+
+METHODS = ["standalone", "pfedlora", "fd", "fedproto", "fml", "fedkd", "lg_fedavg"]
+SETTINGS = ["heterogeneous", "homogeneous"]
+
+
+def turn(name: str, setting: str, classes: int, held: int) -> tuple[Tensors, Tensors, Upload]:
+    """State, download and upload of a first visit by client 0, which holds `held` classes."""
+    method = make(Experiment.from_flat({"method": name, "setting": setting}), classes)
+    state, data = method.state_init(1), samples([i % held for i in range(2 * held)])
+    received = method.download(state, 0, 1)
+    upload = method.local_update(method.private_init(0, 1), received, data, visit(method.experiment))
+    method.check(upload, state, 0)
+    assert payload_bytes(upload.tensors) <= method.largest_upload(state)
+    return state, received, upload
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "classes", "expected"),
+    [
+        ("pfedlora", "heterogeneous", 10, 30_670),
+        ("pfedlora", "heterogeneous", 100, 36_160),
+        ("fml", "heterogeneous", 10, 670_058),
+        ("fml", "heterogeneous", 100, 715_148),
+        ("fml", "homogeneous", 10, 2_621_558),
+        ("fml", "homogeneous", 100, 2_666_648),
+        ("lg_fedavg", "heterogeneous", 10, 5_010),
+        ("lg_fedavg", "heterogeneous", 100, 50_100),
+        ("lg_fedavg", "homogeneous", 10, 5_010),
+        ("fedavg", "homogeneous", 10, 2_621_558),
+        ("fedavg", "homogeneous", 100, 2_666_648),
+        ("standalone", "heterogeneous", 10, 0),
+    ],
+)
+def test_as_much_down_as_up(name: str, setting: str, classes: int, expected: int) -> None:
+    _, received, upload = turn(name, setting, classes, 2)
+    assert (parameters(received), parameters(upload.tensors)) == (expected, expected)
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize(
+    ("name", "classes", "held", "up"), [("fd", 10, 2, 20), ("fd", 100, 10, 1_000), ("fedproto", 10, 3, 1_500), ("fedproto", 100, 10, 5_000)]
+)
+def test_class_means_cost_a_row_for_each_class_held(name: str, setting: str, classes: int, held: int, up: int) -> None:
+    state, received, upload = turn(name, setting, classes, held)
+    assert (parameters(received), parameters(upload.tensors)) == (0, up)
+    method = make(Experiment.from_flat({"method": name, "setting": setting}), classes)
+    everything = {n: torch.arange(classes) if n == "classes" else torch.ones(classes, *t.shape[1:]).to(t.dtype) for n, t in state.items()}
+    del everything["clients"]
+    full = method.aggregate({0: upload, 1: Upload(everything, classes)}, state, 1)
+    width = classes if name == "fd" else 500
+    assert parameters(method.download(full, 2, 2)) == classes * width, "at most: 100, 10,000 for FD; 5,000, 50,000 for FedProto"
+    assert parameters(method.download(full, 1, 2)) == (held if name == "fd" else classes) * width
+
+
+@pytest.mark.parametrize(("setting", "fml"), [("heterogeneous", 670_058), ("homogeneous", 2_621_558)])
+def test_fedkd_costs_less_than_fml(setting: str, fml: int) -> None:
+    """At rank r, a matrix [m, n] costs r (m + n): counted from the factors' own shapes."""
+    _, received, upload = turn("fedkd", setting, 10, 2)
+    for sent in (received, upload.tensors):
+        matrices = [(sent[n], sent[f"{n[:-2]}/v"]) for n in sent if n.endswith("/u")]
+        vectors = sum(t.numel() for n, t in sent.items() if "/" not in n)
+        assert parameters(sent) == sum(len(u) * u.shape[1] + u.shape[1] * v.shape[1] for u, v in matrices) + vectors < fml
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("name", [*METHODS, "fedavg"])
+def test_every_method_trains_on_digits(name: str, setting: str) -> None:
+    """Four clients of five classes each, so each class has two holders; chance is 0.2."""
+    if (name, setting) == ("fedavg", "heterogeneous"):
+        pytest.skip("FedAvg is homogeneous only")
+    models = {"models": "cnn5"} if setting == "homogeneous" else {"models": "cnn4,cnn5"}
+    plain = Plain(
+        method=name, setting=setting, clients=4, partition__classes_per_client=5, batch_size=16, participation=0.5, rounds=6, **models
+    )
+    plain.train(6)
+    assert all(np.isfinite(loss) for v in plain.visits.values() for loss in v.losses.values())
+    assert all(torch.isfinite(t).all() for t in plain.state.values())
+    assert plain.accuracy() > 0.5
+    assert all(v.flops["model"] > 0 for v in plain.visits.values())

@@ -1,0 +1,77 @@
+"""A federation in a dozen lines: the same methods, data and random draws as a real run, without Flower, disk or processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+from pfedlora_flwr.config import Experiment
+from pfedlora_flwr.data.local import LocalData, Site
+from pfedlora_flwr.methods import registry
+from pfedlora_flwr.methods.method import Method, Tensors, Upload
+from pfedlora_flwr.rng import derive, sample_clients, torch_generator
+from pfedlora_flwr.training.loop import Samples, Visit, count_correct
+
+
+class Plain:
+    """`train` runs rounds; `state` is the server's, `models` the clients'; the rest is the last round's, by client."""
+
+    def __init__(self, **keys: object) -> None:
+        self.experiment = Experiment.from_flat({name.replace("_", "-").replace("--", "."): value for name, value in keys.items()})
+        self.method = make(self.experiment)
+        self.state = self.method.state_init(derive(self.experiment.seed, "state"))
+        self.models: dict[int, nn.Module] = {}
+        self.round = 0
+        self.received: dict[int, Tensors] = {}
+        self.uploads: dict[int, Upload] = {}
+        self.visits: dict[int, Visit] = {}
+
+    def train(self, rounds: int) -> None:
+        for _ in range(rounds):
+            e = self.experiment
+            self.play(sample_clients(e.seed, self.round + 1, e.clients, e.sampled))
+
+    def play(self, clients: Iterable[int]) -> None:
+        """One round of these clients."""
+        self.round += 1
+        self.received, self.uploads, self.visits = {}, {}, {}
+        for k in clients:
+            self.received[k] = self.method.download(self.state, k, self.round)
+            self.visits[k] = visit(self.experiment, k, self.round)
+            self.uploads[k] = self.method.local_update(self.model(k).train(), self.received[k], self.data(k).train, self.visits[k])
+            self.method.check(self.uploads[k], self.state, k)
+        self.state = self.method.aggregate(self.uploads, self.state, self.round)
+
+    def model(self, client: int) -> nn.Module:
+        if client not in self.models:
+            self.models[client] = self.method.private_init(client, derive(self.experiment.seed, "model", client))
+        return self.models[client]
+
+    def data(self, client: int) -> LocalData:
+        return Site.find(self.experiment, client, {}).load(torch.device("cpu"))
+
+    def accuracy(self) -> float:
+        """Mean test accuracy over all clients."""
+        shares = []
+        for k in range(self.experiment.clients):
+            model, test = self.model(k).eval(), self.data(k).test
+            shares.append(count_correct(lambda images, model=model: self.method.predict(model, images), test) / len(test))
+        return sum(shares) / len(shares)
+
+
+def make(experiment: Experiment, classes: int = 10) -> Method:
+    """The experiment's method."""
+    return registry.find(experiment.method)(experiment, classes)
+
+
+def visit(experiment: Experiment, client: int = 0, round: int = 1) -> Visit:
+    """A client's turn, with the draws that a real run would make."""
+    return Visit(experiment, client, round, torch_generator(experiment.seed, "train", client, round))
+
+
+def samples(labels: list[int], seed: int = 0) -> Samples:
+    """Random images for these labels."""
+    images = torch.randn(len(labels), 3, 32, 32, generator=torch.Generator().manual_seed(seed))
+    return Samples(images, torch.tensor(labels))
