@@ -11,14 +11,18 @@ import numpy as np
 from torch import Tensor
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Replaces `path` by `data`, durably: a crash at any moment leaves the old file or the new one."""
+def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Replaces `path` by `data`: a crash at any moment leaves the old file or the new one.
+
+    durable: also when the power fails.
+    """
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with aside.open("wb") as stream:
             stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
+            if durable:
+                stream.flush()
+                os.fsync(stream.fileno())
         aside.replace(path)
     finally:
         aside.unlink(missing_ok=True)

@@ -111,7 +111,8 @@ class RunDirectory:
 
     def progress(self, **what: Any) -> None:
         """What the run is doing now, for whoever watches."""
-        self.write_json("server/progress.json", {"pid": os.getpid(), "time": time.time(), **what})
+        now = json.dumps({"pid": os.getpid(), "time": time.time(), **what})
+        write_atomically(self.path / "server" / "progress.json", now.encode(), durable=False)
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
         write_atomically(self.path / name, (json.dumps(content, indent=2) + "\n").encode())
@@ -143,13 +144,15 @@ def read_rows(path: Path) -> list[Row]:
 
 def write_config(path: Path, experiment: Experiment) -> None:
     """The resolved configuration, with what made the run: versions and the git commit."""
-    packages = ("pfedlora-flwr", "flwr", "torch", "numpy", "ray")
-    about = {
-        "versions": {p: _version(p) for p in packages} | {"python": platform.python_version()},
-        "git-commit": _git_commit(),
-    }
+    about = {"versions": versions(), "git-commit": _git_commit()}
     content = {**experiment.flat(), "about": about | {"fingerprint": experiment.fingerprint()}}
     write_atomically(path, yaml.safe_dump(content, sort_keys=False, allow_unicode=True).encode())
+
+
+def versions() -> dict[str, str | None]:
+    """The versions of what makes a result."""
+    packages = ("pfedlora-flwr", "flwr", "torch", "numpy", "ray")
+    return {p: _version(p) for p in packages} | {"python": platform.python_version()}
 
 
 def saved_keys(path: Path) -> Row:

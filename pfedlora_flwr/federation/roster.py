@@ -1,93 +1,219 @@
-"""Which node is which client: each node is asked once for its partition-id."""
+"""Which node is which client: each node is asked once who it is."""
 
 from __future__ import annotations
 
+import json
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from flwr.app import Message
 from flwr.serverapp import Grid
 
 from pfedlora_flwr.federation import wire
+from pfedlora_flwr.files import write_atomically
 
 logger = logging.getLogger(__name__)
 _POLL = 0.05
 _SLOW_POLL = 1.0
+_QUESTION = 60.0
+OWN = "own"
+"""The partition of a node that has data of its own."""
+Properties = Mapping[str, Any]
+Refuse = Callable[[str], None]
 
 
 class Roster:
-    """The connected nodes and the clients behind them."""
+    """The connected nodes and the clients behind them.
 
-    def __init__(self, grid: Grid, clients: int) -> None:
+    A node that says its partition-id is that client. One that has data of its own and no partition-id goes by the name that it keeps
+    in its state-path: it gets a number that is free, and `memory` (a file) keeps that number for it.
+
+    refuse: told, once a node, why a node is no client.
+    """
+
+    def __init__(self, grid: Grid, clients: int, memory: Path, fingerprint: str | None, refuse: Refuse) -> None:
         self.grid = grid
         self.clients = clients
         self.node_of: dict[int, int] = {}
-        self.properties: dict[int, Mapping[str, Any]] = {}
-        self._known: set[int] = set()
+        self.refused: dict[int, str] = {}
+        self._fingerprint = fingerprint if fingerprint != OWN else None
+        self._memory = memory
+        self._number_of: dict[str, int] = json.loads(memory.read_text()) if memory.exists() else {}
+        self._refuse = refuse
+        self._claims: dict[int, Properties] = {}  # by node, in the order in which they came
+        self._gone: dict[int, float] = {}  # by client that is not connected: since when
+        self._update_gone()
 
     @property
     def client_of(self) -> dict[int, int]:
         """The client behind each connected node."""
         return {node: client for client, node in self.node_of.items()}
 
-    def wait_for(self, ready: Callable[[], bool], timeout: float, report: Callable[[int], None] = lambda connected: None) -> bool:
-        """Looks for nodes until `ready()` or `timeout` seconds have passed; says whether it was ready."""
+    @property
+    def partition(self) -> str:
+        """The fingerprint of the partition that the nodes share, or `own`."""
+        return self._fingerprint or OWN
+
+    def wait_for(self, clients: Sequence[int], timeout: float) -> None:
+        """Waits until all these clients are connected, or each that is not has been away for `timeout` seconds."""
+        pause = _POLL
+        while True:
+            self.refresh(timeout)
+            missing = [self._gone[c] for c in clients if c not in self.node_of]
+            left = max(missing, default=0.0) + timeout - time.monotonic()
+            if not missing or left <= 0:
+                return
+            time.sleep(min(pause, left))
+            pause = min(pause * 1.5, _SLOW_POLL)
+
+    def wait_for_count(self, count: int, timeout: float, report: Callable[[int], None]) -> bool:
+        """Waits until `count` clients are connected; False when they are not within `timeout` seconds."""
         deadline, pause = time.monotonic() + timeout, _POLL
         while True:
             self.refresh(max(1.0, deadline - time.monotonic()))
             report(len(self.node_of))
-            if ready():
+            if len(self.node_of) >= count:
                 return True
             if time.monotonic() >= deadline:
                 return False
             time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
             pause = min(pause * 1.5, _SLOW_POLL)
 
-    def refresh(self, timeout: float = 60.0) -> None:
-        """Forgets nodes that are gone, and asks new ones who they are."""
+    def refresh(self, timeout: float = _QUESTION) -> None:
+        """Forgets nodes that are gone, and asks new ones who they are, waiting for their answers at most `timeout` seconds."""
         online = set(self.grid.get_node_ids())
-        self.node_of = {client: node for client, node in self.node_of.items() if node in online}
-        self._known &= online
-        new = sorted(online - self._known)
-        if not new:
-            return
-        self._known |= set(new)
-        for question, answer in exchange(self.grid, [wire.properties_message(node, timeout) for node in new], timeout):
-            node = question.metadata.dst_node_id
-            try:
-                properties = wire.read_reply(answer).metrics
-                self._admit(node, int(properties["partition-id"]), properties)
-            except (wire.Failed, KeyError, ValueError, TypeError) as error:
-                logger.warning("node %s is no client of this run: %s", node, error)
+        self._claims = {node: said for node, said in self._claims.items() if node in online}
+        self.refused = {node: why for node, why in self.refused.items() if node in online}
+        new = sorted(online - self._claims.keys() - self.refused.keys())
+        if new:
+            questions = [wire.properties_message(node, timeout) for node in new]
+            for question, answer in exchange(self.grid, questions, min(timeout, _QUESTION), self._refuse):
+                node = question.metadata.dst_node_id
+                try:
+                    self._claims[node] = _checked(wire.read_reply(answer).metrics, self.clients)
+                except wire.Failed as failure:
+                    logger.warning("node %d is asked again: %s", node, failure)
+                except ValueError as error:
+                    self._turn_away(node, str(error))
+        self._assign()
+        self._update_gone()
 
-    def _admit(self, node: int, client: int, properties: Mapping[str, Any]) -> None:
-        if not 0 <= client < self.clients:
-            raise ValueError(f"partition-id is {client}; allowed: 0 to {self.clients - 1}")
-        if client in self.node_of:
-            raise ValueError(f"partition-id {client} is taken by another connected node")
-        fingerprints = {str(p["partition"]) for p in self.properties.values()} - {"own"}
-        if str(properties["partition"]) not in {"own", *fingerprints} and fingerprints:
-            raise ValueError("its data or partition differs from the other nodes'")
-        self.node_of[client], self.properties[client] = node, properties
+    def _assign(self) -> None:
+        """Who is who, by all claims together; a client's node stays as long as it is connected."""
+        if self._fingerprint is None:  # the first nodes settle it, by majority
+            said = Counter(str(p["partition"]) for p in self._claims.values() if p["partition"] != OWN)
+            self._fingerprint = said.most_common(1)[0][0] if said else None
+        self.node_of = {client: node for client, node in self.node_of.items() if node in self._claims}
+        names = self._class_names()
+        holders = set(self.node_of.values())
+        for node, said in list(self._claims.items()):
+            if node in holders:
+                continue
+            try:
+                if said["partition"] not in (OWN, self._fingerprint):
+                    raise ValueError("its data or partition differs from the other nodes'")
+                if said["classes"] and names[: len(said["classes"])] != said["classes"]:
+                    raise ValueError(f"its classes are {said['classes'][:20]}, other nodes' {names[:20]}: a class needs the same number everywhere")
+                self._seat(node, said)
+            except ValueError as error:
+                self._turn_away(node, str(error))
+
+    def _seat(self, node: int, said: Properties) -> None:
+        client = said["partition-id"]
+        if client < 0:
+            client = self._number(said["name"])
+        if client not in self.node_of:
+            self.node_of[client] = node
+            self.refused.pop(node, None)
+        elif node not in self.refused:  # its claim stands, for when the other one is gone
+            self._turn_away(node, f"partition-id {client} is taken by node {self.node_of[client]}, which is connected")
+
+    def _number(self, name: str) -> int:
+        """The number of a node that has a name and no partition-id."""
+        if name not in self._number_of:
+            free = [c for c in range(self.clients) if c not in self.node_of and c not in self._number_of.values()]
+            free = free or [c for c in range(self.clients) if c not in self.node_of]  # in the place of a node that is gone
+            if not free:
+                raise ValueError(f"all {self.clients} clients are connected")
+            self._number_of = {n: c for n, c in self._number_of.items() if c != free[0]} | {name: free[0]}
+            write_atomically(self._memory, json.dumps(self._number_of).encode())
+        return self._number_of[name]
+
+    def _class_names(self) -> list[str]:
+        """The longest list of class names that a client's node has told, of the clients' nodes if there are any."""
+        told = [self._claims[node]["classes"] for node in self.node_of.values()] or [p["classes"] for p in self._claims.values()]
+        return max(told, key=len, default=[])
+
+    def _turn_away(self, node: int, why: str) -> None:
+        if self.refused.get(node) != why:
+            self.refused[node] = why
+            self._refuse(f"node {node} is no client of this run: {why}")
+
+    def _update_gone(self) -> None:
+        away = [c for c in range(self.clients) if c not in self.node_of]
+        self._gone = {c: self._gone.get(c, time.monotonic()) for c in away}
+
+
+def _checked(said: Properties, clients: int) -> Properties:
+    """A node's answer. Raises ValueError for one that no client of ours gives."""
+    number, partition, name = said.get("partition-id"), said.get("partition"), said.get("name", "")
+    try:
+        classes = json.loads(said.get("classes", "[]"))
+    except (TypeError, ValueError, RecursionError):
+        classes = None
+    if type(number) is not int or not isinstance(partition, str) or not isinstance(name, str) or not isinstance(classes, list):
+        raise ValueError("its answer is not one of this app's clients'")
+    if number >= clients or (number < 0 and not name):
+        raise ValueError(f"partition-id is {number}; allowed: 0 to {clients - 1}")
+    if not all(isinstance(c, str) for c in classes):
+        raise ValueError("its class names are no texts")
+    return {"partition-id": number, "partition": partition, "name": name, "classes": classes}
 
 
 def exchange(
-    grid: Grid, messages: Sequence[Message], timeout: float, arrived: Callable[[], None] = lambda: None
+    grid: Grid, messages: Sequence[Message], timeout: float, refuse: Refuse, arrived: Callable[[], None] = lambda: None
 ) -> list[tuple[Message, Message | None]]:
-    """Sends the messages and waits at most `timeout` seconds; each message with its reply, or None where none came."""
+    """Sends the messages and waits at most `timeout` seconds; each message with its reply, or None where none came.
+
+    A reply that was not asked for, comes twice or comes from another node is refused; the wait for the right one goes on.
+    """
     grid.push_messages(messages)
+    asked = {m.metadata.message_id: m for m in messages}
     replies: dict[str, Message] = {}
-    waiting = {m.metadata.message_id for m in messages}
     deadline, pause = time.monotonic() + timeout, _POLL
-    while waiting and time.monotonic() < deadline:
-        came = list(grid.pull_messages(waiting))
+    while len(replies) < len(asked) and time.monotonic() < deadline:
+        came = _pull(grid, asked.keys() - replies.keys())
         for reply in came:
-            replies[reply.metadata.reply_to_message_id] = reply  # an error reply has no other sign of whose it is
-            arrived()
-        waiting -= replies.keys()
+            about, sender = reply.metadata.reply_to_message_id, reply.metadata.src_node_id
+            if about not in asked:
+                refuse(f"a reply of node {sender} is refused: it answers a message that was not sent to it in this round")
+            elif about in replies:
+                refuse(f"a reply of node {sender} is refused: it comes twice")
+            elif not reply.has_error() and sender != asked[about].metadata.dst_node_id:
+                refuse(f"a reply of node {sender} is refused: node {asked[about].metadata.dst_node_id} was asked")
+            else:
+                replies[about] = reply  # an error reply has no other sign of whose it is
+                arrived()
         pause = _POLL if came else min(pause * 1.2, _SLOW_POLL / 2)
-        if waiting:
+        if len(replies) < len(asked):
             time.sleep(pause)
     return [(m, replies.get(m.metadata.message_id)) for m in messages]
+
+
+def _pull(grid: Grid, ids: set[str]) -> list[Message]:
+    """The replies that are there. One that cannot be read must not take the others with it."""
+    try:
+        return list(grid.pull_messages(ids))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        logger.warning("a reply cannot be read (%s: %s)", type(error).__name__, str(error)[:200])
+    found = []
+    for one in ids:
+        try:
+            found += grid.pull_messages({one})
+        except (ValueError, TypeError, KeyError, AttributeError):
+            continue  # nothing but its timeout tells the sender's failure
+    return found

@@ -48,6 +48,8 @@ class PersonalisedStrategy(Strategy):
         self._sent: dict[int, Entry] = {}  # what this round has sent down, by client
         self._failures: dict[int, str] = {}  # this round's clients without an admitted answer, and why
         self._turns: dict[int, Turn] = {}
+        self._seconds: dict[int, float] = {}  # by client, how long its last turn took: long ones start first
+        self._workers = 0  # processes that trained in the last round
 
     def start(
         self,
@@ -191,8 +193,9 @@ class PersonalisedStrategy(Strategy):
 
         for attempt in (1, 2):
             failed: dict[int, str] = {}
-            clients = {m.metadata.dst_node_id: self.roster.client_of[m.metadata.dst_node_id] for m in messages}
-            for message, reply in exchange(grid, messages, max(1.0, deadline - time.monotonic()), arrived):
+            clients = self.roster.client_of
+            messages = sorted(messages, key=lambda m: -self._seconds.get(clients[m.metadata.dst_node_id], 0.0))
+            for message, reply in exchange(grid, messages, max(1.0, deadline - time.monotonic()), arrived, 2 * self._workers):
                 client = clients[message.metadata.dst_node_id]
                 self._asked[message.metadata.message_id] = client
                 try:
@@ -275,7 +278,8 @@ class PersonalisedStrategy(Strategy):
             total += entry
             work = {k: work[k] + row["seconds"].get(k, 0.0) for k in work}
         total += sum((self._sent[c] for c in self._sent if c not in self._turns), Entry())
-        workers = {str(turn.metrics.get("worker")) for turn in self._turns.values()}
+        self._workers = len({str(turn.metrics.get("worker")) for turn in self._turns.values()})
+        self._seconds |= {row["client"]: sum(row["seconds"].values()) for row in rows}
         state.totals += total
         state.seconds += seconds if round else 0.0
         state.training_seconds += work["train"]
@@ -299,7 +303,7 @@ class PersonalisedStrategy(Strategy):
                     "seconds": seconds,
                     "training_seconds": work["train"],
                     "evaluation_seconds": work["evaluate"],
-                    "workers": len(workers),
+                    "workers": self._workers,
                 }
             ],
         )
