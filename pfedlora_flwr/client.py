@@ -19,6 +19,7 @@ from torch import nn
 from pfedlora_flwr.config import Experiment
 from pfedlora_flwr.data.local import LocalData, Site
 from pfedlora_flwr.federation import wire
+from pfedlora_flwr.federation.records import versions
 from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method, tensors_of
@@ -99,7 +100,8 @@ class PersonalisedClient(NumPyClient):
         visit = Visit(self.experiment, self.client, round, torch_generator(seed, "train", self.client, round))
         upload = method.local_update(model.train(), received, data.train, visit)
         clock.lap("train")
-        figures, second = {}, {}
+        figures: dict[str, int] = {}
+        second: dict[str, float] = {}
         if config["evaluate"]:
             figures = self._figures(method, model, data)
             second = {
@@ -107,7 +109,9 @@ class PersonalisedClient(NumPyClient):
             }
         clock.lap("evaluate")
         tensors = {name: t.cpu().contiguous() for name, t in tensors_of(model).items()}
-        digest = self._store(config).save(round, tensors, version)
+        store = self._store(config)
+        digest = store.save(round, tensors, version, figures)
+        store.write_about(self._about)
         _CACHE.put(run, self.client, round, model)
         clock.lap("save")
         metrics: wire.Config = {
@@ -132,9 +136,9 @@ class PersonalisedClient(NumPyClient):
         figures = self._figures(method, model, data)
         if config["version"]:
             _CACHE.put(str(config["token"]), self.client, int(config["version"]), model)
-        return figures
+        return {**figures}
 
-    def _figures(self, method: Method, model: nn.Module, data: LocalData) -> wire.Config:
+    def _figures(self, method: Method, model: nn.Module, data: LocalData) -> dict[str, int]:
         model.eval()
 
         def correct(samples: Samples) -> int:
@@ -150,6 +154,12 @@ class PersonalisedClient(NumPyClient):
     def _load(self) -> tuple[LocalData, Method]:
         site = self._site()
         return site.load(self.device), registry.find(self.experiment.method)(self.experiment, site.dataset.classes)
+
+    def _about(self) -> dict[str, Any]:
+        """What `pfedlora predict` and `export` need besides the model."""
+        dataset = self._site().dataset
+        about = {"client": self.client, "class_names": dataset.class_names, "mean": dataset.mean, "std": dataset.std}
+        return about | {"experiment": self.experiment.flat(), "versions": versions()}
 
     def _site(self) -> Site:
         return Site.find(self.experiment, self.client, self.node_config)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import safetensors
 import safetensors.torch
@@ -13,6 +15,7 @@ from torch import Tensor
 from pfedlora_flwr.files import tensors_sha256, write_atomically
 
 logger = logging.getLogger(__name__)
+ABOUT = "about.json"
 
 
 class ClientStore:
@@ -43,17 +46,36 @@ class ClientStore:
             return None
         return tensors
 
-    def save(self, version: int, tensors: Mapping[str, Tensor], admitted: int) -> str:
-        """Writes `version` and returns the tensors' SHA-256.
+    def figures(self, version: int) -> dict[str, int]:
+        """What the evaluation of `version` counted, as it was saved with it; empty where there was none."""
+        with safetensors.safe_open(self.path(version), "pt") as stored:
+            return json.loads((stored.metadata() or {})["figures"])
+
+    def save(self, version: int, tensors: Mapping[str, Tensor], admitted: int, figures: Mapping[str, int] | None = None) -> str:
+        """Writes `version`, with what its evaluation counted, and returns the tensors' SHA-256.
 
         Keeps `admitted` (the version the server named), the one before it and the new one, and removes the others: whichever
         of its last two checkpoints the server returns to, its version is here.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         digest = tensors_sha256(tensors)
-        metadata = {"order": "\n".join(tensors), "sha256": digest, "round": str(version)}
+        metadata = {"order": "\n".join(tensors), "sha256": digest, "round": str(version), "figures": json.dumps(figures or {})}
         write_atomically(self.path(version), safetensors.torch.save(dict(tensors), metadata))
         before = [v for v in self.versions() if v < admitted]
-        for old in set(self.versions()) - {version, admitted, *before[-1:]}:
-            self.path(old).unlink(missing_ok=True)
+        self.keep(version, admitted, *before[-1:])
         return digest
+
+    def write_about(self, about: Callable[[], Mapping[str, Any]]) -> None:
+        """Writes once what it takes to use the models away from their run: see `trained.py`."""
+        path = self.folder / ABOUT
+        if not path.exists():
+            write_atomically(path, (json.dumps(about(), indent=1) + "\n").encode())
+
+    def about(self) -> dict[str, Any]:
+        """What `write_about` wrote."""
+        return json.loads((self.folder / ABOUT).read_text())
+
+    def keep(self, *versions: int) -> None:
+        """Removes all versions but these."""
+        for old in set(self.versions()) - set(versions):
+            self.path(old).unlink(missing_ok=True)
