@@ -65,6 +65,9 @@ class PersonalisedClient(NumPyClient):
         self.device = find_device(experiment.device)
         if self.device.type == "cpu":
             torch.set_num_threads(1)
+        else:
+            torch.set_float32_matmul_precision("high")  # TF32 products, as cuDNN's convolutions have by default
+            _CACHE.limit = torch.cuda.get_device_properties(self.device).total_memory // 4
 
     def get_properties(self, config: wire.Config) -> wire.Config:
         """Who this node is: its partition-id, and the fingerprint of the partition its data comes from."""

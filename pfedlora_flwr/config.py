@@ -32,6 +32,7 @@ class Experiment:
         choices=("digits", "cifar10", "cifar100", "synthetic:", "folder:", "npz:"),
     )
     data_path: str = key("", "the folder that holds the dataset's files; empty: downloaded to the cache", result=False)
+    classes: int | None = key(None, "number of classes; auto: the dataset's (give it where only the nodes have the data)", low=2)
     clients: int = key(10, "N, the number of clients", low=1, high=1_000_000)
     participation: float = key(1.0, "C, the share of clients sampled each round", above=0, high=1)
     rounds: int = key(20, "T, the number of communication rounds", low=1)
@@ -68,12 +69,17 @@ class Experiment:
     augment: bool = key(False, "random flip and crop (32, padding 4) of training images")
     target_accuracy: float | None = key(None, "`to_target` totals count up to it; auto: 0.9, for 100 classes 0.5", above=0, high=1)
     device: str = key("auto", "where clients train; auto: cuda where there is one", choices=("auto", "cpu", "cuda"))
+    precision: str = key("fp32", "of products and activations; on a GPU fp32 uses TF32", choices=("fp32", "bf16"))
     actors: int | None = key(None, "clients trained at once; auto: one a core, or one on a GPU", low=1, high=4096, result=False)
     output: str = key("", "the run's directory; empty: runs/NAME, or ~/.pfedlora/runs by `flwr run`", result=False)
     resume: bool = key(False, "continue the run in `output`", result=False)
     overwrite: bool = key(False, "replace the run in `output`", result=False)
     min_clients: int | None = key(None, "nodes to wait for before round 1; auto: all", low=1, result=False)
     min_success: float = key(1.0, "share of the sampled clients that must succeed for a round to count", above=0, high=1, result=False)
+    clip_norm_factor: float = key(
+        10.0, "an update this many times as large as the round's median one is refused; 0: none is", low=0, result=False
+    )
+    max_samples: int = key(1_000_000, "training samples (n_k) beyond which an update is refused", low=1, result=False)
     max_failed_rounds: int = key(1, "rounds in a row below min-success after which the run stops", low=1, result=False)
     round_timeout: float = key(3600.0, "seconds a round may take before missing clients count as failed", above=0, result=False)
     node_timeout: float = key(300.0, "seconds to wait for nodes to connect", above=0, result=False)

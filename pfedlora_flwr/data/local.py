@@ -18,10 +18,13 @@ from pfedlora_flwr.data.partition import Indices, Partition, Split, make_partiti
 from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.training.loop import Samples
 
+OWN = "own"
+"""The fingerprint of data that is no part of a partition."""
+
 
 @dataclass(frozen=True)
 class LocalData:
-    """A client's samples; `fingerprint` names the partition they come from, `classes` the dataset's class count."""
+    """A client's samples."""
 
     train: Samples
     validation: Samples
@@ -35,37 +38,65 @@ def shared_partition(experiment: Experiment) -> tuple[Dataset, Partition]:
     return dataset, make_partition(experiment, dataset)
 
 
+def count_classes(experiment: Experiment) -> int:
+    """C, the number of logits: the Experiment's `classes`, or its dataset's, whose files are not needed where the name tells."""
+    return experiment.classes or datasets.count_classes(experiment.dataset, experiment.data_path)
+
+
 @dataclass(frozen=True)
 class Site:
-    """Where a client's data is: its part of a shared dataset, or the node's own data (`dataset` in its node-config)."""
+    """Where a client's data is: its part of a shared dataset, or the node's own data (`dataset` in its node-config).
+
+    fingerprint: of the partition of the shared dataset, or `own`. classes: C, which may be more than own data has.
+    """
 
     dataset: Dataset
     split: Split
     fingerprint: str
+    classes: int
 
     @classmethod
     def find(cls, experiment: Experiment, client: int, node_config: Mapping[str, Any]) -> Site:
         """The site of `client`. A node's `data-path` and `dataset` come before the Experiment's. Raises UserError."""
         local = experiment.replace(data_path=str(node_config.get("data-path", experiment.data_path)))
+        classes = count_classes(local)
         if "dataset" in node_config:  # the node's own data: all of it is this client's
             dataset = datasets.load(str(node_config["dataset"]), local.data_path)
             split = split_8_1_1(np.asarray(dataset.labels), np.arange(len(dataset.labels)), local.seed, client)
             if not len(split.test):
                 raise UserError(f"dataset {node_config['dataset']!r} has {len(dataset.labels)} samples, and a client needs 10")
-            return cls(dataset, split, "own")
-        dataset, partition = shared_partition(local)
-        if client >= len(partition.clients):
-            raise UserError(f"partition-id is {client}; allowed: 0 to {len(partition.clients) - 1}")
-        return cls(dataset, partition.clients[client], partition.fingerprint)
+            fingerprint = OWN
+        else:
+            dataset, partition = shared_partition(local)
+            if client >= len(partition.clients):
+                raise UserError(f"partition-id is {client}; allowed: 0 to {len(partition.clients) - 1}")
+            split, fingerprint = partition.clients[client], partition.fingerprint
+        if dataset.classes > classes:
+            raise UserError(f"dataset {dataset.name!r} has {dataset.classes} classes, the Experiment {classes}; set classes")
+        return cls(dataset, split, fingerprint, classes)
 
     def load(self, device: torch.device) -> LocalData:
         """The client's samples on `device`."""
         return LocalData(*(self._samples(part, device) for part in (self.split.train, self.split.validation, self.split.test)))
 
     def _samples(self, indices: Indices, device: torch.device) -> Samples:
-        pixels = torch.from_numpy(self.dataset.images[indices])
         labels = torch.from_numpy(np.asarray(self.dataset.labels[indices]))
-        return samples(pixels.to(device), labels.to(device), self.dataset.mean, self.dataset.std)
+        if device.type == "cuda":
+            pixels = _on_gpu(self.dataset, device)[torch.from_numpy(indices).to(device)]
+        else:
+            pixels = torch.from_numpy(self.dataset.images[indices])
+        return samples(pixels, labels.to(device), self.dataset.mean, self.dataset.std)
+
+
+_RESIDENT: dict[tuple[int, torch.device], Tensor] = {}
+
+
+def _on_gpu(dataset: Dataset, device: torch.device) -> Tensor:
+    """All pixels on the GPU, copied there once a process: a client's part is then gathered on the device."""
+    key = id(dataset.images), device  # `datasets.load` keeps the few datasets of a process alive
+    if key not in _RESIDENT:
+        _RESIDENT[key] = torch.from_numpy(np.ascontiguousarray(dataset.images)).to(device)
+    return _RESIDENT[key]
 
 
 def samples(pixels: Tensor, labels: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Samples:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -10,11 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from pfedlora_flwr.training.flops import count_operations
+from pfedlora_flwr.training.graphs import Steps, own_stream
 
 if TYPE_CHECKING:
     from pfedlora_flwr.config import Experiment
 
-EVALUATION_BATCH = 256
+PADDING = 4
+EVALUATION_BATCH = {"cpu": 256, "cuda": 4096}
+"""Samples at once without gradients: as many as the CPU's cache holds the activations of, or as fill a GPU."""
 
 
 @dataclass(frozen=True)
@@ -68,35 +72,40 @@ class Visit:
         The optimiser is new for each call. `losses[phase]` becomes the last epoch's mean loss, and `flops[phase]` grows by
         the operations executed.
         """
-        e = self.experiment
+        e, device = self.experiment, data.labels.device
+        epochs = epochs or e.local_epochs
         wanted = [p for p in parameters if p.requires_grad]
         optimizer = torch.optim.SGD(wanted, lr or e.lr, momentum=e.momentum, weight_decay=e.weight_decay, fused=True)
-        device = data.labels.device
+        draws = Draws(len(data), self.generator, device, e.augment if augment is None else augment)
+        total = torch.zeros((), device=device)
         per_sample = 0
-        for _ in range(epochs or e.local_epochs):
-            total = torch.zeros((), device=device)
-            for index in torch.randperm(len(data), generator=self.generator).to(device).split(e.batch_size):
-                images, labels = data.inputs(index), data.labels[index]
-                if e.augment if augment is None else augment:
-                    images = flip_and_crop(images, self.generator)
-                if per_sample:
-                    loss = loss_of(images, labels)
-                else:  # every batch of a phase runs the same operations: the first one is counted
-                    with count_operations() as operations:
-                        loss = loss_of(images, labels)
-                    per_sample = operations.total // len(index)
-                optimizer.zero_grad()
-                loss.backward()
-                if e.clip_norm:
-                    nn.utils.clip_grad_norm_(wanted, e.clip_norm)
-                optimizer.step()
-                total += loss.detach() * len(index)
+
+        def step(index: Tensor) -> None:
+            nonlocal per_sample
+            inputs = draws.augmented(data.inputs(index), index)
+            with mixed_precision(e.precision, device), nullcontext() if per_sample else count_operations() as operations:
+                loss = loss_of(inputs, data.labels[index])
+            if operations is not None:  # every batch of a phase runs the same operations: the first one is counted
+                per_sample = operations.total // len(index)
+            optimizer.zero_grad()
+            loss.backward()
+            if e.clip_norm:
+                nn.utils.clip_grad_norm_(wanted, e.clip_norm)
+            optimizer.step()
+            total.add_(loss.detach(), alpha=len(index))
+
+        with own_stream(device):
+            steps = Steps(step, draws.order, e.batch_size)
+            for _ in range(epochs):
+                draws.redraw()
+                total.zero_()
+                steps.epoch()
         self.losses[phase] = float(total) / len(data)
-        self._spend(phase, per_sample * len(data) * (epochs or e.local_epochs))
+        self._spend(phase, per_sample * len(data) * epochs)
 
     def infer(self, phase: str, function: Callable[[Tensor], Tensor], data: Samples) -> Tensor:
         """`function` over all inputs in large batches, without gradients; its operations count towards `phase`."""
-        with count_operations() as operations:
+        with count_operations() as operations, mixed_precision(self.experiment.precision, data.labels.device):
             output = infer(function, data)
         self._spend(phase, operations.total)
         return output
@@ -108,8 +117,9 @@ class Visit:
 @torch.no_grad()
 def infer(function: Callable[[Tensor], Tensor], data: Samples) -> Tensor:
     """`function` over all inputs in large batches, without gradients."""
-    starts = range(0, len(data), EVALUATION_BATCH)
-    return torch.cat([function(data.inputs(slice(start, start + EVALUATION_BATCH))) for start in starts])
+    batch = EVALUATION_BATCH[data.labels.device.type]
+    starts = range(0, len(data), batch)
+    return torch.cat([function(data.inputs(slice(start, start + batch))).float() for start in starts])
 
 
 def count_correct(predict: Callable[[Tensor], Tensor], samples: Samples) -> int:
@@ -119,13 +129,41 @@ def count_correct(predict: Callable[[Tensor], Tensor], samples: Samples) -> int:
     return int((infer(predict, samples).argmax(1) == samples.labels).sum())
 
 
-def flip_and_crop(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Each image mirrored with probability ½, padded by 4 and cropped back to its size at a random place; [B, 3, H, W]."""
+def mixed_precision(precision: str, device: torch.device) -> AbstractContextManager[None]:
+    """bf16 products and activations with fp32 weights where `precision` is bf16, nothing otherwise."""
+    return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
+
+
+class Draws:
+    """The random draws of an epoch over n samples, from a CPU generator: their order, and each one's mirroring and place.
+
+    The tensors stay where they are when they are redrawn, so a captured step may read them.
+    """
+
+    def __init__(self, n: int, generator: torch.Generator, device: torch.device, augment: bool) -> None:
+        self._generator = generator
+        self._augment = augment
+        self.order = torch.empty(n, dtype=torch.int64, device=device)  # [n]
+        self.flip = torch.empty(n, dtype=torch.bool, device=device)  # [n], mirrored or not
+        self.place = torch.empty(2, n, dtype=torch.int64, device=device)  # rows and columns cut off, 0 to 8
+
+    def redraw(self) -> None:
+        """A new epoch."""
+        self.order.copy_(torch.randperm(len(self.order), generator=self._generator))
+        if self._augment:
+            self.flip.copy_(torch.rand(self.flip.shape, generator=self._generator) < 0.5)
+            self.place.copy_(torch.randint(0, 2 * PADDING + 1, self.place.shape, generator=self._generator))
+
+    def augmented(self, images: Tensor, index: Tensor) -> Tensor:
+        """The images of the samples `index`, [B, 3, H, W], flipped and cropped as drawn; untouched without `augment`."""
+        return flip_and_crop(images, self.flip[index], self.place[:, index]) if self._augment else images
+
+
+def flip_and_crop(images: Tensor, flip: Tensor, place: Tensor) -> Tensor:
+    """Images [B, 3, H, W], mirrored where `flip` [B], padded by 4 and cut back to their size at `place` [2, B] (row, column)."""
     b, _, h, w = images.shape
-    flip = torch.rand(b, generator=generator).to(images.device) < 0.5
-    top, left = torch.randint(0, 9, (2, b), generator=generator).to(images.device)
-    padded = nn.functional.pad(torch.where(flip[:, None, None, None], images.flip(3), images), (4, 4, 4, 4))
-    rows = (top[:, None] + torch.arange(h, device=images.device))[:, :, None]  # [B, H, 1]
-    columns = (left[:, None] + torch.arange(w, device=images.device))[:, None, :]  # [B, 1, W]
+    padded = nn.functional.pad(torch.where(flip[:, None, None, None], images.flip(3), images), (PADDING,) * 4)
+    rows = (place[0, :, None] + torch.arange(h, device=images.device))[:, :, None]  # [B, H, 1]
+    columns = (place[1, :, None] + torch.arange(w, device=images.device))[:, None, :]  # [B, 1, W]
     cropped = padded.permute(0, 2, 3, 1)[torch.arange(b, device=images.device)[:, None, None], rows, columns]  # [B, H, W, 3]
     return cropped.permute(0, 3, 1, 2)  # channels_last in memory

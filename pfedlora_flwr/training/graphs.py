@@ -1,0 +1,89 @@
+"""SGD steps as a CUDA graph: captured once, then replayed without Python in between. A step of these models is bound by its launches.
+
+Not every loss can be captured (one that waits for the GPU cannot); then the steps run eagerly, which is the reference anyway.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+logger = logging.getLogger(__name__)
+WARM_UP = 3
+"""Real steps that run eagerly before the capture: they make the optimiser's buffers and the libraries' workspaces."""
+
+
+@contextmanager
+def own_stream(device: torch.device) -> Iterator[None]:
+    """A stream of its own for what is captured; the device's other work waits for it, and it for the others'."""
+    if device.type != "cuda":
+        yield
+        return
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        yield
+    torch.cuda.current_stream(device).wait_stream(stream)
+
+
+class StepGraph:
+    """One step on `batch` consecutive entries of `order` (int64 [n], on the GPU), at a place that moves on with every replay.
+
+    step: trains on the samples that an index [batch] names; it reads and writes tensors that stay where they are.
+    Raises RuntimeError when the step cannot be captured.
+    """
+
+    def __init__(self, step: Callable[[Tensor], None], order: Tensor, batch: int) -> None:
+        self._at = torch.zeros((), dtype=torch.int64, device=order.device)
+        self._batch = batch
+        self._graph = torch.cuda.CUDAGraph()
+        lanes = torch.arange(batch, device=order.device)
+        with torch.cuda.graph(self._graph, stream=torch.cuda.current_stream(order.device)):
+            step(order.index_select(0, self._at + lanes))
+            self._at += batch
+
+    def run(self, start: int, steps: int) -> None:
+        """`steps` steps from the entry `start` on."""
+        self._at.fill_(start)
+        for _ in range(steps):
+            self._graph.replay()
+
+
+def capture(step: Callable[[Tensor], None], order: Tensor, batch: int) -> StepGraph | None:
+    """The step as a graph, or None, with a warning, where it cannot be captured."""
+    try:
+        return StepGraph(step, order, batch)
+    except RuntimeError as error:
+        logger.warning("the step cannot be captured as a CUDA graph and runs eagerly: %s", str(error).splitlines()[0])
+        return None
+
+
+class Steps:
+    """An epoch's steps over the batches of `order`: eagerly, or, on a GPU, captured after the first few and replayed."""
+
+    def __init__(self, step: Callable[[Tensor], None], order: Tensor, batch: int) -> None:
+        self._step, self._order, self._batch = step, order, batch
+        self._whole = len(order) // batch  # a last smaller batch is never captured
+        self._capturable = order.device.type == "cuda"
+        self._done = 0
+        self._graph: StepGraph | None = None
+
+    def epoch(self) -> None:
+        """One step for each batch, in order."""
+        batches = self._order.split(self._batch)
+        at = 0
+        while at < len(batches):
+            if self._capturable and self._graph is None and self._done >= WARM_UP and at < self._whole:
+                self._graph = capture(self._step, self._order, self._batch)
+                self._capturable = self._graph is not None
+            if self._graph is not None and at < self._whole:
+                self._graph.run(at * self._batch, self._whole - at)
+                at = self._whole
+            else:
+                self._step(batches[at])
+                self._done += 1
+                at += 1
