@@ -52,11 +52,56 @@ def run(
 
 
 @cli.command()
+def compare(
+    conf: Annotated[Path, typer.Argument(metavar="CONF.yaml", help="base, methods, seeds and axes: see conf/quick and conf/paper.")],
+    methods: Annotated[str, typer.Option(metavar="A,B", help="Only these methods.")] = "",
+    seeds: Annotated[str, typer.Option(metavar="0,1", help="Only these seeds.")] = "",
+    only: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE[,VALUE]", help="Only these values of an axis's key.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run, with time and disk, and change nothing.")] = False,
+    option: Options = None,
+    output: Annotated[Path | None, typer.Option(metavar="DIR", help="The comparison's directory; otherwise runs/CONF.")] = None,
+) -> None:
+    """Run what is missing of a comparison (methods × scenarios × seeds), resume what is unfinished, then report."""
+    from pfedlora_flwr import compare as comparing
+    from pfedlora_flwr.comparison import Comparison
+
+    whole = Comparison.load(conf, option or [])
+    part = whole.select(_words(methods), _integers(seeds), only or [])
+    raise typer.Exit(comparing.compare(part, whole, output or Path("runs") / conf.stem, out, err, dry_run=dry_run))
+
+
+@cli.command()
+def report(
+    paths: Annotated[list[Path], typer.Argument(metavar="RUN_OR_DIR…", help="Comparisons, runs, or folders of runs.")],
+    output: Annotated[Path | None, typer.Option(metavar="DIR", help="Otherwise `report` in the only path given.")] = None,
+) -> None:
+    """Tables (Markdown, CSV), figures (PNG, SVG) and one page (report.html) of runs."""
+    from pfedlora_flwr.report.write import write_report
+
+    if output is None and len(paths) > 1:
+        raise UserError("several paths are given: say with --output where their report shall go")
+    written = write_report(paths, output or paths[0] / "report", out)
+    out.print((written / "report.md").read_text(encoding="utf-8").partition("## Figures")[0], markup=False, highlight=False, soft_wrap=True)
+    out.print(f"the report is in {written}", highlight=False, soft_wrap=True)
+
+
+@cli.command()
 def doctor() -> None:
     """Check this machine: versions, cores, GPU, dataset caches, disk, ports; says what to fix."""
     from pfedlora_flwr.doctor import report
 
     raise typer.Exit(report(out))
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _integers(text: str) -> list[int]:
+    try:
+        return [int(word) for word in _words(text)]
+    except ValueError:
+        raise UserError(f"--seeds is {text!r}; allowed: integers separated by commas") from None
 
 
 def main() -> None:

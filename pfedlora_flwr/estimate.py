@@ -1,0 +1,86 @@
+"""What a run will take, from its Experiment alone: operations, seconds, disk. Rough: for plans, never for results."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+from functools import lru_cache
+
+import torch
+
+from pfedlora_flwr.config import Experiment
+from pfedlora_flwr.data import datasets
+from pfedlora_flwr.methods import registry as methods
+from pfedlora_flwr.models import registry as models
+from pfedlora_flwr.training.flops import count_operations
+
+START = 12.0
+"""Seconds until a run's first round: a SuperLink, Ray, and an actor's imports."""
+GUESS = 20e9
+"""Operations a second of one actor before any run has been timed."""
+_IMAGES = {"digits": 1797, "cifar10": 60_000, "cifar100": 60_000}
+_KEPT_WHILE_RUNNING = 3
+
+
+@lru_cache(maxsize=256)
+def forward_flops(model: str, classes: int, cut: str) -> int:
+    """2·MAC of one image through the client model `model`."""
+    module = models.build(model, classes, cut).eval()
+    with torch.no_grad(), count_operations() as operations:
+        module(torch.zeros(1, *models.IMAGE))
+    return operations.forward
+
+
+def sample_flops(e: Experiment) -> float:
+    """2·MAC of one image through a client's model, the mean over the clients."""
+    classes = datasets.count_classes(e.dataset, e.data_path)
+    names = e.model_names
+    return statistics.fmean(forward_flops(names[k % len(names)], classes, e.cut) for k in range(e.clients))
+
+
+def work(e: Experiment) -> float:
+    """The operations of a run of plain local training: every method's are of this size."""
+    kind, _, rest = e.dataset.partition(":")
+    images = int(rest) if kind == "synthetic" else _IMAGES.get(kind) or len(datasets.load(e.dataset, e.data_path).labels)
+    return e.rounds * e.sampled * 0.8 * images / e.clients * e.local_epochs * 3 * sample_flops(e)
+
+
+class Speed:
+    """Operations a second, from finished runs: the same method's where there are any."""
+
+    def __init__(self, actors: int) -> None:
+        self._actors = actors
+        self._seen: dict[str, list[tuple[float, float]]] = {}
+
+    def learn(self, e: Experiment, seconds: float) -> None:
+        """A run of `e` took `seconds` in its rounds."""
+        self._seen.setdefault(e.method, []).append((work(e), seconds))
+
+    @property
+    def guessed(self) -> bool:
+        """Whether no run has been timed yet."""
+        return not self._seen
+
+    def seconds(self, e: Experiment) -> float:
+        """What a run of `e` will take, its start included."""
+        seen = self._seen.get(e.method) or [pair for pairs in self._seen.values() for pair in pairs]
+        total = [sum(parts) for parts in zip(*seen, strict=True)]
+        speed = total[0] / max(total[1], 1e-9) if seen else GUESS * self._actors
+        return START + work(e) / speed
+
+
+@lru_cache(maxsize=256)
+def model_bytes(e: Experiment) -> int:
+    """Disk for one version of all clients' models."""
+    method = methods.find(e.method)(e, datasets.count_classes(e.dataset, e.data_path))
+    sizes = []
+    for k in range(len(e.model_names)):
+        kept = method.private_init(k, 0).state_dict().values()
+        sizes.append(sum(t.numel() * t.element_size() for t in kept))
+    return sum(sizes[k % len(sizes)] for k in range(e.clients))
+
+
+def disk(runs: Iterable[Experiment]) -> int:
+    """Disk for the runs: each keeps one version of its models when it is done, and up to three while it runs."""
+    sizes = [model_bytes(e) for e in runs]
+    return sum(sizes) + (_KEPT_WHILE_RUNNING - 1) * max(sizes, default=0)

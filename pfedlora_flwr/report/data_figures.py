@@ -1,0 +1,93 @@
+"""The figures that need a run's data and models: who owns which classes, and what the clients' encoders make of their images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from pfedlora_flwr.comparison import slug
+from pfedlora_flwr.data.local import shared_partition
+from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.report import words
+from pfedlora_flwr.report.figures import Picture
+from pfedlora_flwr.report.load import Keys, Run, Study
+from pfedlora_flwr.report.style import MARKERS, OKABE_ITO, drawing, save
+from pfedlora_flwr.trained import load_trained
+
+_POINTS = 800
+_MOST_CLASSES = 20
+
+
+def histogram(study: Study, scenario: Keys, folder: Path) -> Picture:
+    """Samples of each class on each client, of the first seed. Raises UserError where the data cannot be read."""
+    run = _first(study, scenario)
+    dataset, partition = shared_partition(run.experiment)
+    labels = np.asarray(dataset.labels)
+    owned = [np.concatenate([split.train, split.validation, split.test]) for split in partition.clients]
+    counts = np.stack([np.bincount(labels[own], minlength=dataset.classes) for own in owned], axis=1)  # [classes, clients]
+    with drawing(1, 1, (4.6, 2.8)) as (figure, axes):
+        axis = axes[0][0]
+        axis.grid(visible=False)
+        image = axis.imshow(np.where(counts > 0, counts, np.nan), aspect="auto", cmap="viridis_r", interpolation="nearest")
+        figure.colorbar(image, label="samples")
+        axis.set_xlabel("client")
+        axis.set_ylabel("class")
+        axis.set_xticks(np.unique(np.linspace(0, counts.shape[1] - 1, min(10, counts.shape[1]), dtype=int)))
+        if dataset.classes <= _MOST_CLASSES:
+            axis.set_yticks(range(dataset.classes), dataset.class_names)
+        axis.set_title(f"{words.keys(scenario)}, seed {run.experiment.seed}")
+        path = save(figure, folder / f"partition_{slug(scenario) or 'all'}")
+    return Picture(path, f"Samples of each class on each client, {words.keys(scenario)}, seed {run.experiment.seed}; blank: none.")
+
+
+def representations(study: Study, scenario: Keys, folder: Path) -> Picture:
+    """t-SNE of the last layer's inputs for the clients' test images, each through its own client's model; a panel a method.
+
+    Raises UserError where the data or the models cannot be read, or there are too many classes to tell apart.
+    """
+    outcomes = [o for name in words.ordered(study.methods) if (o := study.at(scenario, name)) and o.runs]
+    first = next(iter(outcomes[0].runs.values()))
+    dataset, partition = shared_partition(first.experiment)
+    if dataset.classes > _MOST_CLASSES:
+        raise UserError(f"{dataset.classes} classes are too many to tell apart")
+    share = max(1, _POINTS // len(partition.clients))
+    chosen = [split.test[np.linspace(0, len(split.test) - 1, min(share, len(split.test)), dtype=int)] for split in partition.clients]
+    labels = np.asarray(dataset.labels)[np.concatenate(chosen)]
+    columns = min(3, len(outcomes))
+    rows = -(-len(outcomes) // columns)
+    with drawing(rows, columns, (2.3 * columns + 0.9, 2.3 * rows + 0.2)) as (figure, axes):
+        for axis in axes.flat[len(outcomes) :]:
+            axis.axis("off")
+        for axis, outcome in zip(axes.flat, outcomes, strict=False):
+            run = outcome.runs[first.experiment.seed] if first.experiment.seed in outcome.runs else next(iter(outcome.runs.values()))
+            places = _embed(run, [np.asarray(dataset.images[indices]) for indices in chosen])
+            for c, name in enumerate(dataset.class_names):
+                colour, marker = OKABE_ITO[c % len(OKABE_ITO)], MARKERS[c // len(OKABE_ITO)]
+                at = places[labels == c]
+                axis.scatter(at[:, 0], at[:, 1], s=7, color=colour, marker=marker, label=name, linewidth=0, alpha=0.8)
+            axis.set_title(words.method(outcome.method))
+            axis.set_xticks([])
+            axis.set_yticks([])
+        handles, names = axes.flat[0].get_legend_handles_labels()
+        figure.legend(handles, names, loc="outside right upper", frameon=False, title="class", markerscale=1.8)
+        figure.suptitle(words.keys(scenario), fontsize=8)
+        path = save(figure, folder / f"t_sne_{slug(scenario) or 'all'}")
+    width = "the input of the last layer"
+    caption = f"t-SNE of {width} for test images, each through its own client's final model, {words.keys(scenario)}, seed"
+    return Picture(path, f"{caption} {first.experiment.seed}.")
+
+
+def _embed(run: Run, images: list[npt.NDArray[np.uint8]]) -> npt.NDArray[np.float32]:
+    """[n, 2]: one embedding for all clients' images, in client order."""
+    from sklearn.manifold import TSNE
+
+    models = [load_trained(run.path, client) for client in range(len(images))]
+    found = np.concatenate([model.representations(own).numpy() for model, own in zip(models, images, strict=True)])
+    perplexity = min(30.0, (len(found) - 1) / 3)
+    return TSNE(2, perplexity=perplexity, init="pca", random_state=0).fit_transform(found)
+
+
+def _first(study: Study, scenario: Keys) -> Run:
+    return next(iter(study.in_scenario(scenario)[0].runs.values()))

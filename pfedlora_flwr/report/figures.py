@@ -1,0 +1,175 @@
+"""The figures of a report. Each function draws one, into PNG and SVG, and returns it with its caption."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from pfedlora_flwr.comparison import slug
+from pfedlora_flwr.federation.records import Row
+from pfedlora_flwr.report import measures, words
+from pfedlora_flwr.report.load import Keys, Outcome, Run, Study
+from pfedlora_flwr.report.style import drawing, legend, of_method, save
+
+_SMALLEST_SWEEP = 3
+"""Points that make a curve."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure on disk (the PNG; the SVG lies beside it) and what it shows."""
+
+    path: Path
+    caption: str
+
+
+def curves(study: Study, scenario: Keys, folder: Path) -> Picture:
+    """Accuracy against rounds, bytes and operations: the mean over seeds, the band from the lowest to the highest seed."""
+    outcomes = _sorted(study, scenario)
+    panels: list[tuple[str, str, Callable[[Row], float]]] = [
+        ("round", "linear", lambda row: 0.0),
+        ("bytes sent, up and down", "log", lambda row: row["bytes_up"] + row["bytes_down"]),
+        ("operations in training (FLOP)", "linear", lambda row: row["flops"]),
+    ]
+    with drawing(1, 3, (7.0, 2.6), sharey=True) as (figure, axes):
+        for axis, (label, scale, measure) in zip(axes[0], panels, strict=True):
+            for outcome in outcomes:
+                _curve(axis, outcome, measure if label != "round" else None, scale)
+            axis.set_xlabel(label)
+            axis.set_xscale(scale)
+        axes[0][0].set_ylabel("mean test accuracy (%)")
+        figure.suptitle(words.keys(scenario), fontsize=8)
+        legend(figure, [o.method for o in outcomes])
+        path = save(figure, folder / f"curves_{slug(scenario) or 'all'}")
+    silent = "A method that sends nothing is a level line at its last accuracy in the second panel. "
+    caption = f"Accuracy against rounds, bytes and operations, {words.keys(scenario)}: the mean over seeds"
+    spread = "; the band reaches from the lowest to the highest seed. " if any(len(o.runs) > 1 for o in outcomes) else ". "
+    return Picture(path, caption + spread + (silent if any(_silent(o) for o in outcomes) else ""))
+
+
+def boxes(study: Study, scenario: Keys, folder: Path) -> Picture:
+    """The clients' accuracies at the end, all seeds together: a box a method, the mean as +."""
+    outcomes = _sorted(study, scenario)
+    with drawing(1, 1, (max(2.2, 0.72 * len(outcomes) + 0.8), 2.6)) as (figure, axes):
+        axis = axes[0][0]
+        values = [[100 * a for run in o.runs.values() for a in run.clients.values()] for o in outcomes]
+        look = {"showmeans": True, "patch_artist": True, "widths": 0.6, "flierprops": {"marker": ".", "markersize": 3}}
+        plus = {"marker": "+", "markeredgecolor": "black", "markersize": 8, "markeredgewidth": 1.4}
+        drawn = axis.boxplot(values, meanprops=plus, medianprops={"color": "black"}, **look)
+        for box, outcome in zip(drawn["boxes"], outcomes, strict=True):
+            box.set_facecolor(of_method(outcome.method)[0])
+            box.set_alpha(0.55)
+        axis.set_xticks(range(1, len(outcomes) + 1), [words.method(o.method) for o in outcomes], rotation=25, ha="right")
+        axis.set_ylabel("client's test accuracy (%)")
+        axis.set_title(words.keys(scenario))
+        path = save(figure, folder / f"clients_{slug(scenario) or 'all'}")
+    return Picture(path, f"Test accuracy of each client's final model, all seeds together, {words.keys(scenario)}; + marks the mean.")
+
+
+def trade_off(study: Study, scenario: Keys, folder: Path) -> Picture:
+    """Accuracy against operations, markers in the size of the parameters sent: to the target where all reach it, else of whole runs."""
+    outcomes = _sorted(study, scenario)
+    to_target = all(any(measures.cost(run) for run in o.runs.values()) for o in outcomes)
+    points = [(o, *_spent(o, to_target)) for o in outcomes]
+    most = max(parameters for _, _, parameters in points) or 1.0
+    with drawing(1, 1, (3.6, 3.0)) as (figure, axes):
+        axis = axes[0][0]
+        for outcome, flops, parameters in points:
+            y = 100 * statistics.fmean(run.accuracy for run in outcome.runs.values())
+            colour = of_method(outcome.method)[0]
+            size = 25 + 375 * parameters / most
+            label = f"{words.method(outcome.method)}: {words.count(parameters)}"
+            axis.scatter(flops, y, s=size, color=colour, alpha=0.6, edgecolor="black", linewidth=0.6, label=label)
+        axis.margins(0.18)
+        axis.set_xlabel("operations in training" + (" to the target accuracy" if to_target else "") + " (FLOP)")
+        axis.set_ylabel("test accuracy at best validation (%)")
+        axis.set_title(words.keys(scenario))
+        shown = figure.legend(loc="outside right upper", frameon=False, title="parameters sent")
+        handles: list[Any] = list(shown.legend_handles)
+        for handle in handles:
+            handle.set_sizes([30])
+        path = save(figure, folder / f"trade_off_{slug(scenario) or 'all'}")
+    span = "until the target accuracy is reached" if to_target else "in the whole run (not every method reaches the target accuracy)"
+    return Picture(path, f"Accuracy, operations and, as the marker's area, parameters sent both ways {span}, {words.keys(scenario)}.")
+
+
+def robustness(study: Study, folder: Path) -> list[Picture]:
+    """Accuracy against every numeric key that the scenarios vary alone, one panel for each setting of the others."""
+    names = dict.fromkeys(k for s in study.scenarios for k, v in s.items() if isinstance(v, int | float) and not isinstance(v, bool))
+    return [picture for name in names if (picture := _robustness(study, name, folder))]
+
+
+def _robustness(study: Study, name: str, folder: Path) -> Picture | None:
+    groups: dict[tuple[Any, ...], list[Keys]] = {}
+    for scenario in study.scenarios:
+        if name in scenario and study.in_scenario(scenario):
+            groups.setdefault(tuple((k, v) for k, v in scenario.items() if k != name), []).append(scenario)
+    groups = {rest: members for rest, members in groups.items() if len(members) >= _SMALLEST_SWEEP}
+    if not groups:
+        return None
+    methods = words.ordered({o.method for members in groups.values() for s in members for o in study.in_scenario(s)})
+    with drawing(1, len(groups), (max(2.6, 2.6 * len(groups)), 2.6)) as (figure, axes):
+        for axis, (rest, members) in zip(axes[0], groups.items(), strict=True):
+            members.sort(key=lambda s: float(s[name]))
+            for method in methods:
+                found = [(s[name], study.at(s, method)) for s in members]
+                points = [(x, e) for x, o in found if o and (e := measures.estimate([r.accuracy for r in o.runs.values()]))]
+                colour, marker, line = of_method(method)
+                ys, halves = [100 * e.mean for _, e in points], [100 * (e.half or 0.0) for _, e in points]
+                axis.errorbar([x for x, _ in points], ys, halves, color=colour, marker=marker, linestyle=line, capsize=2, elinewidth=0.8)
+            axis.set_xlabel(words.NAMES.get(name, name))
+            axis.set_title(words.keys(dict(rest)) if rest else "")
+            axis.set_xticks([float(s[name]) for s in members])
+        axes[0][0].set_ylabel("mean test accuracy (%)")
+        legend(figure, methods)
+        path = save(figure, folder / f"robustness_{name.rpartition('.')[2]}")
+    return Picture(path, f"Accuracy at best validation against {words.NAMES.get(name, name)}; bars: 95 % intervals over seeds.")
+
+
+def _sorted(study: Study, scenario: Keys) -> list[Outcome]:
+    rank = words.ordered(study.methods)
+    return sorted(study.in_scenario(scenario), key=lambda o: rank.index(o.method))
+
+
+def _silent(outcome: Outcome) -> bool:
+    return all(r.result["communication"]["bytes_up"] + r.result["communication"]["bytes_down"] == 0 for r in outcome.runs.values())
+
+
+def _curve(axis: Any, outcome: Outcome, measure: Callable[[Row], float] | None, scale: str) -> None:
+    """One method's line: the seeds share their rounds, and x is the seeds' mean of the measure summed up to the round."""
+    colour, marker, line = of_method(outcome.method)
+    runs = [run.rounds for run in outcome.runs.values()]
+    ys = [[100 * row["accuracy"] for row in rows] for rows in runs]
+    mean = [statistics.fmean(values) for values in zip(*ys, strict=True)]
+    if measure is None:
+        xs = [float(row["round"]) for row in runs[0]]
+    else:
+        xs = [statistics.fmean(sums) for sums in zip(*(accumulate(map(measure, rows)) for rows in runs), strict=True)]
+    if measure is not None and xs[-1] == 0:
+        axis.axhline(mean[-1], color=colour, linestyle=line, linewidth=1.0)
+        return
+    first = next(i for i, x in enumerate(xs) if x > 0) if scale == "log" else 0
+    axis.plot(xs[first:], mean[first:], color=colour, linestyle=line, marker=marker, markevery=_spaced(len(xs) - first))
+    if len(runs) > 1:
+        low, high = ([pick(values) for values in zip(*ys, strict=True)] for pick in (min, max))
+        axis.fill_between(xs[first:], low[first:], high[first:], color=colour, alpha=0.15, linewidth=0)
+
+
+def _spaced(points: int) -> int:
+    """Every how many points a marker is drawn: about six on a line."""
+    return max(1, points // 6)
+
+
+def _spent(outcome: Outcome, to_target: bool) -> tuple[float, float]:
+    """Operations and parameters of a method, the mean over seeds."""
+    runs: Sequence[Run] = list(outcome.runs.values())
+    if to_target:
+        found = [c for run in runs if (c := measures.cost(run))]
+        return statistics.fmean(c.flops for c in found), statistics.fmean(c.parameters for c in found)
+    sent = [run.result["communication"] for run in runs]
+    flops = statistics.fmean(run.result["flops"] for run in runs)
+    return flops, statistics.fmean(c["parameters_up"] + c["parameters_down"] for c in sent)

@@ -1,0 +1,174 @@
+"""What a report is made of: runs read from disk, arranged in cells (a method in a scenario)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from pfedlora_flwr.comparison import PLAN, Keys
+from pfedlora_flwr.config import Experiment
+from pfedlora_flwr.federation.records import Row, read_rows, saved_keys
+from pfedlora_flwr.keys import Scalar, UserError
+
+
+@dataclass(frozen=True)
+class Run:
+    """A completed run."""
+
+    path: Path
+    result: Row
+
+    @cached_property
+    def experiment(self) -> Experiment:
+        return Experiment.from_flat(saved_keys(self.path / "config.yaml"))
+
+    @cached_property
+    def rounds(self) -> list[Row]:
+        return read_rows(self.path / "rounds.jsonl")
+
+    @property
+    def accuracy(self) -> float:
+        """Mean test accuracy at best validation, in [0, 1]: the headline figure."""
+        return self.result["accuracy"]["at_best_validation"]
+
+    @property
+    def validation(self) -> float:
+        """The highest mean validation accuracy: that of the round which `accuracy` is taken at."""
+        best = self.result["accuracy"]["best_validation_round"]
+        return next(row["validation_accuracy"] for row in self.rounds if row["round"] == best)
+
+    @property
+    def clients(self) -> dict[int, float]:
+        """Test accuracy at the end, by client."""
+        return {int(k): row["accuracy"] for k, row in self.result["per_client"].items()}
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One candidate of a tuned cell: what it set, and its validation accuracy or why there is none."""
+
+    tuned: Keys
+    validation: float | None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One method in one scenario: its completed runs by seed, and for each missing seed the reason.
+
+    tried: where keys were tuned, all candidates. tuned: the choice; None before it is made.
+    """
+
+    scenario: Keys
+    method: str
+    runs: dict[int, Run]
+    missing: dict[int, str]
+    tuned: Keys | None
+    tried: tuple[Tried, ...] = ()
+
+
+@dataclass(frozen=True)
+class Study:
+    """Everything a report shows. Scenarios and methods are in the order of their first outcome."""
+
+    name: str
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def scenarios(self) -> list[Keys]:
+        return [dict(items) for items in dict.fromkeys(tuple(o.scenario.items()) for o in self.outcomes)]
+
+    @property
+    def methods(self) -> list[str]:
+        return list(dict.fromkeys(o.method for o in self.outcomes))
+
+    def at(self, scenario: Keys, method: str) -> Outcome | None:
+        """The outcome of `method` in `scenario`, if it is part of the study."""
+        return next((o for o in self.outcomes if o.method == method and o.scenario == scenario), None)
+
+    def in_scenario(self, scenario: Keys) -> list[Outcome]:
+        """The outcomes of a scenario that have a completed run."""
+        return [o for o in self.outcomes if o.scenario == scenario and o.runs]
+
+
+def read_run(path: Path) -> Run | str:
+    """The completed run in a directory, or the reason why there is none."""
+    try:
+        result = json.loads((path / "result.json").read_text())
+    except (OSError, ValueError):
+        rounds = read_rows(path / "rounds.jsonl")
+        return f"unfinished after round {rounds[-1]['round']}" if rounds else "not run"
+    if result["status"] != "completed":
+        return f"{result['status']}: {result['error']}"
+    return Run(path, result)
+
+
+def choose(tried: Sequence[Tried]) -> int | None:
+    """The candidate with the highest validation accuracy, the first of ties; None where none has one."""
+    having = [i for i, t in enumerate(tried) if t.validation is not None]
+    return max(having, key=lambda i: (tried[i].validation, -i), default=None)
+
+
+def load(paths: Iterable[Path]) -> Study:
+    """The study in the given directories: comparisons, runs, or folders of runs. Raises UserError where there is nothing to report."""
+    paths = list(paths)
+    for path in paths:
+        if not path.is_dir():
+            raise UserError(f"{path} is no directory")
+    outcomes: list[Outcome] = []
+    bare: list[Run] = []
+    for path in paths:
+        if (path / PLAN).exists():
+            outcomes += _planned(path)
+            continue
+        found = [read_run(config.parent) for config in sorted(path.rglob("config.yaml"))]
+        bare += [run for run in found if isinstance(run, Run)]
+        if not any(isinstance(run, Run) for run in found):
+            raise UserError(f"{path} holds no completed run" + (f"; the first one there is {found[0]}" if found else ""))
+    return Study(paths[0].name, tuple(outcomes + _arranged(bare)))
+
+
+def _planned(directory: Path) -> list[Outcome]:
+    """The outcomes of a comparison, from the plan beside its runs."""
+    plan = json.loads((directory / PLAN).read_text())
+    return [_outcome(directory, cell, plan["tuning_seed"], plan["seeds"]) for cell in plan["cells"]]
+
+
+def _outcome(directory: Path, cell: Row, tuning_seed: int, seeds: Sequence[int]) -> Outcome:
+    candidates = cell["candidates"]
+    tried: list[Tried] = []
+    chosen: int | None = 0
+    if len(candidates) > 1:
+        for candidate in candidates:
+            found = read_run(directory / candidate["runs"][str(tuning_seed)])
+            tried.append(Tried(candidate["tuned"], None, found) if isinstance(found, str) else Tried(candidate["tuned"], found.validation))
+        chosen = choose(tried)
+    if chosen is None:
+        reason = f"nothing to choose from: {tried[0].reason}"
+        return Outcome(cell["scenario"], cell["method"], {}, dict.fromkeys(seeds, reason), None, tuple(tried))
+    all_runs = {seed: read_run(directory / candidates[chosen]["runs"][str(seed)]) for seed in seeds}
+    return Outcome(
+        cell["scenario"],
+        cell["method"],
+        {seed: run for seed, run in all_runs.items() if isinstance(run, Run)},
+        {seed: reason for seed, reason in all_runs.items() if isinstance(reason, str)},
+        candidates[chosen]["tuned"],
+        tuple(tried),
+    )
+
+
+def _arranged(runs: Sequence[Run]) -> list[Outcome]:
+    """Runs without a plan: the keys that differ among them, method and seed left out, make the scenarios."""
+    flats = [{k: v for k, v in run.experiment.flat().items() if k not in Experiment.free_keys()} for run in runs]
+    differing = [k for k in flats[0] if len({str(f.get(k)) for f in flats}) > 1] if flats else []
+    cells: dict[tuple[str, tuple[tuple[str, Scalar], ...]], dict[int, Run]] = {}
+    for run, flat in zip(runs, flats, strict=True):
+        scenario = tuple((k, flat[k]) for k in differing if k in flat and k not in ("method", "seed"))
+        seeds = cells.setdefault((run.experiment.method, scenario), {})
+        if run.experiment.seed in seeds:
+            raise UserError(f"{run.path} and {seeds[run.experiment.seed].path} hold the same Experiment; give one of them")
+        seeds[run.experiment.seed] = run
+    return [Outcome(dict(scenario), method, seeds, {}, {}) for (method, scenario), seeds in cells.items()]

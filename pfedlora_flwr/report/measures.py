@@ -1,0 +1,116 @@
+"""The measures of a report, from completed runs.
+
+Intervals are 95 % t-intervals over seeds. Differences are paired: the same seed means the same partition and the same sampled clients.
+
+Communication and computation are counted until the first round whose mean test accuracy reaches the target (90 %; 50 % on
+CIFAR-100; or the key `target-accuracy`), in two conventions:
+
+- `full`: parameters up and down of all sampled clients, and the operations that all of them executed in training;
+- `paper`: the rounds to the target × what one client uploads in a visit (the mean over visits), and
+  the rounds to the target × 2·MAC of one image through one client's model (the mean over clients).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from scipy.stats import t as student
+
+from pfedlora_flwr.estimate import sample_flops
+from pfedlora_flwr.federation.result import to_target
+from pfedlora_flwr.report.load import Outcome, Run
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over seeds and the half-width of its 95 % interval (None for a single seed)."""
+
+    mean: float
+    half: float | None
+    count: int
+
+
+def estimate(values: Sequence[float]) -> Estimate | None:
+    """The mean with its t-interval; None for no values."""
+    if not values:
+        return None
+    n, half = len(values), None
+    if n > 1:
+        half = float(student.ppf(0.975, n - 1)) * statistics.stdev(values) / math.sqrt(n)
+    return Estimate(statistics.fmean(values), half, n)
+
+
+def paired(ours: Mapping[int, Run], theirs: Mapping[int, Run]) -> Estimate | None:
+    """Our accuracy minus theirs, over the seeds that both have."""
+    return estimate([ours[seed].accuracy - theirs[seed].accuracy for seed in ours if seed in theirs])
+
+
+def win_rate(ours: Mapping[int, Run], theirs: Mapping[int, Run]) -> float | None:
+    """The share of clients, over the common seeds, whose model is better at the end than under the other method; a tie is half a win."""
+    wins = [
+        0.5 if accuracy == theirs[seed].clients[client] else float(accuracy > theirs[seed].clients[client])
+        for seed in ours
+        if seed in theirs
+        for client, accuracy in ours[seed].clients.items()
+    ]
+    return statistics.fmean(wins) if wins else None
+
+
+def same_data(outcomes: Sequence[Outcome]) -> bool:
+    """Whether, seed by seed, all methods of a scenario had the same partition."""
+    seen: dict[int, set[str]] = {}
+    for outcome in outcomes:
+        for seed, run in outcome.runs.items():
+            seen.setdefault(seed, set()).add(str(run.result["partition"]))
+    return all(len(fingerprints) == 1 for fingerprints in seen.values())
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one run took until the target accuracy, in both conventions. Operations are floating-point, 2 a multiply-add."""
+
+    rounds: int
+    parameters: int
+    bytes: int
+    flops: int
+    paper_parameters: float
+    paper_flops: float
+
+
+def cost(run: Run) -> Cost | None:
+    """The cost to the target; None where the run did not reach it."""
+    full = to_target(run.experiment, run.rounds)
+    if full["rounds"] is None:
+        return None
+    rows = [row for row in run.rounds if 0 < row["round"] <= full["rounds"]]
+    visits = sum(len(row["admitted"]) for row in rows)
+    upload = sum(row["parameters_up"] for row in rows) / visits if visits else 0.0
+    paper = full["rounds"] * upload, full["rounds"] * sample_flops(run.experiment)
+    return Cost(full["rounds"], full["parameters"], full["bytes"], full["flops"], *paper)
+
+
+@dataclass(frozen=True)
+class Ratios:
+    """How many times more one method took than another to the target, over the seeds in which both reached it."""
+
+    parameters: float
+    flops: float
+    paper_parameters: float
+    paper_flops: float
+    seeds: int
+
+
+def ratios(more: Mapping[int, Run], less: Mapping[int, Run]) -> Ratios | None:
+    """The ratios of the summed costs; None where no seed saw both at the target."""
+    pairs = [(a, b) for seed in less if seed in more and (a := cost(more[seed])) and (b := cost(less[seed]))]
+    if not pairs:
+        return None
+
+    def ratio(name: str) -> float:
+        below = sum(getattr(b, name) for _, b in pairs)
+        return sum(getattr(a, name) for a, _ in pairs) / below if below else math.inf
+
+    return Ratios(ratio("parameters"), ratio("flops"), ratio("paper_parameters"), ratio("paper_flops"), len(pairs))

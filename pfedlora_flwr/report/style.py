@@ -1,0 +1,83 @@
+"""How every figure looks: colours that a colour-blind reader can tell apart (Okabe and Ito), sizes that survive a small print."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pfedlora_flwr.report import words
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+OKABE_ITO = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000", "#999999")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+_METHODS = {
+    "pfedlora": ("#D55E00", "o", "-"),
+    "standalone": ("#000000", "s", "--"),
+    "fedproto": ("#0072B2", "^", "-"),
+    "lg_fedavg": ("#CC79A7", "D", "-."),
+    "fd": ("#56B4E9", "v", "-"),
+    "fml": ("#009E73", "P", ":"),
+    "fedkd": ("#E69F00", "X", "-."),
+    "fedavg": ("#999999", "*", "--"),
+}
+_SETTINGS: dict[Any, Any] = {
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.labelsize": 8,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "legend.fontsize": 7,
+    "axes.grid": True,
+    "grid.color": "#dddddd",
+    "grid.linewidth": 0.5,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "lines.linewidth": 1.4,
+    "lines.markersize": 4,
+    "svg.hashsalt": "pfedlora",
+    "savefig.dpi": 200,
+}
+
+
+def of_method(name: str) -> tuple[str, str, Any]:
+    """Colour, marker and line of a method; all users' own methods look alike."""
+    return _METHODS.get(name, ("#F0E442", "h", "-"))
+
+
+@contextmanager
+def drawing(rows: int, columns: int, size: tuple[float, float], **options: Any) -> Iterator[tuple[Figure, Any]]:
+    """A new figure of `size` inches and its axes, [rows, columns], under our settings; closed at the end."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    with plt.rc_context(_SETTINGS):
+        figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained", **options)
+        try:
+            yield figure, axes
+        finally:
+            plt.close(figure)
+
+
+def save(figure: Figure, path: Path) -> Path:
+    """Writes `path`.png and `path`.svg (without a date: the same data gives the same file); returns the first."""
+    figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
+    figure.savefig(path.with_suffix(".png"))
+    return path.with_suffix(".png")
+
+
+def legend(figure: Figure, methods: list[str], lines: bool = True) -> None:
+    """One legend for all panels, beneath them."""
+    from matplotlib.lines import Line2D
+
+    handles = []
+    for name in methods:
+        colour, marker, line = of_method(name)
+        handles.append(Line2D([], [], color=colour, marker=marker, linestyle=line if lines else "", label=words.method(name)))
+    figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(handles)), frameon=False)

@@ -1,0 +1,75 @@
+"""How a report names things."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from pfedlora_flwr.keys import Scalar
+from pfedlora_flwr.report.measures import Estimate
+
+METHODS = {
+    "standalone": "Standalone",
+    "fml": "FML",
+    "fedkd": "FedKD",
+    "lg_fedavg": "LG-FedAvg",
+    "fd": "FD",
+    "fedproto": "FedProto",
+    "fedavg": "FedAvg",
+    "pfedlora": "pFedLoRA",
+}
+"""Our methods, in the order of the paper's tables."""
+DATASETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
+_SYMBOLS = {"clients": "N", "mu": "μ", "adapter.hidden-dim": "h", "local-epochs": "E", "batch-size": "B", "rounds": "T"}
+NAMES = {
+    "clients": "clients, N",
+    "participation": "participation, C",
+    "mu": "weight of the own loss, μ",
+    "adapter.hidden-dim": "adapter's hidden width, h",
+    "partition.classes-per-client": "classes per client",
+}
+"""Keys as the label of a figure's axis."""
+
+
+def method(name: str) -> str:
+    """The method as the paper writes it; a user's own by its class."""
+    return METHODS.get(name, name.rpartition(":")[2])
+
+
+def ordered(names: Iterable[str]) -> list[str]:
+    """Methods in the paper's order, a user's own before pFedLoRA, which is last."""
+    known = list(METHODS)
+    return sorted(names, key=lambda n: known.index(n) if n in known else len(known) - 1.5)
+
+
+def keys(settings: Mapping[str, Scalar]) -> str:
+    """A scenario, or tuned keys, in short: `CIFAR-10, N=50, C=20 %`."""
+    return ", ".join(key(name, value) for name, value in settings.items()) or "all runs"
+
+
+def key(name: str, value: Scalar) -> str:
+    """One key and its value in short."""
+    if name == "participation":
+        return f"C={float(value) * 100:g} %"
+    if name == "dataset":
+        return DATASETS.get(str(value), str(value))
+    if name in ("setting", "method"):
+        return str(value)
+    if name == "partition.classes-per-client":
+        return f"{value} classes a client"
+    return f"{_SYMBOLS.get(name, name.rpartition('.')[2])}={value}"
+
+
+def percent(e: Estimate | None, *, sign: bool = False) -> str:
+    """`96.66 ± 0.31`, in percent (or points, with their sign); without an interval for a single seed."""
+    if e is None:
+        return "–"
+    text = f"{100 * e.mean:+.2f}" if sign else f"{100 * e.mean:.2f}"
+    return text + (f" ± {100 * e.half:.2f}" if e.half is not None else "")
+
+
+def count(value: float) -> str:
+    """A large number in short: `1.23 M`, `45.6 G`."""
+    for unit, size in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if abs(value) >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value:.3g}"

@@ -1,0 +1,91 @@
+"""`pfedlora report`: tables, figures and one page of all of it, from runs on disk."""
+
+from __future__ import annotations
+
+import base64
+import html
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from rich.console import Console
+
+from pfedlora_flwr.files import write_atomically
+from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.report import data_figures, figures, measures, tables, words
+from pfedlora_flwr.report.figures import Picture
+from pfedlora_flwr.report.load import Keys, Study, load
+
+_STYLE = """
+body{font:15px/1.5 system-ui,sans-serif;max-width:75rem;margin:2rem auto;padding:0 1rem;color:#222}
+table{border-collapse:collapse;font-size:13px;display:block;overflow-x:auto}
+th,td{border:1px solid #ccc;padding:.25rem .5rem;text-align:left}
+th{background:#f3f3f3}figure{margin:1.5rem 0}img{max-width:100%}figcaption,p{color:#444}
+"""
+
+
+def write_report(paths: Iterable[Path], output: Path, out: Console) -> Path:
+    """Writes report.md, report.html, a CSV a table, runs.csv and the figures into `output`; returns it. Raises UserError."""
+    study = load(paths)
+    output.mkdir(parents=True, exist_ok=True)
+    found = tables.all_tables(study)
+    for table in found:
+        write_atomically(output / f"{table.name}.csv", table.csv().encode())
+    write_atomically(output / "runs.csv", tables.runs_csv(study).encode())
+    with out.status("drawing figures"):
+        pictures, left_out = _draw(study, output)
+    notes = [*_notes(study), *left_out]
+    write_atomically(output / "report.md", _markdown(study, found, pictures, notes).encode())
+    write_atomically(output / "report.html", _page(study, found, pictures, notes).encode())
+    return output
+
+
+def _draw(study: Study, output: Path) -> tuple[list[Picture], list[str]]:
+    """Every figure, and a line for each that could not be drawn."""
+    pictures, left_out = figures.robustness(study, output), []
+    drawers: list[Callable[[Study, Keys, Path], Picture]] = [figures.curves, figures.boxes, figures.trade_off]
+    drawers += [data_figures.histogram, data_figures.representations]
+    for scenario in study.scenarios:
+        if not study.in_scenario(scenario):
+            continue
+        for draw in drawers:
+            try:
+                pictures.append(draw(study, scenario, output))
+            except UserError as error:
+                left_out.append(f"No figure of {draw.__name__} for {words.keys(scenario)}: {error}.")
+    return pictures, left_out
+
+
+def _notes(study: Study) -> list[str]:
+    """What the runs have in common, and whether they were paired."""
+    runs = [run for o in study.outcomes for run in o.runs.values()]
+    total = len(runs) + sum(len(o.missing) for o in study.outcomes)
+    common = tables.settings(study)
+    lines = [f"{len(runs)} of {total} runs are completed."]
+    if common:
+        lines.append("All runs: " + ", ".join(f"{name}={value}" for name, value in common.items()) + "; everything else at its default.")
+    paired = all(measures.same_data([o for o in study.outcomes if o.scenario == s]) for s in study.scenarios)
+    lines.append(
+        "Within a scenario and seed all methods had the same partition."
+        if paired
+        else "**The methods of a scenario did not all have the same partition: their differences are not paired.**"
+    )
+    return lines
+
+
+def _markdown(study: Study, found: list[tables.Table], pictures: list[Picture], notes: list[str]) -> str:
+    images = (f"![{p.caption}]({p.path.name})\n\n{p.caption}\n" for p in pictures)
+    return "\n".join([f"# {study.name}\n", *(f"{note}\n" for note in notes), *(t.markdown() for t in found), "## Figures\n", *images])
+
+
+def _page(study: Study, found: list[tables.Table], pictures: list[Picture], notes: list[str]) -> str:
+    """One file that needs nothing else: the images are inside."""
+
+    def image(picture: Picture) -> str:
+        data, caption = base64.b64encode(picture.path.read_bytes()).decode(), html.escape(picture.caption)
+        return f'<figure><img alt="{caption}" src="data:image/png;base64,{data}"><figcaption>{caption}</figcaption></figure>'
+
+    title = html.escape(study.name)
+    body = [f"<h1>{title}</h1>", *(f"<p>{html.escape(note.replace('**', ''))}</p>" for note in notes)]
+    body += [*(table.html() for table in found), "<h2>Figures</h2>", *map(image, pictures)]
+    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title><style>{_STYLE}</style>'
+    return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n' + "\n".join(body) + "\n</body></html>\n"

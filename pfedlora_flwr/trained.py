@@ -1,0 +1,113 @@
+"""A trained client's personalised model, taken from a run's directory or from the node where it lives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from pfedlora_flwr.config import Experiment
+from pfedlora_flwr.data import local
+from pfedlora_flwr.federation.checkpoint import Checkpoints
+from pfedlora_flwr.federation.records import saved_keys
+from pfedlora_flwr.files import tensors_sha256
+from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.methods import registry
+from pfedlora_flwr.methods.method import Method, tensors_of
+from pfedlora_flwr.store import ABOUT, ClientStore
+from pfedlora_flwr.training.loop import Samples, infer
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A client's model after its visit in round `version`, in evaluation mode on the CPU.
+
+    about: what the client left beside it: experiment, class_names, mean, std, versions. figures: what its evaluation counted
+    ("test", "test-correct", "validation", "validation-correct"); empty where this version was not evaluated.
+    """
+
+    client: int
+    version: int
+    sha256: str
+    experiment: Experiment
+    method: Method
+    module: nn.Module
+    about: Mapping[str, Any]
+    figures: Mapping[str, int]
+
+    @property
+    def class_names(self) -> list[str]:
+        return self.about["class_names"]
+
+    def samples(self, pixels: npt.NDArray[np.uint8]) -> Samples:
+        """uint8 [n, 32, 32, 3] as the model's inputs, scaled as in training (their labels are zeros)."""
+        labels = torch.zeros(len(pixels), dtype=torch.int64)
+        return local.samples(torch.from_numpy(pixels), labels, tuple(self.about["mean"]), tuple(self.about["std"]))
+
+    def logits(self, pixels: npt.NDArray[np.uint8]) -> Tensor:
+        """The model's output as the evaluation computes it: uint8 [n, 32, 32, 3] → [n, classes]."""
+        return infer(lambda batch: self.method.predict(self.module, batch), self.samples(pixels))
+
+    def representations(self, pixels: npt.NDArray[np.uint8]) -> Tensor:
+        """The input of the last layer: uint8 [n, 32, 32, 3] → [n, width]."""
+        return infer(self.method.predictor(self.module).penultimate, self.samples(pixels))
+
+
+def load_trained(place: Path, client: int) -> Trained:
+    """The model of `client` in a run's directory, or on its node: `place` is the state-path, or a run's folder in it.
+
+    Raises UserError when it is not there.
+    """
+    if not place.is_dir():
+        raise UserError(f"{place} is no directory")
+    if (place / "config.yaml").exists():
+        return _from_run(place, client)
+    stores = [ClientStore(about.parent) for about in sorted([*place.glob(f"{client}/{ABOUT}"), *place.glob(f"*/{client}/{ABOUT}")])]
+    if not stores:
+        raise UserError(f"{place} holds neither a run nor a model of client {client}")
+    if len(stores) > 1:
+        places = ", ".join(str(store.folder.parent) for store in stores)
+        raise UserError(f"{place} holds models of client {client} from several runs; give one of {places}")
+    for version in reversed(stores[0].versions()):  # the newest whole one: the server, which knows what it admitted, is elsewhere
+        tensors = stores[0].load(version)
+        if tensors is not None:
+            return _build(stores[0], client, version, tensors, stores[0].figures(version))
+    raise UserError(f"{stores[0].folder} holds no readable model")
+
+
+def _from_run(run: Path, client: int) -> Trained:
+    experiment = Experiment.from_flat(saved_keys(run / "config.yaml"))
+    if not 0 <= client < experiment.clients:
+        raise UserError(f"client is {client}; allowed: 0 to {experiment.clients - 1}")
+    state = Checkpoints(run / "server").load()
+    version = state.versions.get(client, 0) if state else 0
+    if state is None or version == 0:
+        raise UserError(f"client {client} of {run} has not been trained yet")
+    store = ClientStore(run / "clients" / str(client))
+    if not store.versions():
+        token = (run / "server" / "token").read_text().strip()
+        raise UserError(f"the model of client {client} is not in {run}; on a deployed node it is in <state-path>/{token}: run this there")
+    tensors = store.load(version)
+    if tensors is None:
+        raise UserError(f"{store.path(version)} is missing or damaged")
+    counted = state.figures.get(client) if client not in state.stale else None
+    figures = {"test": counted.test, "test-correct": counted.test_correct} if counted else {}
+    if counted:
+        figures |= {"validation": counted.validation, "validation-correct": counted.validation_correct}
+    return _build(store, client, version, tensors, figures)
+
+
+def _build(store: ClientStore, client: int, version: int, tensors: dict[str, Tensor], figures: Mapping[str, int]) -> Trained:
+    about = store.about()
+    experiment = Experiment.from_flat(about["experiment"])
+    method = registry.find(experiment.method)(experiment, len(about["class_names"]))
+    module = method.private_init(client, 0)
+    module.load_state_dict(tensors)
+    module = module.eval().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return Trained(client, version, tensors_sha256(tensors_of(module)), experiment, method, module, about, figures)
