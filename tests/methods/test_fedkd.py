@@ -110,11 +110,12 @@ def test_loss_is_adaptive_mutual_distillation() -> None:
 
 
 def test_targets_and_denominator_get_no_gradient() -> None:
-    """A step equals one on a loss whose targets and denominator were computed beforehand, as numbers."""
+    """A step from θ̂ equals one on a loss whose targets and denominator were computed beforehand, as numbers."""
     fedkd, data = method(**{"lr": 0.1, "fedkd.energy-start": 1.0}), samples(LABELS)
     model, twin, student = fedkd.private_init(0, 1), fedkd.private_init(0, 1), method().client_model(4)
-    student.load_state_dict(fedkd.initial)
-    upload = fedkd.local_update(model, fedkd.state_init(0), data, visit(fedkd.experiment))
+    moved = {name: 0.01 * torch.randn(t.shape, generator=torch.Generator().manual_seed(7)) for name, t in fedkd.initial.items()}
+    student.load_state_dict({name: t + moved[name] for name, t in fedkd.initial.items()})
+    upload = fedkd.local_update(model, compress(moved, 1.0), data, visit(fedkd.experiment))
     h_t, h_s = twin.local.penultimate(data.images), student.penultimate(data.images)
     y_t, y_s = twin.local.fc3(h_t), student.fc3(h_s)
     projected = h_s @ twin.projection.weight.T
@@ -164,22 +165,22 @@ def test_server_adds_the_mean_update_to_what_the_clients_started_from() -> None:
 
 
 def test_compression_is_what_the_clients_start_from() -> None:
-    """With loss: the next update is added to the compressed θ, not to the θ that was never sent."""
-    fedkd = method(**{"fedkd.energy-start": 0.5, "fedkd.energy-end": 0.5})
+    """With loss: the next update is added to the compressed θ, not to one that was never sent; each round has its energy."""
+    fedkd = method(**{"rounds": 5, "fedkd.energy-start": 0.2, "fedkd.energy-end": 1.0})
     updates = [{name: torch.randn_like(t) for name, t in fedkd.initial.items()} for _ in range(2)]
-    one = fedkd.aggregate({0: Upload(compress(updates[0], 0.5), 3)}, fedkd.state_init(0), 1)
-    two = fedkd.aggregate({1: Upload(compress(updates[1], 0.5), 3)}, one, 2)
+    one = fedkd.aggregate({0: Upload(compress(updates[0], 0.2), 3)}, fedkd.state_init(0), 1)
+    two = fedkd.aggregate({1: Upload(compress(updates[1], 0.4), 3)}, one, 2)
 
-    def cut(m: np.ndarray) -> np.ndarray:
-        """Half of the energy, by NumPy."""
+    def cut(m: obvious.Array, energy: float) -> obvious.Array:
+        """That share of the energy, by NumPy."""
         u, s, v = np.linalg.svd(m, full_matrices=False)
-        r = int(np.sum(np.cumsum(s**2) < 0.5 * np.sum(s**2))) + 1
+        r = int(np.sum(np.cumsum(s**2) < energy * np.sum(s**2))) + 1
         return u[:, :r] * s[:r] @ v[:r]
 
     name = "fc3.weight"
-    start = cut(cut(obvious.array(updates[0][name])))  # once by the client, once by the server
+    start = cut(cut(obvious.array(updates[0][name]), 0.2), 0.4)  # by the client in round 1, by the server for round 2
     np.testing.assert_allclose(obvious.array(decompress(one, fedkd.initial)[name]), start, atol=1e-4)
-    expected = cut(start + cut(obvious.array(updates[1][name])))
+    expected = cut(start + cut(obvious.array(updates[1][name]), 0.4), 0.6)
     np.testing.assert_allclose(obvious.array(decompress(two, fedkd.initial)[name]), expected, atol=1e-4)
 
 
