@@ -1,0 +1,104 @@
+"""Whole rounds inside `flwr run`, beside the yardsticks: a plain loop (reference_round.py) and the stock way (stock_flower.py).
+
+    python benchmarks/rounds.py DATA [--yardsticks ../shared/tools/benchmark] [--methods standalone,pfedlora,…] [--clients 10] [--sampled 10]
+                                [--rounds 6] [--repeats 3] [--epochs 1] [--precision fp32]
+
+CIFAR-10, heterogeneous, batch 64. The sides run alternately, `repeats` times each; a side's figure is the median of its runs' medians
+(seconds a round with evaluation, first round left out). Prints a table, where the actors' time went, and one JSON line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+
+def main() -> None:
+    cli = argparse.ArgumentParser()
+    cli.add_argument("data")
+    cli.add_argument("--yardsticks", default="../shared/tools/benchmark")
+    cli.add_argument("--methods", default="standalone,lg_fedavg,fd,pfedlora,fedproto,fml,fedkd")
+    cli.add_argument("--precision", default="fp32")
+    for name, default in (("clients", 10), ("sampled", 10), ("rounds", 6), ("repeats", 3), ("epochs", 1)):
+        cli.add_argument(f"--{name}", type=int, default=default)
+    a = cli.parse_args()
+    yardsticks = Path(a.yardsticks)
+    sides = [m for m in a.methods.split(",") if m]
+    if (yardsticks / "reference_round.py").exists():
+        sides = (["plain loop"] if a.clients == a.sampled == 10 else []) + ["stock flower", *sides]
+    else:
+        print(f"no yardsticks at {yardsticks}: ours only", file=sys.stderr)
+    found: dict[str, list[dict[str, Any]]] = {side: [] for side in sides}
+    for _ in range(a.repeats):
+        for side in sides:
+            found[side].append(measure(side, yardsticks, a))
+            print(f"{side}: {found[side][-1]['seconds']:.2f} s a round", file=sys.stderr)
+    medians = {side: statistics.median(f["seconds"] for f in runs) for side, runs in found.items()}
+    base = medians.get("plain loop", medians[sides[0]])
+    print(f"{'side':>14}  s a round  spread  relative  busy  where the actors' seconds went")
+    for side, runs in found.items():
+        spread = (max(f["seconds"] for f in runs) - min(f["seconds"] for f in runs)) / medians[side]
+        parts = runs[-1].get("parts", {})
+        where = "  ".join(f"{name} {share:.0%}" for name, share in parts.items())
+        busy = f"{parts['train'] + parts['evaluate']:.0%}" if parts else ""
+        print(f"{side:>14}  {medians[side]:9.2f}  {spread:6.0%}  {medians[side] / base:8.2f}  {busy:>4}  {where}")
+    print(json.dumps({"arguments": vars(a), "medians": medians, "runs": found}))
+
+
+def measure(side: str, yardsticks: Path, a: argparse.Namespace) -> dict[str, Any]:
+    """Seconds a round of one run of one side."""
+    if side == "plain loop":
+        return {"seconds": float(output([sys.executable, str(yardsticks / "reference_round.py"), a.data]))}
+    if side == "stock flower":
+        counts = ["--clients", str(a.clients), "--sampled", str(a.sampled), "--rounds", str(a.rounds)]
+        said = json.loads(output([sys.executable, str(yardsticks / "stock_flower.py"), a.data, *counts]).splitlines()[-1])
+        return {"seconds": said["median"], "samples": said["samples"]}
+    with tempfile.TemporaryDirectory() as folder:
+        keys = {"method": side, "dataset": "cifar10", "data-path": a.data, "clients": a.clients, "participation": a.sampled / a.clients}
+        keys |= {
+            "rounds": a.rounds,
+            "local-epochs": a.epochs,
+            "precision": a.precision,
+            "output": f"{folder}/run",
+            "evaluate-initial": "false",
+        }
+        options = [word for key, value in keys.items() for word in ("-o", f"{key}={value}")]
+        began = time.perf_counter()
+        output([str(Path(sys.executable).with_name("pfedlora")), "run", "--quiet", *options])
+        whole = time.perf_counter() - began
+        rounds, turns = (read(Path(folder) / "run" / f"{name}.jsonl") for name in ("rounds", "clients"))
+    rounds, turns = ([row for row in rows if row["round"] > 1] for rows in (rounds, turns))
+    wall, workers = sum(row["seconds"] for row in rounds), max(row["workers"] for row in rounds)
+    parts = {part: sum(row["seconds"][part] for row in turns) / (wall * workers) for part in ("load", "train", "evaluate", "save")}
+    parts["idle"] = 1 - sum(parts.values())
+    return {
+        "seconds": statistics.median(row["seconds"] for row in rounds),
+        "startup": whole - wall,
+        "workers": workers,
+        "parts": parts,
+        "accuracy": rounds[-1]["accuracy"],
+    }
+
+
+def output(command: list[str]) -> str:
+    """The command's standard output; a failure is shown whole."""
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)}\n{done.stdout}\n{done.stderr}")
+    return done.stdout
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""Training throughput of each method and CNN on one thread: samples a second, and executed operations as a share of the sgemm rate.
+
+    python benchmarks/training.py [--methods standalone,pfedlora] [--models cnn1,cnn5] [--precision fp32] [--samples 1920] [--epochs 1]
+
+The sides run alternately, five times each; medians, with the spread. The sgemm rate (PyTorch's own, one thread) is taken in between.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+
+import torch
+from machine import sgemm
+
+from pfedlora_flwr.config import Experiment
+from pfedlora_flwr.methods import registry
+from pfedlora_flwr.rng import torch_generator
+from pfedlora_flwr.training.loop import Samples, Visit
+
+
+def main() -> None:
+    cli = argparse.ArgumentParser()
+    for name, default in (("methods", "standalone,pfedlora,fd,fedproto,fml,fedkd,lg_fedavg"), ("models", "cnn1,cnn2,cnn3,cnn4,cnn5")):
+        cli.add_argument(f"--{name}", default=default)
+    cli.add_argument("--precision", default="fp32")
+    cli.add_argument("--repeats", type=int, default=5)
+    cli.add_argument("--samples", type=int, default=1920)
+    cli.add_argument("--epochs", type=int, default=1)
+    a = cli.parse_args()
+    torch.set_num_threads(1)
+    pixels = torch.randint(0, 256, (a.samples, 32, 32, 3), dtype=torch.uint8)
+    data = Samples(pixels, torch.randint(0, 2, (a.samples,)), torch.full((3,), 1 / 64), torch.full((3,), -2.0))
+    cells = [(m, c) for m in a.methods.split(",") for c in a.models.split(",")]
+    times: dict[tuple[str, str], list[float]] = {cell: [] for cell in cells}
+    flops: dict[tuple[str, str], int] = {}
+    rates = []
+    for _ in range(a.repeats):
+        rates.append(sgemm(1024))
+        for cell in cells:
+            seconds, flops[cell] = turn(*cell, data, a.precision, a.epochs)
+            times[cell].append(seconds)
+    rate = statistics.median(rates)
+    rows = []
+    for cell in cells:
+        median = statistics.median(times[cell])
+        spread = (max(times[cell]) - min(times[cell])) / median
+        share = flops[cell] / median / rate / 1e9
+        rows.append(
+            {
+                "method": cell[0],
+                "model": cell[1],
+                "samples_per_second": a.samples * a.epochs / median,
+                "sgemm_share": share,
+                "spread": spread,
+            }
+        )
+        print(f"{cell[0]:>10} {cell[1]}  {a.samples * a.epochs / median:8.0f} samples/s  {share:5.0%} of sgemm  ± {spread / 2:.0%}")
+    print(f"sgemm, one thread: {rate:.0f} GFLOP/s")
+    print(json.dumps({"sgemm_gflops": rate, "precision": a.precision, "rows": rows}))
+
+
+def turn(method_name: str, model_name: str, data: Samples, precision: str, epochs: int) -> tuple[float, int]:
+    """CPU seconds and operations of one client's turn. `models` names CNN-5 second: the mutual methods share it."""
+    keys = {"method": method_name, "models": f"{model_name},cnn5", "precision": precision, "local-epochs": epochs}
+    experiment = Experiment.from_flat(keys)
+    method = registry.find(method_name)(experiment, 10)
+    model = method.private_init(0, 1).to(memory_format=torch.channels_last)
+    received = method.download(method.state_init(1), 0, 1)
+    visit = Visit(experiment, 0, 1, torch_generator(0, "train"))
+    began = time.process_time()
+    method.local_update(model, received, data, visit)
+    return time.process_time() - began, sum(visit.flops.values())
+
+
+if __name__ == "__main__":
+    main()
