@@ -1,7 +1,8 @@
 """Whole rounds inside `flwr run`, beside the yardsticks: a plain loop (reference_round.py) and the stock way (stock_flower.py).
 
-    python benchmarks/rounds.py DATA [--yardsticks ../shared/tools/benchmark] [--methods standalone,pfedlora,…] [--clients 10] [--sampled 10]
-                                [--rounds 6] [--repeats 3] [--epochs 1] [--precision fp32]
+    python benchmarks/rounds.py DATA [--yardsticks ../shared/tools/benchmark] [--methods standalone,pfedlora,…]
+        [--clients 10] [--sampled 10]
+        [--rounds 6] [--repeats 3] [--epochs 1] [--precision fp32]
 
 CIFAR-10, heterogeneous, batch 64. The sides run alternately, `repeats` times each; a side's figure is the median of its runs' medians
 (seconds a round with evaluation, first round left out). Prints a table, where the actors' time went, and one JSON line.

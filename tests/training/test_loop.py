@@ -1,0 +1,158 @@
+"""The training loop against an obvious one, and the captured steps' bookkeeping as far as a CPU can show it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from pfedlora_flwr.config import Experiment
+from pfedlora_flwr.rng import torch_generator
+from pfedlora_flwr.training import graphs
+from pfedlora_flwr.training.graphs import Steps
+from pfedlora_flwr.training.loop import Draws, Samples, Visit, count_correct, flip_and_crop, infer
+
+
+def visit(**keys: object) -> Visit:
+    experiment = Experiment.from_flat({"batch-size": 8, **keys})
+    return Visit(experiment, 0, 1, torch_generator(3, "train"))
+
+
+def classifier() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(48, 10))
+
+
+def some(n: int = 30) -> Samples:
+    torch.manual_seed(1)
+    pixels = torch.randint(0, 256, (n, 4, 4, 3), dtype=torch.uint8)
+    return Samples(pixels, torch.arange(n) % 10, torch.tensor([0.01, 0.02, 0.03]), torch.tensor([-1.0, -2.0, -3.0]))
+
+
+def test_inputs_are_scaled_and_shifted_by_channel() -> None:
+    data = some()
+    by_hand = data.images[:5].numpy().astype("f8") * [0.01, 0.02, 0.03] + [-1.0, -2.0, -3.0]
+    assert np.allclose(data.inputs(slice(0, 5)).numpy(), by_hand.transpose(0, 3, 1, 2), atol=1e-5)
+    assert data.inputs(torch.tensor([3, 1])).is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("keys", [{}, {"weight-decay": 0.1, "clip-norm": 0.5, "momentum": 0.5, "local-epochs": 3}])
+def test_sgd_is_an_obvious_loop(keys: dict[str, object]) -> None:
+    """By hand: v ← m v + (g + λ w), w ← w − η v, over batches of a seeded permutation; the last, smaller batch counts too."""
+    data, model, turn = some(), classifier(), visit(lr=0.1, **keys)
+    turn.sgd("model", model.parameters(), lambda x, y: cross_entropy(model(x), y), data)
+    e, twin, generator = turn.experiment, classifier(), torch_generator(3, "train")
+    velocity = [torch.zeros_like(p) for p in twin.parameters()]
+    for _ in range(e.local_epochs):
+        losses = []
+        for index in torch.randperm(30, generator=generator).split(8):
+            loss = cross_entropy(twin(data.inputs(index)), data.labels[index])
+            gradients = torch.autograd.grad(loss, list(twin.parameters()))
+            norm = torch.sqrt(sum((g**2).sum() for g in gradients))
+            factor = min(1.0, e.clip_norm / float(norm)) if e.clip_norm else 1.0
+            with torch.no_grad():
+                for p, v, g in zip(twin.parameters(), velocity, gradients, strict=True):
+                    v.mul_(e.momentum).add_(factor * g + e.weight_decay * p)
+                    p.sub_(0.1 * v)
+            losses.append(loss.item() * len(index))
+    for ours, theirs in zip(model.parameters(), twin.parameters(), strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-6)
+    assert turn.losses["model"] == pytest.approx(sum(losses) / 30, rel=1e-5)
+
+
+def test_frozen_parameters_stay() -> None:
+    data, model, turn = some(), classifier(), visit()
+    model[1].bias.requires_grad_(False)
+    before = model[1].bias.clone()
+    turn.sgd("model", model.parameters(), lambda x, y: cross_entropy(model(x), y), data)
+    assert torch.equal(model[1].bias, before)
+
+
+def test_bf16_follows_fp32_from_afar() -> None:
+    data = some()
+    trained = {}
+    for precision in ("fp32", "bf16"):
+        model = trained[precision] = classifier()
+        visit(precision=precision).sgd("model", model.parameters(), lambda x, y, m=model: cross_entropy(m(x), y), data)
+    one, other = (trained[p][1].weight for p in ("fp32", "bf16"))
+    assert not torch.equal(one, other)
+    assert (one - other).norm() / one.norm() < 0.02
+    assert other.dtype == torch.float32
+
+
+def test_flip_and_crop_by_hand() -> None:
+    rng = np.random.default_rng(0)
+    images = torch.from_numpy(rng.normal(size=(6, 3, 32, 32)).astype("f4"))
+    flip, place = torch.tensor([0, 1, 1, 0, 1, 0], dtype=torch.bool), torch.from_numpy(rng.integers(0, 9, (2, 6)))
+    ours = flip_and_crop(images, flip, place)
+    for i in range(6):
+        image = images[i].numpy()[:, :, ::-1] if flip[i] else images[i].numpy()
+        padded = np.pad(image, ((0, 0), (4, 4), (4, 4)))
+        top, left = place[:, i]
+        assert np.array_equal(ours[i].numpy(), padded[:, top : top + 32, left : left + 32])
+
+
+def test_draws_are_new_each_epoch_in_tensors_that_stay() -> None:
+    draws = Draws(50, torch_generator(0, "train"), torch.device("cpu"), augment=True)
+    where = [t.data_ptr() for t in (draws.order, draws.flip, draws.place)]
+    draws.redraw()
+    first = draws.order.clone(), draws.place.clone()
+    draws.redraw()
+    assert not torch.equal(first[0], draws.order)
+    assert not torch.equal(first[1], draws.place)
+    assert sorted(draws.order.tolist()) == list(range(50))
+    assert int(draws.place.min()) >= 0
+    assert int(draws.place.max()) == 8
+    assert where == [t.data_ptr() for t in (draws.order, draws.flip, draws.place)]
+
+
+class Recorded:
+    """Stands where a CUDA graph stands: runs the step on the entries that a replay would see."""
+
+    def __init__(self, step: object, order: Tensor, batch: int) -> None:
+        self.step, self.order, self.batch, self.runs = step, order, batch, []
+
+    def run(self, start: int, steps: int) -> None:
+        self.runs.append((start, steps))
+        for i in range(steps):
+            self.step(self.order[start + i * self.batch : start + (i + 1) * self.batch])  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("n", [80, 83, 20, 8])  # ten, ten and a rest, two and a rest, one batch
+@pytest.mark.parametrize("works", [True, False])
+def test_captured_epochs_take_every_batch_once_in_order(n: int, works: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Recorded] = []
+
+    def capture(step: object, order: Tensor, batch: int) -> Recorded | None:
+        made.append(Recorded(step, order, batch))
+        return made[-1] if works else None
+
+    monkeypatch.setattr(graphs, "capture", capture)
+    seen: list[list[int]] = []
+    order = torch.arange(n)
+    steps = Steps(lambda index: seen.append(index.tolist()), order, 8)
+    steps._capturable = True
+    for epoch in range(3):
+        order.copy_(torch.randperm(n, generator=torch_generator(epoch, "train")))
+        seen.clear()
+        steps.epoch()
+        assert seen == [part.tolist() for part in order.split(8)]
+    assert len(made) == int(n > 8), "captured once, and only when whole batches are left after the warm-up"
+    if works and made:
+        start, count = made[0].runs[-1]
+        assert (start, count) == (0, n // 8), "a later epoch is replayed from its start"
+
+
+def test_nothing_is_captured_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphs, "capture", lambda *a: pytest.fail("captured"))
+    Steps(lambda index: None, torch.arange(80), 8).epoch()
+
+
+def test_infer_and_count_correct_see_every_sample() -> None:
+    data, model = some(700), classifier()
+    scores = infer(model, data)
+    assert scores.shape == (700, 10)
+    assert torch.allclose(scores, model(data.inputs(slice(None))), atol=1e-5)
+    assert count_correct(model, data) == int((model(data.inputs(slice(None))).argmax(1) == data.labels).sum())
