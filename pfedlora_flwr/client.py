@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -20,6 +21,7 @@ from pfedlora_flwr.config import Experiment
 from pfedlora_flwr.data.local import LocalData, Site
 from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.records import versions
+from pfedlora_flwr.files import write_atomically
 from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method, tensors_of
@@ -59,9 +61,8 @@ class PersonalisedClient(NumPyClient):
     def __init__(self, experiment: Experiment, node_config: Mapping[str, Any]) -> None:
         self.experiment = experiment
         self.node_config = node_config
-        if "partition-id" not in node_config:
-            raise UserError("the node-config has no partition-id")
-        self.client = int(node_config["partition-id"])
+        self.client = -1
+        """This node's number; -1 until the server has told a node of its own data without a partition-id."""
         self.device = find_device(experiment.device)
         if self.device.type == "cpu":
             torch.set_num_threads(1)
@@ -70,8 +71,24 @@ class PersonalisedClient(NumPyClient):
             _CACHE.limit = torch.cuda.get_device_properties(self.device).total_memory // 4
 
     def get_properties(self, config: wire.Config) -> wire.Config:
-        """Who this node is: its partition-id, and the fingerprint of the partition its data comes from."""
-        return self._guarded(lambda: {"partition-id": self.client, "partition": self._site().fingerprint})
+        """Who this node is: its partition-id or name, the fingerprint of the partition its data comes from, its own data's classes."""
+
+        def answer() -> wire.Config:
+            self.client = int(self.node_config.get("partition-id", -1))
+            own = "dataset" in self.node_config
+            if self.client < 0 and not own:
+                raise UserError(
+                    "the node-config has neither partition-id, the number of its part of the dataset, nor dataset, its own data"
+                )
+            parts = self.node_config.get("num-partitions", self.experiment.clients)
+            if parts != self.experiment.clients:
+                raise UserError(f"num-partitions is {parts} in the node-config, clients is {self.experiment.clients}: make them equal")
+            site = self._site()
+            names = json.dumps(site.dataset.class_names) if own else "[]"
+            name = self._name() if self.client < 0 else ""
+            return {"partition-id": self.client, "partition": site.fingerprint, "classes": names, "name": name}
+
+        return self._guarded(answer)
 
     def fit(self, parameters: list[npt.NDArray[Any]], config: wire.Config) -> tuple[list[npt.NDArray[Any]], int, wire.Config]:
         """A round's turn: the two phases of pFedLoRA, or whatever the method does."""
@@ -80,6 +97,7 @@ class PersonalisedClient(NumPyClient):
 
         def turn() -> wire.Config:
             nonlocal arrays, samples
+            self._take_number(config)
             arrays, samples, metrics = self._train(parameters, config)
             return metrics
 
@@ -88,7 +106,12 @@ class PersonalisedClient(NumPyClient):
 
     def evaluate(self, parameters: list[npt.NDArray[Any]], config: wire.Config) -> tuple[float, int, wire.Config]:
         """The accuracy of the model as it is; nothing is trained or saved."""
-        metrics = self._guarded(lambda: self._evaluate(config))
+
+        def turn() -> wire.Config:
+            self._take_number(config)
+            return self._evaluate(config)
+
+        metrics = self._guarded(turn)
         return 0.0, int(metrics.get("test", 0)), metrics
 
     def _train(self, parameters: list[npt.NDArray[Any]], config: wire.Config) -> tuple[list[npt.NDArray[Any]], int, wire.Config]:
@@ -156,13 +179,33 @@ class PersonalisedClient(NumPyClient):
 
     def _load(self) -> tuple[LocalData, Method]:
         site = self._site()
-        return site.load(self.device), registry.find(self.experiment.method)(self.experiment, site.dataset.classes)
+        return site.load(self.device), registry.find(self.experiment.method)(self.experiment, site.classes)
 
     def _about(self) -> dict[str, Any]:
         """What `pfedlora predict` and `export` need besides the model."""
         dataset = self._site().dataset
         about = {"client": self.client, "class_names": dataset.class_names, "mean": dataset.mean, "std": dataset.std}
         return about | {"experiment": self.experiment.flat(), "versions": versions()}
+
+    def _take_number(self, config: wire.Config) -> None:
+        """The client that this instruction is for. Raises UserError when this node is another."""
+        self.client = int(config["client"])
+        own = int(self.node_config.get("partition-id", self.client))
+        if own != self.client:
+            raise UserError(f"it was asked as client {self.client}, and its partition-id is {own}")
+
+    def _name(self) -> str:
+        """What a node without a partition-id is known by: a random name, kept in its state-path."""
+        path = self._state_path() / "name"
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, secrets.token_hex(16).encode())
+        return path.read_text()
+
+    def _state_path(self) -> Path:
+        if "state-path" not in self.node_config:
+            raise UserError("the node-config has no state-path, the folder where this node keeps its model")
+        return Path(str(self.node_config["state-path"])).expanduser()
 
     def _site(self) -> Site:
         return Site.find(self.experiment, self.client, self.node_config)
@@ -183,16 +226,14 @@ class PersonalisedClient(NumPyClient):
     def _store(self, config: wire.Config) -> ClientStore:
         """A simulated client keeps its model in the run's directory, a real node under its own `state-path`."""
         token = str(config["token"])
-        if "state-path" in self.node_config:
-            return ClientStore(Path(str(self.node_config["state-path"])) / token / str(self.client))
+        if not token.isalnum():
+            raise UserError(f"the server names its run {token!r}, which is no folder's name")
         run = Path(str(config["run"]))
         try:
-            here = (run / "server" / "token").read_text().strip() == token
+            here = "state-path" not in self.node_config and (run / "server" / "token").read_text().strip() == token
         except OSError:
             here = False
-        if not here:
-            raise UserError("the node-config has no state-path, the folder where this node keeps its model")
-        return ClientStore(run / "clients" / str(self.client))
+        return ClientStore(run / "clients" / str(self.client) if here else self._state_path() / token / str(self.client))
 
     def _guarded(self, work: Callable[[], wire.Config]) -> wire.Config:
         try:

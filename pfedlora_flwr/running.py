@@ -18,7 +18,7 @@ from rich.table import Table
 
 from pfedlora_flwr.client import find_device
 from pfedlora_flwr.config import Experiment
-from pfedlora_flwr.data.local import shared_partition
+from pfedlora_flwr.data.local import count_classes, shared_partition
 from pfedlora_flwr.federation.records import Row, RunDirectory, read_rows
 from pfedlora_flwr.federation.result import write_result
 from pfedlora_flwr.launcher import LaunchError, Simulation, last_line, stop_left_over
@@ -97,8 +97,8 @@ def execute(experiment: Experiment, show: Show, out: Console, *, port: int = 0) 
 def preflight(experiment: Experiment) -> None:
     """Everything that can be known to be wrong before a process is started. Raises UserError."""
     find_device(experiment.device)
-    dataset, _ = shared_partition(experiment)
-    registry.find(experiment.method)(experiment, dataset.classes).state_init(derive(experiment.seed, "state"))
+    shared_partition(experiment)
+    registry.find(experiment.method)(experiment, count_classes(experiment)).state_init(derive(experiment.seed, "state"))
 
 
 def resources(experiment: Experiment) -> tuple[int, float]:

@@ -11,7 +11,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from pfedlora_flwr.config import Experiment
-from pfedlora_flwr.data import datasets
+from pfedlora_flwr.data.local import count_classes
 from pfedlora_flwr.federation.checkpoint import ServerState
 from pfedlora_flwr.federation.records import Row, RunDirectory
 from pfedlora_flwr.federation.result import LINE, RESULT_LINE, write_result
@@ -37,7 +37,7 @@ def main(grid: Grid, context: Context) -> None:
         raise
     try:
         run.progress(phase="starting")
-        method = registry.find(experiment.method)(experiment, datasets.count_classes(experiment.dataset, experiment.data_path))
+        method = registry.find(experiment.method)(experiment, count_classes(experiment))
         state = run.checkpoints.load() if experiment.resume else None
         if state is None:
             state = ServerState(method.state_init(derive(experiment.seed, "state")))

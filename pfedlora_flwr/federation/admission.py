@@ -1,10 +1,15 @@
-"""What the server refuses, and why: an update is admitted only when everything about it is what was asked for."""
+"""What the server refuses, and why: an update is admitted only when everything about it is what was asked for.
+
+The order matters: sizes first, before anything is decoded; then the message, the arrays and the numbers; then, when a round's updates
+are all there, each against the others.
+"""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+import statistics
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,50 +20,74 @@ from pfedlora_flwr.federation.wire import Reply, decode
 from pfedlora_flwr.methods.method import Method, Refused, Tensors, Upload
 
 LARGEST_COUNT = 10**9
-"""Samples a client may claim to have."""
+"""Samples that an evaluation may claim to have seen."""
+_LARGEST_METRICS = 2**20
+_WORDS = 200
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a client says of its turn. losses: the mean of each phase; seconds, flops: by part of the turn; second: shares in [0, 1]."""
+
+    model: str
+    worker: str
+    loss: float
+    losses: dict[str, float]
+    seconds: dict[str, float]
+    flops: dict[str, int]
+    second: dict[str, float]
+    lost: bool
 
 
 @dataclass(frozen=True)
 class Turn:
-    """A client's admitted turn: its upload, its model's hash, its figures and what it says of itself."""
+    """A client's admitted turn: its upload, its model's hash, its figures if it evaluated, and what it says of itself."""
 
     upload: Upload
     model_sha256: str
     figures: Figures | None
-    metrics: Mapping[str, Any]
+    report: Report
     wire_bytes: int
 
 
-def admit(reply: Reply, method: Method, state: Tensors, client: int, round: int) -> Turn:
+def admit(reply: Reply, method: Method, state: Tensors, client: int, round: int, most_samples: int) -> Turn:
     """The turn in a reply to `round`'s instruction. Raises Refused with the reason."""
+    largest, size = method.largest_upload(state), sum(map(len, reply.arrays))
+    if size > largest + 4096 * (len(reply.arrays) + 1):
+        raise Refused(f"its arrays have {size} bytes, at most {largest} are expected")
+    if reply.wire_bytes - size > _LARGEST_METRICS + 4096 * len(reply.arrays):
+        raise Refused(f"its message has {reply.wire_bytes} bytes, of which {size} are arrays")
     metrics = reply.metrics
     if metrics.get("round") != round or metrics.get("client") != client:
-        raise Refused(
-            f"it answers round {metrics.get('round')!r} as client {metrics.get('client')!r}, asked was round {round} of client {client}"
-        )
-    samples = _count(reply.samples, "its sample count n_k", low=1)
-    largest = method.largest_upload(state)
-    if sum(map(len, reply.arrays)) > largest + 4096 * (len(reply.arrays) + 1):
-        raise Refused(f"its arrays have {sum(map(len, reply.arrays))} bytes, at most {largest} are expected")
-    try:
-        names = json.loads(metrics["names"])
-        arrays = [torch.from_numpy(decode(blob, largest)) for blob in reply.arrays]
-        tensors = dict(zip(names, arrays, strict=True))
-    except (KeyError, ValueError, TypeError, EOFError, OSError, SyntaxError) as error:
-        raise Refused(f"its arrays cannot be decoded ({type(error).__name__}: {str(error)[:200]})") from None
-    if len(tensors) != len(names):
-        raise Refused("two of its arrays have the same name")
-    upload = Upload(tensors, samples)
+        told = f"round {_short(metrics.get('round'))} as client {_short(metrics.get('client'))}"
+        raise Refused(f"it answers {told}, asked was round {round} of client {client}")
+    samples = _count(reply.samples, "its sample count n_k", low=1, high=most_samples)
+    upload = Upload(_tensors(reply, largest), samples)
     method.check(upload, state, client)
-    for name, tensor in tensors.items():
+    for name, tensor in upload.tensors.items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise Refused(f"{name} has values that are not finite")
-    if not isinstance(metrics.get("loss"), float) or not math.isfinite(metrics["loss"]):
-        raise Refused(f"its loss is {metrics.get('loss')!r}, not a finite number")
     sha256 = metrics.get("model-sha256")
-    if not isinstance(sha256, str) or len(sha256) != 64:
-        raise Refused(f"its model hash is {sha256!r}")
-    return Turn(upload, sha256, read_figures(metrics) if "test" in metrics else None, metrics, reply.wire_bytes)
+    if not isinstance(sha256, str) or len(sha256) != 64 or not set(sha256) <= set("0123456789abcdef"):
+        raise Refused(f"its model hash is {_short(sha256)}")
+    figures = read_figures(metrics) if "test" in metrics else None
+    return Turn(upload, sha256, figures, _report(metrics), reply.wire_bytes)
+
+
+def outliers(uploads: Mapping[int, Upload], method: Method, factor: float) -> dict[int, str]:
+    """The clients whose update is more than `factor` times as large as the round's median one (of two: the smaller), and why.
+
+    The size is `Method.magnitude`, a root mean square, so it does not depend on how much a client sends. A factor of 0 asks nothing.
+    """
+    sizes = {client: method.magnitude(upload) for client, upload in uploads.items()}
+    middle = statistics.median_low(sizes.values()) if sizes else 0.0
+    if not factor or not middle:
+        return {}
+    return {
+        client: f"its update is {size / middle:.3g} times as large as the round's median one; clip-norm-factor is {factor:g}"
+        for client, size in sizes.items()
+        if not size <= factor * middle  # NaN, from values whose squares overflow, included
+    }
 
 
 def read_figures(metrics: Mapping[str, Any]) -> Figures:
@@ -70,7 +99,65 @@ def read_figures(metrics: Mapping[str, Any]) -> Figures:
     return Figures(*counts)
 
 
+def _tensors(reply: Reply, largest: int) -> Tensors:
+    names = _json(reply.metrics, "names", list)
+    if not all(isinstance(name, str) for name in names) or len(set(names)) != len(names) or len(names) != len(reply.arrays):
+        raise Refused(f"its {len(reply.arrays)} arrays have the names {_short(names)}")
+    try:
+        return {name: torch.from_numpy(decode(blob, largest)) for name, blob in zip(names, reply.arrays, strict=True)}
+    except (ValueError, TypeError) as error:  # TypeError: a dtype that torch does not have
+        raise Refused(f"its arrays cannot be decoded ({_short(str(error))})") from None
+
+
+def _report(metrics: Mapping[str, Any]) -> Report:
+    words = {name: metrics.get(name) for name in ("model", "worker")}
+    for name, word in words.items():
+        if not isinstance(word, str) or len(word) > _WORDS:
+            raise Refused(f"its {name} is {_short(word)}")
+    if type(metrics.get("lost")) is not bool:
+        raise Refused(f"its lost is {_short(metrics.get('lost'))}; allowed: true or false")
+    return Report(
+        model=str(words["model"]),
+        worker=str(words["worker"]),
+        loss=_number(metrics.get("loss"), "its loss"),
+        losses=_numbers(metrics, "losses", _number),
+        seconds=_numbers(metrics, "seconds", lambda value, what: _number(value, what, low=0, high=LARGEST_COUNT)),
+        flops=_numbers(metrics, "flops", lambda value, what: _count(value, what, high=2**63 - 1)),
+        second=_numbers(metrics, "second", lambda value, what: _number(value, what, low=0, high=1)),
+        lost=bool(metrics["lost"]),
+    )
+
+
+def _numbers(metrics: Mapping[str, Any], name: str, check: Callable[[Any, str], Any]) -> dict[str, Any]:
+    found = _json(metrics, name, dict)
+    if len(found) > 100 or any(len(key) > _WORDS for key in found):
+        raise Refused(f"its {name} are {_short(found)}")
+    return {key: check(value, f"its {name}[{key}]") for key, value in found.items()}
+
+
+def _json(metrics: Mapping[str, Any], name: str, kind: type) -> Any:
+    try:
+        value = json.loads(metrics[name])
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise Refused(f"its {name} cannot be read ({type(error).__name__})") from None
+    if type(value) is not kind:
+        raise Refused(f"its {name} are {_short(value)}")
+    return value
+
+
 def _count(value: Any, what: str, low: int = 0, high: int = LARGEST_COUNT) -> int:
     if type(value) is not int or not low <= value <= high:
-        raise Refused(f"{what} is {value!r}; allowed: an integer from {low} to {high}")
+        raise Refused(f"{what} is {_short(value)}; allowed: an integer from {low} to {high}")
     return value
+
+
+def _number(value: Any, what: str, low: float = -math.inf, high: float = math.inf) -> float:
+    if type(value) not in (int, float) or not math.isfinite(value) or not low <= value <= high:
+        allowed = "a finite number" + (f" from {low:g} to {high:g}" if math.isfinite(high) else "")
+        raise Refused(f"{what} is {_short(value)}; allowed: {allowed}")
+    return float(value)
+
+
+def _short(value: object) -> str:
+    text = repr(value) if not isinstance(value, int) or abs(value) < 10**100 else "a huge number"
+    return text if len(text) <= _WORDS else text[:_WORDS] + "…"

@@ -45,10 +45,9 @@ class RunDirectory:
         path = self.path / "server" / "partition"
         return path.read_text().strip() if path.exists() else None
 
-    def write_partition(self, fingerprints: list[str]) -> None:
+    def write_partition(self, fingerprint: str) -> None:
         """Keeps the fingerprint for the result. Raises UserError when a resumed run's data is not what it was."""
-        fingerprint = ",".join(fingerprints)
-        if self.partition not in (None, fingerprint):
+        if self.partition not in (None, "own", fingerprint):
             raise UserError(f"the nodes' data or partition is not what the run in {str(self.path)!r} began with")
         write_atomically(self.path / "server" / "partition", fingerprint.encode())
 

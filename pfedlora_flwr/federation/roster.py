@@ -13,6 +13,7 @@ from typing import Any
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from pfedlora_flwr.data.local import OWN
 from pfedlora_flwr.federation import wire
 from pfedlora_flwr.files import write_atomically
 
@@ -20,8 +21,6 @@ logger = logging.getLogger(__name__)
 _POLL = 0.05
 _SLOW_POLL = 1.0
 _QUESTION = 60.0
-OWN = "own"
-"""The partition of a node that has data of its own."""
 Properties = Mapping[str, Any]
 Refuse = Callable[[str], None]
 
@@ -45,6 +44,7 @@ class Roster:
         self._number_of: dict[str, int] = json.loads(memory.read_text()) if memory.exists() else {}
         self._refuse = refuse
         self._claims: dict[int, Properties] = {}  # by node, in the order in which they came
+        self._unclear: dict[int, tuple[int, float]] = {}  # by node without a good answer: how often it was asked, and when to ask again
         self._gone: dict[int, float] = {}  # by client that is not connected: since when
         self._update_gone()
 
@@ -71,14 +71,14 @@ class Roster:
             pause = min(pause * 1.5, _SLOW_POLL)
 
     def wait_for_count(self, count: int, timeout: float, report: Callable[[int], None]) -> bool:
-        """Waits until `count` clients are connected; False when they are not within `timeout` seconds."""
+        """Waits until `count` clients are connected; False when they are not within `timeout` seconds, or all nodes are turned away."""
         deadline, pause = time.monotonic() + timeout, _POLL
         while True:
             self.refresh(max(1.0, deadline - time.monotonic()))
             report(len(self.node_of))
             if len(self.node_of) >= count:
                 return True
-            if time.monotonic() >= deadline:
+            if time.monotonic() >= deadline or (len(self.refused) >= self.clients and not self.node_of):
                 return False
             time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
             pause = min(pause * 1.5, _SLOW_POLL)
@@ -88,36 +88,49 @@ class Roster:
         online = set(self.grid.get_node_ids())
         self._claims = {node: said for node, said in self._claims.items() if node in online}
         self.refused = {node: why for node, why in self.refused.items() if node in online}
-        new = sorted(online - self._claims.keys() - self.refused.keys())
+        self._unclear = {node: asked for node, asked in self._unclear.items() if node in online}
+        settled = self._claims.keys() | {n for n in self.refused if n not in self._unclear}
+        due = {n for n, (_, when) in self._unclear.items() if when <= time.monotonic()}
+        new = sorted(online - settled - (self._unclear.keys() - due))
         if new:
-            questions = [wire.properties_message(node, timeout) for node in new]
-            for question, answer in exchange(self.grid, questions, min(timeout, _QUESTION), self._refuse):
-                node = question.metadata.dst_node_id
-                try:
-                    self._claims[node] = _checked(wire.read_reply(answer).metrics, self.clients)
-                except wire.Failed as failure:
-                    logger.warning("node %d is asked again: %s", node, failure)
-                except ValueError as error:
-                    self._turn_away(node, str(error))
+            self._ask(new, min(timeout, _QUESTION + 0.1 * len(new)))
         self._assign()
         self._update_gone()
+
+    def _ask(self, nodes: list[int], timeout: float) -> None:
+        """Takes down what the nodes claim. One that fails is asked again later, and less and less often."""
+        for question, answer in exchange(self.grid, [wire.properties_message(n, timeout) for n in nodes], timeout, self._refuse):
+            node = question.metadata.dst_node_id
+            try:
+                said = _checked(wire.read_reply(answer).metrics, self.clients)
+            except wire.Failed as failure:
+                times = self._unclear.get(node, (0, 0.0))[0] + 1
+                self._unclear[node] = times, time.monotonic() + min(_QUESTION, 2.0**times)
+                self._turn_away(node, str(failure))
+            except ValueError as error:
+                self._unclear.pop(node, None)
+                self._turn_away(node, str(error))
+            else:
+                self._unclear.pop(node, None)
+                self._claims[node] = said
 
     def _assign(self) -> None:
         """Who is who, by all claims together; a client's node stays as long as it is connected."""
         if self._fingerprint is None:  # the first nodes settle it, by majority
-            said = Counter(str(p["partition"]) for p in self._claims.values() if p["partition"] != OWN)
-            self._fingerprint = said.most_common(1)[0][0] if said else None
+            partitions = Counter(str(said["partition"]) for said in self._claims.values() if said["partition"] != OWN)
+            self._fingerprint = partitions.most_common(1)[0][0] if partitions else None
         self.node_of = {client: node for client, node in self.node_of.items() if node in self._claims}
-        names = self._class_names()
-        holders = set(self.node_of.values())
-        for node, said in list(self._claims.items()):
-            if node in holders:
+        names, seated = self._class_names(), set(self.node_of.values())
+        for node, said in self._claims.items():
+            if node in seated:
                 continue
+            classes = said["classes"]
             try:
                 if said["partition"] not in (OWN, self._fingerprint):
                     raise ValueError("its data or partition differs from the other nodes'")
-                if said["classes"] and names[: len(said["classes"])] != said["classes"]:
-                    raise ValueError(f"its classes are {said['classes'][:20]}, other nodes' {names[:20]}: a class needs the same number everywhere")
+                if names[: len(classes)] != classes:
+                    told = f"its classes are {classes[:20]}, other nodes' {names[:20]}"
+                    raise ValueError(f"{told}: a class needs the same number everywhere")
                 self._seat(node, said)
             except ValueError as error:
                 self._turn_away(node, str(error))
@@ -144,8 +157,8 @@ class Roster:
         return self._number_of[name]
 
     def _class_names(self) -> list[str]:
-        """The longest list of class names that a client's node has told, of the clients' nodes if there are any."""
-        told = [self._claims[node]["classes"] for node in self.node_of.values()] or [p["classes"] for p in self._claims.values()]
+        """The longest list of class names that a client's node has told; while there are no clients, that any node has."""
+        told = [self._claims[node]["classes"] for node in self.node_of.values()] or [said["classes"] for said in self._claims.values()]
         return max(told, key=len, default=[])
 
     def _turn_away(self, node: int, why: str) -> None:
@@ -175,22 +188,30 @@ def _checked(said: Properties, clients: int) -> Properties:
 
 
 def exchange(
-    grid: Grid, messages: Sequence[Message], timeout: float, refuse: Refuse, arrived: Callable[[], None] = lambda: None
+    grid: Grid,
+    messages: Sequence[Message],
+    timeout: float,
+    refuse: Refuse,
+    arrived: Callable[[], None] = lambda: None,
+    at_once: int = 0,
 ) -> list[tuple[Message, Message | None]]:
     """Sends the messages and waits at most `timeout` seconds; each message with its reply, or None where none came.
 
     A reply that was not asked for, comes twice or comes from another node is refused; the wait for the right one goes on.
+    at_once: how many of the messages are being answered at a time, where that is known: mostly, only the next ones are looked for.
     """
     grid.push_messages(messages)
     asked = {m.metadata.message_id: m for m in messages}
     replies: dict[str, Message] = {}
-    deadline, pause = time.monotonic() + timeout, _POLL
+    deadline, pause, looks = time.monotonic() + timeout, _POLL, 0
     while len(replies) < len(asked) and time.monotonic() < deadline:
-        came = _pull(grid, asked.keys() - replies.keys())
+        waiting = [i for i in asked if i not in replies]
+        looks += 1
+        came = _pull(grid, waiting[: at_once or None] if looks % 10 else waiting)
         for reply in came:
             about, sender = reply.metadata.reply_to_message_id, reply.metadata.src_node_id
             if about not in asked:
-                refuse(f"a reply of node {sender} is refused: it answers a message that was not sent to it in this round")
+                refuse(f"a reply of node {sender} is refused: it answers a message that was not sent in this round")
             elif about in replies:
                 refuse(f"a reply of node {sender} is refused: it comes twice")
             elif not reply.has_error() and sender != asked[about].metadata.dst_node_id:
@@ -204,16 +225,16 @@ def exchange(
     return [(m, replies.get(m.metadata.message_id)) for m in messages]
 
 
-def _pull(grid: Grid, ids: set[str]) -> list[Message]:
+def _pull(grid: Grid, ids: list[str]) -> list[Message]:
     """The replies that are there. One that cannot be read must not take the others with it."""
     try:
         return list(grid.pull_messages(ids))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         logger.warning("a reply cannot be read (%s: %s)", type(error).__name__, str(error)[:200])
-    found = []
+    found: list[Message] = []
     for one in ids:
         try:
-            found += grid.pull_messages({one})
+            found += grid.pull_messages([one])
         except (ValueError, TypeError, KeyError, AttributeError):
-            continue  # nothing but its timeout tells the sender's failure
+            continue  # its timeout is what is left to tell this client's failure
     return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import statistics
@@ -17,7 +16,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from pfedlora_flwr.config import Experiment
 from pfedlora_flwr.federation import wire
-from pfedlora_flwr.federation.admission import Turn, admit, read_figures
+from pfedlora_flwr.federation.admission import Turn, admit, outliers, read_figures
 from pfedlora_flwr.federation.checkpoint import ServerState
 from pfedlora_flwr.federation.ledger import Entry, parameters, payload_bytes
 from pfedlora_flwr.federation.records import Row, RunDirectory
@@ -91,7 +90,7 @@ class PersonalisedStrategy(Strategy):
         """The instructions to this round's sampled clients, as far as they are connected."""
         e = self.experiment
         sampled = sample_clients(e.seed, server_round, e.clients, e.sampled)
-        return [self._train_message(client, server_round) for client in self._connected(sampled)]
+        return [self._train_message(client, server_round) for client in self._connected(sampled, server_round)]
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Admits the replies and merges the admitted uploads, in client order. Raises RunFailed below `min-success`."""
@@ -99,11 +98,13 @@ class PersonalisedStrategy(Strategy):
         for reply in replies:
             client = self._asked[reply.metadata.reply_to_message_id]
             try:
-                self._turns[client] = admit(wire.read_reply(reply), self.method, state.tensors, client, server_round)
+                self._turns[client] = admit(wire.read_reply(reply), self.method, state.tensors, client, server_round, e.max_samples)
             except Refused as refusal:
-                state.refused += 1
-                self._fail(client, server_round, f"refused: {refusal}")
-        self._turns = {client: self._turns[client] for client in sorted(self._turns)}
+                self._refuse_update(client, server_round, str(refusal))
+        uploads = {client: self._turns[client].upload for client in sorted(self._turns)}
+        for client, reason in outliers(uploads, self.method, e.clip_norm_factor).items():
+            self._refuse_update(client, server_round, reason)
+        self._turns = {client: self._turns[client] for client in sorted(self._turns) if client not in self._failures}
         if not self._enough(len(self._turns), e.sampled, f"round {server_round}"):
             self._turns = {}
             return None, None
@@ -117,14 +118,14 @@ class PersonalisedStrategy(Strategy):
             if turn.figures is not None:
                 state.figures[client] = turn.figures
                 state.stale.discard(client)
-            if turn.metrics.get("lost"):
+            if turn.report.lost:
                 logger.warning("client %d had lost its model: it started again from its initial one", client)
         return ArrayRecord(wire.to_arrays(state.tensors)), MetricRecord({"admitted": len(self._turns)})
 
     def configure_evaluate(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> list[Message]:
         """The instructions to clients whose last evaluation is older than their model: everyone in round 0."""
         wanted = range(self.experiment.clients) if server_round == 0 else sorted(self.state.stale)
-        return [self._evaluate_message(client, server_round) for client in self._connected(wanted)]
+        return [self._evaluate_message(client, server_round) for client in self._connected(wanted, server_round)]
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Takes the figures that came."""
@@ -134,8 +135,7 @@ class PersonalisedStrategy(Strategy):
                 self.state.figures[client] = read_figures(wire.read_reply(reply).metrics)
                 self.state.stale.discard(client)
             except Refused as refusal:
-                self.state.refused += 1
-                self._fail(client, server_round, f"refused: {refusal}")
+                self._refuse_update(client, server_round, str(refusal))
         return MetricRecord({"accuracy": mean_accuracy(self.state, "test")})
 
     def summary(self) -> None:
@@ -155,30 +155,34 @@ class PersonalisedStrategy(Strategy):
 
     def _connect(self, grid: Grid) -> None:
         e = self.experiment
-        self.roster = Roster(grid, e.clients)
+        self.roster = Roster(grid, e.clients, self.run.path / "server" / "numbers.json", self.run.partition, self._refuse)
         wanted = e.min_clients or e.clients
 
         def report(connected: int) -> None:
             self.run.progress(phase="connecting", done=connected, of=wanted)
 
-        if not self.roster.wait_for(lambda: len(self.roster.node_of) >= wanted, e.node_timeout, report):
-            connected = len(self.roster.node_of)
+        if not self.roster.wait_for_count(wanted, e.node_timeout, report):
+            reasons = "; ".join(f"node {node}: {why}" for node, why in list(self.roster.refused.items())[:3])
             raise RunFailed(
-                f"only {connected} of {wanted} clients connected within node-timeout ({e.node_timeout:g} s); "
-                f"start their nodes, or lower min-clients"
+                f"only {len(self.roster.node_of)} of {wanted} clients connected within node-timeout ({e.node_timeout:g} s); "
+                + (f"turned away: {reasons}" if reasons else "start their nodes, or lower min-clients")
             )
-        self.run.write_partition(sorted({str(p["partition"]) for p in self.roster.properties.values()}))
+        self.run.write_partition(self.roster.partition)
 
-    def _connected(self, clients: Iterable[int]) -> list[int]:
-        """Those of the clients that are connected, waiting up to `node-timeout` for the others, which count as failed."""
+    def _connected(self, clients: Iterable[int], round: int) -> list[int]:
+        """Those of the clients that are connected, waiting for the others, which count as failed once away for `node-timeout`."""
         clients = list(clients)
-        missing = [c for c in clients if c not in self.roster.node_of]
-        if missing:
-            self.roster.wait_for(lambda: all(c in self.roster.node_of for c in clients), self.experiment.node_timeout)
+        if any(c not in self.roster.node_of for c in clients):
+            self.roster.wait_for(clients, self.experiment.node_timeout)
         for client in clients:
             if client not in self.roster.node_of:
-                self._fail(client, self.state.round + 1, "not connected")
+                self._fail(client, round, "not connected")
         return [c for c in clients if c in self.roster.node_of]
+
+    def _refuse(self, reason: str) -> None:
+        """A message or a node that is refused and belongs to no client."""
+        self.state.refused += 1
+        logger.warning("%s", reason)
 
     def _ask(self, grid: Grid, round: int, messages: Sequence[Message], again: Callable[[int, int], Message]) -> list[Message]:
         """The replies that are no errors. A client that failed is asked once more within the round."""
@@ -195,7 +199,7 @@ class PersonalisedStrategy(Strategy):
             failed: dict[int, str] = {}
             clients = self.roster.client_of
             messages = sorted(messages, key=lambda m: -self._seconds.get(clients[m.metadata.dst_node_id], 0.0))
-            for message, reply in exchange(grid, messages, max(1.0, deadline - time.monotonic()), arrived, 2 * self._workers):
+            for message, reply in exchange(grid, messages, max(1.0, deadline - time.monotonic()), self._refuse, arrived, 2 * self._workers):
                 client = clients[message.metadata.dst_node_id]
                 self._asked[message.metadata.message_id] = client
                 try:
@@ -210,7 +214,7 @@ class PersonalisedStrategy(Strategy):
             for client, reason in failed.items():
                 logger.warning("round %d: client %d failed (%s); it is asked once more", round, client, reason)
             self.roster.refresh()
-            messages = [again(client, round) for client in self._connected(failed)]
+            messages = [again(client, round) for client in self._connected(failed, round)]
         for client, reason in failed.items():
             if client not in self._failures:
                 self._fail(client, round, reason)
@@ -242,6 +246,10 @@ class PersonalisedStrategy(Strategy):
         logger.warning("round %d: client %d: %s", round, client, reason)
         self._failures[client] = reason
         self.run.append("clients.jsonl", [{"round": round, "client": client, "status": "failed", "reason": reason}])
+
+    def _refuse_update(self, client: int, round: int, reason: str) -> None:
+        self.state.refused += 1
+        self._fail(client, round, f"refused: {reason}")
 
     def _evaluates(self, round: int) -> bool:
         return round % self.experiment.evaluate_every == 0 or round == self.experiment.rounds
@@ -278,7 +286,7 @@ class PersonalisedStrategy(Strategy):
             total += entry
             work = {k: work[k] + row["seconds"].get(k, 0.0) for k in work}
         total += sum((self._sent[c] for c in self._sent if c not in self._turns), Entry())
-        self._workers = len({str(turn.metrics.get("worker")) for turn in self._turns.values()})
+        self._workers = len({turn.report.worker for turn in self._turns.values()})
         self._seconds |= {row["client"]: sum(row["seconds"].values()) for row in rows}
         state.totals += total
         state.seconds += seconds if round else 0.0
@@ -314,26 +322,25 @@ class PersonalisedStrategy(Strategy):
         logger.info("round %d/%d · accuracy %.4f · %s · %.1f s", round, self.experiment.rounds, accuracy, admitted, seconds)
 
     def _client_row(self, round: int, client: int, turn: Turn) -> tuple[Row, Entry]:
-        metrics, up = turn.metrics, turn.upload.tensors
-        flops = json.loads(metrics["flops"])
+        report, up = turn.report, turn.upload.tensors
         entry = replace(
             self._sent[client],
             parameters_up=parameters(up),
             bytes_up=payload_bytes(up),
             wire_up=turn.wire_bytes,
-            flops=sum(flops.values()),
+            flops=sum(report.flops.values()),
         )
-        second = json.loads(metrics["second"])
-        if second:
-            self.state.second[client] = second
+        if report.second:
+            self.state.second[client] = report.second
         row: Row = {
             "round": round,
             "client": client,
             "status": "ok",
-            "model": metrics["model"],
+            "model": report.model,
             "samples": turn.upload.samples,
+            "loss": report.loss,
+            "losses": report.losses,
         }
-        row |= {"loss": metrics["loss"], "losses": json.loads(metrics["losses"])}
         if turn.figures is not None:
             f = turn.figures
             row |= {
@@ -341,10 +348,10 @@ class PersonalisedStrategy(Strategy):
                 "validation_accuracy": f.validation_correct / max(1, f.validation),
             }
         return row | {
-            "second": second,
+            "second": report.second,
             **entry.as_dict(),
-            "flops_by_phase": flops,
-            "seconds": json.loads(metrics["seconds"]),
+            "flops_by_phase": report.flops,
+            "seconds": report.seconds,
         }, entry
 
     def _mean_second(self) -> dict[str, float]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -103,7 +104,7 @@ def read_reply(message: Message | None) -> Reply:
             properties = recorddict_to_getpropertiesres(message.content)
             reply = Reply([], 0, properties.properties, size_of(message.content))
             status = properties.status
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except Exception as error:  # whatever a stranger's message makes Flower's parser raise
         raise Failed(f"a malformed reply ({type(error).__name__}: {_first_line(str(error))})") from None
     if status.code != Code.OK:
         raise Failed(_first_line(status.message))
@@ -113,25 +114,38 @@ def read_reply(message: Message | None) -> Reply:
 
 
 def size_of(content: RecordDict) -> int:
-    """The bytes of a message's content, as Flower counts them."""
-    records: tuple[Any, ...] = (*content.array_records.values(), *content.config_records.values(), *content.metric_records.values())
-    return sum(record.count_bytes() for record in records)
+    """The bytes of a message's content, by Flower's count, which itself cannot count an empty text or list."""
+    arrays = sum(record.count_bytes() for record in content.array_records.values())
+    records: tuple[Mapping[str, Any], ...] = (*content.config_records.values(), *content.metric_records.values())
+    return arrays + sum(len(name) + _bytes_of(value) for record in records for name, value in record.items())
+
+
+def _bytes_of(value: Any) -> int:
+    if isinstance(value, list):
+        return sum(map(_bytes_of, value))
+    return len(value) if isinstance(value, str | bytes) else 1 if isinstance(value, bool) else 8
 
 
 def decode(blob: bytes, largest: int) -> npt.NDArray[Any]:
-    """One serialised array. Its header is checked first, so a lie about the shape costs nothing. Raises ValueError."""
+    """One serialised array of numbers. Its header is checked first, so a lie about the shape costs nothing. Raises ValueError."""
     if len(blob) > largest + 4096:
         raise ValueError(f"an array of {len(blob)} bytes, at most {largest} are expected")
     stream = io.BytesIO(blob)
-    version = np.lib.format.read_magic(stream)
-    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read_header(stream)
+    try:
+        version = np.lib.format.read_magic(stream)
+        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read_header(stream)
+    except Exception as error:  # the header is a Python literal, and its parser raises whatever it likes
+        raise ValueError(f"no array: {type(error).__name__}: {_first_line(str(error))}") from None
     if dtype.kind not in "fiu" or dtype.hasobject:
         raise ValueError(f"an array of dtype {dtype}")
-    if any(n < 0 for n in shape) or int(np.prod([int(n) for n in shape], dtype=object)) * dtype.itemsize != len(blob) - stream.tell():
+    if any(n < 0 for n in shape) or math.prod(shape) * dtype.itemsize != len(blob) - stream.tell():
         raise ValueError(f"an array of shape {list(shape)} in {len(blob)} bytes")
     stream.seek(0)
-    return np.load(stream, allow_pickle=False)
+    try:
+        return np.load(stream, allow_pickle=False)
+    except Exception as error:  # a header that the two readers take differently
+        raise ValueError(f"no array: {type(error).__name__}: {_first_line(str(error))}") from None
 
 
 def _first_line(text: str | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -74,6 +75,10 @@ class Method(ABC):
         """Server: the payload bytes beyond which an upload is refused before it is decoded."""
         return sum(t.numel() * t.element_size() for t in self.download(state, 0, 0).values())
 
+    def magnitude(self, upload: Upload) -> float:
+        """Server: how large an upload is: the root mean square of its floating-point elements, 0 where it has none."""
+        return root_mean_square(upload.tensors)
+
     def predict(self, model: Any, images: Tensor) -> Tensor:
         """Logits of the client's personalised model, [B, classes]."""
         return self.predictor(model)(images)
@@ -131,6 +136,13 @@ def weighted_mean(uploads: Mapping[int, Upload]) -> Tensors:
             summed += upload.tensors[name].double() * upload.samples
         mean[name] = (summed / total).to(like.dtype)
     return mean
+
+
+def root_mean_square(tensors: Tensors) -> float:
+    """Of all floating-point elements, in float64; 0 where there are none."""
+    floats = [t for t in tensors.values() if t.is_floating_point()]
+    count = sum(t.numel() for t in floats)
+    return math.sqrt(sum(float(t.double().square().sum()) for t in floats) / count) if count else 0.0
 
 
 def check_layout(tensors: Tensors, like: Tensors) -> None:
