@@ -32,8 +32,9 @@ QUIET = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DEDUP_LOGS": "0",
+    "RAY_worker_niceness": "0",
 }
-"""Nothing calls out, and Flower builds no environment of its own."""
+"""Nothing calls out, Flower builds no environment of its own, and clients train at the priority of any other program."""
 _APP = """[project]
 name = "pfedlora-flwr"
 version = "{version}"
