@@ -85,6 +85,43 @@ def report(
     out.print(f"the report is in {written}", highlight=False, soft_wrap=True)
 
 
+Place = Annotated[
+    Path, typer.Argument(metavar="RUN", help="A run's directory; on a deployed node: its state-path, or a run's folder there.")
+]
+Client = Annotated[int, typer.Option("--client", metavar="K", help="The client whose model is meant.", min=0)]
+
+
+@cli.command()
+def predict(
+    place: Place,
+    client: Client,
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGE…", help="PNG or JPEG files of any size.")],
+) -> None:
+    """Ask a client's personalised model what images show: class names and probabilities, the most probable first."""
+    from pfedlora_flwr.predict import predict as ask
+    from pfedlora_flwr.trained import load_trained
+
+    for prediction in ask(load_trained(place, client), images):
+        out.print(str(prediction), markup=False, highlight=False, soft_wrap=True)
+
+
+@cli.command()
+def export(
+    place: Place,
+    client: Client,
+    kind: Annotated[str, typer.Option("--format", metavar="FORMAT", help="safetensors, torch-export or onnx.")],
+    output: Annotated[Path | None, typer.Option(metavar="FILE", help="Otherwise client-K with the format's suffix.")] = None,
+) -> None:
+    """Write a client's personalised model as one file, checked against the model itself, with a model card."""
+    from pfedlora_flwr import export as exporting
+    from pfedlora_flwr.trained import load_trained
+
+    trained = load_trained(place, client)
+    target = (output or Path(f"client-{client}{exporting.SUFFIXES.get(kind, '')}")).absolute()
+    difference = exporting.export(trained, kind, target)
+    out.print(f"{target} and its model card; logits within {difference:.1g} of the model's own", highlight=False, soft_wrap=True)
+
+
 @cli.command()
 def doctor() -> None:
     """Check this machine: versions, cores, GPU, dataset caches, disk, ports; says what to fix."""

@@ -14,7 +14,6 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from pfedlora_flwr import estimate, running
 from pfedlora_flwr.comparison import Cell, Comparison, describe
@@ -24,6 +23,7 @@ from pfedlora_flwr.federation.records import Row, differences, saved_keys
 from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.launcher import stop_left_over
 from pfedlora_flwr.report.load import Run, Tried, choose, read_run
+from pfedlora_flwr.report.words import count
 from pfedlora_flwr.report.write import write_report
 from pfedlora_flwr.store import ClientStore
 
@@ -173,7 +173,7 @@ def _run_all(plan: Plan, out: Console) -> bool:
             else:
                 plan.failed[job.directory] = result["error"]
                 came = f"failed: {result['error']}"
-            out.print(f"{number} of {of}: {job.title}: {came}", highlight=False, markup=False)
+            out.print(f"{number} of {of}: {job.title}: {came}", highlight=False, markup=False, soft_wrap=True)
     return False
 
 
@@ -218,21 +218,15 @@ def _seconds(jobs: list[Job], speed: estimate.Speed) -> float:
 def _show_plan(plan: Plan, out: Console) -> None:
     """What would run, how long it may take and the disk it will need."""
     speed, jobs = _speed(plan), plan.jobs()
-    table = Table(title=f"{plan.comparison.name}: what would run")
-    for name in ("run", "state", "rounds", "time", "models on disk"):
-        table.add_column(name, justify="left" if name in ("run", "state") else "right")
     for job in jobs:
-        state = read_run(job.directory)
-        more = f" and {job.repeats - 1} more with the chosen values" if job.repeats > 1 else ""
-        time, size = duration(speed.seconds(job.experiment)), running.megabytes(estimate.model_bytes(job.experiment))
-        table.add_row(job.title + more, str(state), str(job.experiment.rounds), time, size)
-    if jobs:
-        out.print(table)
+        more = f" (and {job.repeats - 1} more with the values chosen)" if job.repeats > 1 else ""
+        took = f"about {duration(speed.seconds(job.experiment))}, {count(estimate.model_bytes(job.experiment))}B of models"
+        out.print(f"{job.title}{more}: {read_run(job.directory)}; {took}", highlight=False, markup=False, soft_wrap=True)
     disk = estimate.disk(job.experiment for job in jobs for _ in range(job.repeats))
     basis = "a guess: no run has been timed yet" if speed.guessed else "from the runs that are done"
     out.print(
         f"{len(_completed(plan))} runs are completed, {sum(j.repeats for j in jobs)} are left: "
-        f"about {duration(_seconds(jobs, speed))} ({basis}), {running.megabytes(disk)} of disk in {plan.output}",
+        f"about {duration(_seconds(jobs, speed))} ({basis}), {count(disk)}B of disk in {plan.output}",
         highlight=False,
         soft_wrap=True,
     )

@@ -122,6 +122,11 @@ class Experiment:
         names = [n for n, k in _KEYS.items() if k.result] + [n for n in self.options if n.startswith(f"{self.method}.")]
         return hashlib.sha256(json.dumps({n: flat[n] for n in sorted(names)}).encode()).hexdigest()
 
+    def changed(self) -> dict[str, Scalar]:
+        """The keys that can change a result and are not at their defaults."""
+        default = Experiment.from_flat({}).flat()
+        return {k: v for k, v in self.flat().items() if k not in self.free_keys() and v != default.get(k)}
+
     def method_options_for(self, owner: type[T]) -> T:
         """The options dataclass of a method, filled from this Experiment."""
         if ":" in self.method:

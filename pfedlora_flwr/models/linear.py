@@ -22,7 +22,8 @@ class Linear(nn.Linear):
 
     def forward(self, inputs: Tensor) -> Tensor:
         fast = _AVAILABLE and inputs.device.type == "cpu" and inputs.dtype == torch.float32 and inputs.ndim == 2
-        if fast and self.weight.numel() >= _WORTH and not torch.is_autocast_enabled("cpu"):
+        exporting = torch.compiler.is_compiling()  # an exported program must run without oneDNN
+        if fast and not exporting and self.weight.numel() >= _WORTH and not torch.is_autocast_enabled("cpu"):
             return _OneDnn.apply(inputs, self.weight, self.bias)
         return super().forward(inputs)
 

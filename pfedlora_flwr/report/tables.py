@@ -10,7 +10,6 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pfedlora_flwr.config import Experiment
 from pfedlora_flwr.federation.result import to_target
 from pfedlora_flwr.report import measures, paper, words
 from pfedlora_flwr.report.load import Keys, Outcome, Study
@@ -239,8 +238,7 @@ def _short(outcome: Outcome) -> str:
 
 
 def settings(study: Study) -> Keys:
-    """The keys on which all runs agree and that were not left at their defaults."""
-    flats = [run.experiment.flat() for o in study.outcomes for run in o.runs.values()]
-    default = Experiment.from_flat({}).flat()
-    hidden = Experiment.free_keys() | {"method", "seed"}
-    return {k: v for k, v in flats[0].items() if k not in hidden and v != default[k] and all(f[k] == v for f in flats)} if flats else {}
+    """The keys on which all runs agree and that are not at their defaults."""
+    changed = [run.experiment.changed() for o in study.outcomes for run in o.runs.values()]
+    common = changed[0].items() if changed else ()
+    return {k: v for k, v in common if k not in ("method", "seed") and all(c.get(k) == v for c in changed)}

@@ -1,0 +1,190 @@
+"""`pfedlora export`: a client's personalised model as one file for other programs, with a model card.
+
+The file is written aside, loaded again by the library that will read it, and compared with the model's own outputs; only then does
+it take its name.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from pfedlora_flwr.files import write_atomically
+from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.methods.method import tensors_of
+from pfedlora_flwr.models.cnn import ClientModel
+from pfedlora_flwr.models.registry import IMAGE
+from pfedlora_flwr.report import words
+from pfedlora_flwr.trained import Trained
+
+SUFFIXES = {"safetensors": ".safetensors", "torch-export": ".pt2", "onnx": ".onnx"}
+TOLERANCE = 1e-4
+_BATCHES = (1, 7)
+
+Run = Callable[[Tensor], Tensor]
+"""An exported model loaded again: float32 [n, 3, 32, 32] in [0, 1] → logits [n, classes]."""
+
+
+class Standing(nn.Module):
+    """A client model that stands alone: it takes images in [0, 1] and normalises them itself."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, model: ClientModel, mean: list[float], std: list[float]) -> None:
+        super().__init__()
+        self.model = model
+        self.register_buffer("mean", torch.tensor(mean)[:, None, None])
+        self.register_buffer("std", torch.tensor(std)[:, None, None])
+
+    def forward(self, images: Tensor) -> Tensor:
+        """[n, 3, 32, 32] in [0, 1] → logits, [n, classes]."""
+        return self.model((images - self.mean) / self.std)
+
+
+def export(trained: Trained, kind: str, target: Path) -> float:
+    """Writes the model to `target` and its card to `target`.md; the largest difference of a logit from the model's own.
+
+    kind: safetensors (the weights, with what it takes to use them in the metadata), torch-export or onnx (whole programs).
+    Raises UserError when a library is missing, the model cannot be exported, or its outputs would differ.
+    """
+    if kind not in SUFFIXES:
+        raise UserError(f"format is {kind!r}; allowed: {', '.join(SUFFIXES)}")
+    if not target.parent.is_dir():
+        raise UserError(f"{target.parent} is no directory")
+    standing = Standing(trained.method.predictor(trained.module), trained.about["mean"], trained.about["std"]).eval()
+    aside = target.with_name(f".{os.getpid()}.{target.stem}{SUFFIXES[kind]}")
+    write = {"safetensors": _safetensors, "torch-export": _torch_export, "onnx": _onnx}[kind]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the exporters', about their own insides
+            exported = write(trained, standing, aside)
+        difference = _difference(trained, exported)
+        if not difference <= TOLERANCE:  # nan too
+            raise UserError(f"the exported model's outputs differ by {difference:g} from the model's own: nothing was written")
+        write_atomically(target.with_name(target.name + ".md"), card(trained, kind, target.name, difference).encode())
+        aside.replace(target)
+    except (OSError, RuntimeError, torch.onnx.errors.OnnxExporterError) as error:
+        raise UserError(f"the model cannot be exported to {target}: {str(error).splitlines()[0] if str(error) else error!r}") from None
+    finally:
+        aside.unlink(missing_ok=True)
+    return difference
+
+
+def _safetensors(trained: Trained, standing: Standing, path: Path) -> Run:
+    model = standing.model
+    metadata = {
+        "architecture": _architecture(trained),
+        "class_names": json.dumps(trained.class_names),
+        "mean": json.dumps(trained.about["mean"]),
+        "std": json.dumps(trained.about["std"]),
+        "client": str(trained.client),
+        "round": str(trained.version),
+    }
+    write_atomically(path, safetensors.torch.save({k: v.contiguous() for k, v in tensors_of(model).items()}, metadata))
+    fresh = trained.method.client_model(trained.client).eval()
+    fresh.load_state_dict(safetensors.torch.load_file(path))
+    return Standing(fresh, trained.about["mean"], trained.about["std"])
+
+
+def _torch_export(trained: Trained, standing: Standing, path: Path) -> Run:
+    dynamic = {"images": {0: torch.export.Dim("n", min=1)}}
+    program = torch.export.export(standing, (torch.zeros(2, *IMAGE),), dynamic_shapes=dynamic)
+    torch.export.save(program, path)
+    return torch.export.load(path).module()
+
+
+def _onnx(trained: Trained, standing: Standing, path: Path) -> Run:
+    onnxruntime = _extra("onnxruntime")
+    _extra("onnx")
+    _extra("onnxscript")
+    dynamic = {"images": {0: torch.export.Dim("n", min=1)}}
+    program = torch.onnx.export(
+        standing,
+        (torch.zeros(2, *IMAGE),),
+        dynamo=True,
+        verbose=False,
+        input_names=["images"],
+        output_names=["logits"],
+        dynamic_shapes=dynamic,
+    )
+    assert program is not None
+    program.save(path)
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return lambda images: torch.from_numpy(session.run(["logits"], {"images": images.numpy()})[0])
+
+
+def _extra(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise UserError(f'the format onnx needs {name}, which is not installed: pip install "pfedlora-flwr[export]"') from None
+
+
+@torch.no_grad()
+def _difference(trained: Trained, exported: Run) -> float:
+    """The largest difference of a logit, over random images in batches of two sizes."""
+    generator = torch.Generator().manual_seed(0)
+    found = []
+    for n in _BATCHES:
+        pixels = torch.randint(0, 256, (n, *IMAGE[1:], IMAGE[0]), dtype=torch.uint8, generator=generator)
+        own = trained.logits(pixels.numpy())
+        found.append(float((exported(pixels.permute(0, 3, 1, 2).float() / 255) - own).abs().max()))
+    return max(found)
+
+
+def _architecture(trained: Trained) -> str:
+    names = trained.experiment.model_names
+    return names[trained.client % len(names)]
+
+
+def card(trained: Trained, kind: str, file: str, difference: float) -> str:
+    """The model card, in Markdown: what it is, how good it is, where it comes from, how to use it."""
+    e, f = trained.experiment, trained.figures
+    parameters = sum(p.numel() for p in trained.method.predictor(trained.module).parameters())
+
+    def share(part: str) -> str:
+        if not f.get(part):
+            return "not evaluated at this round"
+        return f"{f[f'{part}-correct']} of {f[part]} correct ({100 * f[f'{part}-correct'] / f[part]:.2f} %)"
+
+    settings = ", ".join(f"{name}={value}" for name, value in e.changed().items())
+    versions = ", ".join(f"{name} {version}" for name, version in trained.about["versions"].items() if version)
+    scaled = "images RGB, float32 [n, 3, 32, 32], scaled to [0, 1]"
+    if kind == "safetensors":
+        usage = f"The weights of `{_architecture(trained)}`. Input: {scaled}, then (images − mean) / std by channel, both in the metadata."
+    else:
+        usage = f"Input `images`: {scaled}; normalisation is part of the model. Output: logits [n, {len(trained.class_names)}]."
+    return f"""# {words.method(e.method)}, client {trained.client}, on {words.DATASETS.get(e.dataset, e.dataset)}
+
+A personalised model: it was trained for the data of client {trained.client} and is evaluated on these alone.
+
+| | |
+|---|---|
+| file | `{file}` ({kind}) |
+| architecture | {_architecture(trained)}, {parameters:,} parameters |
+| test accuracy | {share("test")} |
+| validation accuracy | {share("validation")} |
+| classes | {", ".join(trained.class_names)} |
+| method, dataset | {e.method}, {e.dataset} |
+| trained | last in round {trained.version} of {e.rounds}, seed {e.seed}, {e.clients} clients |
+| SHA-256 of the client's tensors | `{trained.sha256}` |
+| checked | logits within {difference:.1g} of the model's own |
+| made with | {versions} |
+
+## Use
+{usage}
+
+## Experiment
+Keys that are not at their defaults: {settings or "none"}; fingerprint `{e.fingerprint()}`.
+"""
