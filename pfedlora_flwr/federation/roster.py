@@ -21,6 +21,8 @@ logger = logging.getLogger(__name__)
 _POLL = 0.05
 _SLOW_POLL = 1.0
 _QUESTION = 60.0
+_HANDED_OUT = 0.15
+"""Seconds in which a simulation surely hands out what has been sent (it looks every 0.1)."""
 Properties = Mapping[str, Any]
 Refuse = Callable[[str], None]
 
@@ -193,21 +195,24 @@ def exchange(
     timeout: float,
     refuse: Refuse,
     arrived: Callable[[], None] = lambda: None,
-    at_once: int = 0,
+    first: int = 0,
 ) -> list[tuple[Message, Message | None]]:
     """Sends the messages and waits at most `timeout` seconds; each message with its reply, or None where none came.
 
     A reply that was not asked for, comes twice or comes from another node is refused; the wait for the right one goes on.
-    at_once: how many of the messages are being answered at a time, where that is known: mostly, only the next ones are looked for.
+    first: send so many ahead of the others. A simulation hands out what it finds in the order of its nodes, so this is how long
+    turns start before short ones and no actor is left with a long one at the end.
     """
-    grid.push_messages(messages)
+    ahead, rest = messages[:first], messages[first:]
+    if ahead and rest:
+        grid.push_messages(ahead)
+        time.sleep(_HANDED_OUT)
+    grid.push_messages(rest or ahead)
     asked = {m.metadata.message_id: m for m in messages}
     replies: dict[str, Message] = {}
-    deadline, pause, looks = time.monotonic() + timeout, _POLL, 0
+    deadline, last = time.monotonic() + timeout, time.monotonic()
     while len(replies) < len(asked) and time.monotonic() < deadline:
-        waiting = [i for i in asked if i not in replies]
-        looks += 1
-        came = _pull(grid, waiting[: at_once or None] if looks % 10 else waiting)
+        came = _pull(grid, [i for i in asked if i not in replies])
         for reply in came:
             about, sender = reply.metadata.reply_to_message_id, reply.metadata.src_node_id
             if about not in asked:
@@ -219,9 +224,10 @@ def exchange(
             else:
                 replies[about] = reply  # an error reply has no other sign of whose it is
                 arrived()
-        pause = _POLL if came else min(pause * 1.2, _SLOW_POLL / 2)
+        now = time.monotonic()
+        last = now if came else last
         if len(replies) < len(asked):
-            time.sleep(pause)
+            time.sleep(min(_POLL / 2 + (now - last) / 50, _SLOW_POLL / 2))  # the wait for the last reply stays a small share of it
     return [(m, replies.get(m.metadata.message_id)) for m in messages]
 
 
