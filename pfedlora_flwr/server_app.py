@@ -7,6 +7,7 @@ import logging
 import time
 from pathlib import Path
 
+import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
@@ -28,6 +29,7 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """A run, new or resumed. It ends with `result.json`, whatever happens; a failure is raised, so that Flower marks the run failed."""
     _log_to_stderr()
+    torch.set_num_threads(1)  # what the server computes must not depend on its number of cores
     try:
         experiment = Experiment.from_flat(dict(context.run_config))
         run = RunDirectory(output_of(experiment))

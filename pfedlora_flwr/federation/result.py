@@ -45,6 +45,7 @@ def _figures(run: RunDirectory, e: Experiment, state: ServerState, rows: list[Ro
             "best_validation_round": best["round"],
             "max_test": max(row["accuracy"] for row in rows),
             "std": statistics.pstdev(per_client.values()) if per_client else 0.0,
+            "evaluated": len(per_client),
             "worst": min(per_client.values(), default=0.0),
             "second": rows[-1]["second"],
         },
