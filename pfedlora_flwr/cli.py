@@ -31,14 +31,14 @@ def run(
     option: Options = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in its output directory, bit for bit.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in its output directory.")] = False,
-    port: Annotated[int, typer.Option(help="TCP port of the private SuperLink; 0: a free one.", min=0, max=65535)] = 0,
+    port: Annotated[int, typer.Option(help="TCP port of the private SuperLink; 0: a free one.", show_default=False)] = 0,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress display.")] = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard event files to `events` in the output.")] = False,
     superlink: Annotated[
         str, typer.Option(metavar="CONNECTION", help="Train on the nodes of this SuperLink, a connection in $FLWR_HOME/config.toml.")
     ] = "",
 ) -> None:
-    """Train: a simulation through `flwr run` on a SuperLink of its own, or real nodes with --superlink."""
+    """Train. A simulation through `flwr run` on a SuperLink of its own, or real nodes with --superlink."""
     from pfedlora_flwr import running, submitting
 
     flags = [text for flag, text in ((resume, "resume=true"), (overwrite, "overwrite=true")) if flag]
@@ -61,7 +61,7 @@ def compare(
     option: Options = None,
     output: Annotated[Path | None, typer.Option(metavar="DIR", help="The comparison's directory; otherwise runs/CONF.")] = None,
 ) -> None:
-    """Run what is missing of a comparison (methods × scenarios × seeds), resume what is unfinished, then report."""
+    """Run what is missing of a comparison. Methods × scenarios × seeds; what is unfinished is resumed, then all is reported."""
     from pfedlora_flwr import compare as comparing
     from pfedlora_flwr.comparison import Comparison
 
@@ -75,7 +75,7 @@ def report(
     paths: Annotated[list[Path], typer.Argument(metavar="RUN_OR_DIR…", help="Comparisons, runs, or folders of runs.")],
     output: Annotated[Path | None, typer.Option(metavar="DIR", help="Otherwise `report` in the only path given.")] = None,
 ) -> None:
-    """Tables (Markdown, CSV), figures (PNG, SVG) and one page (report.html) of runs."""
+    """Report on runs. Tables (Markdown, CSV), figures (PNG, SVG) and one page (report.html)."""
     from pfedlora_flwr.report.write import write_report
 
     if output is None and len(paths) > 1:
@@ -97,7 +97,7 @@ def predict(
     client: Client,
     images: Annotated[list[Path], typer.Argument(metavar="IMAGE…", help="PNG or JPEG files of any size.")],
 ) -> None:
-    """Ask a client's personalised model what images show: class names and probabilities, the most probable first."""
+    """Ask a client's model what images show. Class names and probabilities, the most probable first."""
     from pfedlora_flwr.predict import predict as ask
     from pfedlora_flwr.trained import load_trained
 
@@ -112,7 +112,7 @@ def export(
     kind: Annotated[str, typer.Option("--format", metavar="FORMAT", help="safetensors, torch-export or onnx.")],
     output: Annotated[Path | None, typer.Option(metavar="FILE", help="Otherwise client-K with the format's suffix.")] = None,
 ) -> None:
-    """Write a client's personalised model as one file, checked against the model itself, with a model card."""
+    """Write a client's model as one file. It is checked against the model itself, and has a model card beside it."""
     from pfedlora_flwr import export as exporting
     from pfedlora_flwr.trained import load_trained
 
@@ -124,7 +124,7 @@ def export(
 
 @cli.command()
 def doctor() -> None:
-    """Check this machine: versions, cores, GPU, dataset caches, disk, ports; says what to fix."""
+    """Check this machine. Versions, cores, GPU, dataset caches, disk, ports; says what to fix."""
     from pfedlora_flwr.doctor import report
 
     raise typer.Exit(report(out))

@@ -218,7 +218,9 @@ def free_port() -> int:
 
 
 def check_port(port: int) -> None:
-    """Raises UserError when something listens on the port."""
+    """Raises UserError when the port is no port or something listens on it."""
+    if not 0 < port < 2**16:
+        raise UserError(f"port is {port}; allowed: 0 to 65535, 0 for a free one")
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
