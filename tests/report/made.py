@@ -1,0 +1,54 @@
+"""Runs made by hand: round numbers, so that a table's figures can be computed with pencil and paper."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pfedlora_flwr.config import Experiment
+from pfedlora_flwr.federation.records import write_config
+
+
+def make_run(folder: Path, accuracies: list[float], clients: list[float], *, up: int = 10, flops: int = 1000, **keys: Any) -> None:
+    """A completed run with `accuracies` after rounds 0, 1, … (validation the same) and the clients' accuracies at the end.
+
+    Every client is sampled in every round; a client sends `up` parameters of 4 bytes, receives twice as many, and computes `flops`.
+    """
+    flat = {"clients": len(clients), "rounds": len(accuracies) - 1, "partition.kind": "iid"} | {k.replace("_", "-"): v for k, v in keys.items()}
+    e = Experiment.from_flat(flat)
+    folder.mkdir(parents=True)
+    write_config(folder / "config.yaml", e)
+    n = len(clients)
+    rows = []
+    for round, accuracy in enumerate(accuracies):
+        k = n if round else 0
+        sent = {"parameters_up": k * up, "parameters_down": 2 * k * up, "bytes_up": 4 * k * up, "bytes_down": 8 * k * up}
+        admitted = list(range(k))
+        row = {"round": round, "sampled": admitted, "admitted": admitted, "accuracy": accuracy, "validation_accuracy": accuracy}
+        rows.append(row | sent | {"flops": k * flops, "seconds": 1.0, "second": {}, "loss": 1.0})
+    (folder / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    best = max(range(len(accuracies)), key=lambda i: (accuracies[i], -i))
+    names = ("parameters_up", "parameters_down", "bytes_up", "bytes_down")
+    result = {
+        "status": "completed",
+        "error": None,
+        "method": e.method,
+        "fingerprint": e.fingerprint(),
+        "rounds": e.rounds,
+        "accuracy": {
+            "final": accuracies[-1],
+            "at_best_validation": accuracies[best],
+            "best_validation_round": best,
+            "max_test": max(accuracies),
+            "std": 0.0,
+            "worst": min(clients),
+            "second": {},
+        },
+        "per_client": {str(k): {"accuracy": accuracy} for k, accuracy in enumerate(clients)},
+        "communication": {name: sum(row[name] for row in rows) for name in names},
+        "flops": sum(row["flops"] for row in rows),
+        "seconds": {"total": float(len(rows) - 1)},
+        "partition": f"partition of seed {e.seed}",
+    }
+    (folder / "result.json").write_text(json.dumps(result))

@@ -1,0 +1,129 @@
+"""The tables of a tiny fixed study, against numbers computed by hand."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+
+from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.report import tables
+from pfedlora_flwr.report.load import Study, Tried, choose, load
+from tests.report.made import make_run
+
+# The 97.5 % quantile of Student's t with one degree of freedom is 12.7062, and the standard error of a pair (a, b) is |a − b| / 2.
+T1 = 12.7062
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Study:
+    """Three methods, two seeds, two clients (CNN-1 and CNN-2), the target at 90 %."""
+    make_run(tmp_path / "s0", [0.2, 0.86, 0.88, 0.86], [0.90, 0.80], method="standalone", seed=0, up=0)
+    make_run(tmp_path / "s1", [0.2, 0.90, 0.89, 0.90], [0.95, 0.85], method="standalone", seed=1, up=0)
+    make_run(tmp_path / "p0", [0.2, 0.85, 0.90, 0.89], [0.90, 0.90], method="pfedlora", seed=0)
+    make_run(tmp_path / "p1", [0.2, 0.94, 0.90, 0.93], [0.90, 0.95], method="pfedlora", seed=1)
+    make_run(tmp_path / "f0", [0.2, 0.70, 0.80, 0.90], [0.90, 0.90], method="fedproto", seed=0, up=25, flops=3000)
+    make_run(tmp_path / "f1", [0.2, 0.60, 0.70, 0.80], [0.80, 0.80], method="fedproto", seed=1, up=25, flops=3000)
+    return load([tmp_path])
+
+
+def row(table: tables.Table, method: str) -> dict[str, str]:
+    at = table.columns.index("method")
+    return next(dict(zip(table.columns, r, strict=True)) for r in table.rows if r[at] == method)
+
+
+def test_accuracy_is_the_mean_over_seeds_with_its_t_interval(study: Study) -> None:
+    table = tables.accuracy(study)
+    assert [r[0] for r in table.rows] == ["Standalone", "FedProto", "pFedLoRA"]
+    assert row(table, "Standalone")["all runs"] == f"89.00 ± {T1 * 1.0:.2f}"  # 0.88 and 0.90
+    assert row(table, "pFedLoRA")["all runs"] == f"**92.00 ± {T1 * 2.0:.2f}**"  # 0.90 and 0.94, the best
+    assert row(table, "FedProto")["all runs"] == f"85.00 ± {T1 * 5.0:.2f}"  # 0.90 and 0.80
+
+
+def test_all_three_figures_and_the_comparison_with_standalone(study: Study) -> None:
+    ours = row(tables.figures(study), "pFedLoRA")
+    assert ours["seeds"] == "2"
+    assert ours["final"] == f"91.00 ± {T1 * 2.0:.2f}"  # 0.89 and 0.93
+    assert ours["max test"] == f"92.00 ± {T1 * 2.0:.2f}"
+    assert ours["worst client"] == "90.00"
+    assert ours["− Standalone, points"] == f"+3.00 ± {T1 * 1.0:.2f}"  # 2 and 4 points
+    assert ours["clients better than Standalone"] == "62 %"  # a tie, a win, a loss, a win: 2.5 of 4
+    assert row(tables.figures(study), "Standalone")["− Standalone, points"] == "–"
+
+
+def test_costs_in_both_conventions(study: Study) -> None:
+    """pFedLoRA is there after 2 rounds and after 1; CNN-1 and CNN-2 take 9,651,600 and 6,771,600 operations an image forward."""
+    ours = row(tables.costs(study), "pFedLoRA")
+    assert (ours["target"], ours["seeds there"], ours["rounds"]) == ("90 %", "2 of 2", "1.5")
+    assert ours["parameters, full"] == "90"  # 1.5 rounds × 2 clients × (10 up + 20 down)
+    assert ours["bytes, full"] == "360"
+    assert ours["FLOP, full"] == "3 k"
+    assert ours["parameters, paper"] == "15"  # 1.5 rounds × 10
+    assert ours["FLOP, paper"] == "12.3 M"  # 1.5 rounds × 8,211,600
+    theirs = row(tables.costs(study), "FedProto")
+    assert (theirs["seeds there"], theirs["rounds"]) == ("1 of 2", "3")
+    assert row(tables.costs(study), "Standalone")["parameters, full"] == "0"
+
+
+def test_headline_ratios_count_the_seeds_in_which_both_arrive(study: Study) -> None:
+    table = tables.headline(study)
+    assert table is not None
+    ours = dict(zip(table.columns, table.rows[0], strict=True))
+    assert ours["best baseline"] == "Standalone"
+    assert ours["pFedLoRA above it, points"] == f"+3.00 ± {T1 * 1.0:.2f}"
+    assert ours["FedProto ÷ pFedLoRA: FLOP, full"] == "4.50"  # seed 0 alone: 3 rounds × 3000 against 2 rounds × 1000
+    assert ours["FLOP, paper"] == "1.50"  # 3 rounds against 2
+    assert ours["parameters, full"] == "3.75"  # 3 × 25 against 2 × 10
+    assert ours["parameters, paper"] == "3.75"
+    assert list(table.rows[-1]) == ["**the paper, at most**", "", "**+1.35**", "", "**11.81**", "", "**7.41**"]
+
+
+def test_the_papers_figure_stands_beside_ours_in_its_own_scenarios_only(tmp_path: Path) -> None:
+    paper = {"dataset": "cifar10", "partition.kind": "pathological", "partition.classes-per-client": 2, "participation": 1.0}
+    make_run(tmp_path / "a", [0.1, 0.5], [0.5] * 10, method="pfedlora", **paper)
+    make_run(tmp_path / "b", [0.1, 0.5], [0.5] * 10, method="pfedlora", **paper | {"setting": "homogeneous"})
+    make_run(tmp_path / "c", [0.1, 0.5], [0.5] * 50, method="fd", **paper | {"participation": 0.2})
+    make_run(tmp_path / "d", [0.1, 0.5], [0.5] * 10, method="pfedlora", **paper | {"partition.classes-per-client": 4})
+    printed = [tables.accuracy(load([tmp_path / name])).rows[0][1] for name in "abcd"]
+    assert printed == ["**50.00** [96.66]", "**50.00** [96.69]", "**50.00** [-]", "**50.00**"]
+
+
+def test_csv_holds_the_same_cells_and_runs_csv_the_unrounded_numbers(study: Study) -> None:
+    table = tables.accuracy(study)
+    cells = list(csv.reader(io.StringIO(table.csv())))
+    assert cells[0] == list(table.columns)
+    assert cells[3] == ["pFedLoRA", f"92.00 ± {T1 * 2.0:.2f}"]
+    lines = list(csv.DictReader(io.StringIO(tables.runs_csv(study))))
+    assert len(lines) == 6
+    ours = next(line for line in lines if line["method"] == "pfedlora" and line["seed"] == "1")
+    assert (float(ours["at_best_validation"]), float(ours["final"]), int(ours["parameters_up"])) == (0.94, 0.93, 60)
+
+
+def test_scenarios_are_the_keys_that_differ(tmp_path: Path) -> None:
+    for mu in (0.5, 0.9):
+        make_run(tmp_path / str(mu), [0.1, mu], [mu], method="pfedlora", mu=mu)
+    study = load([tmp_path])
+    assert study.scenarios == [{"mu": 0.5}, {"mu": 0.9}]
+    assert list(tables.accuracy(study).columns) == ["method", "μ=0.5", "μ=0.9"]
+
+
+def test_nothing_to_report_is_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is no directory"):
+        load([tmp_path / "nowhere"])
+    with pytest.raises(UserError, match="holds no completed run"):
+        load([tmp_path])
+    make_run(tmp_path / "a", [0.1, 0.5], [0.5], method="pfedlora")
+    make_run(tmp_path / "b", [0.1, 0.5], [0.5], method="pfedlora")
+    with pytest.raises(UserError, match="hold the same Experiment"):
+        load([tmp_path])
+
+
+def test_the_choice_is_the_best_validation_and_the_first_of_ties() -> None:
+    def tried(*values: float | None) -> list[Tried]:
+        return [Tried({}, value) for value in values]
+
+    assert choose(tried(0.1, 0.3, 0.3, 0.2)) == 1
+    assert choose(tried(None, 0.1, None)) == 1
+    assert choose(tried(None, None)) is None

@@ -1,0 +1,244 @@
+"""Comparisons: what a file says, what is left to do, and real runs that survive a kill."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from pfedlora_flwr.compare import Plan, compare
+from pfedlora_flwr.comparison import Comparison
+from pfedlora_flwr.keys import UserError
+from tests.conftest import ROOT, Cli
+from tests.report.made import make_run
+
+BASIC = "methods: [standalone, pfedlora]\nseeds: [0, 1]\nbase: {clients: 4, rounds: 2, partition: {kind: iid}}\n"
+
+
+def conf(folder: Path, text: str) -> Path:
+    path = folder / "conf.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_a_file_says_methods_scenarios_and_seeds(tmp_path: Path) -> None:
+    text = BASIC + "axes:\n  batch-size: [16, 32]\n  federation: [{clients: 4}, {clients: 8, participation: 0.5}]\n"
+    found = Comparison.load(conf(tmp_path, text.replace("clients: 4, rounds", "rounds")), ["lr=0.1"])
+    cells = found.cells()
+    assert [(cell.scenario, cell.method) for cell in cells[:3]] == [
+        ({"batch-size": 16, "clients": 4}, "standalone"),
+        ({"batch-size": 16, "clients": 4}, "pfedlora"),
+        ({"batch-size": 16, "clients": 8, "participation": 0.5}, "standalone"),
+    ]
+    assert len(cells) == 2 * 2 * 2
+    assert cells[2].candidates[0].runs[1] == "batch-size-16_clients-8_participation-0.5/standalone/seed-1"
+    e = found.experiment(cells[2], cells[2].candidates[0], 1)
+    assert (e.method, e.seed, e.batch_size, e.clients, e.participation, e.rounds, e.lr) == ("standalone", 1, 16, 8, 0.5, 2, 0.1)
+
+
+def test_methods_of_a_scenario_and_seed_share_partition_and_sampling(tmp_path: Path) -> None:
+    from pfedlora_flwr.data.local import shared_partition
+    from pfedlora_flwr.rng import sample_clients
+
+    found = Comparison.load(conf(tmp_path, BASIC.replace("methods: [standalone, pfedlora]", "methods: [fd, fml, fedkd, standalone, pfedlora]")))
+    experiments = [found.experiment(cell, cell.candidates[0], 1) for cell in found.cells()]
+    assert len({shared_partition(e)[1].fingerprint for e in experiments}) == 1
+    assert len({tuple(sample_clients(e.seed, 3, e.clients, e.sampled)) for e in experiments}) == 1
+
+
+def test_a_selection_keeps_the_directories(tmp_path: Path) -> None:
+    whole = Comparison.load(conf(tmp_path, BASIC + "axes: {batch-size: [16, 32, 64], mu: {tune: [0.5, 0.9], methods: [pfedlora]}}\n"))
+    part = whole.select(["pfedlora"], [1], ["batch-size=16,64", "mu=0.9"])
+    assert [cell.scenario for cell in part.cells()] == [{"batch-size": 16}, {"batch-size": 64}]
+    assert {r for c in part.cells() for k in c.candidates for r in k.runs.values()} == {
+        f"batch-size-{b}/pfedlora_mu-0.9/seed-{s}" for b in (16, 64) for s in (0, 1)
+    }
+    all_runs = {r for c in whole.cells() for k in c.candidates for r in k.runs.values()}
+    assert {r for c in part.cells() for k in c.candidates for r in k.runs.values()} <= all_runs
+    for words, match in (
+        ((["fml"], [], []), "'fml' is not in the comparison; allowed: standalone, pfedlora"),
+        (([], [7], []), "7 is not in the comparison; allowed: 0, 1"),
+        (([], [], ["clients=4"]), "expected key=value with a key of an axis: batch-size, mu"),
+        (([], [], ["batch-size=17"]), "allowed values: 16, 32, 64"),
+        (([], [], ["batch-size=x"]), "batch-size is 'x'"),
+    ):
+        with pytest.raises(UserError, match=re.escape(match)):
+            whole.select(*words)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "methods: expected a list of at least one value"),
+        ("- 1\n", "expected `key: value` lines, found list"),
+        ("metods: [fd]\n", "unknown key 'metods'; allowed: base, methods, seeds, axes"),
+        (BASIC.replace("rounds", "runds"), "base: unknown key 'runds'"),
+        (BASIC.replace("rounds: 2", "rounds: 0"), "base: rounds is 0; allowed: an integer ≥ 1"),
+        (BASIC.replace("pfedlora", "fedlora"), "method is 'fedlora'; allowed:"),
+        (BASIC.replace("[0, 1]", "[0, 0]"), "seeds: a value is there twice"),
+        (BASIC.replace("[0, 1]", "[a]"), "seeds is ['a']; allowed: integers ≥ 0"),
+        (BASIC.replace("rounds: 2", "seed: 2"), "seed is set by compare itself"),
+        (BASIC + "axes: {mu: []}\n", "axes.mu: expected a list of at least one value"),
+        (BASIC + "axes: {mu: [2]}\n", "axes.mu: mu is 2.0; allowed: a number ≥ 0 and ≤ 1"),
+        (BASIC + "axes: {speed: [1, 2]}\n", "axes.speed: 'speed' is no key of a run, so each of its values must set some"),
+        (BASIC + "axes: {federation: [{client: 2}]}\n", "axes.federation: unknown key 'client'"),
+        (BASIC + "axes: {mu: {try: [0.5]}}\n", "axes.mu: expected a list of values, or {tune: [values], methods: [names]}"),
+        (BASIC + "axes: {mu: {tune: [0.5], methods: [fml]}}\n", "axes.mu: 'fml' is not among the methods: standalone, pfedlora"),
+        (BASIC + "axes: {mu: [0.5], more: [{mu: 0.6}]}\n", "mu is on two axes"),
+        (BASIC.replace("standalone", "fedavg"), "fedavg: method fedavg averages whole models"),
+    ],
+)
+def test_bad_input_is_one_clear_line(tmp_path: Path, text: str, expected: str) -> None:
+    with pytest.raises(UserError, match=re.escape(expected)) as raised:
+        Comparison.load(conf(tmp_path, text))
+    assert "\n" not in str(raised.value)
+
+
+def test_an_override_of_an_axis_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"-o mu: it is on an axis .*--only mu=…"):
+        Comparison.load(conf(tmp_path, BASIC + "axes: {mu: [0.5, 0.9]}\n"), ["mu=0.7"])
+
+
+def test_every_conf_of_ours_is_valid() -> None:
+    confs = sorted((ROOT / "conf" / "paper").glob("*.yaml")) + sorted((ROOT / "conf" / "quick").glob("*.yaml"))
+    assert len(confs) == 13
+    for path in confs:
+        assert Comparison.load(path).cells()
+
+
+TUNED = BASIC + "axes: {mu: {tune: [0.5, 0.7, 0.9], methods: [pfedlora]}}\n"
+
+
+def done(plan: Plan, run: str, accuracies: list[float]) -> None:
+    """A completed run in the plan's directory."""
+    method, seed = run.split("/")
+    name, _, mu = method.partition("_mu-")
+    keys = {"mu": float(mu)} if mu else {}
+    make_run(plan.output / run, accuracies, [0.5] * 4, method=name, seed=int(seed.removeprefix("seed-")), **keys)
+
+
+def left(plan: Plan) -> list[tuple[str, int]]:
+    return [(str(job.directory.relative_to(plan.output)), job.repeats) for job in plan.jobs()]
+
+
+def test_tuned_keys_are_chosen_by_validation_with_the_first_seed_then_run_with_the_others(tmp_path: Path) -> None:
+    plan = Plan(Comparison.load(conf(tmp_path, TUNED)), tmp_path / "runs")
+    first, others = "standalone/seed-0", "standalone/seed-1"
+    tuning = [f"pfedlora_mu-{mu}/seed-0" for mu in (0.5, 0.7, 0.9)]
+    assert left(plan) == [(first, 1), (tuning[0], 1), (tuning[1], 1), (tuning[2], 2), (others, 1)]
+    done(plan, first, [0.1, 0.2, 0.3])
+    for run, best in zip(tuning, (0.3, 0.6, 0.6), strict=True):
+        done(plan, run, [0.1, best, 0.2])
+    assert left(plan) == [(others, 1), ("pfedlora_mu-0.7/seed-1", 1)]
+    done(plan, others, [0.1, 0.2, 0.3])
+    done(plan, "pfedlora_mu-0.7/seed-1", [0.1, 0.2, 0.3])
+    assert left(plan) == []
+
+
+def test_the_choice_looks_at_validation_not_at_test_accuracy(tmp_path: Path) -> None:
+    plan = Plan(Comparison.load(conf(tmp_path, TUNED)).select(["pfedlora"], [], []), tmp_path / "runs")
+    for mu, test, validation in ((0.5, 0.9, 0.2), (0.7, 0.2, 0.3), (0.9, 0.1, 0.1)):
+        done(plan, f"pfedlora_mu-{mu}/seed-0", [0.1, 0.1, test])
+        rounds = plan.output / f"pfedlora_mu-{mu}/seed-0" / "rounds.jsonl"
+        rows = [json.loads(line) | {"validation_accuracy": validation} for line in rounds.read_text().splitlines()]
+        rounds.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert left(plan) == [("pfedlora_mu-0.7/seed-1", 1)]
+
+
+def test_a_failed_candidate_is_passed_over(tmp_path: Path) -> None:
+    plan = Plan(Comparison.load(conf(tmp_path, TUNED)).select(["pfedlora"], [], []), tmp_path / "runs")
+    done(plan, "pfedlora_mu-0.5/seed-0", [0.1, 0.3, 0.3])
+    done(plan, "pfedlora_mu-0.7/seed-0", [0.1, 0.4, 0.3])
+    plan.failed[plan.output / "pfedlora_mu-0.9/seed-0"] = "diverged"
+    assert left(plan) == [("pfedlora_mu-0.7/seed-1", 1)]
+
+
+def test_another_experiment_in_a_directory_is_refused(tmp_path: Path) -> None:
+    path = conf(tmp_path, BASIC)
+    plan = Plan(Comparison.load(path), tmp_path / "runs")
+    done(plan, "standalone/seed-0", [0.1, 0.2, 0.3])
+    plan.check()
+    changed = Plan(Comparison.load(path, ["lr=0.5"]), tmp_path / "runs")
+    with pytest.raises(UserError, match=r"holds another Experiment \(lr: 0.01 → 0.5\); give a new --output"):
+        changed.check()
+
+
+def test_a_dry_run_says_what_would_run_and_changes_nothing(tmp_path: Path) -> None:
+    whole = Comparison.load(conf(tmp_path, BASIC))
+    plan = Plan(whole, tmp_path / "runs")
+    out = Console(record=True, width=200, file=open(os.devnull, "w"))  # noqa: SIM115 - the console keeps it
+    assert compare(whole, whole, plan.output, out, out, dry_run=True) == 0
+    assert not plan.output.exists()
+    text = out.export_text()
+    assert "standalone, seed 0: not run; about" in text
+    assert "0 runs are completed, 4 are left: about" in text
+    assert "a guess" in text
+    done(plan, "standalone/seed-0", [0.1, 0.2, 0.3])
+    compare(whole, whole, plan.output, out, out, dry_run=True)
+    text = out.export_text()
+    assert "1 runs are completed, 3 are left" in text
+    assert "from the runs that are done" in text
+
+
+SMALL = "methods: [standalone, pfedlora]\nbase: {clients: 2, rounds: 6, batch-size: 16, partition: {kind: iid}}\n"
+
+
+@pytest.mark.slow
+def test_killed_midway_and_started_again_it_repeats_no_completed_round_and_ends_with_the_same_numbers(cli: Cli) -> None:
+    conf(cli.folder, SMALL)
+    output = cli.folder / "runs" / "conf"
+    first, second = output / "standalone" / "seed-0", output / "pfedlora" / "seed-0"
+    process = subprocess.Popen(
+        cli.command("compare", "conf.yaml"), env=cli.environment, cwd=cli.folder, stdout=subprocess.DEVNULL, start_new_session=True
+    )
+    deadline = time.monotonic() + 150
+    while not (second / "server" / "round-000002.checkpoint").exists():
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGKILL)  # the launcher alone: what it started is in a session of its own
+    process.wait()
+    assert cli.alive()
+    completed = (first / "result.json").stat().st_mtime_ns
+    assert not (second / "result.json").exists()
+
+    again = cli("compare", "conf.yaml")
+    assert again.code == 0, again.stderr
+    assert "2 of 2: pfedlora, seed 0: accuracy" in again.stdout
+    assert (first / "result.json").stat().st_mtime_ns == completed
+    rounds = [json.loads(line) for line in (second / "rounds.jsonl").read_text().splitlines()]
+    assert [row["round"] for row in rounds] == list(range(7))
+    turns = [json.loads(line)["round"] for line in (second / "clients.jsonl").read_text().splitlines()]
+    assert turns == [r for r in range(1, 7) for _ in range(2)]
+    assert {path.name for path in (second / "clients" / "0").iterdir()} == {"about.json", "round-000006.safetensors"}
+    assert (output / "report" / "report.html").exists()
+
+    keys = {"method": "pfedlora", "clients": "2", "rounds": "6", "batch-size": "16", "partition.kind": "iid"}
+    undisturbed = cli.run("undisturbed", *(word for key, value in keys.items() for word in ("-o", f"{key}={value}")))
+    ours, theirs = json.loads((second / "result.json").read_text()), undisturbed.result
+    for name in ("accuracy", "per_client", "shared_sha256", "models_sha256", "partition", "flops"):
+        assert ours[name] == theirs[name], name
+
+
+@pytest.mark.slow
+def test_a_failed_run_does_not_stop_the_others_and_is_named(cli: Cli) -> None:
+    (cli.folder / "broken.py").write_text(
+        "from pfedlora_flwr.methods.standalone import Standalone\n\n\n"
+        "class Broken(Standalone):\n    def local_update(self, model, received, data, visit):\n        raise RuntimeError('no such luck')\n"
+    )
+    conf(cli.folder, SMALL.replace("[standalone, pfedlora]", "['broken:Broken', standalone]").replace("rounds: 6", "rounds: 1"))
+    done = cli("compare", "conf.yaml")
+    assert done.code == 1
+    assert re.search(r"1 of 2: broken:Broken, seed 0: failed: .*no such luck", done.stdout)
+    assert "2 of 2: standalone, seed 0: accuracy" in done.stdout
+    assert "failed: broken-Broken/seed-0: " in done.stderr
+    report = (cli.folder / "runs" / "conf" / "report" / "report.md").read_text()
+    assert "| Broken | – (failed) |" in report
+    assert "no such luck" in report
