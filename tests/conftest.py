@@ -103,6 +103,15 @@ def shared_cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
     yield from _cli(tmp_path_factory.mktemp("runs"))
 
 
+@pytest.fixture(scope="session")
+def trained_run(shared_cli: Cli) -> Done:
+    """A small completed run on the digits, for tests that use its models: three clients, CNN-1 to CNN-3."""
+    keys = {"clients": "3", "partition.kind": "iid", "batch-size": "16", "rounds": "3"}
+    done = shared_cli.run("trained", *(word for key, value in keys.items() for word in ("-o", f"{key}={value}")), "--tensorboard")
+    assert done.code == 0, done.stderr
+    return done
+
+
 @pytest.fixture
 def cli(tmp_path: Path) -> Iterator[Cli]:
     yield from _cli(tmp_path)

@@ -47,7 +47,9 @@ def test_methods_of_a_scenario_and_seed_share_partition_and_sampling(tmp_path: P
     from pfedlora_flwr.data.local import shared_partition
     from pfedlora_flwr.rng import sample_clients
 
-    found = Comparison.load(conf(tmp_path, BASIC.replace("methods: [standalone, pfedlora]", "methods: [fd, fml, fedkd, standalone, pfedlora]")))
+    found = Comparison.load(
+        conf(tmp_path, BASIC.replace("methods: [standalone, pfedlora]", "methods: [fd, fml, fedkd, standalone, pfedlora]"))
+    )
     experiments = [found.experiment(cell, cell.candidates[0], 1) for cell in found.cells()]
     assert len({shared_partition(e)[1].fingerprint for e in experiments}) == 1
     assert len({tuple(sample_clients(e.seed, 3, e.clients, e.sampled)) for e in experiments}) == 1

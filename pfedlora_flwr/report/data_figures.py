@@ -30,7 +30,7 @@ def histogram(study: Study, scenario: Keys, folder: Path) -> Picture:
     with drawing(1, 1, (4.6, 2.8)) as (figure, axes):
         axis = axes[0][0]
         axis.grid(visible=False)
-        image = axis.imshow(np.where(counts > 0, counts, np.nan), aspect="auto", cmap="viridis_r", interpolation="nearest")
+        image = axis.imshow(np.where(counts > 0, counts, np.nan), aspect="auto", cmap="viridis_r", vmin=0, interpolation="nearest")
         figure.colorbar(image, label="samples")
         axis.set_xlabel("client")
         axis.set_ylabel("class")
@@ -38,7 +38,7 @@ def histogram(study: Study, scenario: Keys, folder: Path) -> Picture:
         if dataset.classes <= _MOST_CLASSES:
             axis.set_yticks(range(dataset.classes), dataset.class_names)
         axis.set_title(f"{words.keys(scenario)}, seed {run.experiment.seed}")
-        path = save(figure, folder / f"partition_{slug(scenario) or 'all'}")
+        path = save(figure, folder, f"partition_{slug(scenario) or 'all'}")
     return Picture(path, f"Samples of each class on each client, {words.keys(scenario)}, seed {run.experiment.seed}; blank: none.")
 
 
@@ -64,16 +64,17 @@ def representations(study: Study, scenario: Keys, folder: Path) -> Picture:
             run = outcome.runs[first.experiment.seed] if first.experiment.seed in outcome.runs else next(iter(outcome.runs.values()))
             places = _embed(run, [np.asarray(dataset.images[indices]) for indices in chosen])
             for c, name in enumerate(dataset.class_names):
-                colour, marker = OKABE_ITO[c % len(OKABE_ITO)], MARKERS[c // len(OKABE_ITO)]
-                at = places[labels == c]
-                axis.scatter(at[:, 0], at[:, 1], s=7, color=colour, marker=marker, label=name, linewidth=0, alpha=0.8)
+                turn, at = c // len(OKABE_ITO), places[labels == c]  # a second turn of the colours is hollow
+                colour, marker = OKABE_ITO[c % len(OKABE_ITO)], MARKERS[turn]
+                face = "none" if turn % 2 else colour
+                axis.scatter(at[:, 0], at[:, 1], s=8, facecolor=face, edgecolor=colour, marker=marker, label=name, linewidth=0.7)
             axis.set_title(words.method(outcome.method))
             axis.set_xticks([])
             axis.set_yticks([])
         handles, names = axes.flat[0].get_legend_handles_labels()
         figure.legend(handles, names, loc="outside right upper", frameon=False, title="class", markerscale=1.8)
         figure.suptitle(words.keys(scenario), fontsize=8)
-        path = save(figure, folder / f"t_sne_{slug(scenario) or 'all'}")
+        path = save(figure, folder, f"t_sne_{slug(scenario) or 'all'}")
     width = "the input of the last layer"
     caption = f"t-SNE of {width} for test images, each through its own client's final model, {words.keys(scenario)}, seed"
     return Picture(path, f"{caption} {first.experiment.seed}.")
@@ -82,11 +83,13 @@ def representations(study: Study, scenario: Keys, folder: Path) -> Picture:
 def _embed(run: Run, images: list[npt.NDArray[np.uint8]]) -> npt.NDArray[np.float32]:
     """[n, 2]: one embedding for all clients' images, in client order."""
     from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits
 
     models = [load_trained(run.path, client) for client in range(len(images))]
     found = np.concatenate([model.representations(own).numpy() for model, own in zip(models, images, strict=True)])
     perplexity = min(30.0, (len(found) - 1) / 3)
-    return TSNE(2, perplexity=perplexity, init="pca", random_state=0).fit_transform(found)
+    with threadpool_limits(1):  # its threads wait for each other busily: on a machine with other work, many are far slower than one
+        return TSNE(2, perplexity=perplexity, init="pca", random_state=0).fit_transform(found)
 
 
 def _first(study: Study, scenario: Keys) -> Run:

@@ -13,7 +13,7 @@ from pfedlora_flwr.comparison import slug
 from pfedlora_flwr.federation.records import Row
 from pfedlora_flwr.report import measures, words
 from pfedlora_flwr.report.load import Keys, Outcome, Run, Study
-from pfedlora_flwr.report.style import drawing, legend, of_method, save
+from pfedlora_flwr.report.style import drawing, large_numbers, legend, of_method, save
 
 _SMALLEST_SWEEP = 3
 """Points that make a curve."""
@@ -41,10 +41,12 @@ def curves(study: Study, scenario: Keys, folder: Path) -> Picture:
                 _curve(axis, outcome, measure if label != "round" else None, scale)
             axis.set_xlabel(label)
             axis.set_xscale(scale)
+            if label.endswith("(FLOP)"):
+                axis.xaxis.set_major_formatter(large_numbers())
         axes[0][0].set_ylabel("mean test accuracy (%)")
         figure.suptitle(words.keys(scenario), fontsize=8)
         legend(figure, [o.method for o in outcomes])
-        path = save(figure, folder / f"curves_{slug(scenario) or 'all'}")
+        path = save(figure, folder, f"curves_{slug(scenario) or 'all'}")
     silent = "A method that sends nothing is a level line at its last accuracy in the second panel. "
     caption = f"Accuracy against rounds, bytes and operations, {words.keys(scenario)}: the mean over seeds"
     spread = "; the band reaches from the lowest to the highest seed. " if any(len(o.runs) > 1 for o in outcomes) else ". "
@@ -62,11 +64,11 @@ def boxes(study: Study, scenario: Keys, folder: Path) -> Picture:
         drawn = axis.boxplot(values, meanprops=plus, medianprops={"color": "black"}, **look)
         for box, outcome in zip(drawn["boxes"], outcomes, strict=True):
             box.set_facecolor(of_method(outcome.method)[0])
-            box.set_alpha(0.55)
+            box.set_alpha(0.4)
         axis.set_xticks(range(1, len(outcomes) + 1), [words.method(o.method) for o in outcomes], rotation=25, ha="right")
         axis.set_ylabel("client's test accuracy (%)")
         axis.set_title(words.keys(scenario))
-        path = save(figure, folder / f"clients_{slug(scenario) or 'all'}")
+        path = save(figure, folder, f"clients_{slug(scenario) or 'all'}")
     return Picture(path, f"Test accuracy of each client's final model, all seeds together, {words.keys(scenario)}; + marks the mean.")
 
 
@@ -80,11 +82,12 @@ def trade_off(study: Study, scenario: Keys, folder: Path) -> Picture:
         axis = axes[0][0]
         for outcome, flops, parameters in points:
             y = 100 * statistics.fmean(run.accuracy for run in outcome.runs.values())
-            colour = of_method(outcome.method)[0]
+            colour, marker, _ = of_method(outcome.method)
             size = 25 + 375 * parameters / most
             label = f"{words.method(outcome.method)}: {words.count(parameters)}"
-            axis.scatter(flops, y, s=size, color=colour, alpha=0.6, edgecolor="black", linewidth=0.6, label=label)
+            axis.scatter(flops, y, s=size, color=colour, marker=marker, alpha=0.6, edgecolor="black", linewidth=0.6, label=label)
         axis.margins(0.18)
+        axis.xaxis.set_major_formatter(large_numbers())
         axis.set_xlabel("operations in training" + (" to the target accuracy" if to_target else "") + " (FLOP)")
         axis.set_ylabel("test accuracy at best validation (%)")
         axis.set_title(words.keys(scenario))
@@ -92,7 +95,7 @@ def trade_off(study: Study, scenario: Keys, folder: Path) -> Picture:
         handles: list[Any] = list(shown.legend_handles)
         for handle in handles:
             handle.set_sizes([30])
-        path = save(figure, folder / f"trade_off_{slug(scenario) or 'all'}")
+        path = save(figure, folder, f"trade_off_{slug(scenario) or 'all'}")
     span = "until the target accuracy is reached" if to_target else "in the whole run (not every method reaches the target accuracy)"
     return Picture(path, f"Accuracy, operations and, as the marker's area, parameters sent both ways {span}, {words.keys(scenario)}.")
 
@@ -126,7 +129,7 @@ def _robustness(study: Study, name: str, folder: Path) -> Picture | None:
             axis.set_xticks([float(s[name]) for s in members])
         axes[0][0].set_ylabel("mean test accuracy (%)")
         legend(figure, methods)
-        path = save(figure, folder / f"robustness_{name.rpartition('.')[2]}")
+        path = save(figure, folder, f"robustness_{name.rpartition('.')[2]}")
     return Picture(path, f"Accuracy at best validation against {words.NAMES.get(name, name)}; bars: 95 % intervals over seeds.")
 
 

@@ -11,6 +11,7 @@ from pfedlora_flwr.report import words
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter
 
 OKABE_ITO = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000", "#999999")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
@@ -65,11 +66,18 @@ def drawing(rows: int, columns: int, size: tuple[float, float], **options: Any) 
             plt.close(figure)
 
 
-def save(figure: Figure, path: Path) -> Path:
-    """Writes `path`.png and `path`.svg (without a date: the same data gives the same file); returns the first."""
-    figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
-    figure.savefig(path.with_suffix(".png"))
-    return path.with_suffix(".png")
+def save(figure: Figure, folder: Path, name: str) -> Path:
+    """Writes `name`.png and `name`.svg (without a date: the same data gives the same file); returns the first."""
+    figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
+    figure.savefig(folder / f"{name}.png")
+    return folder / f"{name}.png"
+
+
+def large_numbers() -> EngFormatter:
+    """Ticks as `50 G`, without a power of ten at the axis's end."""
+    from matplotlib.ticker import EngFormatter
+
+    return EngFormatter()
 
 
 def legend(figure: Figure, methods: list[str], lines: bool = True) -> None:

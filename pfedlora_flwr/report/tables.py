@@ -191,10 +191,12 @@ def tuning(study: Study) -> Table:
 
 def missing(study: Study) -> Table:
     """The runs that are not there, and why."""
-    rows = [
-        [words.keys(o.scenario), words.method(o.method), str(seed), reason] for o in study.outcomes for seed, reason in o.missing.items()
-    ]
-    return Table("missing", "Missing runs", ["scenario", "method", "seed", "why"], rows)
+    rows = []
+    for o in study.outcomes:
+        for reason in dict.fromkeys(o.missing.values()):
+            seeds = ", ".join(str(seed) for seed, why in o.missing.items() if why == reason)
+            rows.append([words.keys(o.scenario), words.method(o.method), seeds, reason])
+    return Table("missing", "Missing runs", ["scenario", "method", "seeds", "why"], rows)
 
 
 def runs_csv(study: Study) -> str:

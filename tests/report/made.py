@@ -15,7 +15,9 @@ def make_run(folder: Path, accuracies: list[float], clients: list[float], *, up:
 
     Every client is sampled in every round; a client sends `up` parameters of 4 bytes, receives twice as many, and computes `flops`.
     """
-    flat = {"clients": len(clients), "rounds": len(accuracies) - 1, "partition.kind": "iid"} | {k.replace("_", "-"): v for k, v in keys.items()}
+    flat = {"clients": len(clients), "rounds": len(accuracies) - 1, "partition.kind": "iid"} | {
+        k.replace("_", "-"): v for k, v in keys.items()
+    }
     e = Experiment.from_flat(flat)
     folder.mkdir(parents=True)
     write_config(folder / "config.yaml", e)

@@ -1,0 +1,107 @@
+"""An exported model gives the logits of the model it comes from, in the program that will read it; else there is no file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors
+import torch
+
+from pfedlora_flwr import export as exporting
+from pfedlora_flwr.config import Experiment
+from pfedlora_flwr.data.local import shared_partition
+from pfedlora_flwr.export import export
+from pfedlora_flwr.federation.records import saved_keys
+from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.trained import Trained, load_trained
+from tests.conftest import Cli, Done
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def trained(trained_run: Done) -> Trained:
+    return load_trained(trained_run.output, 1)
+
+
+@pytest.fixture(scope="module")
+def images(trained_run: Done) -> np.ndarray:
+    """The client's test images, uint8 [n, 32, 32, 3]."""
+    dataset, partition = shared_partition(Experiment.from_flat(saved_keys(trained_run.output / "config.yaml")))
+    return np.asarray(dataset.images[partition.clients[1].test])
+
+
+def scaled(images: np.ndarray) -> np.ndarray:
+    """What an exported program takes: float32 [n, 3, 32, 32] in [0, 1]."""
+    return np.ascontiguousarray(images.transpose(0, 3, 1, 2).astype(np.float32) / 255)
+
+
+def test_onnx_in_onnxruntime_gives_the_same_logits(trained_run: Done, shared_cli: Cli, trained: Trained, images: np.ndarray) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    target = shared_cli.folder / "model.onnx"
+    done = shared_cli("export", str(trained_run.output), "--client", "1", "--format", "onnx", "--output", str(target))
+    assert done.code == 0, done.stderr
+    assert f"{target} and its model card" in done.stdout
+    session = onnxruntime.InferenceSession(str(target), providers=["CPUExecutionProvider"])
+    for n in (1, 2, len(images)):
+        [logits] = session.run(None, {"images": scaled(images[:n])})
+        assert np.abs(logits - trained.logits(images[:n]).numpy()).max() < 1e-4
+    card = (shared_cli.folder / "model.onnx.md").read_text()
+    row = trained_run.result["per_client"]["1"]
+    assert f"{round(row['accuracy'] * row['test'])} of {row['test']} correct" in card
+    assert "1,815,142 parameters" in card
+    assert "last in round 3 of 3, seed 0, 3 clients" in card
+    assert trained.sha256 in card
+
+
+def test_torch_export_gives_the_same_logits(trained: Trained, images: np.ndarray, tmp_path: Path) -> None:
+    export(trained, "torch-export", tmp_path / "model.pt2")
+    program = torch.export.load(tmp_path / "model.pt2").module()
+    torch.testing.assert_close(program(torch.from_numpy(scaled(images))), trained.logits(images), rtol=0, atol=1e-4)
+
+
+def test_safetensors_hold_the_weights_and_what_it_takes_to_use_them(trained: Trained, images: np.ndarray, tmp_path: Path) -> None:
+    export(trained, "safetensors", tmp_path / "model.safetensors")
+    with safetensors.safe_open(tmp_path / "model.safetensors", "pt") as stored:
+        about = stored.metadata()
+        weights = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 - it is no dict
+    assert about["architecture"] == "cnn2"
+    x = (scaled(images) - np.array(json.loads(about["mean"]))[:, None, None]) / np.array(json.loads(about["std"]))[:, None, None]
+    f = torch.nn.functional
+    x = torch.from_numpy(x.astype(np.float32))
+    for name in ("conv1", "conv2"):  # the network of the paper's table, written out
+        x = f.max_pool2d(f.relu(f.conv2d(x, weights[f"{name}.weight"], weights[f"{name}.bias"])), 2)
+    x = x.flatten(1)
+    for name in ("fc1", "fc2", "fc3"):
+        x = f.linear(x if name == "fc1" else f.relu(x), weights[f"{name}.weight"], weights[f"{name}.bias"])
+    torch.testing.assert_close(x, trained.logits(images), rtol=0, atol=1e-4)
+
+
+def test_a_file_that_would_answer_otherwise_is_never_left(trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "model.safetensors"
+    for wrong in (lambda images: torch.zeros(len(images), 10), lambda images: torch.full((len(images), 10), torch.nan)):
+        monkeypatch.setattr(exporting, "_safetensors", lambda *arguments, wrong=wrong: (Path(arguments[2]).touch(), wrong)[1])
+        with pytest.raises(UserError, match=r"outputs differ by .* from the model's own: nothing was written"):
+            export(trained, "safetensors", target)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_mistakes_are_one_clear_line(trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="format is 'tflite'; allowed: safetensors, torch-export, onnx"):
+        export(trained, "tflite", tmp_path / "model")
+    with pytest.raises(UserError, match="nowhere is no directory"):
+        export(trained, "safetensors", tmp_path / "nowhere" / "model")
+
+    def missing(name: str) -> None:
+        raise ImportError(name)
+
+    monkeypatch.setattr(exporting.importlib, "import_module", missing)
+    with pytest.raises(
+        UserError, match=r'the format onnx needs onnxruntime, which is not installed: pip install "pfedlora-flwr\[export\]"'
+    ):
+        export(trained, "onnx", tmp_path / "model.onnx")
+    assert list(tmp_path.iterdir()) == []

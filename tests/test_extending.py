@@ -1,0 +1,59 @@
+"""The examples of docs/extending.md, taken from the page and run as they stand there."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT, Cli
+
+pytestmark = pytest.mark.slow
+PAGE = (ROOT / "docs" / "extending.md").read_text()
+BLOCK = re.compile(r"<!-- (file|run|refused)(?:: (.*?))? -->\n```\w+\n(.*?)```", re.DOTALL)
+SECTIONS = {title.splitlines()[0]: BLOCK.findall(title) for title in PAGE.split("\n## ")[1:]}
+
+
+def shell(cli: Cli, script: str) -> subprocess.CompletedProcess[str]:
+    """A reader's shell in the example's folder: the commands of the environment that the tests run in."""
+    tools = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = cli.environment | {"PATH": tools}
+    command = ["bash", "-euc", script]
+    return subprocess.run(command, cwd=cli.folder, env=environment, capture_output=True, text=True, timeout=200, check=False)
+
+
+@pytest.mark.parametrize(("section", "run"), [("A model", "own-model"), ("Data", "own-data"), ("A method", "own-method")])
+def test_the_example_runs(cli: Cli, section: str, run: str) -> None:
+    outputs = {}
+    for kind, argument, text in SECTIONS[section]:
+        if kind == "file":
+            (cli.folder / argument).write_text(text)
+            continue
+        done = shell(cli, text)
+        outputs[kind] = done
+        if kind == "run":
+            assert done.returncode == 0, done.stderr
+        else:
+            assert done.returncode == 2
+            assert argument in done.stderr
+            assert len(done.stderr.splitlines()) == 1
+    result = json.loads((cli.folder / "runs" / run / "result.json").read_text())
+    assert result["status"] == "completed"
+    if section == "A model":
+        assert [row["model"] for row in result["per_client"].values()] == ["mymodels:Depthwise", "cnn5"] * 2
+        assert "refused" in outputs
+    if section == "Data":
+        predictions = [re.search(r"pictures/(\w+)/0.png: (\w+)", line) for line in outputs["run"].stdout.splitlines() if "0.png" in line]
+        assert len(predictions) == 2
+        assert all(p and p[2] in ("red", "green", "blue") for p in predictions)
+    if section == "A method":
+        assert result["communication"]["parameters_up"] == 2 * 4 * 5010
+
+
+def test_every_section_has_an_example() -> None:
+    assert [title for title, blocks in SECTIONS.items() if any(kind == "run" for kind, _, _ in blocks)] == ["A model", "Data", "A method"]
