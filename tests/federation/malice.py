@@ -1,0 +1,157 @@
+"""Clients that do their turn honestly and then send something else: one sort of malice each, by name."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from flwr.app import Context
+from flwr.client import Client
+from flwr.clientapp import ClientApp
+from flwr.common import Code, FitIns, FitRes, GetPropertiesIns, GetPropertiesRes
+
+from pfedlora_flwr.client import PersonalisedClient
+from pfedlora_flwr.config import Experiment
+
+Arrays = list[np.ndarray]
+PLAN = "PFEDLORA_TEST_PLAN"
+"""The environment variable that holds the run's keys, and each malicious client's sort."""
+
+
+def _blob(array: np.ndarray, **options: Any) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, array, **options)
+    return stream.getvalue()
+
+
+def _arrays(change: Callable[[Arrays], Arrays]) -> Callable[[FitRes], None]:
+    def apply(result: FitRes) -> None:
+        arrays = [np.load(io.BytesIO(blob)) for blob in result.parameters.tensors]
+        result.parameters.tensors = [_blob(array) for array in change(arrays)]
+
+    return apply
+
+
+def _first(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[FitRes], None]:
+    return _arrays(lambda arrays: [change(arrays[0]), *arrays[1:]])
+
+
+def _metrics(**changes: Any) -> Callable[[FitRes], None]:
+    return lambda result: result.metrics.update({name.replace("_", "-"): value for name, value in changes.items()})
+
+
+def _samples(count: Any) -> Callable[[FitRes], None]:
+    return lambda result: setattr(result, "num_examples", count)
+
+
+def _raw(*blobs: bytes) -> Callable[[FitRes], None]:
+    return lambda result: setattr(result.parameters, "tensors", [*blobs, *result.parameters.tensors[len(blobs) :]])
+
+
+def _drop(result: FitRes) -> None:
+    del result.metrics["names"]
+
+
+def _set(value: float) -> Callable[[np.ndarray], np.ndarray]:
+    def change(array: np.ndarray) -> np.ndarray:
+        array.flat[7] = value
+        return array
+
+    return change
+
+
+def _lie() -> bytes:
+    """A header that promises 4 TB."""
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": (2**40,)})
+    return header.getvalue() + b"\0" * 64
+
+
+MALICE: dict[str, tuple[Callable[[FitRes], None], str]] = {
+    "an array too few": (_arrays(lambda a: a[:-1]), "arrays have the names"),
+    "other names": (_metrics(names=json.dumps(["a", "b", "c", "d"])), "its tensors are ['a', 'b', 'c', 'd'], expected"),
+    "one name twice": (_metrics(names=json.dumps(["a", "a", "c", "d"])), "arrays have the names"),
+    "no names": (_drop, "its names cannot be read"),
+    "names that nest deeply": (_metrics(names="[" * 50_000), "its names cannot be read"),
+    "another shape": (_first(lambda a: a.reshape(-1, 1)), "expected float32"),
+    "another dtype": (_arrays(lambda a: [a[0].view(np.int32), *a[1:]]), "is int32"),
+    "NaN": (_first(_set(np.nan)), "not finite"),
+    "infinity": (_first(_set(np.inf)), "not finite"),
+    "1000 times": (_arrays(lambda a: [x * 1000 for x in a]), "clip-norm-factor"),
+    "overflow": (_first(_set(3e38)), "clip-norm-factor"),
+    "no samples": (_samples(0), "sample count n_k is 0"),
+    "negative samples": (_samples(-5), "sample count n_k is -5"),
+    "a billion samples": (_samples(10**9), "sample count n_k is 1000000000"),
+    "half a sample": (_samples(0.5), "sample count n_k is 0.5"),
+    "another round": (_metrics(round=1000), "it answers round 1000"),
+    "another client": (_metrics(client=0), "as client 0"),
+    "too large": (_raw(_blob(np.zeros(10**6, np.float64))), "bytes, at most"),
+    "a header that lies": (_raw(_lie()), "an array of shape"),
+    "no array": (_raw(b"junk"), "no array"),
+    "a pickle": (_raw(_blob(np.array([{}], dtype=object), allow_pickle=True)), "an array of dtype object"),
+    "talkative": (_metrics(model="x" * 2**21), "bytes, of which"),
+    "more correct than there are": (_metrics(test_correct=10**6), "correct test predictions is 1000000"),
+    "a loss of NaN": (_metrics(loss=float("nan")), "its loss is nan"),
+    "no hash": (_metrics(model_sha256="Z" * 64), "its model hash is"),
+    "negative operations": (_metrics(flops='{"model": -1}'), "its flops[model] is -1"),
+    "an accuracy of 2": (_metrics(second='{"global": 2}'), "its second[global] is 2"),
+    "seconds that are none": (_metrics(seconds="[]"), "its seconds are []"),
+    "lost what": (_metrics(lost="yes"), "its lost is 'yes'"),
+}
+"""By name: what is done to an honest reply, and a part of the reason for which the server refuses it."""
+FAILING: dict[str, str] = {"raises": "it raises", "not OK": "a status of its own", "a list": "malformed"}
+"""Clients whose reply is an error, and a part of the failure that the server records."""
+STRANGERS: dict[str, str] = {
+    "a twin": "partition-id 0 is taken by node",
+    "other data": "its data or partition differs",
+    "no such number": "partition-id is 1000000; allowed",
+    "no client": "its answer is not one of this app's clients'",
+}
+"""Nodes beyond the clients' that claim to be one, and a part of the reason for which they are turned away."""
+
+
+class Malicious(Client):
+    """An honest client behind a dishonest door."""
+
+    def __init__(self, honest: Client, sort: str | None) -> None:
+        self.honest = honest
+        self.sort = sort
+
+    def get_properties(self, ins: GetPropertiesIns) -> GetPropertiesRes:
+        result = self.honest.get_properties(ins)
+        lies: dict[str, dict[str, Any]] = {
+            "other data": {"partition": "f" * 64},
+            "no such number": {"partition-id": 10**6},
+            "no client": {"partition-id": "0"},
+        }
+        result.properties.update(lies.get(self.sort or "", {}))
+        return result
+
+    def fit(self, ins: FitIns) -> FitRes:
+        if self.sort == "raises":
+            raise RuntimeError("it raises")
+        result = self.honest.fit(ins)
+        if self.sort == "not OK":
+            result.status.code, result.status.message = Code.FIT_NOT_IMPLEMENTED, "a status of its own"
+        elif self.sort == "a list":
+            result.metrics["loss"] = [1.0, 2.0]  # type: ignore[assignment]
+        elif self.sort in MALICE:
+            MALICE[self.sort][0](result)
+        return result
+
+
+def client_fn(context: Context) -> Client:
+    """The first nodes are the strangers, who have client 0's data; then come the clients in order."""
+    plan = json.loads(os.environ[PLAN])
+    experiment = Experiment.from_flat(plan["keys"])
+    index = int(context.node_config["partition-id"]) - len(plan["strangers"])
+    sort = plan["malice"].get(str(index)) if index >= 0 else plan["strangers"][index]
+    client = PersonalisedClient(experiment, {"partition-id": max(index, 0), "num-partitions": experiment.clients})
+    return Malicious(client.to_client(), sort)
+
+
+app = ClientApp(client_fn=client_fn)

@@ -1,0 +1,90 @@
+"""Every refusal, with a really malicious client beside honest ones in a running federation; the rest of the round is not touched."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+from flwr.simulation import run_simulation
+
+from pfedlora_flwr import server_app
+from pfedlora_flwr.federation.records import read_rows
+from pfedlora_flwr.files import tensors_sha256
+from pfedlora_flwr.launcher import QUIET
+from tests.conftest import ROOT
+from tests.federation import malice
+from tests.plain import Plain
+
+KEYS = {"batch-size": 16, "evaluate-initial": False, "partition.kind": "iid", "device": "cpu"}
+
+
+def simulate(folder: Path, monkeypatch: pytest.MonkeyPatch, sorts: dict[int, str], strangers: list[str], **keys: Any) -> Path:
+    """Runs with these clients malicious and these nodes too many, in this process; the run's directory."""
+    output = folder / "run"
+    flat = KEYS | {"output": str(output)} | {name.replace("_", "-"): value for name, value in keys.items()}
+    plan = json.dumps({"keys": flat, "malice": sorts, "strangers": strangers})
+    for name, value in (QUIET | {malice.PLAN: plan, "PYTHONPATH": str(ROOT)}).items():
+        monkeypatch.setenv(name, value)
+    server = ServerApp()
+
+    @server.main()
+    def main(grid: Grid, context: Context) -> None:
+        context.run_config.update(flat)
+        server_app.main(grid, context)
+
+    backend = {"init_args": {"num_cpus": 2, "include_dashboard": False}, "client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
+    run_simulation(server, malice.app, flat["clients"] + len(strangers), backend_config=backend)  # type: ignore[arg-type]
+    return output
+
+
+def without(clients: list[int], rounds: int, **keys: Any) -> Plain:
+    """The same run with these clients' turns left out."""
+    plain = Plain(**{name.replace("-", "_").replace(".", "__"): value for name, value in KEYS.items()}, rounds=rounds, **keys)
+    for _ in range(rounds):
+        plain.play([k for k in range(plain.experiment.clients) if k not in clients])
+    return plain
+
+
+@pytest.mark.slow
+def test_every_malice_is_refused_with_its_reason_and_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    honest = 4
+    sorts = dict(enumerate([*malice.MALICE, *malice.FAILING], start=honest))
+    clients = honest + len(sorts)
+    keys = {"clients": clients, "min_success": 0.1}
+    output = simulate(tmp_path, monkeypatch, sorts, list(malice.STRANGERS), rounds=1, **keys)
+    rows = {row["client"]: row for row in read_rows(output / "clients.jsonl")}
+    assert [client for client, row in rows.items() if row["status"] == "ok"] == list(range(honest))
+    reasons = {sort: rows[client]["reason"] for client, sort in sorts.items()}
+    for sort, (_, part) in malice.MALICE.items():
+        assert reasons[sort].startswith("refused: "), sort
+        assert part in reasons[sort], sort
+        assert len(reasons[sort]) < 1000, sort
+    for sort, part in malice.FAILING.items():
+        assert part in reasons[sort], sort
+    for sort, part in malice.STRANGERS.items():
+        assert part in caplog.text, sort
+    result = json.loads((output / "result.json").read_text())
+    expected = without(list(sorts), rounds=1, **keys)
+    assert result["status"] == "completed"
+    assert result["refused"] == len(malice.MALICE) + len(malice.STRANGERS)
+    assert result["shared_sha256"] == tensors_sha256(expected.state)
+
+
+@pytest.mark.slow
+def test_two_of_ten_that_send_nan_and_1000_times_might_as_well_not_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = {"clients": 10, "min_success": 0.8}
+    output = simulate(tmp_path, monkeypatch, {3: "NaN", 8: "1000 times"}, [], rounds=2, **keys)
+    result = json.loads((output / "result.json").read_text())
+    expected = without([3, 8], rounds=2, **keys)
+    assert result["shared_sha256"] == tensors_sha256(expected.state)
+    assert result["refused"] == 4
+    assert [row["refused"] for row in read_rows(output / "rounds.jsonl")] == [[3, 8], [3, 8]]
+    models = {row["client"]: row for row in read_rows(output / "clients.jsonl") if row["round"] == 2 and row["status"] == "ok"}
+    assert sorted(models) == [0, 1, 2, 4, 5, 6, 7, 9]
+    assert {k for k, row in result["per_client"].items() if row["last_round"] == 2} == {str(k) for k in models}

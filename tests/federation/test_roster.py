@@ -1,0 +1,184 @@
+"""Who is who, over a grid in memory: nodes that come, go, come back and lie; replies that nobody asked for."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import Message
+from flwr.common import Code, GetPropertiesRes, Status
+from flwr.compat.common.recorddict_compat import getpropertiesres_to_recorddict
+from flwr.supercore.task_identity import TaskIdentity
+
+from pfedlora_flwr.federation.roster import Roster, exchange
+from pfedlora_flwr.federation.wire import properties_message
+
+
+@pytest.fixture(autouse=True)
+def _run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages belong to a run."""
+    for name in ("_run_id", "_node_id", "_task_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+
+
+class Grid:
+    """Nodes that answer at once with the properties they have, unless `silent`."""
+
+    def __init__(self, **nodes: dict[str, Any]) -> None:
+        self.nodes = {int(name.removeprefix("n")): properties for name, properties in nodes.items()}
+        self.asked: list[int] = []
+        self.replies: list[Message] = []
+
+    def get_node_ids(self) -> Iterable[int]:
+        return list(self.nodes)
+
+    def push_messages(self, messages: Iterable[Message]) -> None:
+        for number, message in enumerate(messages):
+            message.metadata.__dict__["_message_id"] = f"{len(self.asked)}-{number}"
+            self.asked.append(message.metadata.dst_node_id)
+            properties = self.nodes[message.metadata.dst_node_id]
+            if properties is not None:
+                self.replies.append(reply(message, **properties))
+
+    def pull_messages(self, ids: Iterable[str]) -> Iterable[Message]:
+        came = [r for r in self.replies if r.metadata.reply_to_message_id in set(ids)]
+        self.replies = [r for r in self.replies if r not in came]
+        return came
+
+
+def reply(to: Message, **properties: Any) -> Message:
+    said = {name.replace("_", "-"): value for name, value in properties.items()}
+    return Message(getpropertiesres_to_recorddict(GetPropertiesRes(Status(Code.OK, ""), said)), reply_to=to)
+
+
+def client(number: int, partition: str = "p", **more: Any) -> dict[str, Any]:
+    return {"partition_id": number, "partition": partition, "classes": "[]", "name": ""} | more
+
+
+def own(name: str, *classes: str, number: int = -1) -> dict[str, Any]:
+    return client(number, "own", name=name, classes=json.dumps(classes))
+
+
+def roster(grid: Grid, clients: int, folder: Path, fingerprint: str | None = None) -> tuple[Roster, list[str]]:
+    refused: list[str] = []
+    return Roster(grid, clients, folder / "numbers.json", fingerprint, refused.append), refused  # type: ignore[arg-type]
+
+
+def test_a_second_claimant_waits_until_the_first_is_gone(tmp_path: Path) -> None:
+    grid = Grid(n10=client(0), n11=client(1), n12=client(1))
+    found, refused = roster(grid, 2, tmp_path)
+    found.refresh()
+    found.refresh()
+    assert found.node_of == {0: 10, 1: 11}
+    assert refused == ["node 12 is no client of this run: partition-id 1 is taken by node 11, which is connected"]
+    del grid.nodes[11]
+    found.refresh()
+    assert found.node_of == {0: 10, 1: 12}
+    assert grid.asked == [10, 11, 12], "each node is asked once"
+
+
+def test_a_restarted_node_is_the_same_client_under_its_new_id(tmp_path: Path) -> None:
+    grid = Grid(n10=client(0))
+    found, refused = roster(grid, 1, tmp_path)
+    found.refresh()
+    grid.nodes = {77: client(0)}
+    found.refresh()
+    assert found.node_of == {0: 77}
+    assert not refused
+
+
+def test_most_nodes_settle_the_partition_unless_the_run_has_one(tmp_path: Path) -> None:
+    grid = Grid(n10=client(0, "wrong"), n11=client(1), n12=client(2))
+    found, refused = roster(grid, 3, tmp_path)
+    found.refresh()
+    assert sorted(found.node_of) == [1, 2]
+    assert found.partition == "p"
+    assert "its data or partition differs" in refused[0]
+    found, refused = roster(Grid(n10=client(0, "wrong"), n11=client(1), n12=client(2)), 3, tmp_path, "wrong")
+    found.refresh()
+    assert sorted(found.node_of) == [0]
+    assert len(refused) == 2
+
+
+def test_nodes_with_data_of_their_own_are_numbered_and_keep_their_numbers(tmp_path: Path) -> None:
+    grid = Grid(n12=own("c"), n10=own("a"), n11=own("b"))
+    found, _ = roster(grid, 3, tmp_path)
+    found.refresh()
+    assert found.node_of == {0: 10, 1: 11, 2: 12}
+    assert found.partition == "own"
+    found, _ = roster(Grid(n20=own("c"), n21=own("b")), 3, tmp_path)  # a resumed run: new ids, the same names
+    found.refresh()
+    assert found.node_of == {2: 20, 1: 21}
+    found.grid.nodes |= {30: own("new")}  # type: ignore[attr-defined]
+    found.refresh()
+    assert found.node_of == {2: 20, 1: 21, 0: 30}, "a node that lost its folder takes the place that is free"
+    found.grid.nodes |= {31: own("one too many")}  # type: ignore[attr-defined]
+    found.refresh()
+    assert found.refused == {31: "all 3 clients are connected"}
+
+
+def test_own_data_needs_the_same_classes_in_the_same_order(tmp_path: Path) -> None:
+    grid = Grid(n10=own("a", "cat", "dog", "owl"), n11=own("b", "cat", "dog"), n12=own("c", "dog", "owl"))
+    found, refused = roster(grid, 3, tmp_path)
+    found.refresh()
+    assert found.node_of == {0: 10, 1: 11}
+    assert "its classes are ['dog', 'owl'], other nodes' ['cat', 'dog', 'owl']" in refused[0]
+
+
+def test_a_node_that_cannot_answer_is_asked_again_and_waiting_for_it_is_bounded(tmp_path: Path) -> None:
+    grid = Grid(n10={"error": "no disk"})
+    found, refused = roster(grid, 2, tmp_path)
+    began = time.monotonic()
+    assert not found.wait_for_count(1, 3.0, lambda connected: None)
+    assert 2.5 < time.monotonic() - began < 10
+    assert grid.asked == [10, 10]
+    assert refused == ["node 10 is no client of this run: no disk"]
+    grid.nodes[10] = client(0)
+    found.wait_for([0], 10.0)
+    assert found.node_of == {0: 10}
+    began = time.monotonic()
+    found.wait_for([0, 1], 1.0)
+    assert time.monotonic() - began < 0.5, "client 1 has been away for longer than that"
+
+
+def test_all_nodes_turned_away_ends_the_wait(tmp_path: Path) -> None:
+    found, _ = roster(Grid(n10={"error": "bad"}, n11={"error": "bad"}), 2, tmp_path)
+    began = time.monotonic()
+    assert not found.wait_for_count(2, 60.0, lambda connected: None)
+    assert time.monotonic() - began < 5
+
+
+def test_replies_that_come_twice_unasked_or_from_another_node_are_refused() -> None:
+    grid = Grid(n10=client(0), n11=None, n12=client(2))  # type: ignore[arg-type]
+    messages = [properties_message(node, 60) for node in (10, 11, 12)]
+    refused: list[str] = []
+    push = grid.push_messages
+
+    def meddle(sent: Iterable[Message]) -> None:
+        push(sent)
+        stranger = reply(messages[1], **client(9))
+        stranger.metadata.__dict__["_src_node_id"] = 12
+        grid.replies += [reply(messages[0], **client(7)), stranger]
+
+    pulled: list[str] = []
+    pull = grid.pull_messages
+
+    def everything(ids: Iterable[str]) -> Iterable[Message]:
+        pulled.extend(ids)
+        unasked = reply(messages[2], **client(5))
+        unasked.metadata.__dict__["_reply_to_message_id"] = "unheard-of"
+        return [*pull(ids), *([unasked] if len(pulled) == 3 else [])]
+
+    grid.push_messages, grid.pull_messages = meddle, everything  # type: ignore[method-assign]
+    answers = exchange(grid, messages, 1.0, refused.append)  # type: ignore[arg-type]
+    said = [None if a is None else a.content.config_records["getpropertiesres.properties"]["partition-id"] for _, a in answers]
+    assert said == [0, None, 2], "the first reply counts, and nobody answers for another"
+    assert sorted(text.split("refused: ")[1] for text in refused) == [
+        "it answers a message that was not sent in this round",
+        "it comes twice",
+        "node 11 was asked",
+    ]
