@@ -40,15 +40,16 @@ def run(
 ) -> None:
     """Train. A simulation through `flwr run` on a SuperLink of its own, or real nodes with --superlink."""
     from pfedlora_flwr import running, submitting
+    from pfedlora_flwr.federation.records import resumed
 
     flags = [text for flag, text in ((resume, "resume=true"), (overwrite, "overwrite=true")) if flag]
     experiment = Experiment.load(conf, [*(option or []), *flags])
     if superlink:  # `output` is a path on the SuperLink's host
         raise typer.Exit(submitting.submit(experiment, superlink, out, err, quiet=quiet))
-    if not experiment.output:
-        experiment = experiment.replace(output=f"runs/{conf.stem if conf else experiment.default_name}")
-    experiment = experiment.replace(output=str(Path(experiment.output).expanduser().absolute()))
-    raise typer.Exit(running.run(experiment, out, err, port=port, quiet=quiet, tensorboard=tensorboard))
+    output = Path(experiment.output or f"runs/{conf.stem if conf else experiment.default_name}")
+    if resume:  # as it was: CONF only says where it is
+        experiment = resumed(output, [*(option or []), *flags])
+    raise typer.Exit(running.run(experiment.located(output), out, err, port=port, quiet=quiet, tensorboard=tensorboard))
 
 
 @cli.command()

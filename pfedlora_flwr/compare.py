@@ -153,7 +153,8 @@ def _run_all(plan: Plan, out: Console) -> bool:
     with progress:
         while jobs := plan.jobs():
             job, rest = jobs[0], _seconds(jobs, speed) - speed.seconds(jobs[0].experiment)
-            number, of = done + 1, done + sum(j.repeats for j in jobs)
+            before = done + len(plan.failed)
+            number, of = before + 1, before + sum(j.repeats for j in jobs)
 
             def show(what: str, rounds: list[Row], job: Job = job, rest: float = rest, number: int = number, of: int = of) -> None:
                 seconds, completed = [r["seconds"] for r in rounds if r["round"]][-5:], rounds[-1]["round"] if rounds else 0

@@ -63,11 +63,11 @@ class Experiment:
     batch_size: int = key(64, "B, samples a step", low=1)
     lr: float = key(0.01, "η_ω, the learning rate of SGD", above=0)
     adapter_lr: float | None = key(None, "η_θ, the adapter's learning rate; auto: lr", above=0)
-    momentum: float = key(0.9, "momentum of SGD", low=0, high=1)
+    momentum: float = key(0.9, "momentum of SGD", low=0, below=1)
     weight_decay: float = key(0.0, "weight decay of SGD", low=0)
     clip_norm: float = key(0.0, "gradients are clipped to this norm; 0: never", low=0)
     augment: bool = key(False, "random flip and crop (32, padding 4) of training images")
-    target_accuracy: float | None = key(None, "`to_target` totals count up to it; auto: 0.9, for 100 classes 0.5", above=0, high=1)
+    target_accuracy: float | None = key(None, "`to_target` totals count up to it; auto: 0.9, for cifar100 0.5", above=0, high=1)
     device: str = key("auto", "where clients train; auto: cuda where there is one", choices=("auto", "cpu", "cuda"))
     precision: str = key("fp32", "of products and activations; on a GPU fp32 uses TF32", choices=("fp32", "bf16"))
     actors: int | None = key(None, "clients trained at once; auto: one a core, or one on a GPU", low=1, high=4096, result=False)
@@ -77,7 +77,7 @@ class Experiment:
     min_clients: int | None = key(None, "nodes to wait for before round 1; auto: all", low=1, result=False)
     min_success: float = key(1.0, "share of the sampled clients that must succeed for a round to count", above=0, high=1, result=False)
     clip_norm_factor: float = key(
-        10.0, "an update this many times as large as the round's median one is refused; 0: none is", low=0, result=False
+        100.0, "an update this many times as large as the round's median one is refused; 0: none is", low=0, result=False
     )
     max_samples: int = key(1_000_000, "training samples (n_k) beyond which an update is refused", low=1, result=False)
     max_failed_rounds: int = key(1, "rounds in a row below min-success after which the run stops", low=1, result=False)
@@ -117,7 +117,7 @@ class Experiment:
         return own | dict(self.options)
 
     def fingerprint(self) -> str:
-        """SHA-256 of every key that can change a result: equal fingerprints mean equal runs."""
+        """SHA-256 of every key that can change a result: equal fingerprints mean equal runs, as long as no client fails in them."""
         flat = self.flat()
         names = [n for n, k in _KEYS.items() if k.result] + [n for n in self.options if n.startswith(f"{self.method}.")]
         return hashlib.sha256(json.dumps({n: flat[n] for n in sorted(names)}).encode()).hexdigest()
@@ -145,6 +145,13 @@ class Experiment:
         changed._check()
         return changed
 
+    def located(self, output: Path) -> Experiment:
+        """This Experiment with absolute paths: its processes do not run in the user's folder."""
+        kind, _, own = self.dataset.partition(":")
+        dataset = f"{kind}:{Path(own).expanduser().absolute()}" if kind in ("folder", "npz") else self.dataset
+        data_path = str(Path(self.data_path).expanduser().absolute()) if self.data_path else ""
+        return self.replace(output=str(output.expanduser().absolute()), data_path=data_path, dataset=dataset)
+
     @staticmethod
     def free_keys() -> set[str]:
         """The keys that cannot change a result."""
@@ -158,8 +165,6 @@ class Experiment:
     def _check(self) -> None:
         if self.method == "fedavg" and len(set(self.model_names)) > 1:
             raise UserError("method fedavg averages whole models, so all clients need the same: set setting=homogeneous")
-        if self.momentum >= 1:
-            raise UserError(f"momentum is {self.momentum}; allowed: a number ≥ 0 and < 1")
         if self.min_clients is not None and self.min_clients > self.clients:
             raise UserError(f"min-clients is {self.min_clients}; allowed: auto, or at most clients, which is {self.clients}")
         if self.resume and self.overwrite:
@@ -251,6 +256,10 @@ def _words(text: str) -> dict[str, object]:
 
 
 def _scalar(text: str) -> object:
+    try:
+        return int(text)  # YAML 1.1 reads 010 as 8
+    except ValueError:
+        pass
     try:
         value = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError):

@@ -26,6 +26,7 @@ def key(
     low: float | None = None,
     high: float | None = None,
     above: float | None = None,
+    below: float | None = None,
     choices: Sequence[str] | None = None,
     result: bool = True,
 ) -> Any:
@@ -35,11 +36,11 @@ def key(
         default: the documented default; None reads and prints as `auto`.
         meaning: what the key does, with its unit.
         name: the key's name where it is not the attribute's with dashes.
-        low, high: inclusive bounds. above: an exclusive lower bound.
+        low, high: inclusive bounds. above, below: exclusive ones.
         choices: the allowed strings; one that ends in ":" allows any text after it.
         result: whether the key can change a result, and so belongs to the Experiment's fingerprint.
     """
-    metadata = {"meaning": meaning, "name": name, "low": low, "high": high, "above": above}
+    metadata = {"meaning": meaning, "name": name, "low": low, "high": high, "above": above, "below": below}
     return field(default=default, metadata=metadata | {"choices": choices, "result": result})
 
 
@@ -56,6 +57,7 @@ class Key:
     low: float | None
     high: float | None
     above: float | None
+    below: float | None
     choices: Sequence[str] | None
     result: bool
 
@@ -70,7 +72,7 @@ class Key:
                 f"> {self.above:g}" if self.above is not None else "",
                 f"≥ {self.low:g}" if self.low is not None else "",
             ]
-            bounds.append(f"≤ {self.high:g}" if self.high is not None else "")
+            bounds += [f"≤ {self.high:g}" if self.high is not None else "", f"< {self.below:g}" if self.below is not None else ""]
             words = " ".join([words, " and ".join(b for b in bounds if b)]).strip()
         return f"auto, or {words}" if self.auto else words
 
@@ -83,6 +85,8 @@ class Key:
                 value = float(value)
             except (ValueError, OverflowError):
                 value = math.nan if isinstance(value, int) else value
+        if self.kind is str and self.choices is None and isinstance(value, int | float) and not isinstance(value, bool):
+            value = str(value)  # `-o output=123`
         if type(value) is not self.kind or not self._in_range(value):
             raise UserError(f"{self.name} is {value!r}; allowed: {self.allowed}")
         return value
@@ -100,6 +104,7 @@ class Key:
                 and (self.low is None or value >= self.low)
                 and (self.high is None or value <= self.high)
                 and (self.above is None or value > self.above)
+                and (self.below is None or value < self.below)
             )
         return True
 
@@ -113,6 +118,6 @@ def keys_of(owner: Any, prefix: str = "") -> dict[str, Key]:
         if isinstance(kind, types.UnionType):
             kind, auto = typing.get_args(kind)[0], True
         name = prefix + (f.metadata["name"] or f.name.strip("_").replace("_", "-"))
-        rest = {k: f.metadata[k] for k in ("meaning", "low", "high", "above", "choices", "result")}
+        rest = {k: f.metadata[k] for k in ("meaning", "low", "high", "above", "below", "choices", "result")}
         found[name] = Key(name=name, attribute=f.name, kind=kind, auto=auto, default=f.default, **rest)
     return found

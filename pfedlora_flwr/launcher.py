@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -21,7 +22,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
+from filelock import FileLock, Timeout
 
+from pfedlora_flwr import __version__
 from pfedlora_flwr.config import Experiment
 from pfedlora_flwr.keys import Scalar, UserError
 
@@ -60,6 +63,10 @@ clientapp = "pfedlora_flwr.client_app:app"
 _EXCEPTION = re.compile(r"[\w.]*(Error|Exception|Failed|Refused)\b.*: \S")
 
 
+_SHORT = 30
+"""Characters of a folder in which Ray's sockets still have a name that the system accepts."""
+
+
 class LaunchError(RuntimeError):
     """The simulation could not be started; the text says what its processes said last."""
 
@@ -79,17 +86,21 @@ class Simulation:
 
     def __enter__(self) -> Simulation:
         check_port(self.port)
-        self.logs.mkdir(parents=True, exist_ok=True)
-        (self.logs / "launch.json").write_text(json.dumps({"marker": self.marker, "pid": os.getpid()}))
         self._home = Path(tempfile.mkdtemp(prefix="pfedlora-"))
+        (self.logs / "launch.json").write_text(json.dumps({"marker": self.marker, "home": str(self._home)}))
         return self
 
     def __exit__(self, *error: object) -> None:
-        stop_marked(self.marker)
-        if self._superlink is not None:
-            self._superlink.wait()
-        shutil.rmtree(self._home, ignore_errors=True)
-        (self.logs / "launch.json").unlink(missing_ok=True)
+        kept = [(s, signal.signal(s, signal.SIG_IGN)) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+        try:
+            stop_marked(self.marker)
+            if self._superlink is not None:
+                self._superlink.wait()
+            shutil.rmtree(self._home, ignore_errors=True)
+            (self.logs / "launch.json").unlink(missing_ok=True)
+        finally:
+            for number, handler in kept:
+                signal.signal(number, handler)
 
     def start(self, timeout: float = 60.0) -> None:
         """Starts the SuperLink and submits the run. Raises LaunchError when either does not come up."""
@@ -139,9 +150,12 @@ class Simulation:
 
     def _flwr(self, *words: str) -> str:
         command = [tool("flwr"), *words]
-        done = subprocess.run(
-            command, env=self._environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
-        )
+        try:
+            done = subprocess.run(
+                command, env=self._environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise LaunchError(f"`flwr {words[0]}` did not answer within a minute") from None
         if done.returncode:
             (self.logs / "flwr.log").write_text(done.stdout + done.stderr)
             raise LaunchError(f"`flwr {words[0]}` failed: {last_line(self.logs / 'flwr.log')}")
@@ -165,9 +179,13 @@ class Simulation:
             return False
 
     def _environment(self) -> dict[str, str]:
-        path = os.pathsep.join([os.getcwd(), *filter(None, [os.environ.get("PYTHONPATH")])])
+        e = self.experiment
         tools = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-        own = {"FLWR_HOME": str(self._home), MARKER: self.marker, "PYTHONPATH": path, "PATH": tools}
+        own = {"FLWR_HOME": str(self._home), MARKER: self.marker, "PATH": tools}
+        if len(str(self._home)) < _SHORT:
+            own["RAY_TMPDIR"] = str(self._home)  # so that Ray's sessions go when we go
+        if ":" in e.method or ":" in e.models:  # a user's own module may lie in the working directory
+            own["PYTHONPATH"] = os.pathsep.join([os.getcwd(), *filter(None, [os.environ.get("PYTHONPATH")])])
         return os.environ | QUIET | own
 
 
@@ -175,7 +193,7 @@ def write_app(folder: Path, experiment: Experiment) -> Path:
     """A Flower app that holds the configuration alone: the code is what is installed where it runs. Returns its new folder."""
     folder.mkdir()
     config = "\n".join(f"{json.dumps(name)} = {_toml(value)}" for name, value in experiment.flat().items())
-    (folder / "pyproject.toml").write_text(_APP.format(version="0.1.0", config=config))
+    (folder / "pyproject.toml").write_text(_APP.format(version=__version__, config=config))
     return folder
 
 
@@ -185,7 +203,8 @@ def stop_marked(marker: str, patience: float = 10.0) -> int:
     for process in found:
         _quietly(process.terminate)
     _, stubborn = psutil.wait_procs(found, patience)
-    for process in (*stubborn, *marked(marker)):
+    stubborn = [*stubborn, *marked(marker)]
+    for process in stubborn:
         _quietly(process.kill)
     psutil.wait_procs(stubborn, patience)
     return len(found)
@@ -194,10 +213,32 @@ def stop_marked(marker: str, patience: float = 10.0) -> int:
 def stop_left_over(run: Path) -> int:
     """Stops what a launcher that was killed left running for this run; returns how many processes there were."""
     try:
-        marker = json.loads((run / "logs" / "launch.json").read_text())["marker"]
+        left = json.loads((run / "logs" / "launch.json").read_text())
+        stopped = stop_marked(left["marker"])
+        shutil.rmtree(left["home"], ignore_errors=True)
     except (OSError, ValueError, KeyError):
         return 0
-    return stop_marked(marker)
+    return stopped
+
+
+@contextlib.contextmanager
+def claimed(run: Path) -> Iterator[None]:
+    """Holds the run's directory for this launcher, from before anything is started until all is stopped.
+
+    Raises UserError when another launcher holds it, or it cannot be written.
+    """
+    lock = FileLock(run / "logs" / "launch.lock")
+    try:
+        (run / "logs").mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=0)
+    except OSError as error:
+        raise UserError(f"output {str(run)!r} cannot be written ({error.strerror or error}); choose another") from None
+    except Timeout:
+        raise UserError(f"output {str(run)!r} is in use by a running run; wait for it, or choose another output") from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def marked(marker: str) -> Iterator[psutil.Process]:
@@ -245,7 +286,7 @@ def tool(name: str) -> str:
 
 
 def _toml(value: Scalar) -> str:
-    return json.dumps(value)
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _quietly(action: Callable[[], None]) -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from pfedlora_flwr.config import Experiment
 from pfedlora_flwr.data.local import count_classes, shared_partition
 from pfedlora_flwr.federation.records import Row, RunDirectory, read_rows
 from pfedlora_flwr.federation.result import write_result
-from pfedlora_flwr.launcher import LaunchError, Simulation, last_line, stop_left_over
+from pfedlora_flwr.launcher import LaunchError, Simulation, check_port, claimed, last_line, stop_left_over
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report.events import event_files
 from pfedlora_flwr.rng import derive
@@ -66,14 +67,21 @@ def execute(experiment: Experiment, show: Show, out: Console, *, port: int = 0) 
     """
     directory = Path(experiment.output)
     preflight(experiment)
-    if experiment.resume:
+    run_directory = RunDirectory(directory)
+    run_directory.check_free(experiment)
+    if port:
+        check_port(port)
+    with claimed(directory):
         stopped = stop_left_over(directory)
         if stopped:
             out.print(f"stopped {stopped} processes that a killed launcher had left running")
-    run_directory = RunDirectory(directory)
-    run_directory.check_free(experiment)
-    run_directory.check_unlocked()
-    (directory / "result.json").unlink(missing_ok=True)
+        run_directory.check_unlocked()
+        (directory / "result.json").unlink(missing_ok=True)
+        return _simulate(experiment, run_directory, show, port)
+
+
+def _simulate(experiment: Experiment, run_directory: RunDirectory, show: Show, port: int) -> Row:
+    directory = run_directory.path
     actors, gpus = resources(experiment)
     status, error = "failed", ""
     on_terminate()
@@ -87,7 +95,8 @@ def execute(experiment: Experiment, show: Show, out: Console, *, port: int = 0) 
             error = str(failure)
         result = read_result(directory)
         if (result or {}).get("status") != "completed":
-            simulation.save_log()
+            with suppress(LaunchError):  # it is only there to be read
+                simulation.save_log()
     if result is None:
         error = error or f"the server ended without a result: {last_line(directory / 'logs' / 'superlink.log')}"
         result = write_result(run_directory, experiment, status, error)
@@ -98,7 +107,10 @@ def preflight(experiment: Experiment) -> None:
     """Everything that can be known to be wrong before a process is started. Raises UserError."""
     find_device(experiment.device)
     shared_partition(experiment)
-    registry.find(experiment.method)(experiment, count_classes(experiment)).state_init(derive(experiment.seed, "state"))
+    method = registry.find(experiment.method)(experiment, count_classes(experiment))
+    for client in range(min(len(experiment.model_names), experiment.clients)):
+        method.client_model(client)
+    method.state_init(derive(experiment.seed, "state"))
 
 
 def resources(experiment: Experiment) -> tuple[int, float]:
@@ -123,7 +135,7 @@ def conclude(result: Row, directory: Path | str, out: Console, err: Console) -> 
         out.print(summary(result), highlight=False, soft_wrap=True)
         out.print(f"everything is in {directory}", highlight=False, soft_wrap=True)
         return 0
-    hint = "" if result["status"] == "failed" and "rounds" not in result else "; continue it with --resume"
+    hint = "; continue it with --resume" if "rounds" in result else ""
     err.print(f"{result['status']}: {result['error']}{hint}", markup=False, highlight=False)
     return INTERRUPTED if result["status"] == "stopped" else FAILED
 
@@ -162,16 +174,18 @@ def megabytes(count: float) -> str:
 def _watch(experiment: Experiment, simulation: Simulation, directory: Path, show: Show) -> None:
     """Shows the run until its result is there, or its server is gone."""
     deadline, next_look = time.monotonic() + _START_TIMEOUT, time.monotonic() + _LOOK
-    began = time.time()
+    began, rounds, size = time.time(), list[Row](), 0
+    lines = directory / "rounds.jsonl"
     while read_result(directory) is None:
         state = _read_json(directory / "server" / "progress.json")
         if state and state["time"] < began:  # an earlier server's: this one has not taken up the directory yet
             state = None
-        rounds = read_rows(directory / "rounds.jsonl") if state else []
+        if state and lines.exists() and lines.stat().st_size != size:
+            rounds, size = read_rows(lines), lines.stat().st_size
         show(_what(experiment, state, rounds), rounds)
         if not simulation.alive():
             raise LaunchError(f"the SuperLink is gone: {last_line(simulation.logs / 'superlink.log')}")
-        if state and not psutil.pid_exists(state["pid"]):
+        if state and not _runs(state["pid"]):
             time.sleep(0.5)
             if read_result(directory) is None:
                 raise LaunchError(f"the server process is gone: {last_line(simulation.logs / 'superlink.log')}")
@@ -181,8 +195,16 @@ def _watch(experiment: Experiment, simulation: Simulation, directory: Path, show
                 simulation.save_log()
                 raise LaunchError(f"the server did not start (Flower says {status}): {last_line(simulation.logs / 'run.log')}")
         time.sleep(0.1)
-    rounds = read_rows(directory / "rounds.jsonl")
+    rounds = read_rows(lines)
     show(_what(experiment, None, rounds), rounds)
+
+
+def _runs(pid: int) -> bool:
+    """Whether the process runs: one that was killed may stay as a zombie, since Flower does not wait for it."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
 
 
 def _what(e: Experiment, state: Row | None, rounds: list[Row]) -> str:
@@ -210,9 +232,10 @@ def _read_json(path: Path) -> Row | None:
 
 
 def on_terminate() -> None:
-    """From here on SIGTERM is taken like Ctrl-C."""
+    """From here on SIGTERM, and SIGHUP of a terminal that is closed, are taken like Ctrl-C."""
 
     def interrupt(signum: int, frame: Any) -> None:
         raise KeyboardInterrupt
 
-    signal.signal(signal.SIGTERM, interrupt)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupt)

@@ -41,14 +41,14 @@ def main(grid: Grid, context: Context) -> None:
         run.progress(phase="starting")
         method = registry.find(experiment.method)(experiment, count_classes(experiment))
         state = run.checkpoints.load() if experiment.resume else None
+        run.rewind(state.round if state else -1)
         if state is None:
             state = ServerState(method.state_init(derive(experiment.seed, "state")))
-        run.rewind(state.round)
         PersonalisedStrategy(experiment, method, run, state).start(grid)
         _tell(str(run.path), write_result(run, experiment, "completed"))
     except Exception as error:
         text = str(error) if isinstance(error, UserError | RuntimeError) else f"{type(error).__name__}: {error}"
-        _tell(str(run.path), write_result(run, experiment, "failed", text.strip() or type(error).__name__))
+        _tell(str(run.path), write_result(run, experiment, "failed", (text.splitlines() or [type(error).__name__])[0]))
         raise
     finally:
         run.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.method import Method, Tensors, Upload
@@ -21,13 +22,13 @@ class ClientRaises(PFedLoRA):
 
 
 class ServerRaises(PFedLoRA):
-    """The server raises when it aggregates round `at`."""
+    """The server raises when it aggregates round `at`, until a file `mended` lies in the run's logs."""
 
     @dataclass(frozen=True)
     class Options(Method.Options):
         at: int = key(1, "the round")
 
     def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
-        if round == self.options.at:
+        if round == self.options.at and not (Path(self.experiment.output) / "logs" / "mended").exists():
             raise ZeroDivisionError("the server divides by nothing")
         return super().aggregate(uploads, state, round)

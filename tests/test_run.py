@@ -61,14 +61,14 @@ def test_a_run_leaves_what_a_script_relies_on(reference: Done) -> None:
     assert "round 3/5" in reference.stdout, "no progress where there is no terminal"
 
 
-def test_one_actor_and_no_network_give_the_same_bits(shared_cli: Cli, reference: Done) -> None:
+def test_one_actor_gives_the_same_bits_without_a_network(shared_cli: Cli, reference: Done) -> None:
     """In a network namespace of its own that has a loopback interface and nothing else."""
+    if not shutil.which("unshare") or subprocess.run(["unshare", "-rn", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this user may not make a network namespace (unshare -rn)")
     up = "import fcntl,socket,struct;s=socket.socket();fcntl.ioctl(s,0x8914,struct.pack('16sh',b'lo',0x41))"
     output = shared_cli.folder / "one-actor"
     words = shared_cli.command("run", "-o", f"output={output}", *SMALL, "-o", "actors=1")
-    if shutil.which("unshare") and not subprocess.run(["unshare", "-rn", "true"], capture_output=True, check=False).returncode:
-        script = f'{sys.executable} -c "{up}" && exec "$@"'
-        words = ["unshare", "-rn", "sh", "-c", script, "sh", *words]
+    words = ["unshare", "-rn", "sh", "-c", f'{sys.executable} -c "{up}" && exec "$@"', "sh", *words]
     done = subprocess.run(
         words, env=shared_cli.environment, cwd=shared_cli.folder, capture_output=True, text=True, timeout=180, check=False
     )
@@ -125,7 +125,7 @@ def test_ctrl_c_stops_the_run_resumable_and_leaves_no_process(shared_cli: Cli, r
     stopped = Done(0, "", "", shared_cli.folder / "stopped").result
     assert stopped["status"] == "stopped"
     assert stopped["accuracy"]["final"] > 0
-    done = shared_cli.run("stopped", *SMALL, "--resume")
+    done = shared_cli.run("stopped", "--resume")  # as it was, without its options
     assert facts(done.result) == facts(reference.result)
 
 
@@ -137,6 +137,8 @@ def test_ctrl_c_stops_the_run_resumable_and_leaves_no_process(shared_cli: Cli, r
         (["-o", "dataset=cifar10", "-o", "data-path=/nowhere"], "data-path '/nowhere' does not exist"),
         (["nowhere.yaml"], "nowhere.yaml: cannot be read"),
         (["--resume"], "holds no run to resume"),
+        (["-o", "method=standalone", "-o", "models=cnn9"], "models names 'cnn9'; allowed: cnn1"),
+        (["-o", "output=/proc/nowhere/x"], "cannot be written"),
         (["--resume", "--overwrite"], "resume and overwrite exclude each other"),
         (["-o", "adapter.kind=reduced"], "one adapter cannot fit"),
     ],
@@ -146,13 +148,30 @@ def test_a_mistake_is_one_line_before_anything_starts(cli: Cli, words: list[str]
     assert not (cli.folder / "wrong").exists()
 
 
+def test_a_corrupt_parquet_is_one_line(cli: Cli, cifar10: str) -> None:
+    (cli.folder / "data").mkdir()
+    for name in ("train", "test"):
+        whole = (Path(cifar10) / f"{name}.parquet").read_bytes()
+        (cli.folder / "data" / f"{name}.parquet").write_bytes(whole[: len(whole) // 2])
+    assert_one_line(cli.run("corrupt", "-o", "dataset=cifar10", "-o", "data-path=data", timeout=60), "train.parquet is corrupt")
+
+
+def test_the_quickstart_reaches_its_accuracy(cli: Cli) -> None:
+    done = cli.run("quickstart", str(ROOT / "conf" / "quickstart.yaml"))
+    assert done.code == 0, done.stderr
+    assert done.result["accuracy"]["final"] >= 0.95
+    assert done.result["clients"] == 10
+    assert {row["model"] for row in done.result["per_client"].values()} == {"cnn1", "cnn2", "cnn3", "cnn4", "cnn5"}
+
+
 def test_an_output_that_exists_is_not_touched(cli: Cli, reference: Done, shared_cli: Cli) -> None:
     before = (reference.output / "result.json").read_bytes()
     assert_one_line(shared_cli.run("reference", *SMALL), "exists; continue it with --resume, replace it with --overwrite")
     assert_one_line(shared_cli.run("reference", *SMALL, "-o", "mu=0.9", "--resume"), "mu: 0.5 → 0.9")
-    with FileLock(reference.output / "server" / "lock"):  # as a running run holds it
-        for way in ("--overwrite", "--resume"):
-            assert_one_line(shared_cli.run("reference", *SMALL, way), "is in use by a running run")
+    for held in ("server/lock", "logs/launch.lock"):  # as a run by `flwr run` holds the one, a launcher the other
+        with FileLock(reference.output / held):
+            for way in ("--overwrite", "--resume"):
+                assert_one_line(shared_cli.run("reference", *SMALL, way), "is in use by a running run")
     (cli.folder / "precious").mkdir()
     (cli.folder / "precious" / "thesis.txt").write_text("irreplaceable")
     assert_one_line(cli.run("precious", *SMALL, "--overwrite"), "is not a run's directory")
@@ -185,6 +204,10 @@ def test_a_server_that_raises_fails_the_run_and_it_can_be_resumed(cli: Cli) -> N
     assert "ZeroDivisionError: the server divides by nothing" in done.stderr
     assert "Traceback" not in done.stderr
     assert done.result["rounds"] == 1
+    (done.output / "logs" / "mended").touch()
+    done = cli.run("server", "--resume", timeout=120)
+    assert done.code == 0, done.stderr
+    assert done.result["rounds"] == 2
 
 
 def wait_for_rounds(output: Path, rounds: int, timeout: float = 120) -> None:

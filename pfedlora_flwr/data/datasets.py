@@ -9,6 +9,7 @@ import os
 import pickle
 import shutil
 import tempfile
+import zipfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -178,7 +179,7 @@ def _npz(path: Path) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], list
             names = [str(n) for n in loaded["class_names"]] if "class_names" in loaded else None
     except FileNotFoundError:
         raise UserError(f"dataset file {path} does not exist") from None
-    except (KeyError, ValueError, OSError, EOFError):
+    except (KeyError, ValueError, OSError, EOFError, TypeError, AttributeError, zipfile.BadZipFile):
         raise UserError(f"{path}: expected an npz with `images` uint8 [n, 32, 32, 3] and `labels` [n]") from None
     if images.dtype != np.uint8 or images.shape[1:] != (SIZE, SIZE, 3) or labels.shape != (len(images),) or labels.dtype.kind not in "iu":
         raise UserError(
@@ -307,7 +308,9 @@ def _cache_key(name: str, data_path: str) -> str:
     kind, _, rest = name.partition(":")
     text = f"{_VERSION}/{name}"
     if kind not in ("digits", "synthetic"):
-        root = Path(rest or data_path or cache_root() / "downloads").expanduser().absolute()
+        if not rest and not data_path:
+            return f"{kind}-downloaded-{_VERSION}"
+        root = Path(rest or data_path).expanduser().absolute()
         files = sorted(p for p in root.rglob("*") if p.is_file()) if root.is_dir() else [root]
         text += f"/{root}" + "".join(f"/{f}:{s.st_size}:{s.st_mtime_ns}" for f in files if f.exists() for s in [f.stat()])
     return f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"

@@ -1,4 +1,4 @@
-"""One client's own samples, as float tensors on the device where it trains."""
+"""One client's own samples, on the device where it trains."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 from filelock import FileLock, Timeout
 
-from pfedlora_flwr.config import Experiment
+from pfedlora_flwr.config import Experiment, parse_overrides
 from pfedlora_flwr.federation.checkpoint import Checkpoints
 from pfedlora_flwr.files import write_atomically
 from pfedlora_flwr.keys import UserError
@@ -76,10 +76,11 @@ class RunDirectory:
             if different:
                 raise UserError(f"output {str(self.path)!r} holds another Experiment ({'; '.join(different)}); resume it as it was")
             return
-        found = {p.name for p in self.path.iterdir()} if self.path.is_dir() else {"a file"} if self.path.exists() else set()
+        inside = self.path.iterdir() if self.path.is_dir() else iter(())
+        found = {p.name for p in inside if not p.match(".*.tmp")} or ({"a file"} if self.path.is_file() else set())
         if experiment.overwrite and not found <= _OURS:
             raise UserError(f"output {str(self.path)!r} is not a run's directory: it is not overwritten")
-        if not experiment.overwrite and not found <= {"logs"}:
+        if not experiment.overwrite and not found <= {"logs", "result.json"}:  # these two: a run that never began
             raise UserError(f"output {str(self.path)!r} exists; continue it with --resume, replace it with --overwrite, or choose another")
 
     def check_unlocked(self) -> None:
@@ -125,6 +126,7 @@ class RunDirectory:
             *self.path.glob("server/*.*"),
             *self.path.glob("server/partition"),
             *self.path.glob("config.yaml"),
+            *self.path.glob(".*.tmp"),
         ):
             file.unlink()
 
@@ -160,6 +162,14 @@ def saved_keys(path: Path) -> Row:
         return {k: v for k, v in yaml.safe_load(path.read_text(encoding="utf-8")).items() if k != "about"}
     except (OSError, yaml.YAMLError, AttributeError):
         raise UserError(f"{path} cannot be read as a run's configuration") from None
+
+
+def resumed(output: Path, overrides: Iterable[str]) -> Experiment:
+    """The Experiment of the run in `output`, with the overrides of this call. Raises UserError when there is none."""
+    config = output.expanduser() / "config.yaml"
+    if not config.exists():
+        raise UserError(f"output {str(output)!r} holds no run to resume")
+    return Experiment.from_flat(saved_keys(config) | {"overwrite": False} | parse_overrides(overrides))
 
 
 def differences(one: Experiment, other: Experiment) -> list[str]:

@@ -33,7 +33,8 @@ def _figures(run: RunDirectory, e: Experiment, state: ServerState, rows: list[Ro
     per_client = accuracies(state, "test")
     evaluated = [row for row in rows if row["round"] % e.evaluate_every == 0 or row["round"] == e.rounds]
     best = max(evaluated or rows, key=lambda row: row["validation_accuracy"])  # the earliest of ties
-    latest = {row["client"]: row for row in run.rows("clients.jsonl") if row["status"] == "ok"}
+    turns = [row for row in run.rows("clients.jsonl") if row["status"] == "ok"]
+    latest = {row["client"]: row for row in turns}
     totals = state.totals
     trained = [row for row in rows if row["round"] > 0]
     workers = max((row["workers"] for row in trained), default=0)
@@ -75,6 +76,7 @@ def _figures(run: RunDirectory, e: Experiment, state: ServerState, rows: list[Ro
         "models_sha256": models_sha256(state),
         "partition": run.partition,
         "refused": state.refused,
+        "lost": sum(row["lost"] for row in turns),
     }
 
 

@@ -221,9 +221,9 @@ class PersonalisedStrategy(Strategy):
         return replies
 
     def _evaluate(self, grid: Grid, round: int) -> None:
+        wanted = self.experiment.clients if round == 0 else len(self.state.stale)
         messages = self.configure_evaluate(round, ArrayRecord(), ConfigRecord(), grid)
         self.aggregate_evaluate(round, self._ask(grid, round, messages, self._evaluate_message))
-        wanted = self.experiment.clients if round == 0 else len(messages)
         missing = len(self.state.stale) if round else wanted - len(self.state.figures)
         self._enough(wanted - missing, wanted, f"the evaluation of round {round}", retry=False)
 
@@ -239,7 +239,7 @@ class PersonalisedStrategy(Strategy):
         client, reason = next(iter(self._failures.items()))
         raise RunFailed(
             f"{what}: {succeeded} of {asked} clients succeeded, min-success={e.min_success:g} wants "
-            f"{math.ceil(e.min_success * asked - 1e-9)}; client {client}: {reason}. Mend it and continue with --resume"
+            f"{math.ceil(e.min_success * asked - 1e-9)}; client {client}: {reason}"
         )
 
     def _fail(self, client: int, round: int, reason: str) -> None:
@@ -338,6 +338,7 @@ class PersonalisedStrategy(Strategy):
             "status": "ok",
             "model": report.model,
             "samples": turn.upload.samples,
+            "lost": report.lost,
             "loss": report.loss,
             "losses": report.losses,
         }

@@ -34,4 +34,4 @@ class FedAvg(Method):
         """The global model as it arrived."""
         whole = self.client_model(0)
         whole.load_state_dict(received)
-        return {"global": whole.to(next(iter(received.values())).device)}
+        return {"global": whole.eval().to(next(iter(received.values())).device)}

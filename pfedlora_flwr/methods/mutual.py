@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import kl_div
 
 from pfedlora_flwr.config import Experiment
-from pfedlora_flwr.methods.method import Tensors
+from pfedlora_flwr.methods.method import Tensors, seeded
 from pfedlora_flwr.models import registry
 from pfedlora_flwr.models.cnn import ClientModel
 
@@ -34,6 +34,7 @@ def kl(learner: Tensor, peer: Tensor) -> Tensor:
 @lru_cache(maxsize=16)
 def _smallest(names: tuple[str, ...], classes: int, cut: str) -> str:
     def size(name: str) -> int:
-        return sum(p.numel() for p in registry.build(name, classes, cut).parameters())
+        with seeded(0):  # what the caller draws must not depend on whether this is the first call
+            return sum(p.numel() for p in registry.build(name, classes, cut).parameters())
 
     return min(dict.fromkeys(names), key=size)

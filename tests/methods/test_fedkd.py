@@ -8,8 +8,9 @@ import torch
 
 from pfedlora_flwr.config import Experiment
 from pfedlora_flwr.federation.ledger import parameters
+from pfedlora_flwr.methods import mutual
 from pfedlora_flwr.methods.fedkd import FedKD, compress, decompress, truncated_svd
-from pfedlora_flwr.methods.method import Refused, Tensors, Upload
+from pfedlora_flwr.methods.method import Refused, Tensors, Upload, tensors_of
 from pfedlora_flwr.rng import derive
 from tests.methods import obvious
 from tests.plain import Plain, make, samples, visit
@@ -249,3 +250,11 @@ def test_refuses_factors_that_are_larger_than_dense_and_takes_dense() -> None:
     rank = 500 * 800 // 1300 + 1
     with pytest.raises(Refused):
         fedkd.check(Upload(good(fedkd) | {"fc1.weight/u": torch.zeros(500, rank), "fc1.weight/v": torch.zeros(rank, 800)}, 5), {}, 0)
+
+
+def test_private_init_does_not_depend_on_what_the_process_did_before() -> None:
+    """W_h is drawn after the small model was looked up, which must leave the generator alone."""
+    fedkd = method()
+    mutual._smallest.cache_clear()
+    first, again = (tensors_of(fedkd.private_init(3, 123)) for _ in range(2))
+    assert all(torch.equal(first[name], again[name]) for name in first)

@@ -1,0 +1,49 @@
+"""Every method through the front door: it completes, sends what the method sheet's table says, and nothing else."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.conftest import Cli
+
+pytestmark = pytest.mark.slow
+HIDDEN = 4096
+"""Bytes that a message may hold beside its arrays: names, seconds, counts. A private model has 2.7 million."""
+
+
+@pytest.mark.parametrize(
+    ("method", "setting", "up", "down"),
+    [
+        ("standalone", "heterogeneous", 0, 0),
+        ("fd", "heterogeneous", 20, (0, 100)),
+        ("fedproto", "heterogeneous", 1000, (0, 5000)),
+        ("fml", "heterogeneous", 670_058, 670_058),
+        ("fedkd", "heterogeneous", (1, 670_058), (1, 670_058)),
+        ("lg_fedavg", "heterogeneous", 5010, 5010),
+        ("pfedlora", "homogeneous", 120_670, 120_670),
+        ("fml", "homogeneous", 2_621_558, 2_621_558),
+        ("fedavg", "homogeneous", 2_621_558, 2_621_558),
+    ],
+)
+def test_a_method_completes_and_sends_what_it_should(
+    cli: Cli, method: str, setting: str, up: int | tuple[int, int], down: int | tuple[int, int]
+) -> None:
+    keys = {"method": method, "setting": setting, "clients": 5, "participation": 0.8, "rounds": 2, "batch-size": 32}
+    done = cli.run("run", *(word for key, value in keys.items() for word in ("-o", f"{key}={value}")))
+    assert done.code == 0, done.stderr
+    rows = done.rows("clients.jsonl")
+    assert len(rows) == 2 * 4
+    for row in rows:
+        assert sent(row["parameters_up"], up), row["parameters_up"]
+        assert sent(row["parameters_down"], down), row["parameters_down"]
+        assert row["bytes_up"] <= row["wire_up"] < row["bytes_up"] + HIDDEN
+        assert 0 <= row["loss"] < 20
+    assert done.result["refused"] == 0
+    assert 0 < done.result["accuracy"]["final"] <= 1
+    assert "NaN" not in json.dumps(done.result)
+
+
+def sent(count: int, expected: int | tuple[int, int]) -> bool:
+    return expected[0] <= count <= expected[1] if isinstance(expected, tuple) else count == expected
