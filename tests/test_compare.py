@@ -9,12 +9,15 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
+from pfedlora_flwr import running
 from pfedlora_flwr.compare import Plan, compare
 from pfedlora_flwr.comparison import Comparison
+from pfedlora_flwr.config import Experiment
 from pfedlora_flwr.keys import UserError
 from tests.conftest import ROOT, Cli
 from tests.report.made import make_run
@@ -229,18 +232,22 @@ def test_killed_midway_and_started_again_it_repeats_no_completed_round_and_ends_
         assert ours[name] == theirs[name], name
 
 
-@pytest.mark.slow
-def test_a_failed_run_does_not_stop_the_others_and_is_named(cli: Cli) -> None:
-    (cli.folder / "broken.py").write_text(
-        "from pfedlora_flwr.methods.standalone import Standalone\n\n\n"
-        "class Broken(Standalone):\n    def local_update(self, model, received, data, visit):\n        raise RuntimeError('no such luck')\n"
-    )
-    conf(cli.folder, SMALL.replace("[standalone, pfedlora]", "['broken:Broken', standalone]").replace("rounds: 6", "rounds: 1"))
-    done = cli("compare", "conf.yaml")
-    assert done.code == 1
-    assert re.search(r"1 of 2: broken:Broken, seed 0: failed: .*no such luck", done.stdout)
-    assert "2 of 2: standalone, seed 0: accuracy" in done.stdout
-    assert "failed: broken-Broken/seed-0: " in done.stderr
-    report = (cli.folder / "runs" / "conf" / "report" / "report.md").read_text()
-    assert "| Broken | – (failed) |" in report
-    assert "no such luck" in report
+def test_a_failed_run_does_not_stop_the_others_and_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def execute(experiment: Experiment, show: running.Show, out: Console) -> dict[str, Any]:
+        if experiment.method == "standalone" and experiment.seed == 0:
+            return {"status": "failed", "error": "no such luck"}
+        show("starting", [])
+        make_run(Path(experiment.output), [0.1, 0.2, 0.3], [0.5] * 4, method=experiment.method, seed=experiment.seed)
+        return json.loads((Path(experiment.output) / "result.json").read_text())
+
+    monkeypatch.setattr(running, "execute", execute)
+    whole = Comparison.load(conf(tmp_path, BASIC))
+    out, err = (Console(record=True, width=200, file=open(os.devnull, "w")) for _ in range(2))  # noqa: SIM115 - the consoles keep them
+    assert compare(whole, whole, tmp_path / "runs", out, err) == 1
+    printed = out.export_text().splitlines()
+    assert printed[0] == "1 of 4: standalone, seed 0: failed: no such luck"
+    assert printed[3] == "4 of 4: pfedlora, seed 1: accuracy 0.3000 at best validation"
+    assert err.export_text() == "failed: standalone/seed-0: no such luck\n1 runs failed; the same command tries them again\n"
+    report = (tmp_path / "runs" / "report" / "report.md").read_text()
+    assert "| Standalone | **30.00** (1 of 2 seeds) |" in report
+    assert "| Standalone | 0 | not run |" in report
