@@ -8,7 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from pfedlora_flwr.comparison import slug
+from pfedlora_flwr.data import datasets
+from pfedlora_flwr.data.datasets import Dataset
 from pfedlora_flwr.data.local import shared_partition
+from pfedlora_flwr.data.partition import Partition
 from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.report import words
 from pfedlora_flwr.report.figures import Picture
@@ -23,7 +26,7 @@ _MOST_CLASSES = 20
 def histogram(study: Study, scenario: Keys, folder: Path) -> Picture:
     """Samples of each class on each client, of the first seed. Raises UserError where the data cannot be read."""
     run = _first(study, scenario)
-    dataset, partition = shared_partition(run.experiment)
+    dataset, partition = _data(run)
     labels = np.asarray(dataset.labels)
     owned = [np.concatenate([split.train, split.validation, split.test]) for split in partition.clients]
     counts = np.stack([np.bincount(labels[own], minlength=dataset.classes) for own in owned], axis=1)  # [classes, clients]
@@ -49,7 +52,7 @@ def representations(study: Study, scenario: Keys, folder: Path) -> Picture:
     """
     outcomes = [o for name in words.ordered(study.methods) if (o := study.at(scenario, name)) and o.runs]
     first = next(iter(outcomes[0].runs.values()))
-    dataset, partition = shared_partition(first.experiment)
+    dataset, partition = _data(first)
     if dataset.classes > _MOST_CLASSES:
         raise UserError(f"{dataset.classes} classes are too many to tell apart")
     share = max(1, _POINTS // len(partition.clients))
@@ -90,6 +93,14 @@ def _embed(run: Run, images: list[npt.NDArray[np.uint8]]) -> npt.NDArray[np.floa
     perplexity = min(30.0, (len(found) - 1) / 3)
     with threadpool_limits(1):  # its threads wait for each other busily: on a machine with other work, many are far slower than one
         return TSNE(2, perplexity=perplexity, init="pca", random_state=0).fit_transform(found)
+
+
+def _data(run: Run) -> tuple[Dataset, Partition]:
+    """The run's data, if it is here: a report downloads nothing."""
+    e = run.experiment
+    if e.dataset in ("cifar10", "cifar100") and not e.data_path and not (datasets.cache_root() / "downloads").is_dir():
+        raise UserError(f"{e.dataset} is not on this machine")
+    return shared_partition(e)
 
 
 def _first(study: Study, scenario: Keys) -> Run:

@@ -171,4 +171,5 @@ def _arranged(runs: Sequence[Run]) -> list[Outcome]:
         if run.experiment.seed in seeds:
             raise UserError(f"{run.path} and {seeds[run.experiment.seed].path} hold the same Experiment; give one of them")
         seeds[run.experiment.seed] = run
-    return [Outcome(dict(scenario), method, seeds, {}, {}) for (method, scenario), seeds in cells.items()]
+    in_order = sorted(cells.items(), key=lambda cell: [(isinstance(value, str), value) for _, value in cell[0][1]])
+    return [Outcome(dict(scenario), method, seeds, {}, {}) for (method, scenario), seeds in in_order]

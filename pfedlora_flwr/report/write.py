@@ -41,18 +41,21 @@ def write_report(paths: Iterable[Path], output: Path, out: Console) -> Path:
 
 def _draw(study: Study, output: Path) -> tuple[list[Picture], list[str]]:
     """Every figure, and a line for each that could not be drawn."""
-    pictures, left_out = figures.robustness(study, output), []
-    drawers: list[Callable[[Study, Keys, Path], Picture]] = [figures.curves, figures.boxes, figures.trade_off]
-    drawers += [data_figures.histogram, data_figures.representations]
+    pictures, left_out = figures.robustness(study, output), dict[tuple[str, str], list[str]]()
+    drawers: dict[str, Callable[[Study, Keys, Path], Picture]] = {
+        "curves": figures.curves,
+        "box plot": figures.boxes,
+        "trade-off": figures.trade_off,
+        "class histogram": data_figures.histogram,
+        "t-SNE": data_figures.representations,
+    }
     for scenario in study.scenarios:
-        if not study.in_scenario(scenario):
-            continue
-        for draw in drawers:
+        for name, draw in drawers.items() if study.in_scenario(scenario) else ():
             try:
                 pictures.append(draw(study, scenario, output))
             except UserError as error:
-                left_out.append(f"No figure of {draw.__name__} for {words.keys(scenario)}: {error}.")
-    return pictures, left_out
+                left_out.setdefault((name, str(error)), []).append(words.keys(scenario))
+    return pictures, [f"No {name} for {'; '.join(where)}: {reason}." for (name, reason), where in left_out.items()]
 
 
 def _notes(study: Study) -> list[str]:

@@ -1,0 +1,91 @@
+"""A whole report: its files, its page, and its figures' data."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from pfedlora_flwr.report import figures
+from pfedlora_flwr.report.load import load
+from pfedlora_flwr.report.write import write_report
+from tests.report.made import make_run
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """Two methods, two seeds, three values of μ, on the digits."""
+    for mu in (0.5, 0.7, 0.9):
+        for seed in (0, 1):
+            last = mu + seed / 100
+            make_run(tmp_path / f"p{mu}{seed}", [0.1, 0.3, last], [last] * 4, method="pfedlora", seed=seed, mu=mu)
+            make_run(tmp_path / f"s{mu}{seed}", [0.1, 0.2, 0.6], [0.6] * 4, method="standalone", seed=seed, mu=mu, up=0)
+    return tmp_path
+
+
+class Page(HTMLParser):
+    """What a page refers to, and the tags that it opened and did not close."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.sources: list[str] = []
+        self.open: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.sources += [value or "" for name, value in attrs if name in ("src", "href")]
+        if tag not in ("meta", "img"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_a_report_is_whole_and_its_page_needs_nothing_else(runs: Path, tmp_path: Path) -> None:
+    out = write_report([runs / f"{name}0.5{seed}" for name in "ps" for seed in (0, 1)], tmp_path / "report", Console(quiet=True))
+    names = {path.name for path in out.iterdir()}
+    assert {"report.md", "report.html", "accuracy.csv", "figures.csv", "costs.csv", "headline.csv", "runs.csv"} <= names
+    drawn = {name for name in names if name.endswith(".png")}
+    assert drawn == {name.replace(".svg", ".png") for name in names if name.endswith(".svg")}
+    assert drawn == {"curves_all.png", "clients_all.png", "trade_off_all.png", "partition_all.png"}
+    text = (out / "report.md").read_text()
+    assert re.search(r"No t-SNE for all runs: client 0 of .* has not been trained yet", text)
+    assert set(re.findall(r"\]\((.*?)\)", text)) == drawn
+    page = Page((out / "report.html").read_text())
+    assert page.open == []
+    assert len(page.sources) == len(drawn)
+    assert all(source.startswith("data:image/png;base64,") for source in page.sources)
+
+
+def test_figures_show_the_runs_numbers(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the robustness figure and the curves hand to matplotlib."""
+    from matplotlib.axes import Axes
+
+    drawn: list[tuple[list[float], list[float]]] = []
+    plot, errorbar = Axes.plot, Axes.errorbar
+
+    def record_plot(self: Axes, x: list[float], y: list[float], **options: object) -> object:
+        drawn.append((x, [round(v, 6) for v in y]))
+        return plot(self, x, y, **options)
+
+    def record_errorbar(self: Axes, x: list[float], y: list[float], *rest: object, **options: object) -> object:
+        drawn.append((x, [round(v, 6) for v in y]))
+        return errorbar(self, x, y, *rest, **options)
+
+    monkeypatch.setattr(Axes, "errorbar", record_errorbar)
+    study = load([runs])
+    [picture] = figures.robustness(study, tmp_path)
+    assert picture.path.name == "robustness_mu.png"
+    assert drawn[0][:2] == ([0.5, 0.7, 0.9], [60.0, 60.0, 60.0])
+    assert drawn[1][:2] == ([0.5, 0.7, 0.9], [50.5, 70.5, 90.5])
+    drawn.clear()
+    monkeypatch.setattr(Axes, "errorbar", errorbar)
+    monkeypatch.setattr(Axes, "plot", record_plot)
+    figures.curves(study, {"mu": 0.9}, tmp_path)
+    ours = [10.0, 30.0, 90.5]
+    assert drawn[:2] == [([0.0, 1.0, 2.0], [10.0, 20.0, 60.0]), ([0.0, 1.0, 2.0], ours)]
+    assert ([480.0, 960.0], ours[1:]) in drawn  # 4 clients × (10 up + 20 down) parameters of 4 bytes; Standalone sends nothing
+    assert ([0.0, 4000.0, 8000.0], ours) in drawn
