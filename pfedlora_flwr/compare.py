@@ -161,8 +161,9 @@ def _run_all(plan: Plan, out: Console) -> bool:
                 rounds_left = job.experiment.rounds - completed
                 left = rest + (rounds_left * sum(seconds) / len(seconds) if seconds else speed.seconds(job.experiment))
                 progress.update(overall, total=of, completed=number - 1, what=f"run {number} of {of} · about {duration(left)} left")
-                progress.update(current, total=job.experiment.rounds, completed=completed, what=what, description=job.title, visible=True)
+                progress.update(current, completed=completed, what=what)
 
+            progress.reset(current, total=job.experiment.rounds, description=job.title, visible=True, what="starting")
             result = _run(job, show, out)
             if result["status"] == "stopped":
                 return True
