@@ -21,7 +21,6 @@ from pfedlora_flwr.config import Experiment
 from pfedlora_flwr.federation.checkpoint import Checkpoints
 from pfedlora_flwr.federation.records import Row, differences, saved_keys
 from pfedlora_flwr.keys import UserError
-from pfedlora_flwr.launcher import stop_left_over
 from pfedlora_flwr.report.load import Run, Tried, choose, read_run
 from pfedlora_flwr.report.words import count
 from pfedlora_flwr.report.write import write_report
@@ -181,9 +180,7 @@ def _run_all(plan: Plan, out: Console) -> bool:
 
 def _run(job: Job, show: running.Show, out: Console) -> Row:
     """Starts, resumes or starts over one run; its result, also for one that could not start."""
-    begun = (job.directory / "config.yaml").exists()
-    if not begun:
-        stop_left_over(job.directory)  # one that was killed before it had written its configuration
+    begun = (job.directory / "config.yaml").exists()  # what a run that was killed before this leaves is nothing to continue
     try:
         result = running.execute(job.experiment.replace(resume=begun, overwrite=not begun), show, out)
     except UserError as error:

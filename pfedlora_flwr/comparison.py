@@ -143,8 +143,8 @@ class Comparison:
 
     def experiment(self, cell: Cell, candidate: Candidate, seed: int, output: Path = Path()) -> Experiment:
         """The Experiment of one run, `output` being the comparison's directory."""
-        own = {"method": cell.method, "seed": seed, "output": str(output / candidate.runs[seed])}
-        return Experiment.from_flat(self.base | cell.scenario | candidate.tuned | own)
+        flat = self.base | cell.scenario | candidate.tuned | {"method": cell.method, "seed": seed}
+        return Experiment.from_flat(flat).located(output / candidate.runs[seed])
 
     def write_plan(self, output: Path) -> None:
         """Leaves the plan beside the runs: a report of this directory then knows what belongs where and what is missing."""
