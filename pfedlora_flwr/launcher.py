@@ -231,10 +231,10 @@ def claimed(run: Path) -> Iterator[None]:
     try:
         (run / "logs").mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=0)
+    except Timeout:  # an OSError too
+        raise UserError(f"output {str(run)!r} is in use by a running run; wait for it, or choose another output") from None
     except OSError as error:
         raise UserError(f"output {str(run)!r} cannot be written ({error.strerror or error}); choose another") from None
-    except Timeout:
-        raise UserError(f"output {str(run)!r} is in use by a running run; wait for it, or choose another output") from None
     try:
         yield
     finally:
