@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import time
@@ -34,9 +35,10 @@ def main(grid: Grid, context: Context) -> None:
         experiment = Experiment.from_flat(dict(context.run_config))
         run = RunDirectory(output_of(experiment))
         run.open(experiment)
-    except UserError as error:
-        _tell("", {"status": "failed", "error": str(error)})
+    except (UserError, OSError) as error:
+        _tell("", {"status": "failed", "error": reason_of(error)})
         raise
+    bound_retries(grid, experiment.node_timeout)
     try:
         run.progress(phase="starting")
         method = registry.find(experiment.method)(experiment, count_classes(experiment))
@@ -47,11 +49,30 @@ def main(grid: Grid, context: Context) -> None:
         PersonalisedStrategy(experiment, method, run, state).start(grid)
         _tell(str(run.path), write_result(run, experiment, "completed"))
     except Exception as error:
-        text = str(error) if isinstance(error, UserError | RuntimeError) else f"{type(error).__name__}: {error}"
-        _tell(str(run.path), write_result(run, experiment, "failed", (text.splitlines() or [type(error).__name__])[0]))
+        status = "stopped" if type(error).__name__ == "RunNotRunningException" else "failed"
+        _tell(str(run.path), write_result(run, experiment, status, reason_of(error)))
         raise
     finally:
         run.close()
+
+
+def bound_retries(grid: Grid, seconds: float) -> None:
+    """Flower's grid tries to reach a SuperLink that is gone for ever, and would hold the run's directory as long."""
+    invoker = getattr(grid, "_retry_invoker", None)
+    if invoker is not None:
+        invoker.max_time = seconds
+
+
+def reason_of(error: Exception) -> str:
+    """One line for whoever reads the result."""
+    text = (str(error).splitlines() or [""])[0]
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return f"{error.strerror}: nothing that was written before is lost; make room and continue with --resume"
+    if type(error).__name__ == "RunNotRunningException":
+        return "stopped through Flower"
+    if type(error).__module__.startswith("httpx"):
+        return f"the SuperLink does not answer ({text}); start it again and continue with --resume"
+    return text if text and isinstance(error, UserError | RuntimeError) else f"{type(error).__name__}: {text}".removesuffix(": ")
 
 
 def _tell(directory: str, result: Row) -> None:

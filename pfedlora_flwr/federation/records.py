@@ -23,6 +23,8 @@ from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.rng import derive
 
 Row = dict[str, Any]
+_DYING = 60.0
+"""Seconds that a server may need to notice that its SuperLink was restarted, and to let go of its run."""
 _OURS = {"config.yaml", "rounds.jsonl", "clients.jsonl", "result.json", "server", "clients", "logs", "report", "events"}
 
 
@@ -55,7 +57,7 @@ class RunDirectory:
         """Creates the directory, or takes up the run in it. Raises UserError when it is in use, foreign or not to be replaced."""
         self.check_free(experiment)
         (self.path / "server").mkdir(parents=True, exist_ok=True)
-        self._acquire()
+        self._acquire(_DYING if experiment.resume else 0.0)
         if not experiment.resume:
             self._clear()
             token = f"{derive(time.time_ns(), str(self.path)):016x}"
@@ -89,9 +91,9 @@ class RunDirectory:
             self._acquire()
             self._lock.release()
 
-    def _acquire(self) -> None:
+    def _acquire(self, patience: float = 0.0) -> None:
         try:
-            self._lock.acquire(timeout=0)
+            self._lock.acquire(timeout=patience)
         except Timeout:
             raise UserError(f"output {str(self.path)!r} is in use by a running run; wait for it, or choose another output") from None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import statistics
 from typing import Any
 
@@ -12,6 +13,7 @@ from pfedlora_flwr.federation.records import Row, RunDirectory
 from pfedlora_flwr.federation.strategy import accuracies
 from pfedlora_flwr.files import tensors_sha256
 
+logger = logging.getLogger(__name__)
 LINE = "pfedlora: "
 RESULT_LINE = LINE + "result "
 """How the ServerApp's own lines begin in Flower's log, and its last one, which holds the result."""
@@ -25,7 +27,12 @@ def write_result(run: RunDirectory, experiment: Experiment, status: str, error: 
     rows = run.rows("rounds.jsonl")
     if state is not None and rows:
         result |= _figures(run, experiment, state, rows)
-    run.write_json("result.json", result)
+    try:
+        run.write_json("result.json", result)
+    except OSError as failure:  # a full disk: whoever reads the log must still get the reason
+        if status == "completed":
+            raise
+        logger.warning("result.json cannot be written: %s", failure.strerror)
     return result
 
 
