@@ -16,7 +16,7 @@ from pfedlora_flwr.training.flops import count_operations
 
 START = 12.0
 """Seconds until a run's first round: a SuperLink, Ray, and an actor's imports."""
-GUESS = 20e9
+GUESS = 40e9
 """Operations a second of one actor before any run has been timed."""
 _IMAGES = {"digits": 1797, "cifar10": 60_000, "cifar100": 60_000}
 _KEPT_WHILE_RUNNING = 3
