@@ -53,9 +53,8 @@ class Table:
 
 
 def all_tables(study: Study) -> list[Table]:
-    """Every table that has something to say."""
-    found = [accuracy(study), figures(study), costs(study), headline(study), tuning(study), missing(study)]
-    return [table for table in found if table is not None and table.rows]
+    """Every table; one without rows has nothing to say."""
+    return [accuracy(study), figures(study), costs(study), headline(study), tuning(study), missing(study)]
 
 
 def accuracy(study: Study) -> Table:
@@ -150,8 +149,8 @@ def costs(study: Study) -> Table:
     return Table("costs", "Communication and computation to the target accuracy", columns, rows, note)
 
 
-def headline(study: Study) -> Table | None:
-    """The paper's three headline claims beside ours; None where there is no pFedLoRA to claim anything for."""
+def headline(study: Study) -> Table:
+    """The paper's three headline claims beside ours; no rows where there is no pFedLoRA to claim anything for."""
     columns = ["scenario", "best baseline", "pFedLoRA above it, points", "FedProto ÷ pFedLoRA: FLOP, full", "FLOP, paper"]
     columns += ["parameters, full", "parameters, paper"]
     rows = []
@@ -167,9 +166,8 @@ def headline(study: Study) -> Table | None:
         values = [ratios.flops, ratios.paper_flops, ratios.parameters, ratios.paper_parameters] if ratios else []
         cells = [f"{value:.2f}" for value in values] or [f"– ({why})"] * 4
         rows.append([words.keys(scenario), words.method(best.method) if best else "–", above, *cells])
-    if not rows:
-        return None
-    rows.append(["**the paper, at most**", "", f"**{paper.GAIN:+.2f}**", "", f"**{paper.COMPUTATION}**", "", f"**{paper.COMMUNICATION}**"])
+    if rows:
+        rows.append(["**the paper, at most**", "", f"**{paper.GAIN:+.2f}**", "", f"**{paper.COMPUTATION}**", "", f"**{paper.COMMUNICATION}**"])
     note = (
         "The ratios count until both reach the target accuracy. "
         "The paper does not say how it counts: `paper` is the convention recovered from the figures of its family."

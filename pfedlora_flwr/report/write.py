@@ -27,7 +27,10 @@ def write_report(paths: Iterable[Path], output: Path, out: Console) -> Path:
     """Writes report.md, report.html, a CSV a table, runs.csv and the figures into `output`; returns it. Raises UserError."""
     study = load(paths)
     output.mkdir(parents=True, exist_ok=True)
-    found = tables.all_tables(study)
+    every = tables.all_tables(study)
+    found = [table for table in every if table.rows]
+    for table in every:
+        (output / f"{table.name}.csv").unlink(missing_ok=True)  # an earlier report's
     for table in found:
         write_atomically(output / f"{table.name}.csv", table.csv().encode())
     write_atomically(output / "runs.csv", tables.runs_csv(study).encode())

@@ -69,7 +69,6 @@ def test_costs_in_both_conventions(study: Study) -> None:
 
 def test_headline_ratios_count_the_seeds_in_which_both_arrive(study: Study) -> None:
     table = tables.headline(study)
-    assert table is not None
     ours = dict(zip(table.columns, table.rows[0], strict=True))
     assert ours["best baseline"] == "Standalone"
     assert ours["pFedLoRA above it, points"] == f"+3.00 ± {T1 * 1.0:.2f}"
