@@ -167,7 +167,9 @@ def headline(study: Study) -> Table:
         cells = [f"{value:.2f}" for value in values] or [f"– ({why})"] * 4
         rows.append([words.keys(scenario), words.method(best.method) if best else "–", above, *cells])
     if rows:
-        rows.append(["**the paper, at most**", "", f"**{paper.GAIN:+.2f}**", "", f"**{paper.COMPUTATION}**", "", f"**{paper.COMMUNICATION}**"])
+        rows.append(
+            ["**the paper, at most**", "", f"**{paper.GAIN:+.2f}**", "", f"**{paper.COMPUTATION}**", "", f"**{paper.COMMUNICATION}**"]
+        )
     note = (
         "The ratios count until both reach the target accuracy. "
         "The paper does not say how it counts: `paper` is the convention recovered from the figures of its family."
