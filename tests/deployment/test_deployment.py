@@ -1,0 +1,139 @@
+"""Real SuperLinks and SuperNodes reach the bits of a simulation, whatever the transport, the isolation and where the data is."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pfedlora_flwr.data import datasets
+from pfedlora_flwr.data.local import LocalData, Site
+from pfedlora_flwr.federation.records import read_rows
+from pfedlora_flwr.files import tensors_sha256
+from pfedlora_flwr.launcher import free_port
+from pfedlora_flwr.methods.method import tensors_of
+from pfedlora_flwr.rng import derive
+from scripts.certificates import make as make_certificates
+from tests.deployment.processes import PATIENCE, Federation, wait
+from tests.plain import Plain, make
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+KEYS = {"clients": 3, "rounds": 2, "batch-size": 16, "dataset": "synthetic:300", "partition.kind": "iid", "evaluate-initial": "false"}
+OLD_FLOWER = "flwr==1.39.0"
+"""The last release whose SuperNode speaks gRPC."""
+
+
+class OwnData(Plain):
+    """A federation whose clients have data of their own."""
+
+    def __init__(self, places: dict[int, str], **keys: object) -> None:
+        super().__init__(**keys)
+        self.method = make(self.experiment, self.experiment.classes or 10)
+        self.state = self.method.state_init(derive(self.experiment.seed, "state"))
+        self.places = places
+
+    def data(self, client: int) -> LocalData:
+        return Site.find(self.experiment, client, {"dataset": self.places[client]}).load(torch.device("cpu"))
+
+
+def plain_keys(keys: dict[str, Any]) -> dict[str, Any]:
+    """The keys as `Plain` takes them."""
+    return {name.replace("-", "_").replace(".", "__"): False if value == "false" else value for name, value in keys.items()}
+
+
+def sha256(plain: Plain, rounds: int) -> str:
+    plain.train(rounds)
+    return tensors_sha256(plain.state)
+
+
+def test_three_authenticated_nodes_over_tls_reach_the_simulations_bits(tmp_path: Path) -> None:
+    """Beside them a node that is not registered and one that trusts another CA: both are turned away."""
+    tls, foreign = tmp_path / "certificates", tmp_path / "foreign"
+    make_certificates(tls, ["localhost", "127.0.0.1"], nodes=4, days=2, renew=False)
+    make_certificates(foreign, ["127.0.0.1"], nodes=0, days=2, renew=False)
+    with Federation(tmp_path / "federation", tls=tls) as federation:
+        federation.start_superlink()
+        for node in range(3):
+            federation.flwr("supernode", "register", str(tls / f"node{node}.pub"))
+            federation.start_node(node, partition_id=node, num_partitions=3)
+        unregistered = federation.start_node(3, partition_id=0, num_partitions=3)
+        deceived = federation.start_node(4, key="node0", ca=foreign / "ca.crt", partition_id=0, num_partitions=3)
+        assert federation.run(KEYS) == 0, federation.log("submit")
+        assert unregistered.wait(PATIENCE) != 0
+        assert deceived.wait(PATIENCE) != 0
+        deployed, said = federation.result(), federation.log("submit")
+        models = {path.parent.parent.parent.name for path in federation.folder.glob("state*/*/*/round-000002.safetensors")}
+        assert models == {"state0", "state1", "state2"}
+        assert not (federation.output / "clients").exists(), "a client's model left its node"
+    assert "305" in federation.log("node3")
+    assert "CERTIFICATE_VERIFY_FAILED" in federation.log("node4")
+    assert "round 2/2" in said
+    assert "mean test accuracy" in said
+    simulated = Plain(**plain_keys(KEYS))
+    assert deployed["shared_sha256"] == sha256(simulated, 2)
+    assert deployed["accuracy"]["final"] == pytest.approx(simulated.accuracy(), abs=1e-12)
+    lines = "".join(f"{k}:{tensors_sha256(tensors_of(simulated.model(k)))}\n" for k in range(3))
+    assert deployed["models_sha256"] == hashlib.sha256(lines.encode()).hexdigest()
+
+
+def test_own_data_and_process_isolation_outlive_a_killed_superlink(tmp_path: Path) -> None:
+    """Nodes with a .npz each and no partition-id. The SuperLink is killed after round 1 and started again: the ServerApp, a process
+    of its own, goes on when that was quick enough for Flower, and else the run is resumed."""
+    shared = datasets.load("digits")
+    places = []
+    for node in range(2):
+        part = slice(100 * node, 100 * (node + 1))
+        np.savez(tmp_path / f"own{node}.npz", images=shared.images[part], labels=shared.labels[part])
+        places.append(f"npz:{tmp_path}/own{node}.npz")
+    keys = KEYS | {"clients": 2, "dataset": "digits", "classes": 12}
+    with Federation(tmp_path / "federation", isolation="process") as federation:
+        superlink = federation.start_superlink()
+        federation.start_superexec("superexec", federation.port)
+        for node, place in enumerate(places):
+            federation.start_node(node, dataset=place)
+        run = federation.submit(keys)
+        wait(lambda: read_rows(federation.output / "rounds.jsonl"), run)
+        superlink.kill()
+        superlink.wait()
+        federation.start_superlink()
+        if run.wait(PATIENCE):
+            assert federation.run(keys, "--resume") == 0, federation.log("submit")
+        result = federation.result()
+        numbers = json.loads((federation.output / "server" / "numbers.json").read_text())
+        names = [(federation.folder / f"state{node}" / "name").read_text() for node in range(2)]
+    expected = OwnData({numbers[name]: place for name, place in zip(names, places, strict=True)}, **plain_keys(keys))
+    assert result["shared_sha256"] == sha256(expected, 2)
+    assert result["partition"] == "own"
+    assert result["lost"] == 0
+
+
+def test_three_nodes_over_grpc_reach_the_same_bits(tmp_path: Path) -> None:
+    """Flower's switch makes the SuperLink offer gRPC; SuperNodes speak it up to 1.39, whose code runs here on the nodes' side."""
+    old = tmp_path / "old"
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(old), OLD_FLOWER]
+    if subprocess.run(command, capture_output=True, timeout=120, check=False).returncode:
+        pytest.skip(f"{OLD_FLOWER}, the last Flower whose SuperNode speaks gRPC, cannot be downloaded")
+    with zipfile.ZipFile(next(old.glob("*.whl"))) as wheel:
+        wheel.extractall(old / "code")
+    port = free_port()
+    keys = KEYS | {"rounds": 1}
+    with Federation(tmp_path / "federation") as federation:
+        federation.start_superlink("--fleet-api-address", f"127.0.0.1:{port}", FLWR_INTERNAL_GRPC_FLEET_API="1")
+        path = f"{old / 'code'}:{federation.environment['PYTHONPATH']}"
+        federation.port, http = port, federation.port
+        federation.environment["PYTHONPATH"], here = path, federation.environment["PYTHONPATH"]
+        for node in range(3):
+            federation.start_node(node, "--grpc-rere", partition_id=node, num_partitions=3)
+        federation.port, federation.environment["PYTHONPATH"] = http, here
+        assert federation.run(keys) == 0, federation.log("submit")
+        assert all("gRPC Fleet API is deprecated" in federation.log(f"node{node}") for node in range(3))
+        result = federation.result()
+    assert result["shared_sha256"] == sha256(Plain(**plain_keys(keys)), 1)
