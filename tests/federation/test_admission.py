@@ -41,11 +41,11 @@ def simulate(folder: Path, monkeypatch: pytest.MonkeyPatch, sorts: dict[int, str
     return output
 
 
-def without(clients: list[int], rounds: int, **keys: Any) -> Plain:
+def without(absent: list[int], rounds: int, **keys: Any) -> Plain:
     """The same run with these clients' turns left out."""
     plain = Plain(**{name.replace("-", "_").replace(".", "__"): value for name, value in KEYS.items()}, rounds=rounds, **keys)
     for _ in range(rounds):
-        plain.play([k for k in range(plain.experiment.clients) if k not in clients])
+        plain.play([k for k in range(plain.experiment.clients) if k not in absent])
     return plain
 
 
