@@ -110,7 +110,7 @@ class Submission:
                 for line in lines[shown:] if not quiet else ():
                     if line.endswith("\n"):
                         shown += 1
-                        if line.startswith(LINE):
+                        if line.startswith(LINE) and not line.startswith(RESULT_LINE):
                             out.print(line.removeprefix(LINE).rstrip(), markup=False, highlight=False, soft_wrap=True)
                 if over:
                     return shown

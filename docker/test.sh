@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# `make docker-test`: the demo with a node killed and restarted midway, a broken app, and the demo with TLS and authenticated nodes,
+# each judged by the runner's exit code; both demos must come to the same bits. Starts a private engine where there is none.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+if ! docker version >/dev/null 2>&1; then
+    local=../shared/tools/local-docker
+    [ -e "$local/up.sh" ] || { echo "no Docker engine answers" >&2; exit 1; }
+    bash "$local/up.sh"
+    . "${LOCAL_DOCKER_HOME:-$HOME/.cache/local-docker}/env.sh"
+    trap 'bash "$local/down.sh"' EXIT
+fi
+export COMPOSE_PROJECT_NAME=pfedlora-test-$$
+plain="docker compose -f docker/compose.yaml"
+tls="$plain -f docker/compose.tls.yaml"
+fail() { echo "FAILED: $1" >&2; $tls logs --tail 40 >&2; $tls down -v --remove-orphans >/dev/null 2>&1; exit 1; }
+runner() { timeout 1200 docker wait "$($1 ps -aq runner)"; }
+sha256() { $plain run --rm --no-deps -T superlink python -c "import json; print(json.load(open('/runs/$1/result.json'))['shared_sha256'])"; }
+said() { [ "$($plain logs runner 2>/dev/null | grep -c "$1")" -gt 0 ]; }
+$plain up --build --detach
+
+for _ in $(seq 600); do said "round 1/5" && break; sleep 1; done
+said "round 1/5" || fail "no round within 10 minutes"
+echo "round 1 is done: killing node1"
+$plain kill --signal KILL node1
+sleep 3
+$plain start node1
+code=$(runner "$plain") || fail "the demo with a killed node hangs"
+[ "$code" = 0 ] || fail "the demo with a killed node ends with $code"
+killed=$(sha256 demo)
+echo "node killed and restarted midway: exit code 0, $killed"
+
+if $plain run --rm --no-deps -T runner pfedlora run /opt/conf/docker.yaml --superlink plain -o output=/runs/broken -o dataset=folder:/nowhere
+then fail "a broken app ends with 0"; fi
+echo "broken app: exit code not 0"
+$plain down -v >/dev/null 2>&1
+
+$tls up --detach
+code=$(runner "$tls") || fail "the demo with TLS hangs"
+[ "$code" = 0 ] || fail "the demo with TLS ends with $code"
+whole=$(sha256 demo-tls)
+$tls down -v >/dev/null 2>&1
+[ "$killed" = "$whole" ] || fail "the killed node changed the result: $killed, $whole"
+echo "TLS and authenticated nodes: exit code 0, $whole"
