@@ -1,0 +1,174 @@
+"""SIGKILL of every process at several points of a round: nothing hangs, and the run comes to the bits of an undisturbed one.
+
+By itself (a client is asked once more within the round) or after `--resume`; each test prints which, as a line of a table.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from pfedlora_flwr.federation.records import read_rows
+from pfedlora_flwr.files import tensors_sha256
+from tests.conftest import Cli
+from tests.deployment.paced import GATES
+from tests.deployment.processes import PATIENCE, Federation, wait
+from tests.plain import Plain
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+KEYS = {"clients": 3, "rounds": 2, "batch-size": 16, "dataset": "synthetic:300", "partition.kind": "iid"}
+RUN = KEYS | {"evaluate-initial": "false", "method": "tests.deployment.paced:Paced", "actors": 2}
+POINTS = ("training", "trained", "saved", "aggregating")
+"""Of round 2: client 0 is about to train; has trained and saved nothing; has saved its model; the server has merged the uploads and
+written no checkpoint."""
+DEFAULT = {("actor", "training")}
+
+
+def matrix(*targets: str) -> list[object]:
+    """Every target at every point; all but the most telling only by `make fault-test`."""
+    pairs = [(t, point) for t in targets for point in POINTS if point != "aggregating" or t not in ("actor", "client")]
+    return [pytest.param(*pair, marks=[] if pair in DEFAULT else pytest.mark.faults) for pair in pairs]
+
+
+class Gates:
+    """Closes a gate of round 2 and waits for whoever comes to it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+
+    def close(self, point: str) -> None:
+        self.gate = {"training": "training-0-2", "aggregating": "aggregating-2"}.get(point, "trained-0-2")
+        (self.folder / f"close-{self.gate}").touch()
+
+    def reach(self, point: str, saved: Path, process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> int:
+        """Waits until the point is reached; the id of the process that stands there."""
+        wait(lambda: (self.folder / self.gate).exists() and (self.folder / self.gate).read_text(), process)  # type: ignore[arg-type]
+        pid = int((self.folder / self.gate).read_text())
+        if point == "saved":
+            self.open()
+            deadline = time.monotonic() + PATIENCE
+            while not list(saved.glob("**/round-000002.safetensors")):
+                assert time.monotonic() < deadline
+        return pid
+
+    def open(self) -> None:
+        (self.folder / f"close-{self.gate}").unlink(missing_ok=True)
+
+
+@pytest.fixture
+def gates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gates:
+    monkeypatch.setenv(GATES, str(tmp_path / "gates"))
+    return Gates(tmp_path / "gates")
+
+
+@pytest.fixture(scope="module")
+def undisturbed() -> str:
+    torch.set_num_threads(1)
+    plain = Plain(**{name.replace("-", "_").replace(".", "__"): value for name, value in KEYS.items()})
+    plain.train(2)
+    return tensors_sha256(plain.state)
+
+
+@pytest.fixture
+def tell(capsys: pytest.CaptureFixture[str]) -> Iterator[list[str]]:
+    """What is put into it is printed as a table's line."""
+    words: list[str] = []
+    yield words
+    with capsys.disabled():
+        print(f"\n| {' | '.join(words)} |")
+
+
+def kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(("target", "point"), matrix("server", "superlink", "actor", "launcher"))
+def test_simulation(target: str, point: str, cli: Cli, gates: Gates, undisturbed: str, tell: list[str]) -> None:
+    words = [word for name, value in RUN.items() for word in ("-o", f"{name}={value}")]
+    cli.environment[GATES] = os.environ[GATES]
+    output = cli.folder / "run"
+    gates.close(point)
+    run = cli.start("run", *words)
+    pid = gates.reach(point, output / "clients" / "0", run)
+    if target == "launcher":
+        kill(run.pid)
+    elif target == "actor":
+        kill(pid)
+    else:
+        word = {"server": "flwr-simulation", "superlink": "flower-superlink"}[target]
+        found = [p for p in cli_processes(cli) if word in " ".join(p.cmdline())]
+        assert found, f"no {word} is running"
+        for process in found:
+            kill(process.pid)
+    gates.open()
+    began = time.monotonic()
+    code = run.wait(PATIENCE)
+    outcome = f"by itself, {time.monotonic() - began:.0f} s after"
+    run.communicate()
+    if code:
+        outcome = f"exit code {code} {time.monotonic() - began:.0f} s after, then --resume"
+        done = cli.run("run", *words, "--resume", timeout=PATIENCE)
+        assert done.code == 0, done.stderr
+    tell += ["simulation", target, point, outcome]
+    result = json.loads((output / "result.json").read_text())
+    assert (result["status"], result["shared_sha256"], result["lost"]) == ("completed", undisturbed, 0)
+
+
+def cli_processes(cli: Cli) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.environ().get("PFEDLORA_TEST") == cli.environment["PFEDLORA_TEST"]:
+                found.append(process)
+    return found
+
+
+@pytest.mark.parametrize(("target", "point"), matrix("server", "superlink", "node", "client", "submitter"))
+def test_deployment(target: str, point: str, tmp_path: Path, gates: Gates, undisturbed: str, tell: list[str]) -> None:
+    with Federation(tmp_path / "federation", **{GATES: os.environ[GATES]}) as federation:
+        federation.start_superlink()
+        for node in range(3):
+            federation.start_node(node, partition_id=node, num_partitions=3)
+        gates.close(point)
+        run = federation.submit(RUN)
+        pid = gates.reach(point, federation.folder / "state0", run)
+        if target == "client":
+            kill(pid)
+        elif target == "server":
+            for process in federation.processes("flwr-serverapp"):
+                kill(process.pid)
+        else:
+            victim = {"superlink": federation.superlink, "node": federation.nodes[0], "submitter": run}[target]
+            victim.kill()
+            victim.wait()
+        gates.open()
+        began = time.monotonic()
+        if target == "superlink":  # what a service manager does
+            federation.start_superlink()
+        elif target == "node":
+            federation.start_node(0, partition_id=0, num_partitions=3)
+        if target == "submitter":  # the run belongs to the SuperLink, and goes on
+            wait(lambda: (federation.output / "result.json").exists())
+            code = 0
+        else:
+            code = run.wait(PATIENCE)
+        outcome = f"by itself, {time.monotonic() - began:.0f} s after"
+        if code:
+            outcome = f"exit code {code} {time.monotonic() - began:.0f} s after, then --resume"
+            assert federation.run(RUN, "--resume") == 0, federation.log("submit")
+        tell += ["deployment", target, point, outcome]
+        result = federation.result()
+        assert (result["status"], result["shared_sha256"], result["lost"]) == ("completed", undisturbed, 0)
+        assert [row["round"] for row in read_rows(federation.output / "rounds.jsonl")] == [1, 2]
