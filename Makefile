@@ -1,7 +1,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: run test lint fault-test docker-test clean
+.PHONY: run test lint deployment-test fault-test fault-test docker-test clean
 
 # The environment is made when it is missing or pyproject.toml or constraints.txt is newer.
 .venv/.installed: pyproject.toml constraints.txt
@@ -19,6 +19,10 @@ lint: .venv/.installed
 
 test: lint
 	$(BIN)/python -m pytest
+
+# SuperLink and SuperNodes as real processes: TLS with authentication, gRPC, process isolation, nodes with data of their own.
+deployment-test: .venv/.installed
+	$(BIN)/python -m pytest -m deployment tests/deployment
 
 # Every process killed at every point of a round; prints a table.
 fault-test: .venv/.installed

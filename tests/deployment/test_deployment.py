@@ -25,7 +25,7 @@ from scripts.certificates import make as make_certificates
 from tests.deployment.processes import PATIENCE, Federation, wait
 from tests.plain import Plain, make
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.deployment, pytest.mark.timeout(600)]
 KEYS = {"clients": 3, "rounds": 2, "batch-size": 16, "dataset": "synthetic:300", "partition.kind": "iid", "evaluate-initial": "false"}
 OLD_FLOWER = "flwr==1.39.0"
 """The last release whose SuperNode speaks gRPC."""
