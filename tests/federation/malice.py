@@ -5,19 +5,27 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from flwr.app import Context
 from flwr.client import Client
 from flwr.clientapp import ClientApp
 from flwr.common import Code, FitIns, FitRes, GetPropertiesIns, GetPropertiesRes
+from flwr.serverapp import Grid, ServerApp
+from flwr.simulation import run_simulation
 
+from pfedlora_flwr import server_app
 from pfedlora_flwr.client import PersonalisedClient
 from pfedlora_flwr.config import Experiment
+from pfedlora_flwr.launcher import QUIET
+from tests.conftest import ROOT
 
 Arrays = list[np.ndarray]
+KEYS = {"batch-size": 16, "evaluate-initial": False, "partition.kind": "iid", "device": "cpu"}
 PLAN = "PFEDLORA_TEST_PLAN"
 """The environment variable that holds the run's keys, and each malicious client's sort."""
 
@@ -155,3 +163,24 @@ def client_fn(context: Context) -> Client:
 
 
 app = ClientApp(client_fn=client_fn)
+
+
+def simulate(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, sorts: Mapping[int, str] = {}, strangers: Sequence[str] = (), **keys: Any
+) -> Path:
+    """Runs with these clients malicious and these nodes too many, in this process; the run's directory."""
+    output = folder / "run"
+    flat = KEYS | {"output": str(output)} | {name.replace("_", "-"): value for name, value in keys.items()}
+    plan = json.dumps({"keys": flat, "malice": dict(sorts), "strangers": list(strangers)})
+    for name, value in (QUIET | {PLAN: plan, "PYTHONPATH": str(ROOT)}).items():
+        monkeypatch.setenv(name, value)
+    server = ServerApp()
+
+    @server.main()
+    def main(grid: Grid, context: Context) -> None:
+        context.run_config.update(flat)
+        server_app.main(grid, context)
+
+    backend = {"init_args": {"num_cpus": 2, "include_dashboard": False}, "client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
+    run_simulation(server, app, flat["clients"] + len(strangers), backend_config=backend)  # type: ignore[arg-type]
+    return output

@@ -7,38 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.app import Context
-from flwr.serverapp import Grid, ServerApp
-from flwr.simulation import run_simulation
 
-from pfedlora_flwr import server_app
 from pfedlora_flwr.federation.records import read_rows
 from pfedlora_flwr.files import tensors_sha256
-from pfedlora_flwr.launcher import QUIET
-from tests.conftest import ROOT
 from tests.federation import malice
+from tests.federation.malice import KEYS, simulate
 from tests.plain import Plain
-
-KEYS = {"batch-size": 16, "evaluate-initial": False, "partition.kind": "iid", "device": "cpu"}
-
-
-def simulate(folder: Path, monkeypatch: pytest.MonkeyPatch, sorts: dict[int, str], strangers: list[str], **keys: Any) -> Path:
-    """Runs with these clients malicious and these nodes too many, in this process; the run's directory."""
-    output = folder / "run"
-    flat = KEYS | {"output": str(output)} | {name.replace("_", "-"): value for name, value in keys.items()}
-    plan = json.dumps({"keys": flat, "malice": sorts, "strangers": strangers})
-    for name, value in (QUIET | {malice.PLAN: plan, "PYTHONPATH": str(ROOT)}).items():
-        monkeypatch.setenv(name, value)
-    server = ServerApp()
-
-    @server.main()
-    def main(grid: Grid, context: Context) -> None:
-        context.run_config.update(flat)
-        server_app.main(grid, context)
-
-    backend = {"init_args": {"num_cpus": 2, "include_dashboard": False}, "client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
-    run_simulation(server, malice.app, flat["clients"] + len(strangers), backend_config=backend)  # type: ignore[arg-type]
-    return output
 
 
 def without(absent: list[int], rounds: int, **keys: Any) -> Plain:
