@@ -1,7 +1,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: run test lint deployment-test fault-test fault-test docker-test clean
+.PHONY: run test lint deployment-test fault-test docker-test clean
 
 # The environment is made when it is missing or pyproject.toml or constraints.txt is newer.
 .venv/.installed: pyproject.toml constraints.txt
