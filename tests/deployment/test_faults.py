@@ -51,16 +51,18 @@ class Gates:
         self.gate = {"training": "training-0-2", "aggregating": "aggregating-2"}.get(point, "trained-0-2")
         (self.folder / f"close-{self.gate}").touch()
 
-    def reach(self, point: str, saved: Path, process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> int:
-        """Waits until the point is reached; the id of the process that stands there."""
-        wait(lambda: (self.folder / self.gate).exists() and (self.folder / self.gate).read_text(), process)  # type: ignore[arg-type]
-        pid = int((self.folder / self.gate).read_text())
-        if point == "saved":
-            self.open()
-            deadline = time.monotonic() + PATIENCE
-            while not list(saved.glob("**/round-000002.safetensors")):
-                assert time.monotonic() < deadline
-        return pid
+    def reach(self, process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> int:
+        """Waits until someone stands at the gate; the id of the process."""
+        gate = self.folder / self.gate
+        wait(lambda: gate.exists() and gate.read_text(), process)  # type: ignore[arg-type]
+        return int(gate.read_text())
+
+    def await_saved(self, folder: Path) -> None:
+        """Opens the gate and waits, without a pause, until the client's model of round 2 is in `folder`."""
+        self.open()
+        deadline = time.monotonic() + PATIENCE
+        while not list(folder.glob("**/round-000002.safetensors")):
+            assert time.monotonic() < deadline
 
     def open(self) -> None:
         (self.folder / f"close-{self.gate}").unlink(missing_ok=True)
@@ -101,17 +103,14 @@ def test_simulation(target: str, point: str, cli: Cli, gates: Gates, undisturbed
     output = cli.folder / "run"
     gates.close(point)
     run = cli.start("run", *words)
-    pid = gates.reach(point, output / "clients" / "0", run)
-    if target == "launcher":
-        kill(run.pid)
-    elif target == "actor":
-        kill(pid)
-    else:
-        word = {"server": "flwr-simulation", "superlink": "flower-superlink"}[target]
-        found = [p for p in cli_processes(cli) if word in " ".join(p.cmdline())]
-        assert found, f"no {word} is running"
-        for process in found:
-            kill(process.pid)
+    pid = gates.reach(run)
+    word = {"server": "flwr-simulation", "superlink": "flower-superlink"}.get(target, "")
+    victims = {"launcher": [run.pid], "actor": [pid]}.get(target) or [p.pid for p in cli_processes(cli) if word in " ".join(p.cmdline())]
+    assert victims, f"no {word} is running"
+    if point == "saved":
+        gates.await_saved(output / "clients" / "0")
+    for victim in victims:
+        kill(victim)
     gates.open()
     began = time.monotonic()
     code = run.wait(PATIENCE)
@@ -143,16 +142,15 @@ def test_deployment(target: str, point: str, tmp_path: Path, gates: Gates, undis
             federation.start_node(node, partition_id=node, num_partitions=3)
         gates.close(point)
         run = federation.submit(RUN)
-        pid = gates.reach(point, federation.folder / "state0", run)
-        if target == "client":
-            kill(pid)
-        elif target == "server":
-            for process in federation.processes("flwr-serverapp"):
-                kill(process.pid)
-        else:
-            victim = {"superlink": federation.superlink, "node": federation.nodes[0], "submitter": run}[target]
-            victim.kill()
-            victim.wait()
+        pid = gates.reach(run)
+        process = {"superlink": federation.superlink, "node": federation.nodes[0], "submitter": run}.get(target)
+        victims = [process.pid] if process else [pid] if target == "client" else [p.pid for p in federation.processes("flwr-serverapp")]
+        if point == "saved":
+            gates.await_saved(federation.folder / "state0")
+        for victim in victims:
+            kill(victim)
+        if process:
+            process.wait()
         gates.open()
         began = time.monotonic()
         if target == "superlink":  # what a service manager does
