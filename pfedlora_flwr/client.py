@@ -30,7 +30,7 @@ from pfedlora_flwr.store import ClientStore
 from pfedlora_flwr.training.loop import Samples, Visit, count_correct
 
 logger = logging.getLogger(__name__)
-_CACHED_BYTES = 256 * 2**20
+_CACHED_BYTES = 64 * 2**20
 
 
 class ModelCache:

@@ -36,8 +36,11 @@ QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DEDUP_LOGS": "0",
     "RAY_worker_niceness": "0",
+    "MALLOC_MMAP_THRESHOLD_": str(2**25),
+    "MALLOC_TRIM_THRESHOLD_": str(2**30),
 }
-"""Nothing calls out, Flower builds no environment of its own, and clients train at the priority of any other program."""
+"""Nothing calls out, Flower builds no environment of its own, clients train at the priority of any other program, and glibc
+keeps freed memory for the next client's tensors instead of having the kernel clear new pages for each."""
 _APP = """[project]
 name = "pfedlora-flwr"
 version = "{version}"
@@ -197,7 +200,7 @@ def write_app(folder: Path, experiment: Experiment) -> Path:
     return folder
 
 
-def stop_marked(marker: str, patience: float = 10.0) -> int:
+def stop_marked(marker: str, patience: float = 1.0) -> int:
     """Stops every process that carries the marker: asks first, then kills. Returns how many there were."""
     found = list(marked(marker))
     for process in found:
