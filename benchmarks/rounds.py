@@ -44,11 +44,14 @@ def main() -> None:
             print(f"{side}: {found[side][-1]['seconds']:.2f} s a round", file=sys.stderr)
     medians = {side: statistics.median(f["seconds"] for f in runs) for side, runs in found.items()}
     base = medians.get("plain loop", medians[sides[0]])
-    print(f"{'side':>14}  s a round  spread  relative  busy  where the actors' seconds went")
+    print(f"{'side':>14}  s a round  spread  relative  busy  where the actors' seconds, the server's and the rest went")
     for side, runs in found.items():
         spread = (max(f["seconds"] for f in runs) - min(f["seconds"] for f in runs)) / medians[side]
         parts = runs[-1].get("parts", {})
         where = "  ".join(f"{name} {share:.0%}" for name, share in parts.items())
+        if parts:
+            where += "; server: " + "  ".join(f"{name} {share:.1%}" for name, share in runs[-1]["server"].items())
+            where += f"; start and end {runs[-1]['startup']:.0f} s"
         busy = f"{parts['train'] + parts['evaluate']:.0%}" if parts else ""
         print(f"{side:>14}  {medians[side]:9.2f}  {spread:6.0%}  {medians[side] / base:8.2f}  {busy:>4}  {where}")
     print(json.dumps({"arguments": vars(a), "medians": medians, "runs": found}))
@@ -80,11 +83,15 @@ def measure(side: str, yardsticks: Path, a: argparse.Namespace) -> dict[str, Any
     wall, workers = sum(row["seconds"] for row in rounds), max(row["workers"] for row in rounds)
     parts = {part: sum(row["seconds"][part] for row in turns) / (wall * workers) for part in ("load", "train", "evaluate", "save")}
     parts["idle"] = 1 - sum(parts.values())
+    server = {
+        part: sum(row["server_seconds"].get(part, 0.0) for row in rounds) / wall for part in ("prepare", "wait", "aggregate", "record")
+    }
     return {
         "seconds": statistics.median(row["seconds"] for row in rounds),
         "startup": whole - wall,
         "workers": workers,
         "parts": parts,
+        "server": server,
         "accuracy": rounds[-1]["accuracy"],
     }
 

@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import secrets
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ import torch
 from flwr.client import NumPyClient
 from torch import nn
 
+from pfedlora_flwr.clock import Clock
 from pfedlora_flwr.config import Experiment
 from pfedlora_flwr.data.local import LocalData, Site
 from pfedlora_flwr.federation import wire
@@ -115,7 +115,7 @@ class PersonalisedClient(NumPyClient):
         return 0.0, int(metrics.get("test", 0)), metrics
 
     def _train(self, parameters: list[npt.NDArray[Any]], config: wire.Config) -> tuple[list[npt.NDArray[Any]], int, wire.Config]:
-        clock = _Clock()
+        clock = Clock()
         round, version, run = int(config["round"]), int(config["version"]), str(config["token"])
         data, method = self._load()
         model, lost = self._model(method, config)
@@ -243,19 +243,6 @@ class PersonalisedClient(NumPyClient):
                 logger.exception("client %d failed", self.client)
             what = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
             return {"error": what.strip() or type(error).__name__}
-
-
-class _Clock:
-    """Seconds by part of a turn."""
-
-    def __init__(self) -> None:
-        self.laps: dict[str, float] = {}
-        self._last = time.perf_counter()
-
-    def lap(self, name: str) -> None:
-        now = time.perf_counter()
-        self.laps[name] = now - self._last
-        self._last = now
 
 
 def find_device(name: str) -> torch.device:

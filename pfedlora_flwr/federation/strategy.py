@@ -14,6 +14,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
+from pfedlora_flwr.clock import Clock
 from pfedlora_flwr.config import Experiment
 from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.admission import Turn, admit, outliers, read_figures
@@ -49,6 +50,7 @@ class PersonalisedStrategy(Strategy):
         self._turns: dict[int, Turn] = {}
         self._seconds: dict[int, float] = {}  # by client, how long its last turn took: long ones start first
         self._workers = 0  # processes that trained in the last round
+        self._clock = Clock()  # of this round
 
     def start(
         self,
@@ -67,19 +69,27 @@ class PersonalisedStrategy(Strategy):
         e, nothing = self.experiment, (ArrayRecord(), ConfigRecord())
         self.summary()
         self._connect(grid)
+        self._clock = Clock()
         if e.evaluate_initial and not self.state.figures:
-            began = time.monotonic()
             self._evaluate(grid, 0)
-            self._finish_round(0, [], time.monotonic() - began)
+            self._clock.lap("evaluate")
+            self._finish_round(0, [])
         while self.state.round < e.rounds:
-            began, round = time.monotonic(), self.state.round + 1
+            self._clock.lap("record")  # the round before
+            round = self.state.round + 1
             self._asked, self._sent, self._failures, self._turns = {}, {}, {}, {}
             sampled = sample_clients(e.seed, round, e.clients, e.sampled)
-            self.aggregate_train(round, self._ask(grid, round, self.configure_train(round, *nothing, grid), self._train_message))
+            messages = self.configure_train(round, *nothing, grid)
+            self._clock.lap("prepare")
+            replies = self._ask(grid, round, messages, self._train_message)
+            self._clock.lap("wait")
+            self.aggregate_train(round, replies)
+            self._clock.lap("aggregate")
             self.state.round = round
             if self.state.stale and self._evaluates(round):
                 self._evaluate(grid, round)
-            self._finish_round(round, sampled, time.monotonic() - began)
+                self._clock.lap("evaluate")
+            self._finish_round(round, sampled)
         result = Result()
         result.arrays = ArrayRecord(wire.to_arrays(self.state.tensors))
         return result
@@ -276,9 +286,11 @@ class PersonalisedStrategy(Strategy):
             "run": str(self.run.path),
         }
 
-    def _finish_round(self, round: int, sampled: list[int], seconds: float) -> None:
+    def _finish_round(self, round: int, sampled: list[int]) -> None:
         """The round's lines, then its checkpoint: a resumed run drops the lines of a round that has none."""
         state = self.state
+        laps, self._clock = self._clock.laps, Clock()
+        seconds = sum(laps.values())
         rows, total, work = [], Entry(), {"train": 0.0, "evaluate": 0.0}
         for client, turn in self._turns.items():
             row, entry = self._client_row(round, client, turn)
@@ -309,6 +321,7 @@ class PersonalisedStrategy(Strategy):
                     "loss": statistics.fmean(losses) if losses else None,
                     **total.as_dict(),
                     "seconds": seconds,
+                    "server_seconds": laps,
                     "training_seconds": work["train"],
                     "evaluation_seconds": work["evaluate"],
                     "workers": self._workers,
