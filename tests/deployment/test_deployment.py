@@ -21,6 +21,7 @@ from pfedlora_flwr.files import tensors_sha256
 from pfedlora_flwr.launcher import free_port
 from pfedlora_flwr.methods.method import tensors_of
 from pfedlora_flwr.rng import derive
+from pfedlora_flwr.trained import load_trained
 from scripts.certificates import make as make_certificates
 from tests.deployment.processes import PATIENCE, Federation, wait
 from tests.plain import Plain, make
@@ -73,6 +74,7 @@ def test_three_authenticated_nodes_over_tls_reach_the_simulations_bits(tmp_path:
         models = {path.parent.parent.parent.name for path in federation.folder.glob("state*/*/*/round-000002.safetensors")}
         assert models == {"state0", "state1", "state2"}
         assert not (federation.output / "clients").exists(), "a client's model left its node"
+        usable = load_trained(federation.folder / "state1", 1)  # as `pfedlora predict` and `export` do on the node
     assert "305" in federation.log("node3")
     assert "CERTIFICATE_VERIFY_FAILED" in federation.log("node4")
     assert "round 2/2" in said
@@ -80,6 +82,8 @@ def test_three_authenticated_nodes_over_tls_reach_the_simulations_bits(tmp_path:
     simulated = Plain(**plain_keys(KEYS))
     assert deployed["shared_sha256"] == sha256(simulated, 2)
     assert deployed["accuracy"]["final"] == pytest.approx(simulated.accuracy(), abs=1e-12)
+    assert usable.sha256 == tensors_sha256(tensors_of(simulated.model(1)))
+    assert usable.figures["test-correct"] == deployed["per_client"]["1"]["accuracy"] * usable.figures["test"]
     lines = "".join(f"{k}:{tensors_sha256(tensors_of(simulated.model(k)))}\n" for k in range(3))
     assert deployed["models_sha256"] == hashlib.sha256(lines.encode()).hexdigest()
 
