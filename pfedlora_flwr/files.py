@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Mapping
@@ -24,8 +25,20 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
                 stream.flush()
                 os.fsync(stream.fileno())
         aside.replace(path)
+        if durable:
+            _sync_folder(path.parent)
     finally:
         aside.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Brings a renamed file's name to the disk, where the system lets a folder be opened."""
+    with contextlib.suppress(PermissionError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def tensors_sha256(tensors: Mapping[str, Tensor]) -> str:

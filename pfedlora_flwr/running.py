@@ -84,7 +84,7 @@ def _simulate(experiment: Experiment, run_directory: RunDirectory, show: Show, p
     directory = run_directory.path
     actors, gpus = resources(experiment)
     status, error = "failed", ""
-    on_terminate()
+    on_terminate(signal.SIGTERM, signal.SIGHUP)  # SIGHUP: the terminal was closed
     with Simulation(experiment, directory, actors, gpus, port) as simulation:
         try:
             simulation.start()
@@ -231,11 +231,11 @@ def _read_json(path: Path) -> Row | None:
         return None
 
 
-def on_terminate() -> None:
-    """From here on SIGTERM, and SIGHUP of a terminal that is closed, are taken like Ctrl-C."""
+def on_terminate(*numbers: signal.Signals) -> None:
+    """From here on these signals are taken like Ctrl-C."""
 
     def interrupt(signum: int, frame: Any) -> None:
         raise KeyboardInterrupt
 
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in numbers:
         signal.signal(number, interrupt)

@@ -32,13 +32,13 @@ class ClientStore:
         return sorted(int(p.stem.removeprefix("round-")) for p in self.folder.glob("round-*.safetensors"))
 
     def load(self, version: int) -> dict[str, Tensor] | None:
-        """The tensors of `version`, or None (with a warning) when the file is missing or damaged."""
+        """The tensors of `version`, or None (with a warning) when the file is missing or damaged. Raises OSError when it cannot be read."""
         path = self.path(version)
         try:
             with safetensors.safe_open(path, "pt") as stored:
                 tensors = {name: stored.get_tensor(name) for name in (stored.metadata() or {})["order"].split("\n")}
                 expected = stored.metadata()["sha256"]
-        except (OSError, KeyError, safetensors.SafetensorError) as error:
+        except (FileNotFoundError, KeyError, safetensors.SafetensorError) as error:
             logger.warning("%s cannot be read: %s", path, error)
             return None
         if tensors_sha256(tensors) != expected:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import tempfile
 import time
@@ -27,8 +28,9 @@ _PATIENCE, _LOOK, _PAUSE, _CALL = 120.0, 60.0, 2.0, 60.0
 
 def submit(experiment: Experiment, superlink: str, out: Console, err: Console, *, quiet: bool = False) -> int:
     """Runs the Experiment on the nodes of `superlink`, a connection in Flower's config.toml; returns the exit code, 0 only for a
-    completed run. Ctrl-C and SIGTERM stop the run. Raises UserError or returns a failure before anything has started."""
-    on_terminate()
+    completed run. Ctrl-C and SIGTERM stop the run; a terminal that is closed does not. Raises UserError or returns a failure before
+    anything has started."""
+    on_terminate(signal.SIGTERM)
     with tempfile.TemporaryDirectory(prefix="pfedlora-") as folder:
         submission = Submission(superlink, Path(folder))
         try:
@@ -37,8 +39,7 @@ def submit(experiment: Experiment, superlink: str, out: Console, err: Console, *
             submission.follow(out, quiet)
             status = submission.status()
         except KeyboardInterrupt:
-            submission.stop()
-            err.print("stopped: stopped by the user; continue it with --resume", highlight=False)
+            err.print(submission.stop(), markup=False, highlight=False)
             return INTERRUPTED
         except LaunchError as failure:
             err.print(f"failed: {failure}", markup=False, highlight=False)
@@ -91,10 +92,17 @@ class Submission:
         lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.startswith(RESULT_LINE)]
         return json.loads(lines[-1].removeprefix(RESULT_LINE)) if lines else None
 
-    def stop(self) -> None:
-        """Stops the run, if it began."""
-        if self.run_id:
+    def stop(self) -> str:
+        """Stops the run; says what came of that."""
+        if not self.run_id:
+            return "stopped by the user while submitting; `flwr list` says whether the run began"
+        try:
             self._call("stop", self.run_id, self.superlink)
+            if self.status().startswith("finished"):
+                return "stopped: stopped by the user; continue it with --resume"
+        except LaunchError as failure:
+            return f"the run could not be stopped ({failure}); `flwr stop {self.run_id}` does it"
+        return f"the run goes on: `flwr stop {self.run_id}` stops it"
 
     def _stream(self, shown: int, out: Console, quiet: bool) -> int:
         """Keeps the run's log until it ends, the connection breaks or a while has passed; prints those lines after the first `shown`

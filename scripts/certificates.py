@@ -34,11 +34,13 @@ def make(folder: Path, hosts: list[str], nodes: int, days: int, renew: bool) -> 
     """Makes what is missing; returns the names of the files made."""
     folder.mkdir(parents=True, exist_ok=True)
     before = set(os.listdir(folder)) - ({"server.pem", "server.key"} if renew else set())
-    if "ca.key" not in before:
+    if "ca.crt" not in before:
         key = ec.generate_private_key(ec.SECP384R1())
         _write_private(folder / "ca.key", _pem(key))
         (folder / "ca.crt").write_bytes(_ca(key).public_bytes(Encoding.PEM))
     if "server.pem" not in before:
+        if not (folder / "ca.key").exists():
+            raise SystemExit(f"{folder / 'ca.key'} is not there, and only it can sign a server certificate: bring it back for this")
         ca = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
         ca_key = load_pem_private_key((folder / "ca.key").read_bytes(), None)
         assert isinstance(ca_key, ec.EllipticCurvePrivateKey)
@@ -99,12 +101,17 @@ def _write_private(path: Path, content: bytes) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--host", action="append", required=True, help="a name or address by which nodes reach the SuperLink; repeatable")
+    parser.add_argument(
+        "--host",
+        action="append",
+        required=True,
+        help="a name or address of the SuperLink; repeatable (localhost is added)",
+    )
     parser.add_argument("--nodes", type=int, default=0, help="node keys to have: node0, node1 …")
     parser.add_argument("--days", type=int, default=365, help="validity of the server certificate (default: 365)")
     parser.add_argument("--renew", action="store_true", help="replace the server certificate and its key")
     a = parser.parse_args()
-    made = make(a.folder, a.host, a.nodes, a.days, a.renew)
+    made = make(a.folder, [*a.host, "localhost", "127.0.0.1"], a.nodes, a.days, a.renew)
     print(f"made in {a.folder}: {', '.join(made) or 'nothing, all is there'}")
 
 

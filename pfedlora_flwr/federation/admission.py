@@ -7,7 +7,6 @@ are all there, each against the others.
 from __future__ import annotations
 
 import json
-import math
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from pfedlora_flwr.methods.method import Method, Refused, Tensors, Upload
 
 LARGEST_COUNT = 10**9
 """Samples that an evaluation may claim to have seen."""
+_LARGEST_LOSS = 1e30
 _LARGEST_METRICS = 2**20
 _WORDS = 200
 
@@ -50,8 +50,8 @@ class Turn:
     wire_bytes: int
 
 
-def admit(reply: Reply, method: Method, state: Tensors, client: int, round: int, most_samples: int) -> Turn:
-    """The turn in a reply to `round`'s instruction. Raises Refused with the reason."""
+def admit(reply: Reply, method: Method, state: Tensors, client: int, round: int, most_samples: int, evaluated: bool = True) -> Turn:
+    """The turn in a reply to `round`'s instruction, with its figures where it was told to evaluate. Raises Refused with the reason."""
     largest, size = method.largest_upload(state), sum(map(len, reply.arrays))
     if size > largest + 4096 * (len(reply.arrays) + 1):
         raise Refused(f"its arrays have {size} bytes, at most {largest} are expected")
@@ -70,7 +70,7 @@ def admit(reply: Reply, method: Method, state: Tensors, client: int, round: int,
     sha256 = metrics.get("model-sha256")
     if not isinstance(sha256, str) or len(sha256) != 64 or not set(sha256) <= set("0123456789abcdef"):
         raise Refused(f"its model hash is {_short(sha256)}")
-    figures = read_figures(metrics) if "test" in metrics else None
+    figures = read_figures(metrics) if evaluated else None
     return Turn(upload, sha256, figures, _report(metrics), reply.wire_bytes)
 
 
@@ -119,8 +119,8 @@ def _report(metrics: Mapping[str, Any]) -> Report:
     return Report(
         model=str(words["model"]),
         worker=str(words["worker"]),
-        loss=_number(metrics.get("loss"), "its loss"),
-        losses=_numbers(metrics, "losses", _number),
+        loss=_loss(metrics.get("loss"), "its loss"),
+        losses=_numbers(metrics, "losses", _loss),
         seconds=_numbers(metrics, "seconds", lambda value, what: _number(value, what, low=0, high=LARGEST_COUNT)),
         flops=_numbers(metrics, "flops", lambda value, what: _count(value, what, high=2**63 - 1)),
         second=_numbers(metrics, "second", lambda value, what: _number(value, what, low=0, high=1)),
@@ -132,7 +132,7 @@ def _numbers(metrics: Mapping[str, Any], name: str, check: Callable[[Any, str], 
     found = _json(metrics, name, dict)
     if len(found) > 100 or any(len(key) > _WORDS for key in found):
         raise Refused(f"its {name} are {_short(found)}")
-    return {key: check(value, f"its {name}[{key}]") for key, value in found.items()}
+    return {key: check(value, f"its {name}[{_short(key)[1:-1]}]") for key, value in found.items()}
 
 
 def _json(metrics: Mapping[str, Any], name: str, kind: type) -> Any:
@@ -151,10 +151,13 @@ def _count(value: Any, what: str, low: int = 0, high: int = LARGEST_COUNT) -> in
     return value
 
 
-def _number(value: Any, what: str, low: float = -math.inf, high: float = math.inf) -> float:
-    if type(value) not in (int, float) or not math.isfinite(value) or not low <= value <= high:
-        allowed = "a finite number" + (f" from {low:g} to {high:g}" if math.isfinite(high) else "")
-        raise Refused(f"{what} is {_short(value)}; allowed: {allowed}")
+def _loss(value: Any, what: str) -> float:
+    return _number(value, what, low=-_LARGEST_LOSS, high=_LARGEST_LOSS)
+
+
+def _number(value: Any, what: str, low: float, high: float) -> float:
+    if type(value) not in (int, float) or not low <= value <= high:  # NaN is not
+        raise Refused(f"{what} is {_short(value)}; allowed: a number from {low:g} to {high:g}")
     return float(value)
 
 

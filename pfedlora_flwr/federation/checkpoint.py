@@ -14,6 +14,7 @@ from torch import Tensor
 
 from pfedlora_flwr.federation.ledger import Entry
 from pfedlora_flwr.files import write_atomically
+from pfedlora_flwr.keys import UserError
 
 logger = logging.getLogger(__name__)
 _KEPT = 2
@@ -85,13 +86,20 @@ class Checkpoints:
             old.unlink(missing_ok=True)
 
     def load(self) -> ServerState | None:
-        """The newest whole checkpoint; a damaged one is passed over with a warning. None where there is none."""
+        """The newest whole checkpoint; a damaged one is passed over with a warning. None where there never was one.
+
+        Raises UserError when there are some and none can be read: to begin anew would throw away what the clients hold.
+        """
         for path in reversed(self.paths()):
             try:
                 return self._read(path)
-            except (OSError, ValueError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError) as error:
                 logger.warning("checkpoint %s is damaged (%s): falling back to the one before", path.name, error)
                 path.rename(path.with_suffix(".damaged"))
+        if damaged := sorted(path.name for path in self.folder.glob("*.damaged")):
+            raise UserError(
+                f"no checkpoint in {str(self.folder)!r} can be read ({', '.join(damaged)}); restore one, or begin anew with --overwrite"
+            )
         return None
 
     @staticmethod

@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 _POLL = 0.05
 _SLOW_POLL = 1.0
 _QUESTION = 60.0
+_MOST_CLASSES, _LONGEST_NAME = 10**5, 200
 _HANDED_OUT = 0.15
 """Seconds in which a simulation surely hands out what has been sent (it looks every 0.1)."""
 Properties = Mapping[str, Any]
@@ -33,18 +34,21 @@ class Roster:
     A node that says its partition-id is that client. One that has data of its own and no partition-id goes by the name that it keeps
     in its state-path: it gets a number that is free, and `memory` (a file) keeps that number for it.
 
-    refuse: told, once a node, why a node is no client.
+    refuse: told, once a node, why a node is no client. patience: seconds for which a named node that is gone keeps its number.
     """
 
-    def __init__(self, grid: Grid, clients: int, memory: Path, fingerprint: str | None, refuse: Refuse) -> None:
+    def __init__(self, grid: Grid, clients: int, memory: Path, fingerprint: str | None, refuse: Refuse, patience: float) -> None:
         self.grid = grid
         self.clients = clients
         self.node_of: dict[int, int] = {}
         self.refused: dict[int, str] = {}
         self._fingerprint = fingerprint if fingerprint != OWN else None
+        self._settled = self._fingerprint is not None
+        self._names: list[str] = []
         self._memory = memory
         self._number_of: dict[str, int] = json.loads(memory.read_text()) if memory.exists() else {}
         self._refuse = refuse
+        self._patience = patience
         self._claims: dict[int, Properties] = {}  # by node, in the order in which they came
         self._unclear: dict[int, tuple[int, float]] = {}  # by node without a good answer: how often it was asked, and when to ask again
         self._gone: dict[int, float] = {}  # by client that is not connected: since when
@@ -79,6 +83,7 @@ class Roster:
             self.refresh(max(1.0, deadline - time.monotonic()))
             report(len(self.node_of))
             if len(self.node_of) >= count:
+                self._settled = True
                 return True
             if time.monotonic() >= deadline or (len(self.refused) >= self.clients and not self.node_of):
                 return False
@@ -118,14 +123,17 @@ class Roster:
 
     def _assign(self) -> None:
         """Who is who, by all claims together; a client's node stays as long as it is connected."""
-        if self._fingerprint is None:  # the first nodes settle it, by majority
+        if not self._settled:  # until there are enough nodes to begin, most of them say what the partition and the classes are
             partitions = Counter(str(said["partition"]) for said in self._claims.values() if said["partition"] != OWN)
             self._fingerprint = partitions.most_common(1)[0][0] if partitions else None
+            self._names = _most_supported([said["classes"] for said in self._claims.values()])
+            self.node_of = {}
         self.node_of = {client: node for client, node in self.node_of.items() if node in self._claims}
-        names, seated = self._class_names(), set(self.node_of.values())
-        for node, said in self._claims.items():
+        seated = set(self.node_of.values())
+        for node, said in sorted(self._claims.items(), key=lambda claim: claim[1]["name"] not in self._number_of):  # known names first
             if node in seated:
                 continue
+            names = self._names
             classes = said["classes"]
             try:
                 if said["partition"] not in (OWN, self._fingerprint):
@@ -151,17 +159,12 @@ class Roster:
         """The number of a node that has a name and no partition-id."""
         if name not in self._number_of:
             free = [c for c in range(self.clients) if c not in self.node_of and c not in self._number_of.values()]
-            free = free or [c for c in range(self.clients) if c not in self.node_of]  # in the place of a node that is gone
+            free = free or [c for c in self._gone if c not in self.node_of and time.monotonic() - self._gone[c] >= self._patience]
             if not free:
-                raise ValueError(f"all {self.clients} clients are connected")
+                raise ValueError(f"all {self.clients} clients have their nodes, or have not been away for long")
             self._number_of = {n: c for n, c in self._number_of.items() if c != free[0]} | {name: free[0]}
             write_atomically(self._memory, json.dumps(self._number_of).encode())
         return self._number_of[name]
-
-    def _class_names(self) -> list[str]:
-        """The longest list of class names that a client's node has told; while there are no clients, that any node has."""
-        told = [self._claims[node]["classes"] for node in self.node_of.values()] or [said["classes"] for said in self._claims.values()]
-        return max(told, key=len, default=[])
 
     def _turn_away(self, node: int, why: str) -> None:
         if self.refused.get(node) != why:
@@ -171,6 +174,11 @@ class Roster:
     def _update_gone(self) -> None:
         away = [c for c in range(self.clients) if c not in self.node_of]
         self._gone = {c: self._gone.get(c, time.monotonic()) for c in away}
+
+
+def _most_supported(told: Sequence[list[str]]) -> list[str]:
+    """The class names that most nodes agree with: their own are the first of these, or all."""
+    return max(told, key=lambda names: (sum(names[: len(other)] == other for other in told), len(names)), default=[])
 
 
 def _checked(said: Properties, clients: int) -> Properties:
@@ -184,8 +192,8 @@ def _checked(said: Properties, clients: int) -> Properties:
         raise ValueError("its answer is not one of this app's clients'")
     if number >= clients or (number < 0 and not name):
         raise ValueError(f"partition-id is {number}; allowed: 0 to {clients - 1}")
-    if not all(isinstance(c, str) for c in classes):
-        raise ValueError("its class names are no texts")
+    if not all(isinstance(c, str) for c in classes) or len(classes) > _MOST_CLASSES or len(name) > _LONGEST_NAME:
+        raise ValueError("its name or its class names are none that a client of ours gives")
     return {"partition-id": number, "partition": partition, "name": name, "classes": classes}
 
 

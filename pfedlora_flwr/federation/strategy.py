@@ -68,9 +68,10 @@ class PersonalisedStrategy(Strategy):
         """
         e, nothing = self.experiment, (ArrayRecord(), ConfigRecord())
         self.summary()
-        self._connect(grid)
+        if self.state.round < e.rounds:  # a completed run is resumed without its nodes
+            self._connect(grid)
         self._clock = Clock()
-        if e.evaluate_initial and not self.state.figures:
+        if e.evaluate_initial and not self.state.figures and self.state.round < e.rounds:
             self._evaluate(grid, 0)
             self._clock.lap("evaluate")
             self._finish_round(0, [])
@@ -108,7 +109,7 @@ class PersonalisedStrategy(Strategy):
         for reply in replies:
             client = self._asked[reply.metadata.reply_to_message_id]
             try:
-                self._turns[client] = admit(wire.read_reply(reply), self.method, state.tensors, client, server_round, e.max_samples)
+                self._turns[client] = self._admit(wire.read_reply(reply), client, server_round)
             except Refused as refusal:
                 self._refuse_update(client, server_round, str(refusal))
         uploads = {client: self._turns[client].upload for client in sorted(self._turns)}
@@ -165,7 +166,8 @@ class PersonalisedStrategy(Strategy):
 
     def _connect(self, grid: Grid) -> None:
         e = self.experiment
-        self.roster = Roster(grid, e.clients, self.run.path / "server" / "numbers.json", self.run.partition, self._refuse)
+        memory, patience = self.run.path / "server" / "numbers.json", min(60.0, e.node_timeout / 2)
+        self.roster = Roster(grid, e.clients, memory, self.run.partition, self._refuse, patience)
         wanted = e.min_clients or e.clients
 
         def report(connected: int) -> None:
@@ -230,23 +232,27 @@ class PersonalisedStrategy(Strategy):
                 self._fail(client, round, reason)
         return replies
 
+    def _admit(self, reply: wire.Reply, client: int, round: int) -> Turn:
+        e = self.experiment
+        return admit(reply, self.method, self.state.tensors, client, round, e.max_samples, self._evaluates(round))
+
     def _evaluate(self, grid: Grid, round: int) -> None:
-        wanted = self.experiment.clients if round == 0 else len(self.state.stale)
         messages = self.configure_evaluate(round, ArrayRecord(), ConfigRecord(), grid)
         self.aggregate_evaluate(round, self._ask(grid, round, messages, self._evaluate_message))
-        missing = len(self.state.stale) if round else wanted - len(self.state.figures)
-        self._enough(wanted - missing, wanted, f"the evaluation of round {round}", retry=False)
+        current = self.state.figures.keys() - self.state.stale
+        trained = range(self.experiment.clients) if round == 0 else self.state.versions.keys() | current
+        self._enough(len(current), len(trained), f"the evaluation of round {round}")
 
-    def _enough(self, succeeded: int, asked: int, what: str, retry: bool = True) -> bool:
-        """Whether the share of successes reaches `min-success`. Raises RunFailed when it does not and the run must stop."""
+    def _enough(self, succeeded: int, asked: int, what: str) -> bool:
+        """Whether the share of successes reaches `min-success`. Raises RunFailed when it does not, `max-failed-rounds` times in a row."""
         e = self.experiment
         if succeeded >= math.ceil(e.min_success * asked - 1e-9):
             return True
         self.state.failed_rounds += 1
-        if retry and self.state.failed_rounds < e.max_failed_rounds:
-            logger.warning("%s: only %d of %d clients succeeded; the round changes nothing", what, succeeded, asked)
+        if self.state.failed_rounds < e.max_failed_rounds:
+            logger.warning("%s: only %d of %d clients succeeded", what, succeeded, asked)
             return False
-        client, reason = next(iter(self._failures.items()))
+        client, reason = next(iter(self._failures.items()), (-1, "it was not asked"))
         raise RunFailed(
             f"{what}: {succeeded} of {asked} clients succeeded, min-success={e.min_success:g} wants "
             f"{math.ceil(e.min_success * asked - 1e-9)}; client {client}: {reason}"

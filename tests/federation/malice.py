@@ -14,7 +14,7 @@ import pytest
 from flwr.app import Context
 from flwr.client import Client
 from flwr.clientapp import ClientApp
-from flwr.common import Code, FitIns, FitRes, GetPropertiesIns, GetPropertiesRes
+from flwr.common import Code, EvaluateIns, EvaluateRes, FitIns, FitRes, GetPropertiesIns, GetPropertiesRes
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
@@ -60,8 +60,8 @@ def _raw(*blobs: bytes) -> Callable[[FitRes], None]:
     return lambda result: setattr(result.parameters, "tensors", [*blobs, *result.parameters.tensors[len(blobs) :]])
 
 
-def _drop(result: FitRes) -> None:
-    del result.metrics["names"]
+def _without(name: str) -> Callable[[FitRes], None]:
+    return lambda result: result.metrics.pop(name) and None
 
 
 def _set(value: float) -> Callable[[np.ndarray], np.ndarray]:
@@ -83,7 +83,7 @@ MALICE: dict[str, tuple[Callable[[FitRes], None], str]] = {
     "an array too few": (_arrays(lambda a: a[:-1]), "arrays have the names"),
     "other names": (_metrics(names=json.dumps(["a", "b", "c", "d"])), "its tensors are ['a', 'b', 'c', 'd'], expected"),
     "one name twice": (_metrics(names=json.dumps(["a", "a", "c", "d"])), "arrays have the names"),
-    "no names": (_drop, "its names cannot be read"),
+    "no names": (_without("names"), "its names cannot be read"),
     "names that nest deeply": (_metrics(names="[" * 50_000), "its names cannot be read"),
     "another shape": (_first(lambda a: a.reshape(-1, 1)), "expected float32"),
     "another dtype": (_arrays(lambda a: [a[0].view(np.int32), *a[1:]]), "is int32"),
@@ -104,6 +104,10 @@ MALICE: dict[str, tuple[Callable[[FitRes], None], str]] = {
     "talkative": (_metrics(model="x" * 2**21), "bytes, of which"),
     "more correct than there are": (_metrics(test_correct=10**6), "correct test predictions is 1000000"),
     "a loss of NaN": (_metrics(loss=float("nan")), "its loss is nan"),
+    "a huge loss": (_metrics(losses='{"model": 1' + "0" * 400 + "}"), "its losses[model] is a huge number"),
+    "a loss beyond all sums": (_metrics(loss=1.7e308), "its loss is 1.7e+308"),
+    "a name that forges a line": (_metrics(losses='{"x\\npfedlora: result {}\\n": true}'), "its losses[x\\npfedlora: result"),
+    "no figures": (_without("test"), "its test sample count is None"),
     "no hash": (_metrics(model_sha256="Z" * 64), "its model hash is"),
     "negative operations": (_metrics(flops='{"model": -1}'), "its flops[model] is -1"),
     "an accuracy of 2": (_metrics(second='{"global": 2}'), "its second[global] is 2"),
@@ -113,6 +117,7 @@ MALICE: dict[str, tuple[Callable[[FitRes], None], str]] = {
 """By name: what is done to an honest reply, and a part of the reason for which the server refuses it."""
 FAILING: dict[str, str] = {"raises": "it raises", "not OK": "a status of its own", "a list": "malformed"}
 """Clients whose reply is an error, and a part of the failure that the server records."""
+GONE = "gone after round 1"
 STRANGERS: dict[str, str] = {
     "a twin": "partition-id 0 is taken by node",
     "other data": "its data or partition differs",
@@ -142,6 +147,8 @@ class Malicious(Client):
     def fit(self, ins: FitIns) -> FitRes:
         if self.sort == "raises":
             raise RuntimeError("it raises")
+        if self.sort == GONE and ins.config["round"] > 1:
+            raise RuntimeError("it is gone")
         result = self.honest.fit(ins)
         if self.sort == "not OK":
             result.status.code, result.status.message = Code.FIT_NOT_IMPLEMENTED, "a status of its own"
@@ -150,6 +157,11 @@ class Malicious(Client):
         elif self.sort in MALICE:
             MALICE[self.sort][0](result)
         return result
+
+    def evaluate(self, ins: EvaluateIns) -> EvaluateRes:
+        if self.sort == GONE:
+            raise RuntimeError("it is gone")
+        return self.honest.evaluate(ins)
 
 
 def client_fn(context: Context) -> Client:

@@ -62,3 +62,14 @@ def test_two_of_ten_that_send_nan_and_1000_times_might_as_well_not_report(tmp_pa
     models = {row["client"]: row for row in read_rows(output / "clients.jsonl") if row["round"] == 2 and row["status"] == "ok"}
     assert sorted(models) == [0, 1, 2, 4, 5, 6, 7, 9]
     assert {k for k, row in result["per_client"].items() if row["last_round"] == 2} == {str(k) for k in models}
+
+
+@pytest.mark.slow
+def test_a_client_that_is_gone_before_it_was_evaluated_does_not_stop_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = {"clients": 4, "min_success": 0.6, "evaluate_every": 2}
+    output = simulate(tmp_path, monkeypatch, {3: malice.GONE}, rounds=2, **keys)
+    result = json.loads((output / "result.json").read_text())
+    assert result["status"] == "completed"
+    assert [row["refused"] for row in read_rows(output / "rounds.jsonl") if row["round"]] == [[], [3]]
+    last = {row["client"]: row["status"] for row in read_rows(output / "clients.jsonl") if row["round"] == 2}
+    assert last == {0: "ok", 1: "ok", 2: "ok", 3: "failed"}

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from pfedlora_flwr.files import tensors_sha256
+from pfedlora_flwr.keys import UserError
 from tests.federation.malice import KEYS, simulate
 from tests.plain import Plain
 
@@ -61,3 +62,10 @@ def test_a_full_disk_and_a_damaged_checkpoint_lose_nothing(
     result = read(output)
     assert (result["status"], result["rounds"], result["lost"]) == ("completed", 2, 1)
     assert result["shared_sha256"] == tensors_sha256(without.state)
+
+    models = sorted(output.glob("clients/*/round-*"))
+    for path in server.glob("*.checkpoint"):
+        path.write_bytes(b"")
+    with pytest.raises(UserError, match=r"no checkpoint in .* can be read"):
+        simulate(tmp_path, monkeypatch, **SMALL, resume=True)
+    assert sorted(output.glob("clients/*/round-*")) == models, "nothing is begun anew over the clients' models"

@@ -63,9 +63,9 @@ def own(name: str, *classes: str, number: int = -1) -> dict[str, Any]:
     return client(number, "own", name=name, classes=json.dumps(classes))
 
 
-def roster(grid: Grid, clients: int, folder: Path, fingerprint: str | None = None) -> tuple[Roster, list[str]]:
+def roster(grid: Grid, clients: int, folder: Path, fingerprint: str | None = None, patience: float = 0.0) -> tuple[Roster, list[str]]:
     refused: list[str] = []
-    return Roster(grid, clients, folder / "numbers.json", fingerprint, refused.append), refused  # type: ignore[arg-type]
+    return Roster(grid, clients, folder / "numbers.json", fingerprint, refused.append, patience), refused  # type: ignore[arg-type]
 
 
 def test_a_second_claimant_waits_until_the_first_is_gone(tmp_path: Path) -> None:
@@ -118,7 +118,36 @@ def test_nodes_with_data_of_their_own_are_numbered_and_keep_their_numbers(tmp_pa
     assert found.node_of == {2: 20, 1: 21, 0: 30}, "a node that lost its folder takes the place that is free"
     found.grid.nodes |= {31: own("one too many")}  # type: ignore[attr-defined]
     found.refresh()
-    assert found.refused == {31: "all 3 clients are connected"}
+    assert found.refused == {31: "all 3 clients have their nodes, or have not been away for long"}
+
+
+def test_a_named_node_keeps_its_number_from_newcomers(tmp_path: Path) -> None:
+    grid = Grid(n10=own("a"), n11=own("b"), n12=own("c"))
+    roster(grid, 3, tmp_path)[0].refresh()
+    found, _ = roster(Grid(n5=own("spare"), n20=own("a"), n21=own("b"), n22=own("c")), 3, tmp_path)
+    found.refresh()
+    assert found.node_of == {0: 20, 1: 21, 2: 22}, "who is known comes before who is new"
+    found, _ = roster(Grid(n5=own("spare"), n20=own("a"), n21=own("b")), 3, tmp_path, patience=60)
+    found.refresh()
+    assert found.node_of == {0: 20, 1: 21}, "who is gone for a moment keeps its number"
+
+
+def test_one_node_with_a_stray_class_does_not_turn_the_others_away(tmp_path: Path) -> None:
+    grid = Grid(n10=own("a", ".stray", "cat", "dog"), n11=own("b", "cat", "dog"), n12=own("c", "cat", "dog"))
+    found, refused = roster(grid, 3, tmp_path)
+    found.refresh()
+    assert sorted(found.node_of.values()) == [11, 12]
+    assert "its classes are ['.stray', 'cat', 'dog'], other nodes' ['cat', 'dog']" in refused[0]
+
+
+def test_a_wrong_node_that_comes_first_does_not_settle_the_partition(tmp_path: Path) -> None:
+    grid = Grid(n9=client(2, "wrong"))
+    found, refused = roster(grid, 3, tmp_path)
+    found.refresh()
+    grid.nodes |= {10: client(0), 11: client(1)}
+    assert found.wait_for_count(2, 5.0, lambda connected: None)
+    assert found.node_of == {0: 10, 1: 11}
+    assert "its data or partition differs" in refused[0]
 
 
 def test_own_data_needs_the_same_classes_in_the_same_order(tmp_path: Path) -> None:
