@@ -60,7 +60,7 @@ def compare(
     only: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE[,VALUE]", help="Only these values of an axis's key.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run, with time and disk, and change nothing.")] = False,
     option: Options = None,
-    output: Annotated[Path | None, typer.Option(metavar="DIR", help="The comparison's directory; otherwise runs/CONF.")] = None,
+    output: Annotated[Path | None, typer.Option(metavar="DIR", help="The comparison's directory; otherwise runs/FOLDER-CONF.")] = None,
 ) -> None:
     """Run what is missing of a comparison. Methods × scenarios × seeds; what is unfinished is resumed, then all is reported."""
     from pfedlora_flwr import compare as comparing
@@ -68,7 +68,9 @@ def compare(
 
     whole = Comparison.load(conf, option or [])
     part = whole.select(_words(methods), _integers(seeds), only or [])
-    raise typer.Exit(comparing.compare(part, whole, output or Path("runs") / conf.stem, out, err, dry_run=dry_run))
+    folder = conf.absolute().parent.name  # conf/paper/table2.yaml and conf/quick/table2.yaml are two comparisons
+    name = conf.stem if folder in ("conf", Path.cwd().name) else f"{folder}-{conf.stem}"
+    raise typer.Exit(comparing.compare(part, whole, output or Path("runs") / name, out, err, dry_run=dry_run))
 
 
 @cli.command()

@@ -7,6 +7,7 @@ All methods of a scenario and seed share the partition and the sampled clients, 
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,7 +21,9 @@ from pfedlora_flwr.comparison import Cell, Comparison, describe
 from pfedlora_flwr.config import Experiment
 from pfedlora_flwr.federation.checkpoint import Checkpoints
 from pfedlora_flwr.federation.records import Row, differences, saved_keys
+from pfedlora_flwr.files import write_atomically
 from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.launcher import claimed, stop_left_over
 from pfedlora_flwr.report.load import Run, Tried, choose, read_run
 from pfedlora_flwr.report.words import count
 from pfedlora_flwr.report.write import write_report
@@ -82,11 +85,13 @@ class Plan:
         """Removes the models of candidates that were not chosen, which would fill the disk. Their figures stay."""
         for cell in self.comparison.cells():
             tuning = self._tuning(cell)
-            if any(self._is_left(job) for job in tuning):
+            kept = [i for i, job in enumerate(tuning) if (job.directory / "clients").exists()]
+            if len(kept) < 2 or any(self._is_left(job) for job in tuning):
                 continue
-            for i, job in enumerate(tuning):
-                if i != self._choice(cell):
-                    shutil.rmtree(job.directory / "clients", ignore_errors=True)
+            chosen = self._choice(cell)
+            for i in kept:
+                if i != chosen:
+                    shutil.rmtree(tuning[i].directory / "clients", ignore_errors=True)
 
     def _job(self, cell: Cell, candidate: int, seed: int) -> Job:
         chosen = cell.candidates[candidate]
@@ -113,7 +118,7 @@ class Plan:
 def compare(part: Comparison, whole: Comparison, output: Path, out: Console, err: Console, *, dry_run: bool = False) -> int:
     """Runs what is missing of `part`, then reports on `whole`; the exit code: 0 when no run has failed. Raises UserError."""
     plan = Plan(part, output.absolute())
-    plan.check()
+    Plan(whole, plan.output).check()  # the report is on all of it
     if dry_run:
         _show_plan(plan, out)
         return 0
@@ -125,6 +130,9 @@ def compare(part: Comparison, whole: Comparison, output: Path, out: Console, err
         raise UserError(f"{output} is in use by a running compare; wait for it, or give another --output") from None
     with lock:
         whole.write_plan(plan.output)
+        for left in plan.output.glob("**/logs/launch.json"):  # a compare that was killed leaves its run going
+            with claimed(left.parent.parent):
+                stop_left_over(left.parent.parent)
         try:
             for cell in part.cells():
                 running.preflight(part.experiment(cell, cell.candidates[0], part.seeds[0], plan.output))
@@ -184,9 +192,12 @@ def _run(job: Job, show: running.Show, out: Console) -> Row:
     try:
         result = running.execute(job.experiment.replace(resume=begun, overwrite=not begun), show, out)
     except UserError as error:
-        return {"status": "failed", "error": str(error)}
+        result = {"status": "failed", "error": str(error)}
     if result["status"] == "completed":
         _trim(job.directory)
+    elif not (job.directory / "result.json").exists():  # it did not begin: the report shall say why
+        job.directory.mkdir(parents=True, exist_ok=True)
+        write_atomically(job.directory / "result.json", json.dumps(result).encode())
     return result
 
 

@@ -10,6 +10,7 @@ import torch
 
 from pfedlora_flwr.config import Experiment
 from pfedlora_flwr.data import datasets
+from pfedlora_flwr.data.local import count_classes
 from pfedlora_flwr.methods import registry as methods
 from pfedlora_flwr.models import registry as models
 from pfedlora_flwr.training.flops import count_operations
@@ -33,7 +34,7 @@ def forward_flops(model: str, classes: int, cut: str) -> int:
 
 def sample_flops(e: Experiment) -> float:
     """2·MAC of one image through a client's model, the mean over the clients."""
-    classes = datasets.count_classes(e.dataset, e.data_path)
+    classes = count_classes(e)
     names = e.model_names
     return statistics.fmean(forward_flops(names[k % len(names)], classes, e.cut) for k in range(e.clients))
 
@@ -72,7 +73,7 @@ class Speed:
 @lru_cache(maxsize=256)
 def model_bytes(e: Experiment) -> int:
     """Disk for one version of all clients' models."""
-    method = methods.find(e.method)(e, datasets.count_classes(e.dataset, e.data_path))
+    method = methods.find(e.method)(e, count_classes(e))
     sizes = []
     for k in range(len(e.model_names)):
         kept = method.private_init(k, 0).state_dict().values()

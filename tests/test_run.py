@@ -51,6 +51,8 @@ def test_a_run_leaves_what_a_script_relies_on(reference: Done) -> None:
     mean = sum(row["accuracy"] for row in result["per_client"].values()) / 5
     assert result["accuracy"]["final"] == pytest.approx(mean) == pytest.approx(rounds[-1]["accuracy"])
     assert result["accuracy"]["max_test"] == max(row["accuracy"] for row in rounds)
+    best = max(rounds, key=lambda row: (row["validation_accuracy"], -row["round"]))
+    assert (result["accuracy"]["at_best_validation"], result["accuracy"]["best_validation_round"]) == (best["accuracy"], best["round"])
     assert result["flops"] == sum(row["flops"] for row in rounds) == sum(row["flops"] for row in clients)
     assert {path.name for path in (reference.output / "server").glob("*.checkpoint")} == {
         "round-000004.checkpoint",

@@ -57,7 +57,7 @@ def representations(study: Study, scenario: Keys, folder: Path) -> Picture:
         raise UserError(f"{dataset.classes} classes are too many to tell apart")
     share = max(1, _POINTS // len(partition.clients))
     chosen = [split.test[np.linspace(0, len(split.test) - 1, min(share, len(split.test)), dtype=int)] for split in partition.clients]
-    labels = np.asarray(dataset.labels)[np.concatenate(chosen)]
+    classes, left_out = np.asarray(dataset.labels), 0
     columns = min(3, len(outcomes))
     rows = -(-len(outcomes) // columns)
     with drawing(rows, columns, (2.3 * columns + 0.9, 2.3 * rows + 0.2)) as (figure, axes):
@@ -65,7 +65,8 @@ def representations(study: Study, scenario: Keys, folder: Path) -> Picture:
             axis.axis("off")
         for axis, outcome in zip(axes.flat, outcomes, strict=False):
             run = outcome.runs[first.experiment.seed] if first.experiment.seed in outcome.runs else next(iter(outcome.runs.values()))
-            places = _embed(run, [np.asarray(dataset.images[indices]) for indices in chosen])
+            places, drawn = _embed(run, [np.asarray(dataset.images[indices]) for indices in chosen])
+            labels, left_out = classes[np.concatenate([chosen[k] for k in drawn])], max(left_out, len(chosen) - len(drawn))
             for c, name in enumerate(dataset.class_names):
                 turn, at = c // len(OKABE_ITO), places[labels == c]  # a second turn of the colours is hollow
                 colour, marker = OKABE_ITO[c % len(OKABE_ITO)], MARKERS[turn]
@@ -80,19 +81,28 @@ def representations(study: Study, scenario: Keys, folder: Path) -> Picture:
         path = save(figure, folder, f"t_sne_{slug(scenario) or 'all'}")
     width = "the input of the last layer"
     caption = f"t-SNE of {width} for test images, each through its own client's final model, {words.keys(scenario)}, seed"
-    return Picture(path, f"{caption} {first.experiment.seed}.")
+    missing = f" Left out: {left_out} clients without a trained model." if left_out else ""
+    return Picture(path, f"{caption} {first.experiment.seed}.{missing}")
 
 
-def _embed(run: Run, images: list[npt.NDArray[np.uint8]]) -> npt.NDArray[np.float32]:
-    """[n, 2]: one embedding for all clients' images, in client order."""
+def _embed(run: Run, images: list[npt.NDArray[np.uint8]]) -> tuple[npt.NDArray[np.float32], list[int]]:
+    """[n, 2]: one embedding for the images of all clients that have a trained model, in client order; and those clients."""
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits
 
-    models = [load_trained(run.path, client) for client in range(len(images))]
-    found = np.concatenate([model.representations(own).numpy() for model, own in zip(models, images, strict=True)])
+    seen: dict[int, npt.NDArray[np.float32]] = {}
+    failures: list[UserError] = []
+    for client, own in enumerate(images):
+        try:
+            seen[client] = load_trained(run.path, client).representations(own).numpy()
+        except UserError as error:  # never sampled, or its file is gone
+            failures.append(error)
+    if not seen:
+        raise failures[0]
+    found = np.concatenate(list(seen.values()))
     perplexity = min(30.0, (len(found) - 1) / 3)
     with threadpool_limits(1):  # its threads wait for each other busily: on a machine with other work, many are far slower than one
-        return TSNE(2, perplexity=perplexity, init="pca", random_state=0).fit_transform(found)
+        return TSNE(2, perplexity=perplexity, init="pca", random_state=0).fit_transform(found), list(seen)
 
 
 def _data(run: Run) -> tuple[Dataset, Partition]:

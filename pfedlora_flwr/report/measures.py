@@ -55,6 +55,7 @@ def win_rate(ours: Mapping[int, Run], theirs: Mapping[int, Run]) -> float | None
         for seed in ours
         if seed in theirs
         for client, accuracy in ours[seed].clients.items()
+        if client in theirs[seed].clients
     ]
     return statistics.fmean(wins) if wins else None
 

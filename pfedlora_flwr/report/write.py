@@ -68,7 +68,8 @@ def _notes(study: Study) -> list[str]:
     common = tables.settings(study)
     lines = [f"{len(runs)} of {total} runs are completed."]
     if common:
-        lines.append("All runs: " + ", ".join(f"{name}={value}" for name, value in common.items()) + "; everything else at its default.")
+        everywhere = ", ".join(f"{name}={value}" for name, value in common.items())
+        lines.append(f"All runs: {everywhere}; everything else as the tables say, or at its default.")
     paired = all(measures.same_data([o for o in study.outcomes if o.scenario == s]) for s in study.scenarios)
     lines.append(
         "Within a scenario and seed all methods had the same partition."

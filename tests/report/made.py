@@ -10,8 +10,17 @@ from pfedlora_flwr.config import Experiment
 from pfedlora_flwr.federation.records import write_config
 
 
-def make_run(folder: Path, accuracies: list[float], clients: list[float], *, up: int = 10, flops: int = 1000, **keys: Any) -> None:
-    """A completed run with `accuracies` after rounds 0, 1, … (validation the same) and the clients' accuracies at the end.
+def make_run(
+    folder: Path,
+    accuracies: list[float],
+    clients: list[float],
+    *,
+    up: int = 10,
+    flops: int = 1000,
+    validation: list[float] | None = None,
+    **keys: Any,
+) -> None:
+    """A completed run with `accuracies` after rounds 0, 1, … (validation the same, if not given) and the clients' accuracies at the end.
 
     Every client is sampled in every round; a client sends `up` parameters of 4 bytes, receives twice as many, and computes `flops`.
     """
@@ -23,14 +32,15 @@ def make_run(folder: Path, accuracies: list[float], clients: list[float], *, up:
     write_config(folder / "config.yaml", e)
     n = len(clients)
     rows = []
+    validation = validation or accuracies
     for round, accuracy in enumerate(accuracies):
         k = n if round else 0
         sent = {"parameters_up": k * up, "parameters_down": 2 * k * up, "bytes_up": 4 * k * up, "bytes_down": 8 * k * up}
         admitted = list(range(k))
-        row = {"round": round, "sampled": admitted, "admitted": admitted, "accuracy": accuracy, "validation_accuracy": accuracy}
+        row = {"round": round, "sampled": admitted, "admitted": admitted, "accuracy": accuracy, "validation_accuracy": validation[round]}
         rows.append(row | sent | {"flops": k * flops, "seconds": 1.0, "second": {}, "loss": 1.0})
     (folder / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    best = max(range(len(accuracies)), key=lambda i: (accuracies[i], -i))
+    best = max(range(len(accuracies)), key=lambda i: (validation[i], -i))
     names = ("parameters_up", "parameters_down", "bytes_up", "bytes_down")
     result = {
         "status": "completed",

@@ -53,6 +53,14 @@ def test_all_three_figures_and_the_comparison_with_standalone(study: Study) -> N
     assert row(tables.figures(study), "Standalone")["− Standalone, points"] == "–"
 
 
+def test_the_headline_is_the_test_accuracy_at_the_best_validation(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", [0.1, 0.5, 0.9, 0.7], [0.7], method="pfedlora", validation=[0.2, 0.8, 0.6, 0.8])
+    study = load([tmp_path])
+    assert row(tables.accuracy(study), "pFedLoRA")["all runs"] == "**50.00**"  # the first of two best rounds, not the best test round
+    figures = row(tables.figures(study), "pFedLoRA")
+    assert (figures["at best validation"], figures["final"], figures["max test"]) == ("50.00", "70.00", "90.00")
+
+
 def test_costs_in_both_conventions(study: Study) -> None:
     """pFedLoRA is there after 2 rounds and after 1; CNN-1 and CNN-2 take 9,651,600 and 6,771,600 operations an image forward."""
     ours = row(tables.costs(study), "pFedLoRA")
