@@ -58,7 +58,7 @@ def representations(study: Study, scenario: Keys, folder: Path) -> Picture:
     share = max(1, _POINTS // len(partition.clients))
     chosen = [split.test[np.linspace(0, len(split.test) - 1, min(share, len(split.test)), dtype=int)] for split in partition.clients]
     classes, left_out = np.asarray(dataset.labels), 0
-    columns = min(3, len(outcomes))
+    columns = 2 if len(outcomes) in (2, 4) else min(3, len(outcomes))
     rows = -(-len(outcomes) // columns)
     with drawing(rows, columns, (2.3 * columns + 0.9, 2.3 * rows + 0.2)) as (figure, axes):
         for axis in axes.flat[len(outcomes) :]:
