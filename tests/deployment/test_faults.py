@@ -126,31 +126,32 @@ def test_simulation(target: str, point: str, cli: Cli, gates: Gates, undisturbed
 
 
 @pytest.mark.faults
-def test_a_client_that_dies_at_every_attempt_is_left_out(cli: Cli, gates: Gates, tell: list[str]) -> None:
+def test_a_client_that_dies_at_every_attempt_is_left_out(tmp_path: Path, gates: Gates, tell: list[str]) -> None:
     """With a lower min-success the run comes to the bits of one in which exactly this client's turn is left out."""
-    keys = RUN | {"min-success": 0.6}
-    words = [word for name, value in keys.items() for word in ("-o", f"{name}={value}")]
-    cli.environment[GATES] = os.environ[GATES]
-    gates.close("training")
-    run = cli.start("run", *words)
-    killed: set[int] = set()
-    deadline = time.monotonic() + PATIENCE
-    while run.poll() is None:
-        assert time.monotonic() < deadline
-        with contextlib.suppress(FileNotFoundError, ValueError):
-            pid = int((gates.folder / gates.gate).read_text())
-            if pid not in killed:
-                kill(pid)
-                killed.add(pid)
-        time.sleep(0.05)
-    _, said = run.communicate()
-    assert run.returncode == 0, said
-    tell += ["simulation", "actor", f"training, every time ({len(killed)})", "min-success=0.6: completed without this turn"]
+    with Federation(tmp_path / "federation", **{GATES: os.environ[GATES]}) as federation:
+        federation.start_superlink()
+        for node in range(3):
+            federation.start_node(node, partition_id=node, num_partitions=3)
+        gates.close("training")
+        run = federation.submit(RUN | {"min-success": 0.6})
+        killed: set[int] = set()
+        deadline = time.monotonic() + 2 * PATIENCE
+        while run.poll() is None:
+            assert time.monotonic() < deadline
+            with contextlib.suppress(FileNotFoundError, ValueError):
+                pid = int((gates.folder / gates.gate).read_text())
+                if pid not in killed:
+                    kill(pid)
+                    killed.add(pid)
+            time.sleep(0.05)
+        assert run.returncode == 0, federation.log("submit")
+        rounds, result = read_rows(federation.output / "rounds.jsonl"), federation.result()
+    tell += ["deployment", "client", f"training, {len(killed)} times", "min-success=0.6: completed without this turn"]
     expected = Plain(**{name.replace("-", "_").replace(".", "__"): value for name, value in KEYS.items()})
     expected.train(1)
     expected.play([1, 2])
-    assert [row["refused"] for row in read_rows(cli.folder / "run" / "rounds.jsonl") if row["round"]] == [[], [0]]
-    assert json.loads((cli.folder / "run" / "result.json").read_text())["shared_sha256"] == tensors_sha256(expected.state)
+    assert [row["refused"] for row in rounds] == [[], [0]]
+    assert result["shared_sha256"] == tensors_sha256(expected.state)
 
 
 def cli_processes(cli: Cli) -> list[psutil.Process]:
