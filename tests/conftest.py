@@ -85,16 +85,20 @@ class Cli:
             start_new_session=True,
         )
 
-    def alive(self) -> list[str]:
-        """The command lines of processes that this test started and that still run."""
-        found = []
+    def processes(self) -> dict[psutil.Process, str]:
+        """The processes that this test started and that still run, with their command lines."""
+        found = {}
         for process in psutil.process_iter():
             try:
                 if process.environ().get("PFEDLORA_TEST") == self.environment["PFEDLORA_TEST"] and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(" ".join(process.cmdline()[:4]))
+                    found[process] = " ".join(process.cmdline())
             except (psutil.Error, OSError):
                 continue
         return found
+
+    def alive(self) -> list[str]:
+        """The beginnings of their command lines."""
+        return [line[:200] for line in self.processes().values()]
 
 
 @pytest.fixture(scope="session")

@@ -133,13 +133,12 @@ class Roster:
         for node, said in sorted(self._claims.items(), key=lambda claim: claim[1]["name"] not in self._number_of):  # known names first
             if node in seated:
                 continue
-            names = self._names
             classes = said["classes"]
             try:
                 if said["partition"] not in (OWN, self._fingerprint):
                     raise ValueError("its data or partition differs from the other nodes'")
-                if names[: len(classes)] != classes:
-                    told = f"its classes are {classes[:20]}, other nodes' {names[:20]}"
+                if self._names[: len(classes)] != classes:
+                    told = f"its classes are {classes[:20]}, other nodes' {self._names[:20]}"
                     raise ValueError(f"{told}: a class needs the same number everywhere")
                 self._seat(node, said)
             except ValueError as error:

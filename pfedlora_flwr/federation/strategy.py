@@ -70,11 +70,11 @@ class PersonalisedStrategy(Strategy):
         self.summary()
         if self.state.round < e.rounds:  # a completed run is resumed without its nodes
             self._connect(grid)
-        self._clock = Clock()
-        if e.evaluate_initial and not self.state.figures and self.state.round < e.rounds:
-            self._evaluate(grid, 0)
-            self._clock.lap("evaluate")
-            self._finish_round(0, [])
+            self._clock = Clock()
+            if e.evaluate_initial and not self.state.figures:
+                self._evaluate(grid, 0)
+                self._clock.lap("evaluate")
+                self._finish_round(0, [])
         while self.state.round < e.rounds:
             self._clock.lap("record")  # the round before
             round = self.state.round + 1

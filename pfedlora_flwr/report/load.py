@@ -148,8 +148,8 @@ def _outcome(directory: Path, cell: Row, tuning_seed: int, seeds: Sequence[int])
         waiting = sum(bool(t.reason) and not t.reason.startswith("failed") for t in tried)
         chosen = None if waiting else choose(tried)
     if chosen is None:
-        reason = f"not tuned yet: {len(tried) - waiting} of {len(tried)} candidates have run"
-        reason = reason if waiting else f"nothing to choose from: {tried[0].reason}"
+        begun = f"not tuned yet: {len(tried) - waiting} of {len(tried)} candidates have run"
+        reason = begun if waiting else f"nothing to choose from: {tried[0].reason}"
         return Outcome(cell["scenario"], cell["method"], {}, dict.fromkeys(seeds, reason), None, tuple(tried))
     all_runs = {seed: read_run(directory / candidates[chosen]["runs"][str(seed)]) for seed in seeds}
     return Outcome(

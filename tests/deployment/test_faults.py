@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 import torch
 
@@ -105,7 +104,7 @@ def test_simulation(target: str, point: str, cli: Cli, gates: Gates, undisturbed
     run = cli.start("run", *words)
     pid = gates.reach(run)
     word = {"server": "flwr-simulation", "superlink": "flower-superlink"}.get(target, "")
-    victims = {"launcher": [run.pid], "actor": [pid]}.get(target) or [p.pid for p in cli_processes(cli) if word in " ".join(p.cmdline())]
+    victims = {"launcher": [run.pid], "actor": [pid]}.get(target) or [p.pid for p, line in cli.processes().items() if word in line]
     assert victims, f"no {word} is running"
     if point == "saved":
         gates.await_saved(output / "clients" / "0")
@@ -152,15 +151,6 @@ def test_a_client_that_dies_at_every_attempt_is_left_out(tmp_path: Path, gates: 
     expected.play([1, 2])
     assert [row["refused"] for row in rounds] == [[], [0]]
     assert result["shared_sha256"] == tensors_sha256(expected.state)
-
-
-def cli_processes(cli: Cli) -> list[psutil.Process]:
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            if process.environ().get("PFEDLORA_TEST") == cli.environment["PFEDLORA_TEST"]:
-                found.append(process)
-    return found
 
 
 @pytest.mark.parametrize(("target", "point"), matrix("server", "superlink", "node", "client", "submitter"))
