@@ -17,8 +17,9 @@ lint: .venv/.installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Two tests at a time: a federation waits a good part of its time.
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
 # SuperLink and SuperNodes as real processes: TLS with authentication, gRPC, process isolation, nodes with data of their own.
 deployment-test: .venv/.installed

@@ -205,12 +205,20 @@ def stop_marked(marker: str, patience: float = 1.0) -> int:
     found = list(marked(marker))
     for process in found:
         _quietly(process.terminate)
-    _, stubborn = psutil.wait_procs(found, patience)
-    stubborn = [*stubborn, *marked(marker)]
+    stubborn = [*_still_running(found, patience), *marked(marker)]
     for process in stubborn:
         _quietly(process.kill)
-    psutil.wait_procs(stubborn, patience)
+    _still_running(stubborn, patience)
     return len(found)
+
+
+def _still_running(processes: list[psutil.Process], patience: float) -> list[psutil.Process]:
+    """Waits until none runs, at most `patience` seconds; returns those that still do. (psutil's own wait takes an ended process
+    for a running one until its parent has collected it: an orphan's may never.)"""
+    deadline = time.monotonic() + patience
+    while (left := [process for process in processes if _runs(process)]) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return left
 
 
 def stop_left_over(run: Path) -> int:
@@ -248,10 +256,17 @@ def marked(marker: str) -> Iterator[psutil.Process]:
     """The running processes whose environment carries the marker, this one left out."""
     for process in psutil.process_iter():
         try:
-            if process.pid != os.getpid() and process.environ().get(MARKER) == marker and process.status() != psutil.STATUS_ZOMBIE:
+            if process.pid != os.getpid() and process.environ().get(MARKER) == marker and _runs(process):
                 yield process
         except (psutil.Error, OSError):
             continue
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
 
 
 def free_port() -> int:

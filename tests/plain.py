@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import nn
@@ -18,8 +18,10 @@ from pfedlora_flwr.training.loop import Samples, Visit, count_correct
 class Plain:
     """`train` runs rounds; `state` is the server's, `models` the clients'; the rest is the last round's, by client."""
 
-    def __init__(self, **keys: object) -> None:
-        self.experiment = Experiment.from_flat({name.replace("_", "-").replace("--", "."): value for name, value in keys.items()})
+    def __init__(self, keys: Mapping[str, object] | None = None, **more: object) -> None:
+        """`keys` are a run's; in the names of `more` an underscore stands for a hyphen, two for a dot."""
+        named = {name.replace("_", "-").replace("--", "."): value for name, value in more.items()}
+        self.experiment = Experiment.from_flat({**(keys or {}), **named})
         self.method = make(self.experiment)
         self.state = self.method.state_init(derive(self.experiment.seed, "state"))
         self.models: dict[int, nn.Module] = {}

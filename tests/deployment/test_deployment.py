@@ -27,7 +27,7 @@ from tests.deployment.processes import PATIENCE, Federation, wait
 from tests.plain import Plain, make
 
 pytestmark = [pytest.mark.deployment, pytest.mark.timeout(600)]
-KEYS = {"clients": 3, "rounds": 2, "batch-size": 16, "dataset": "synthetic:300", "partition.kind": "iid", "evaluate-initial": "false"}
+KEYS = {"clients": 3, "rounds": 2, "batch-size": 16, "dataset": "synthetic:300", "partition.kind": "iid", "evaluate-initial": False}
 OLD_FLOWER = "flwr==1.39.0"
 """The last release whose SuperNode speaks gRPC."""
 
@@ -35,19 +35,14 @@ OLD_FLOWER = "flwr==1.39.0"
 class OwnData(Plain):
     """A federation whose clients have data of their own."""
 
-    def __init__(self, places: dict[int, str], **keys: object) -> None:
-        super().__init__(**keys)
+    def __init__(self, places: dict[int, str], keys: dict[str, Any]) -> None:
+        super().__init__(keys)
         self.method = make(self.experiment, self.experiment.classes or 10)
         self.state = self.method.state_init(derive(self.experiment.seed, "state"))
         self.places = places
 
     def data(self, client: int) -> LocalData:
         return Site.find(self.experiment, client, {"dataset": self.places[client]}).load(torch.device("cpu"))
-
-
-def plain_keys(keys: dict[str, Any]) -> dict[str, Any]:
-    """The keys as `Plain` takes them."""
-    return {name.replace("-", "_").replace(".", "__"): False if value == "false" else value for name, value in keys.items()}
 
 
 def sha256(plain: Plain, rounds: int) -> str:
@@ -79,7 +74,7 @@ def test_three_authenticated_nodes_over_tls_reach_the_simulations_bits(tmp_path:
     assert "CERTIFICATE_VERIFY_FAILED" in federation.log("node4")
     assert "round 2/2" in said
     assert "mean test accuracy" in said
-    simulated = Plain(**plain_keys(KEYS))
+    simulated = Plain(KEYS)
     assert deployed["shared_sha256"] == sha256(simulated, 2)
     assert deployed["accuracy"]["final"] == pytest.approx(simulated.accuracy(), abs=1e-12)
     assert usable.sha256 == tensors_sha256(tensors_of(simulated.model(1)))
@@ -113,7 +108,7 @@ def test_own_data_and_process_isolation_outlive_a_killed_superlink(tmp_path: Pat
         result = federation.result()
         numbers = json.loads((federation.output / "server" / "numbers.json").read_text())
         names = [(federation.folder / f"state{node}" / "name").read_text() for node in range(2)]
-    expected = OwnData({numbers[name]: place for name, place in zip(names, places, strict=True)}, **plain_keys(keys))
+    expected = OwnData({numbers[name]: place for name, place in zip(names, places, strict=True)}, keys)
     assert result["shared_sha256"] == sha256(expected, 2)
     assert result["partition"] == "own"
     assert result["lost"] == 0
@@ -140,4 +135,4 @@ def test_three_nodes_over_grpc_reach_the_same_bits(tmp_path: Path) -> None:
         assert federation.run(keys) == 0, federation.log("submit")
         assert all("gRPC Fleet API is deprecated" in federation.log(f"node{node}") for node in range(3))
         result = federation.result()
-    assert result["shared_sha256"] == sha256(Plain(**plain_keys(keys)), 1)
+    assert result["shared_sha256"] == sha256(Plain(keys), 1)

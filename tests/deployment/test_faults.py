@@ -76,7 +76,7 @@ def gates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gates:
 @pytest.fixture(scope="module")
 def undisturbed() -> str:
     torch.set_num_threads(1)
-    plain = Plain(**{name.replace("-", "_").replace(".", "__"): value for name, value in KEYS.items()})
+    plain = Plain(KEYS)
     plain.train(2)
     return tensors_sha256(plain.state)
 
@@ -146,7 +146,7 @@ def test_a_client_that_dies_at_every_attempt_is_left_out(tmp_path: Path, gates: 
         assert run.returncode == 0, federation.log("submit")
         rounds, result = read_rows(federation.output / "rounds.jsonl"), federation.result()
     tell += ["deployment", "client", f"training, {len(killed)} times", "min-success=0.6: completed without this turn"]
-    expected = Plain(**{name.replace("-", "_").replace(".", "__"): value for name, value in KEYS.items()})
+    expected = Plain(KEYS)
     expected.train(1)
     expected.play([1, 2])
     assert [row["refused"] for row in rounds] == [[], [0]]

@@ -17,7 +17,7 @@ from tests.plain import Plain
 
 def without(absent: list[int], rounds: int, **keys: Any) -> Plain:
     """The same run with these clients' turns left out."""
-    plain = Plain(**{name.replace("-", "_").replace(".", "__"): value for name, value in KEYS.items()}, rounds=rounds, **keys)
+    plain = Plain(KEYS, rounds=rounds, **keys)
     for _ in range(rounds):
         plain.play([k for k in range(plain.experiment.clients) if k not in absent])
     return plain

@@ -28,7 +28,7 @@ def read(output: Path) -> dict[str, Any]:
 def test_a_full_disk_and_a_damaged_checkpoint_lose_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    plain, without = (Plain(**{n.replace("-", "_").replace(".", "__"): value for n, value in (KEYS | SMALL).items()}) for _ in range(2))
+    plain, without = (Plain(KEYS | SMALL) for _ in range(2))
     plain.train(2)
     without.train(1)
     del without.models[0]
