@@ -82,6 +82,15 @@ def load(name: str, data_path: str = "") -> Dataset:
     return Dataset(name, images, labels, tuple(meta["class_names"]), tuple(meta["mean"]), tuple(meta["std"]))
 
 
+def needs_download(name: str, data_path: str = "") -> bool:
+    """Whether `load` would first fetch the files from outside."""
+    if name not in _CIFAR_FILES or data_path:
+        return False
+    downloads = cache_root() / "downloads"
+    here = (cache_root() / _cache_key(name, "") / "meta.json", downloads / _CIFAR_FILES[name][0], downloads / "train.parquet")
+    return not any(path.exists() for path in here)
+
+
 def count_classes(name: str, data_path: str = "") -> int:
     """The dataset's number of classes, without its files where the name tells: a deployed server has none."""
     known = {"digits": 10, "cifar10": 10, "cifar100": 100, "synthetic": 10}

@@ -108,7 +108,7 @@ def _embed(run: Run, images: list[npt.NDArray[np.uint8]]) -> tuple[npt.NDArray[n
 def _data(run: Run) -> tuple[Dataset, Partition]:
     """The run's data, if it is here: a report downloads nothing."""
     e = run.experiment
-    if e.dataset in ("cifar10", "cifar100") and not e.data_path and not (datasets.cache_root() / "downloads").is_dir():
+    if datasets.needs_download(e.dataset, e.data_path):
         raise UserError(f"{e.dataset} is not on this machine")
     return shared_partition(e)
 

@@ -130,3 +130,10 @@ def test_broken_sources_are_one_clear_line(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=expected) as caught:
             datasets.load(name, path)
         assert "\n" not in str(caught.value)
+
+
+def test_only_a_cifar_that_is_not_here_needs_a_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PFEDLORA_CACHE", str(tmp_path))
+    (tmp_path / "downloads" / "cifar-10-batches-py").mkdir(parents=True)
+    assert datasets.needs_download("cifar100")
+    assert not any(datasets.needs_download(*words) for words in (("cifar10",), ("cifar100", "there"), ("digits",)))
