@@ -38,8 +38,9 @@ def write_result(run: RunDirectory, experiment: Experiment, status: str, error: 
 
 def _figures(run: RunDirectory, e: Experiment, state: ServerState, rows: list[Row]) -> Row:
     per_client = accuracies(state, "test")
-    evaluated = [row for row in rows if row["round"] % e.evaluate_every == 0 or row["round"] == e.rounds]
-    best = max(evaluated or rows, key=lambda row: row["validation_accuracy"])  # the earliest of ties
+    over_all = comparable(rows)
+    evaluated = [row for row in over_all if row["round"] % e.evaluate_every == 0 or row["round"] == e.rounds]
+    best = max(evaluated or over_all, key=lambda row: row["validation_accuracy"])  # the earliest of ties
     turns = [row for row in run.rows("clients.jsonl") if row["status"] == "ok"]
     latest = {row["client"]: row for row in turns}
     totals = state.totals
@@ -51,7 +52,7 @@ def _figures(run: RunDirectory, e: Experiment, state: ServerState, rows: list[Ro
             "final": rows[-1]["accuracy"],
             "at_best_validation": best["accuracy"],
             "best_validation_round": best["round"],
-            "max_test": max(row["accuracy"] for row in rows),
+            "max_test": max(row["accuracy"] for row in over_all),
             "std": statistics.pstdev(per_client.values()) if per_client else 0.0,
             "evaluated": len(per_client),
             "worst": min(per_client.values(), default=0.0),
@@ -87,16 +88,25 @@ def _figures(run: RunDirectory, e: Experiment, state: ServerState, rows: list[Ro
     }
 
 
+def comparable(rows: list[Row]) -> list[Row]:
+    """The rounds whose accuracy is a mean over as many clients as the last one's.
+
+    That is all of them, unless `evaluate-initial` is false: then a client counts from its first visit on.
+    """
+    return [row for row in rows if row["evaluated"] == rows[-1]["evaluated"]]
+
+
 def to_target(e: Experiment, rows: list[Row]) -> dict[str, Any]:
     """Totals up to the first round at the target accuracy, all clients and both ways; nulls when it was not reached."""
     names = ("parameters", "bytes", "flops")
     target = e.target_accuracy if e.target_accuracy is not None else (0.5 if e.dataset == "cifar100" else 0.9)
     sums = dict.fromkeys(names, 0)
+    first = comparable(rows)[0]["round"]
     for row in rows:
         sums["parameters"] += row["parameters_up"] + row["parameters_down"]
         sums["bytes"] += row["bytes_up"] + row["bytes_down"]
         sums["flops"] += row["flops"]
-        if row["round"] and row["accuracy"] >= target:
+        if row["round"] >= max(1, first) and row["accuracy"] >= target:
             return {"accuracy": target, "rounds": row["round"], **sums}
     return {"accuracy": target, "rounds": None, **dict.fromkeys(names)}
 

@@ -40,6 +40,7 @@ class PFedLoRA(Method):
         adapter.requires_grad_(False)  # frozen, not detached: its loss flows through it into f_k
         visit.sgd("model", model.parameters(), model_loss, data)  # ω_k^t ← ω_k^{t-1} − η_ω ∇ℓ_ω, Eq. 8
         adapter.requires_grad_(True)
+        model.eval()  # frozen: no running statistics, no dropout (in a model of the user's)
 
         def adapter_loss(representation: Tensor, labels: Tensor) -> Tensor:
             return cross_entropy(adapter(representation), labels)  # ℓ_θ, Eq. 10

@@ -52,6 +52,9 @@ ACCURACY: dict[str, dict[str, dict[str, tuple[float | None, float | None, float 
 }
 """Mean accuracy in percent by setting, dataset and method, for N = 10, 50 and 100; None: the paper's "-", failure to converge."""
 
+BASELINES = ("standalone", "fml", "fedkd", "lg_fedavg", "fd", "fedproto")
+"""The methods that the paper compares pFedLoRA with."""
+
 GAIN, COMPUTATION, COMMUNICATION = 1.35, 11.81, 7.41
 """Up to so many points above the best baseline; so many times less computation and communication than FedProto to the same accuracy."""
 

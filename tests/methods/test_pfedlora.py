@@ -48,6 +48,14 @@ def test_phase_1_changes_no_adapter_weight_and_gives_fc3_the_own_loss_alone() ->
     assert all(torch.equal(theta[name], before[name]) for name in before), "the received adapter was changed"
 
 
+def test_phase_2_changes_no_statistic_of_a_model_with_batch_normalisation() -> None:
+    method, data = setup(**{"batch-size": 20, "local-epochs": 3})
+    model = method.private_init(0, 3)
+    norm = model.conv1 = torch.nn.Sequential(model.conv1, torch.nn.BatchNorm2d(16))
+    method.local_update(model.train(), method.state_init(5), data, visit(method))
+    assert norm[1].num_batches_tracked == 3, "one a step of phase 1"
+
+
 def test_phase_2_changes_no_model_weight_and_steps_the_adapter_on_the_updated_model() -> None:
     method, data = setup(**{"batch-size": 20, "momentum": 0.0, "lr": 0.1, "adapter-lr": 0.5})
     theta, model = method.state_init(5), method.private_init(0, 3)

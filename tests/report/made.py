@@ -37,7 +37,14 @@ def make_run(
         k = n if round else 0
         sent = {"parameters_up": k * up, "parameters_down": 2 * k * up, "bytes_up": 4 * k * up, "bytes_down": 8 * k * up}
         admitted = list(range(k))
-        row = {"round": round, "sampled": admitted, "admitted": admitted, "accuracy": accuracy, "validation_accuracy": validation[round]}
+        row = {
+            "round": round,
+            "sampled": admitted,
+            "admitted": admitted,
+            "accuracy": accuracy,
+            "validation_accuracy": validation[round],
+            "evaluated": n,
+        }
         rows.append(row | sent | {"flops": k * flops, "seconds": 1.0, "second": {}, "loss": 1.0})
     (folder / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     best = max(range(len(accuracies)), key=lambda i: (validation[i], -i))

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from pfedlora_flwr.config import Experiment
+from pfedlora_flwr.federation.result import comparable, to_target
 from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.report import tables
 from pfedlora_flwr.report.load import Study, Tried, choose, load
@@ -59,6 +61,14 @@ def test_the_headline_is_the_test_accuracy_at_the_best_validation(tmp_path: Path
     assert row(tables.accuracy(study), "pFedLoRA")["all runs"] == "**50.00**"  # the first of two best rounds, not the best test round
     figures = row(tables.figures(study), "pFedLoRA")
     assert (figures["at best validation"], figures["final"], figures["max test"]) == ("50.00", "70.00", "90.00")
+
+
+def test_without_round_0_the_rounds_that_leave_clients_out_are_not_compared() -> None:
+    counts = {"parameters_up": 1, "parameters_down": 1, "bytes_up": 4, "bytes_down": 4, "flops": 5}
+    seen = [(1, 2, 0.95), (2, 4, 0.7), (3, 4, 0.9)]
+    rows = [{"round": round, "evaluated": clients, "accuracy": accuracy, **counts} for round, clients, accuracy in seen]
+    assert [row["round"] for row in comparable(rows)] == [2, 3]
+    assert to_target(Experiment(), rows) == {"accuracy": 0.9, "rounds": 3, "parameters": 6, "bytes": 24, "flops": 15}
 
 
 def test_costs_in_both_conventions(study: Study) -> None:
