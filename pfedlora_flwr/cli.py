@@ -44,6 +44,8 @@ def run(
 
     flags = [text for flag, text in ((resume, "resume=true"), (overwrite, "overwrite=true")) if flag]
     experiment = Experiment.load(conf, [*(option or []), *flags])
+    if superlink and tensorboard:
+        raise UserError("--tensorboard is for simulations: a deployed run's rounds.jsonl is on the SuperLink's host")
     if superlink:  # `output` is a path on the SuperLink's host
         raise typer.Exit(submitting.submit(experiment, superlink, out, err, quiet=quiet))
     output = Path(experiment.output or f"runs/{conf.stem if conf else experiment.default_name}")

@@ -17,11 +17,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from pfedlora_flwr import estimate, running
-from pfedlora_flwr.comparison import Cell, Comparison, describe
+from pfedlora_flwr.comparison import PLAN, Cell, Comparison, describe, short
 from pfedlora_flwr.config import Experiment
 from pfedlora_flwr.federation.checkpoint import Checkpoints
 from pfedlora_flwr.federation.records import Row, differences, saved_keys
-from pfedlora_flwr.files import write_atomically
+from pfedlora_flwr.files import make_folder, write_atomically
 from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.launcher import claimed, stop_left_over
 from pfedlora_flwr.report.load import Run, Tried, choose, read_run
@@ -95,7 +95,7 @@ class Plan:
 
     def _job(self, cell: Cell, candidate: int, seed: int) -> Job:
         chosen = cell.candidates[candidate]
-        words = [describe(cell), *(f"{k.rpartition('.')[2]}={v}" for k, v in chosen.tuned.items()), f"seed {seed}"]
+        words = [describe(cell), *(f"{short(k)}={v}" for k, v in chosen.tuned.items()), f"seed {seed}"]
         return Job(", ".join(words), self.comparison.experiment(cell, chosen, seed, self.output))
 
     def everything(self) -> list[Job]:
@@ -119,10 +119,12 @@ def compare(part: Comparison, whole: Comparison, output: Path, out: Console, err
     """Runs what is missing of `part`, then reports on `whole`; the exit code: 0 when no run has failed. Raises UserError."""
     plan = Plan(part, output.absolute())
     Plan(whole, plan.output).check()  # the report is on all of it
+    if (plan.output / PLAN).exists() and (name := json.loads((plan.output / PLAN).read_text())["name"]) != whole.name:
+        raise UserError(f"{output} holds the comparison {name!r}; give another --output")
     if dry_run:
         _show_plan(plan, out)
         return 0
-    output.mkdir(parents=True, exist_ok=True)
+    make_folder(output)
     lock = FileLock(plan.output / ".lock")
     try:
         lock.acquire(timeout=0)

@@ -107,8 +107,12 @@ class Comparison:
         for axis in axes:
             for method in set(axis.methods) - set(methods):
                 raise UserError(f"{path}: axes.{axis.name}: {method!r} is not among the methods: {', '.join(methods)}")
+        places: dict[str, Cell] = {}
         for cell in found.cells():  # every key in range, every method known and able to run
             for candidate in cell.candidates:
+                other = places.setdefault(candidate.runs[seeds[0]], cell)
+                if other is not cell:
+                    raise UserError(f"{path}: {describe(other)} and {describe(cell)} would share the folder {candidate.runs[seeds[0]]}")
                 try:
                     found.experiment(cell, candidate, seeds[0])
                 except UserError as error:
@@ -129,7 +133,8 @@ class Comparison:
                 allowed = ", ".join(k for axis in self.axes for k in axis.keys) or "nothing: it has no axes"
                 raise UserError(f"--only {text!r}: expected key=value with a key of an axis: {allowed}")
             found = list(dict.fromkeys(value[key] for value in axes[at].values if key in value))
-            words = [all_keys()[k].parse(v) for word in wanted.split(",") for k, v in parse_overrides([f"{key}={word}"]).items()]
+            spelled = [wanted] if wanted in found else wanted.split(",")  # a list of models is one value
+            words = [all_keys()[k].text(all_keys()[k].parse(v)) for word in spelled for k, v in parse_overrides([f"{key}={word}"]).items()]
             if set(words) - set(found):
                 raise UserError(f"--only {text!r}: allowed values: {', '.join(map(str, found))}")
             kept = tuple(value for value in axes[at].values if value.get(key) in words)
@@ -161,13 +166,19 @@ class Comparison:
 
 def slug(keys: Mapping[str, Scalar]) -> str:
     """A folder's name for keys and values: `clients-50_participation-0.2`."""
-    parts = (f"{key.rpartition('.')[2]}-{value}" if value != "" else key for key, value in keys.items())
+    parts = (f"{short(key)}-{value}" if value != "" else key for key, value in keys.items())
     return re.sub(r"[^\w.\-]+", "-", "_".join(parts))
+
+
+def short(key: str) -> str:
+    """A key's last part, where it says which key it is."""
+    last = key.rpartition(".")[2]
+    return last if sum(other.rpartition(".")[2] == last for other in all_keys()) == 1 else key
 
 
 def describe(cell: Cell) -> str:
     """The cell in words, for messages."""
-    return ", ".join([cell.method, *(f"{k.rpartition('.')[2]}={v}" for k, v in cell.scenario.items())])
+    return ", ".join([cell.method, *(f"{short(k)}={v}" for k, v in cell.scenario.items())])
 
 
 def _product(axes: Iterable[Axis]) -> list[Keys]:

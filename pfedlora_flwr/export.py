@@ -62,6 +62,8 @@ def export(trained: Trained, kind: str, target: Path) -> float:
         raise UserError(f"format is {kind!r}; allowed: {', '.join(SUFFIXES)}")
     if not target.parent.is_dir():
         raise UserError(f"{target.parent} is no directory")
+    if target.is_dir():
+        raise UserError(f"{target} is a directory; give a file")
     standing = Standing(trained.method.predictor(trained.module), trained.about["mean"], trained.about["std"]).eval()
     aside = target.with_name(f".{os.getpid()}.{target.stem}{SUFFIXES[kind]}")
     write = {"safetensors": _safetensors, "torch-export": _torch_export, "onnx": _onnx}[kind]
@@ -128,7 +130,7 @@ def _extra(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError:
-        raise UserError(f'the format onnx needs {name}, which is not installed: pip install "pfedlora-flwr[export]"') from None
+        raise UserError(f"the format onnx needs {name}, which is not installed: pip install onnx onnxscript onnxruntime") from None
 
 
 @torch.no_grad()

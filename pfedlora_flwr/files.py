@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
+from pfedlora_flwr.keys import UserError
+
 
 def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
     """Replaces `path` by `data`: a crash at any moment leaves the old file or the new one.
@@ -29,6 +31,16 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
             _sync_folder(path.parent)
     finally:
         aside.unlink(missing_ok=True)
+
+
+def make_folder(path: Path) -> None:
+    """Makes a folder, if it is not there, and those above it. Raises UserError when it cannot be made or written to."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{path} cannot be written ({error.strerror or error}); choose another folder") from None
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise UserError(f"{path} cannot be written (Permission denied); choose another folder")
 
 
 def _sync_folder(folder: Path) -> None:

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pfedlora_flwr.data.datasets import to_pixels
-from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.data.datasets import read_image
 from pfedlora_flwr.trained import Trained
 
 _SHOWN = 3
@@ -29,19 +28,9 @@ class Prediction:
 
 def predict(trained: Trained, images: Sequence[Path]) -> list[Prediction]:
     """The predictions for PNG or JPEG files of any size. Raises UserError for a file that is none."""
-    pixels = np.stack([_read(path) for path in images])
+    pixels = np.stack([read_image(path) for path in images])
     predictions = []
     for path, probabilities in zip(images, trained.logits(pixels).softmax(1).tolist(), strict=True):
         ranked = sorted(zip(trained.class_names, probabilities, strict=True), key=lambda pair: -pair[1])
         predictions.append(Prediction(path, tuple(ranked)))
     return predictions
-
-
-def _read(path: Path) -> np.ndarray:
-    from PIL import Image
-
-    try:
-        with Image.open(path, formats=("PNG", "JPEG")) as image:
-            return to_pixels(image)
-    except (OSError, ValueError, Image.DecompressionBombError):
-        raise UserError(f"{path}: " + ("no readable PNG or JPEG image" if path.exists() else "no such file")) from None

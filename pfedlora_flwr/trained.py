@@ -92,7 +92,10 @@ def _from_run(run: Path, client: int) -> Trained:
     store = ClientStore(run / "clients" / str(client))
     if not store.versions():
         token = (run / "server" / "token").read_text().strip()
-        raise UserError(f"the model of client {client} is not in {run}; on a deployed node it is in <state-path>/{token}: run this there")
+        raise UserError(
+            f"the model of client {client} is not in {run}; on a deployed node it is in <state-path>/{token}: run this there "
+            "(those of a tuning candidate that was not chosen are removed)"
+        )
     tensors = store.load(version)
     if tensors is None:
         raise UserError(f"{store.path(version)} is missing or damaged")
@@ -106,6 +109,8 @@ def _from_run(run: Path, client: int) -> Trained:
 def _build(store: ClientStore, client: int, version: int, tensors: dict[str, Tensor], figures: Mapping[str, int]) -> Trained:
     about = store.about()
     experiment = Experiment.from_flat(about["experiment"])
+    names = about["class_names"]  # of the client's own data, which may have fewer classes than the federation
+    about = {**about, "class_names": [*names, *(f"class {i}" for i in range(len(names), experiment.classes or 0))]}
     method = registry.find(experiment.method)(experiment, len(about["class_names"]))
     module = method.private_init(client, 0)
     module.load_state_dict(tensors)

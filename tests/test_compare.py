@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,7 @@ def test_a_selection_keeps_the_directories(tmp_path: Path) -> None:
         (BASIC + "axes: {federation: [{client: 2}]}\n", "axes.federation: unknown key 'client'"),
         (BASIC + "axes: {mu: {try: [0.5]}}\n", "axes.mu: expected a list of values, or {tune: [values], methods: [names]}"),
         (BASIC + "axes: {mu: {tune: [0.5], methods: [fml]}}\n", "axes.mu: 'fml' is not among the methods: standalone, pfedlora"),
+        (BASIC + "axes: {method-options: [a/b, a-b]}\n", "would share the folder method-options-a-b/standalone/seed-0"),
         (BASIC + "axes: {mu: [0.5], more: [{mu: 0.6}]}\n", "mu is on two axes"),
         (BASIC.replace("standalone", "fedavg"), "fedavg: method fedavg averages whole models"),
     ],
@@ -163,6 +165,21 @@ def test_a_failed_candidate_is_passed_over(tmp_path: Path) -> None:
     done(plan, "pfedlora_mu-0.7/seed-0", [0.1, 0.4, 0.3])
     plan.failed[plan.output / "pfedlora_mu-0.9/seed-0"] = "diverged"
     assert left(plan) == [("pfedlora_mu-0.7/seed-1", 1)]
+
+
+def test_keys_that_end_alike_have_folders_of_their_own(tmp_path: Path) -> None:
+    axes = "axes: {weight: [{fd.lambda: 0.5}, {fedproto.lambda: 0.5}], adapter-epochs: [auto, 5]}\n"
+    found = Comparison.load(conf(tmp_path, BASIC + axes))
+    assert found.cells()[0].candidates[0].runs[0] == "fd.lambda-0.5_adapter-epochs-auto/standalone/seed-0"
+    assert len(found.select([], [], ["adapter-epochs=auto"]).cells()) == 4
+
+
+def test_the_folder_of_another_comparison_is_refused(tmp_path: Path) -> None:
+    whole = Comparison.load(conf(tmp_path, BASIC))
+    replace(whole, name="other").write_plan(tmp_path / "runs")
+    out = Console(quiet=True)
+    with pytest.raises(UserError, match="holds the comparison 'other'; give another --output"):
+        compare(whole, whole, tmp_path / "runs", out, out)
 
 
 def test_another_experiment_in_a_directory_is_refused(tmp_path: Path) -> None:

@@ -143,6 +143,7 @@ def test_ctrl_c_stops_the_run_resumable_and_leaves_no_process(shared_cli: Cli, r
         (["-o", "output=/proc/nowhere/x"], "cannot be written"),
         (["--resume", "--overwrite"], "resume and overwrite exclude each other"),
         (["-o", "adapter.kind=reduced"], "one adapter cannot fit"),
+        (["--superlink", "x", "--tensorboard"], "--tensorboard is for simulations"),
     ],
 )
 def test_a_mistake_is_one_line_before_anything_starts(cli: Cli, words: list[str], expected: str) -> None:

@@ -155,7 +155,6 @@ def _synthetic(text: str) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64],
 
 
 def _folder(root: Path) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], list[str]]:
-    from PIL import Image
 
     if not root.is_dir():
         raise UserError(f"dataset folder {root} does not exist; expected a folder of one folder of images for each class")
@@ -167,18 +166,21 @@ def _folder(root: Path) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], l
         raise UserError(f"dataset folder {root}: expected at least two class folders with PNG or JPEG images")
     images = np.empty((len(files), SIZE, SIZE, 3), np.uint8)
     for i, (file, _) in enumerate(files):
-        try:
-            images[i] = to_pixels(Image.open(file))
-        except OSError:
-            raise UserError(f"{file}: not a readable PNG or JPEG image") from None
+        images[i] = read_image(file)
     return images, np.array([label for _, label in files], np.int64), class_names
 
 
-def to_pixels(image: Any) -> npt.NDArray[np.uint8]:
-    """A PIL image of any size and mode as uint8 [32, 32, 3]."""
+def read_image(path: Path) -> npt.NDArray[np.uint8]:
+    """A PNG or JPEG file of any size and mode as uint8 [32, 32, 3]. Raises UserError for a file that is none."""
     from PIL import Image
 
-    return np.asarray(image.convert("RGB").resize((SIZE, SIZE), Image.Resampling.BILINEAR), np.uint8)
+    try:
+        with Image.open(path, formats=("PNG", "JPEG")) as image:
+            deep = image.mode.startswith("I")  # 16 bits a pixel, which `convert` would cut off at 255
+            eight = Image.fromarray((np.asarray(image) / 257).round().astype(np.uint8)) if deep else image
+            return np.asarray(eight.convert("RGB").resize((SIZE, SIZE), Image.Resampling.BILINEAR), np.uint8)
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):  # all that Pillow raises for a damaged file
+        raise UserError(f"{path}: " + ("no readable PNG or JPEG image" if path.exists() else "no such file")) from None
 
 
 def _npz(path: Path) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], list[str]]:

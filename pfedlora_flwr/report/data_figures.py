@@ -50,9 +50,11 @@ def representations(study: Study, scenario: Keys, folder: Path) -> Picture:
 
     Raises UserError where the data or the models cannot be read, or there are too many classes to tell apart.
     """
-    outcomes = [o for name in words.ordered(study.methods) if (o := study.at(scenario, name)) and o.runs]
-    first = next(iter(outcomes[0].runs.values()))
-    dataset, partition = _data(first)
+    complete = [o for name in words.ordered(study.methods) if (o := study.at(scenario, name)) and o.runs]
+    seeds = [seed for o in complete for seed in o.runs]
+    seed = max(seeds, key=seeds.count)  # the first of those that most methods have
+    outcomes, absent = [o for o in complete if seed in o.runs], [words.method(o.method) for o in complete if seed not in o.runs]
+    dataset, partition = _data(outcomes[0].runs[seed])
     if dataset.classes > _MOST_CLASSES:
         raise UserError(f"{dataset.classes} classes are too many to tell apart")
     share = max(1, _POINTS // len(partition.clients))
@@ -64,8 +66,8 @@ def representations(study: Study, scenario: Keys, folder: Path) -> Picture:
         for axis in axes.flat[len(outcomes) :]:
             axis.axis("off")
         for axis, outcome in zip(axes.flat, outcomes, strict=False):
-            run = outcome.runs[first.experiment.seed] if first.experiment.seed in outcome.runs else next(iter(outcome.runs.values()))
-            places, drawn = _embed(run, [np.asarray(dataset.images[indices]) for indices in chosen])
+            _data(outcome.runs[seed])
+            places, drawn = _embed(outcome.runs[seed], [np.asarray(dataset.images[indices]) for indices in chosen])
             labels, left_out = classes[np.concatenate([chosen[k] for k in drawn])], max(left_out, len(chosen) - len(drawn))
             for c, name in enumerate(dataset.class_names):
                 turn, at = c // len(OKABE_ITO), places[labels == c]  # a second turn of the colours is hollow
@@ -82,7 +84,8 @@ def representations(study: Study, scenario: Keys, folder: Path) -> Picture:
     width = "the input of the last layer"
     caption = f"t-SNE of {width} for test images, each through its own client's final model, {words.keys(scenario)}, seed"
     missing = f" Left out: {left_out} clients without a trained model." if left_out else ""
-    return Picture(path, f"{caption} {first.experiment.seed}.{missing}")
+    missing += f" Not run with this seed: {', '.join(absent)}." if absent else ""
+    return Picture(path, f"{caption} {seed}.{missing}")
 
 
 def _embed(run: Run, images: list[npt.NDArray[np.uint8]]) -> tuple[npt.NDArray[np.float32], list[int]]:
@@ -106,11 +109,14 @@ def _embed(run: Run, images: list[npt.NDArray[np.uint8]]) -> tuple[npt.NDArray[n
 
 
 def _data(run: Run) -> tuple[Dataset, Partition]:
-    """The run's data, if it is here: a report downloads nothing."""
+    """The run's data, if it is here: a report downloads nothing. Raises UserError when it is not, or is not what the run had."""
     e = run.experiment
     if datasets.needs_download(e.dataset, e.data_path):
         raise UserError(f"{e.dataset} is not on this machine")
-    return shared_partition(e)
+    dataset, partition = shared_partition(e)
+    if partition.fingerprint != run.result["partition"]:
+        raise UserError(f"the run's clients did not have the data that {e.dataset} holds here")
+    return dataset, partition
 
 
 def _first(study: Study, scenario: Keys) -> Run:

@@ -62,5 +62,5 @@ def event_files(run: Path) -> EventFiles:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        raise UserError('--tensorboard needs TensorBoard, which is not installed: pip install "pfedlora-flwr[tensorboard]"') from None
+        raise UserError("--tensorboard needs TensorBoard, which is not installed: pip install tensorboard") from None
     return EventFiles(SummaryWriter, run / "events")

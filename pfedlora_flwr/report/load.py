@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -119,15 +119,19 @@ def load(paths: Iterable[Path]) -> Study:
         if not path.is_dir():
             raise UserError(f"{path} is no directory")
     outcomes: list[Outcome] = []
-    bare: list[Run] = []
+    bare: list[Path] = []
     for path in paths:
         if (path / PLAN).exists():
-            outcomes += _planned(path)
+            name = path.absolute().name
+            alone = sum(other.absolute().name == name for other in paths) == 1
+            of: Keys = {"comparison": name if alone else str(path)} if len(paths) > 1 else {}  # another's scenarios are not its own
+            outcomes += [replace(outcome, scenario=of | outcome.scenario) for outcome in _planned(path)]
             continue
-        found = [read_run(config.parent) for config in sorted(path.rglob("config.yaml"))]
-        bare += [run for run in found if isinstance(run, Run)]
-        if not any(isinstance(run, Run) for run in found):
-            raise UserError(f"{path} holds no completed run" + (f"; the first one there is {found[0]}" if found else ""))
+        found = [config.parent for config in sorted(path.rglob("config.yaml"))]
+        read = [read_run(folder) for folder in found]
+        if not any(isinstance(run, Run) for run in read):
+            raise UserError(f"{path} holds no completed run" + (f"; the first one there is {read[0]}" if read else ""))
+        bare += found
     return Study(paths[0].name, tuple(outcomes + _arranged(bare)))
 
 
@@ -162,16 +166,24 @@ def _outcome(directory: Path, cell: Row, tuning_seed: int, seeds: Sequence[int])
     )
 
 
-def _arranged(runs: Sequence[Run]) -> list[Outcome]:
+def _arranged(folders: Sequence[Path]) -> list[Outcome]:
     """Runs without a plan: the keys that differ among them, method and seed left out, make the scenarios."""
-    flats = [{k: v for k, v in run.experiment.flat().items() if k not in Experiment.free_keys()} for run in runs]
+    experiments = [Experiment.from_flat(saved_keys(folder / "config.yaml")) for folder in folders]
+    flats = [{k: v for k, v in e.flat().items() if k not in Experiment.free_keys()} for e in experiments]
     differing = [k for k in flats[0] if len({str(f.get(k)) for f in flats}) > 1] if flats else []
-    cells: dict[tuple[str, tuple[tuple[str, Scalar], ...]], dict[int, Run]] = {}
-    for run, flat in zip(runs, flats, strict=True):
+    cells: dict[tuple[str, tuple[tuple[str, Scalar], ...]], Outcome] = {}
+    for folder, e, flat in zip(folders, experiments, flats, strict=True):
         scenario = tuple((k, flat[k]) for k in differing if k in flat and k not in ("method", "seed"))
-        seeds = cells.setdefault((run.experiment.method, scenario), {})
-        if run.experiment.seed in seeds:
-            raise UserError(f"{run.path} and {seeds[run.experiment.seed].path} hold the same Experiment; give one of them")
-        seeds[run.experiment.seed] = run
+        cell = cells.setdefault((e.method, scenario), Outcome(dict(scenario), e.method, {}, {}, {}))
+        run = read_run(folder)
+        if isinstance(run, str):
+            cell.missing[e.seed] = run
+        elif e.seed in cell.runs:
+            raise UserError(f"{folder} and {cell.runs[e.seed].path} hold the same Experiment; give one of them")
+        else:
+            cell.runs[e.seed] = run
+    for cell in cells.values():
+        for seed in cell.runs:
+            cell.missing.pop(seed, None)  # it was tried again elsewhere
     in_order = sorted(cells.items(), key=lambda cell: [(isinstance(value, str), value) for _, value in cell[0][1]])
-    return [Outcome(dict(scenario), method, seeds, {}, {}) for (method, scenario), seeds in in_order]
+    return [outcome for _, outcome in in_order]

@@ -21,6 +21,7 @@ from scipy.stats import t as student
 
 from pfedlora_flwr.estimate import sample_flops
 from pfedlora_flwr.federation.result import to_target
+from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.report.load import Outcome, Run
 
 
@@ -78,7 +79,7 @@ class Cost:
     bytes: int
     flops: int
     paper_parameters: float
-    paper_flops: float
+    paper_flops: float  # nan where the number of classes is not known here
 
 
 def cost(run: Run) -> Cost | None:
@@ -89,8 +90,15 @@ def cost(run: Run) -> Cost | None:
     rows = [row for row in run.rounds if 0 < row["round"] <= full["rounds"]]
     visits = sum(len(row["admitted"]) for row in rows)
     upload = sum(row["parameters_up"] for row in rows) / visits if visits else 0.0
-    paper = full["rounds"] * upload, full["rounds"] * sample_flops(run.experiment)
+    paper = full["rounds"] * upload, full["rounds"] * _sample_flops(run)
     return Cost(full["rounds"], full["parameters"], full["bytes"], full["flops"], *paper)
+
+
+def _sample_flops(run: Run) -> float:
+    try:
+        return sample_flops(run.experiment)
+    except UserError:  # a dataset whose name does not tell its classes, and whose files are not here
+        return math.nan
 
 
 @dataclass(frozen=True)

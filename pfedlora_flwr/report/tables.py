@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import html
 import io
+import math
 import re
 import statistics
 from collections.abc import Callable, Sequence
@@ -164,7 +165,7 @@ def headline(study: Study) -> Table:
         ratios = measures.ratios(proto.runs, ours.runs) if proto else None
         why = "FedProto not run" if not proto or not proto.runs else "target not reached by both"
         values = [ratios.flops, ratios.paper_flops, ratios.parameters, ratios.paper_parameters] if ratios else []
-        cells = [f"{value:.2f}" for value in values] or [f"– ({why})"] * 4
+        cells = ["–" if math.isnan(value) else f"{value:.2f}" for value in values] or [f"– ({why})"] * 4
         rows.append([words.keys(scenario), words.method(best.method) if best else "–", above, *cells])
     if rows:
         rows.append(

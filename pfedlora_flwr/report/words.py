@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 
+from pfedlora_flwr.comparison import short
 from pfedlora_flwr.keys import Scalar
 from pfedlora_flwr.report.measures import Estimate
 
@@ -52,11 +54,11 @@ def key(name: str, value: Scalar) -> str:
         return f"C={float(value) * 100:g} %"
     if name == "dataset":
         return DATASETS.get(str(value), str(value))
-    if name in ("setting", "method"):
+    if name in ("setting", "method", "comparison"):
         return str(value)
     if name == "partition.classes-per-client":
         return f"{value} classes a client"
-    return f"{_SYMBOLS.get(name, name.rpartition('.')[2])}={value}"
+    return f"{_SYMBOLS.get(name, short(name))}={value}"
 
 
 def percent(e: Estimate | None, *, sign: bool = False) -> str:
@@ -68,8 +70,10 @@ def percent(e: Estimate | None, *, sign: bool = False) -> str:
 
 
 def count(value: float) -> str:
-    """A large number in short: `1.23 M`, `45.6 G`."""
+    """A large number in short: `1.23 M`, `45.6 G`; nan is unknown."""
+    if math.isnan(value):
+        return "–"
     for unit, size in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if abs(value) >= size:
+        if abs(float(f"{value:.3g}")) >= size:
             return f"{value / size:.3g} {unit}"
     return f"{value:.3g}"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from pfedlora_flwr.files import write_atomically
+from pfedlora_flwr.files import make_folder, write_atomically
 from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.report import data_figures, figures, measures, tables, words
 from pfedlora_flwr.report.figures import Picture
@@ -26,7 +26,7 @@ th{background:#f3f3f3}figure{margin:1.5rem 0}img{max-width:100%}figcaption,p{col
 def write_report(paths: Iterable[Path], output: Path, out: Console) -> Path:
     """Writes report.md, report.html, a CSV a table, runs.csv and the figures into `output`; returns it. Raises UserError."""
     study = load(paths)
-    output.mkdir(parents=True, exist_ok=True)
+    make_folder(output)
     every = tables.all_tables(study)
     found = [table for table in every if table.rows]
     for table in every:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pfedlora_flwr.config import Experiment
+from pfedlora_flwr.data.local import shared_partition
 from pfedlora_flwr.federation.records import write_config
 
 
@@ -18,10 +19,12 @@ def make_run(
     up: int = 10,
     flops: int = 1000,
     validation: list[float] | None = None,
+    partition: str = "",
     **keys: Any,
 ) -> None:
     """A completed run with `accuracies` after rounds 0, 1, … (validation the same, if not given) and the clients' accuracies at the end.
 
+    partition: its fingerprint; the Experiment's, if not given.
     Every client is sampled in every round; a client sends `up` parameters of 4 bytes, receives twice as many, and computes `flops`.
     """
     flat = {"clients": len(clients), "rounds": len(accuracies) - 1, "partition.kind": "iid"} | {
@@ -68,6 +71,6 @@ def make_run(
         "communication": {name: sum(row[name] for row in rows) for name in names},
         "flops": sum(row["flops"] for row in rows),
         "seconds": {"total": float(len(rows) - 1)},
-        "partition": f"partition of seed {e.seed}",
+        "partition": partition or shared_partition(e)[1].fingerprint,
     }
     (folder / "result.json").write_text(json.dumps(result))

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from pfedlora_flwr.comparison import Comparison
 from pfedlora_flwr.config import Experiment
 from pfedlora_flwr.federation.result import comparable, to_target
 from pfedlora_flwr.keys import UserError
-from pfedlora_flwr.report import tables
+from pfedlora_flwr.report import measures, tables, words
 from pfedlora_flwr.report.load import Study, Tried, choose, load
 from tests.report.made import make_run
 
@@ -98,7 +99,13 @@ def test_headline_ratios_count_the_seeds_in_which_both_arrive(study: Study) -> N
 
 
 def test_the_papers_figure_stands_beside_ours_in_its_own_scenarios_only(tmp_path: Path) -> None:
-    paper = {"dataset": "cifar10", "partition.kind": "pathological", "partition.classes-per-client": 2, "participation": 1.0}
+    paper = {
+        "partition": "any",
+        "dataset": "cifar10",
+        "partition.kind": "pathological",
+        "partition.classes-per-client": 2,
+        "participation": 1.0,
+    }
     make_run(tmp_path / "a", [0.1, 0.5], [0.5] * 10, method="pfedlora", **paper)
     make_run(tmp_path / "b", [0.1, 0.5], [0.5] * 10, method="pfedlora", **paper | {"setting": "homogeneous"})
     make_run(tmp_path / "c", [0.1, 0.5], [0.5] * 50, method="fd", **paper | {"participation": 0.2})
@@ -124,6 +131,45 @@ def test_scenarios_are_the_keys_that_differ(tmp_path: Path) -> None:
     study = load([tmp_path])
     assert study.scenarios == [{"mu": 0.5}, {"mu": 0.9}]
     assert list(tables.accuracy(study).columns) == ["method", "μ=0.5", "μ=0.9"]
+
+
+def planned(folder: Path, setting: str, **accuracies: float) -> None:
+    """A comparison of these methods with a run each."""
+    text = f"methods: [{', '.join(accuracies)}]\nbase: {{setting: {setting}, clients: 2, rounds: 1, partition: {{kind: iid}}}}\n"
+    folder.with_suffix(".yaml").write_text(text)
+    comparison = Comparison.load(folder.with_suffix(".yaml"))
+    comparison.write_plan(folder)
+    for method, accuracy in accuracies.items():
+        make_run(folder / method / "seed-0", [0.1, accuracy], [accuracy] * 2, method=method, setting=setting)
+
+
+def test_two_comparisons_with_the_same_scenarios_stay_apart(tmp_path: Path) -> None:
+    planned(tmp_path / "homo", "homogeneous", standalone=0.9, pfedlora=0.95)
+    planned(tmp_path / "hetero", "heterogeneous", standalone=0.5, pfedlora=0.7)
+    study = load([tmp_path / "homo", tmp_path / "hetero"])
+    assert tables.accuracy(study).rows == [["Standalone", "90.00", "50.00"], ["pFedLoRA", "**95.00**", "**70.00**"]]
+    assert list(tables.accuracy(study).columns) == ["method", "homo", "hetero"]
+    ours = [row for row in tables.figures(study).rows if row[1] == "pFedLoRA"]
+    assert [row[tables.figures(study).columns.index("− Standalone, points")] for row in ours] == ["+5.00", "+20.00"]
+
+
+def test_a_failed_run_without_a_plan_is_missing_with_its_reason(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        make_run(tmp_path / str(seed), [0.1, 0.5], [0.5], method="pfedlora", seed=seed)
+    (tmp_path / "1" / "result.json").write_text('{"status": "failed", "error": "the disk is on fire"}')
+    study = load([tmp_path])
+    assert tables.accuracy(study).rows == [["pFedLoRA", "**50.00** (1 of 2 seeds)"]]
+    assert tables.missing(study).rows == [["all runs", "pFedLoRA", "1", "failed: the disk is on fire"]]
+
+
+def test_methods_with_other_data_are_not_called_paired(study: Study, tmp_path: Path) -> None:
+    assert measures.same_data(study.outcomes)
+    make_run(tmp_path / "other", [0.1, 0.2, 0.2, 0.5], [0.5, 0.5], method="fd", partition="another")
+    assert not measures.same_data(load([tmp_path]).outcomes)
+
+
+def test_numbers_in_short() -> None:
+    assert [words.count(n) for n in (999.4, 999_600, 1_234_000, float("nan"))] == ["999", "1 M", "1.23 M", "–"]
 
 
 def test_nothing_to_report_is_one_clear_line(tmp_path: Path) -> None:

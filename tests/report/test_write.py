@@ -6,12 +6,16 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.console import Console
+from sklearn.datasets import load_digits
 
-from pfedlora_flwr.report import figures
+from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.report import data_figures, figures
 from pfedlora_flwr.report.load import load
 from pfedlora_flwr.report.write import write_report
+from tests.conftest import Done
 from tests.report.made import make_run
 
 
@@ -60,6 +64,38 @@ def test_a_report_is_whole_and_its_page_needs_nothing_else(runs: Path, tmp_path:
     assert all(source.startswith("data:image/png;base64,") for source in page.sources)
 
 
+def test_a_report_draws_the_data_and_models_of_a_real_run(trained_run: Done, tmp_path: Path) -> None:
+    out = write_report([trained_run.output], tmp_path / "report", Console(quiet=True))
+    assert {"t_sne_all.png", "partition_all.png"} <= {path.name for path in out.iterdir()}
+    text = (out / "report.md").read_text()
+    assert "each through its own client's final model, all runs, seed 0." in text
+    assert "Left out" not in text
+
+
+def test_the_class_histogram_is_of_the_runs_own_data_or_not_drawn(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib.axes import Axes
+
+    shown: list[np.ndarray] = []
+    imshow = Axes.imshow
+
+    def record(self: Axes, counts: np.ndarray, **options: object) -> object:
+        shown.append(counts)
+        return imshow(self, counts, **options)
+
+    monkeypatch.setattr(Axes, "imshow", record)
+    data_figures.histogram(load([runs / "p0.50"]), {}, tmp_path)
+    assert np.array_equal(np.nansum(shown[0], axis=1), np.bincount(load_digits().target))  # each image is someone's
+    make_run(tmp_path / "own", [0.1, 0.5], [0.5] * 4, method="pfedlora", partition="own")
+    with pytest.raises(UserError, match="did not have the data that digits holds here"):
+        data_figures.histogram(load([tmp_path / "own"]), {}, tmp_path)
+
+
+def test_a_place_that_cannot_be_written_is_one_clear_line(runs: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("precious")
+    with pytest.raises(UserError, match=r"file cannot be written \(File exists\)"):
+        write_report([runs], tmp_path / "file", Console(quiet=True))
+
+
 def test_figures_show_the_runs_numbers(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the robustness figure and the curves hand to matplotlib."""
     from matplotlib.axes import Axes
@@ -89,3 +125,28 @@ def test_figures_show_the_runs_numbers(runs: Path, tmp_path: Path, monkeypatch: 
     assert drawn[:2] == [([0.0, 1.0, 2.0], [10.0, 20.0, 60.0]), ([0.0, 1.0, 2.0], ours)]
     assert ([480.0, 960.0], ours[1:]) in drawn  # 4 clients × (10 up + 20 down) parameters of 4 bytes; Standalone sends nothing
     assert ([0.0, 4000.0, 8000.0], ours) in drawn
+
+
+def test_box_plot_and_trade_off_show_the_runs_numbers(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib.axes import Axes
+
+    boxes: list[list[list[float]]] = []
+    points: list[tuple[float, float, float]] = []
+    boxplot, scatter = Axes.boxplot, Axes.scatter
+
+    def record_boxplot(self: Axes, values: list[list[float]], **options: object) -> object:
+        boxes.append([[round(v, 6) for v in box] for box in values])
+        return boxplot(self, values, **options)
+
+    def record_scatter(self: Axes, x: float, y: float, s: float, **options: object) -> object:
+        points.append((x, round(y, 6), s))
+        return scatter(self, x, y, s=s, **options)
+
+    monkeypatch.setattr(Axes, "boxplot", record_boxplot)
+    monkeypatch.setattr(Axes, "scatter", record_scatter)
+    study = load([runs])
+    figures.boxes(study, {"mu": 0.9}, tmp_path)
+    assert boxes == [[[60.0] * 8, [90.0] * 4 + [91.0] * 4]]  # Standalone and pFedLoRA, 2 seeds × 4 clients
+    picture = figures.trade_off(study, {"mu": 0.9}, tmp_path)
+    assert points == [(8000.0, 60.0, 25.0), (8000.0, 90.5, 400.0)]  # whole runs: 2 rounds × 4 clients × 1000 operations
+    assert "in the whole run (not every method reaches the target accuracy)" in picture.caption
