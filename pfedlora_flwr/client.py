@@ -183,8 +183,10 @@ class PersonalisedClient(NumPyClient):
 
     def _about(self) -> dict[str, Any]:
         """What `pfedlora predict` and `export` need besides the model."""
-        dataset = self._site().dataset
-        about = {"client": self.client, "class_names": dataset.class_names, "mean": dataset.mean, "std": dataset.std}
+        site = self._site()
+        dataset = site.dataset
+        about = {"client": self.client, "classes": site.classes, "class_names": dataset.class_names}
+        about |= {"mean": dataset.mean, "std": dataset.std}
         return about | {"experiment": self.experiment.flat(), "versions": versions()}
 
     def _take_number(self, config: wire.Config) -> None:

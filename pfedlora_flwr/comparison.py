@@ -110,9 +110,10 @@ class Comparison:
         places: dict[str, Cell] = {}
         for cell in found.cells():  # every key in range, every method known and able to run
             for candidate in cell.candidates:
-                other = places.setdefault(candidate.runs[seeds[0]], cell)
-                if other is not cell:
-                    raise UserError(f"{path}: {describe(other)} and {describe(cell)} would share the folder {candidate.runs[seeds[0]]}")
+                place = candidate.runs[seeds[0]]
+                if place in places:
+                    raise UserError(f"{path}: {describe(places[place])} and {describe(cell)} would share the folder {place}")
+                places[place] = cell
                 try:
                     found.experiment(cell, candidate, seeds[0])
                 except UserError as error:

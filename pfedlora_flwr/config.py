@@ -56,7 +56,7 @@ class Experiment:
         choices=("random", "lora"),
     )
     mu: float = key(0.5, "μ, the weight of a client's own loss (Eq. 7; the paper uses 0.5 ≤ μ < 1)", low=0, high=1)
-    evaluate_initial: bool = key(True, "evaluate every client's initial model as round 0; if not, a client counts from its first visit on")
+    evaluate_initial: bool = key(True, "evaluate every client's initial model as round 0; if not, rounds count once all were visited")
     evaluate_every: int = key(1, "evaluate in every n-th round and in the last", low=1)
     local_epochs: int = key(1, "E, epochs of local training a round", low=1)
     adapter_epochs: int | None = key(None, "epochs of adapter training a round; auto: local-epochs", low=1)

@@ -28,7 +28,7 @@ from pfedlora_flwr.training.loop import Samples, infer
 class Trained:
     """A client's model after its visit in round `version`, in evaluation mode on the CPU.
 
-    about: what the client left beside it: experiment, class_names, mean, std, versions. figures: what its evaluation counted
+    about: what the client left beside it: experiment, classes, class_names, mean, std, versions. figures: what its evaluation counted
     ("test", "test-correct", "validation", "validation-correct"); empty where this version was not evaluated.
     """
 
@@ -110,8 +110,9 @@ def _build(store: ClientStore, client: int, version: int, tensors: dict[str, Ten
     about = store.about()
     experiment = Experiment.from_flat(about["experiment"])
     names = about["class_names"]  # of the client's own data, which may have fewer classes than the federation
-    about = {**about, "class_names": [*names, *(f"class {i}" for i in range(len(names), experiment.classes or 0))]}
-    method = registry.find(experiment.method)(experiment, len(about["class_names"]))
+    classes = about.get("classes", len(names))
+    about["class_names"] = [*names, *(f"class {i}" for i in range(len(names), classes))]
+    method = registry.find(experiment.method)(experiment, classes)
     module = method.private_init(client, 0)
     module.load_state_dict(tensors)
     module = module.eval().to(memory_format=torch.channels_last)  # type: ignore[call-overload]

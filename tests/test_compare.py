@@ -98,6 +98,7 @@ def test_a_selection_keeps_the_directories(tmp_path: Path) -> None:
         (BASIC + "axes: {mu: {try: [0.5]}}\n", "axes.mu: expected a list of values, or {tune: [values], methods: [names]}"),
         (BASIC + "axes: {mu: {tune: [0.5], methods: [fml]}}\n", "axes.mu: 'fml' is not among the methods: standalone, pfedlora"),
         (BASIC + "axes: {method-options: [a/b, a-b]}\n", "would share the folder method-options-a-b/standalone/seed-0"),
+        (BASIC + 'axes: {models: {tune: ["cnn1,cnn2", "cnn1, cnn2"]}}\n', "would share the folder standalone_models-cnn1-cnn2/seed-0"),
         (BASIC + "axes: {mu: [0.5], more: [{mu: 0.6}]}\n", "mu is on two axes"),
         (BASIC.replace("standalone", "fedavg"), "fedavg: method fedavg averages whole models"),
     ],
@@ -172,6 +173,8 @@ def test_keys_that_end_alike_have_folders_of_their_own(tmp_path: Path) -> None:
     found = Comparison.load(conf(tmp_path, BASIC + axes))
     assert found.cells()[0].candidates[0].runs[0] == "fd.lambda-0.5_adapter-epochs-auto/standalone/seed-0"
     assert len(found.select([], [], ["adapter-epochs=auto"]).cells()) == 4
+    lists = Comparison.load(conf(tmp_path, BASIC + 'axes: {models: ["cnn1,cnn2", cnn3]}\n'))
+    assert lists.select([], [], ["models=cnn1,cnn2"]).cells()[0].scenario == {"models": "cnn1,cnn2"}
 
 
 def test_the_folder_of_another_comparison_is_refused(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ HIDDEN = 4096
         ("fml", "heterogeneous", 670_058, 670_058),
         ("fedkd", "heterogeneous", (1, 670_058), (1, 670_058)),
         ("lg_fedavg", "heterogeneous", 5010, 5010),
+        ("pfedlora", "homogeneous", 120_670, 120_670),
         ("fedavg", "homogeneous", 2_621_558, 2_621_558),
     ],
 )

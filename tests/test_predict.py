@@ -143,5 +143,6 @@ def test_tensorboard_missing_is_one_clear_line(shared_cli: Cli, tmp_path: Path) 
 def test_what_a_client_leaves_beside_its_model(trained_run: Done) -> None:
     about = json.loads((trained_run.output / "clients" / "0" / "about.json").read_text())
     assert about["class_names"] == [str(i) for i in range(10)]
+    assert about["classes"] == 10
     assert len(about["mean"]) == len(about["std"]) == 3
     assert Experiment.from_flat(about["experiment"]).rounds == 3

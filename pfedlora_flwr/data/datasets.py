@@ -23,7 +23,7 @@ from filelock import FileLock
 from pfedlora_flwr.keys import UserError
 
 SIZE = 32
-_VERSION = 1  # of the cache's layout
+_VERSION = 2  # of the cache's layout
 _CIFAR_FILES = {
     "cifar10": (
         "cifar-10-batches-py",
@@ -155,7 +155,6 @@ def _synthetic(text: str) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64],
 
 
 def _folder(root: Path) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], list[str]]:
-
     if not root.is_dir():
         raise UserError(f"dataset folder {root} does not exist; expected a folder of one folder of images for each class")
     class_names = sorted(p.name for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
@@ -171,11 +170,11 @@ def _folder(root: Path) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], l
 
 
 def read_image(path: Path) -> npt.NDArray[np.uint8]:
-    """A PNG or JPEG file of any size and mode as uint8 [32, 32, 3]. Raises UserError for a file that is none."""
+    """A PNG or JPEG file (WebP or BMP, too) of any size and mode as uint8 [32, 32, 3]. Raises UserError for a file that is none."""
     from PIL import Image
 
     try:
-        with Image.open(path, formats=("PNG", "JPEG")) as image:
+        with Image.open(path, formats=("PNG", "JPEG", "WEBP", "BMP")) as image:
             deep = image.mode.startswith("I")  # 16 bits a pixel, which `convert` would cut off at 255
             eight = Image.fromarray((np.asarray(image) / 257).round().astype(np.uint8)) if deep else image
             return np.asarray(eight.convert("RGB").resize((SIZE, SIZE), Image.Resampling.BILINEAR), np.uint8)

@@ -89,15 +89,15 @@ def _figures(run: RunDirectory, e: Experiment, state: ServerState, rows: list[Ro
 
 
 def comparable(rows: list[Row]) -> list[Row]:
-    """The rounds whose accuracy is a mean over as many clients as the last one's.
+    """The rounds whose accuracy is a mean over as many clients as the last one's: the others' are means over other clients.
 
-    That is all of them, unless `evaluate-initial` is false: then a client counts from its first visit on.
+    That is all of them, unless clients had not been evaluated before their first visit (`evaluate-initial` is false, or they failed).
     """
     return [row for row in rows if row["evaluated"] == rows[-1]["evaluated"]]
 
 
 def to_target(e: Experiment, rows: list[Row]) -> dict[str, Any]:
-    """Totals up to the first round at the target accuracy, all clients and both ways; nulls when it was not reached."""
+    """Totals up to the first comparable round at the target accuracy, all clients and both ways; nulls when it was not reached."""
     names = ("parameters", "bytes", "flops")
     target = e.target_accuracy if e.target_accuracy is not None else (0.5 if e.dataset == "cifar100" else 0.9)
     sums = dict.fromkeys(names, 0)

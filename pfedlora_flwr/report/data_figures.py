@@ -53,8 +53,10 @@ def representations(study: Study, scenario: Keys, folder: Path) -> Picture:
     complete = [o for name in words.ordered(study.methods) if (o := study.at(scenario, name)) and o.runs]
     seeds = [seed for o in complete for seed in o.runs]
     seed = max(seeds, key=seeds.count)  # the first of those that most methods have
-    outcomes, absent = [o for o in complete if seed in o.runs], [words.method(o.method) for o in complete if seed not in o.runs]
-    dataset, partition = _data(outcomes[0].runs[seed])
+    first = next(o.runs[seed] for o in complete if seed in o.runs)
+    dataset, partition = _data(first)
+    outcomes = [o for o in complete if seed in o.runs and o.runs[seed].result["partition"] == first.result["partition"]]
+    absent = [words.method(o.method) for o in complete if o not in outcomes]
     if dataset.classes > _MOST_CLASSES:
         raise UserError(f"{dataset.classes} classes are too many to tell apart")
     share = max(1, _POINTS // len(partition.clients))
@@ -66,7 +68,6 @@ def representations(study: Study, scenario: Keys, folder: Path) -> Picture:
         for axis in axes.flat[len(outcomes) :]:
             axis.axis("off")
         for axis, outcome in zip(axes.flat, outcomes, strict=False):
-            _data(outcome.runs[seed])
             places, drawn = _embed(outcome.runs[seed], [np.asarray(dataset.images[indices]) for indices in chosen])
             labels, left_out = classes[np.concatenate([chosen[k] for k in drawn])], max(left_out, len(chosen) - len(drawn))
             for c, name in enumerate(dataset.class_names):
@@ -84,7 +85,7 @@ def representations(study: Study, scenario: Keys, folder: Path) -> Picture:
     width = "the input of the last layer"
     caption = f"t-SNE of {width} for test images, each through its own client's final model, {words.keys(scenario)}, seed"
     missing = f" Left out: {left_out} clients without a trained model." if left_out else ""
-    missing += f" Not run with this seed: {', '.join(absent)}." if absent else ""
+    missing += f" Without a run on these data: {', '.join(absent)}." if absent else ""
     return Picture(path, f"{caption} {seed}.{missing}")
 
 

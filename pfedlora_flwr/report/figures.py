@@ -9,7 +9,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from pfedlora_flwr.comparison import slug
+from pfedlora_flwr.comparison import short, slug
 from pfedlora_flwr.federation.records import Row
 from pfedlora_flwr.report import measures, words
 from pfedlora_flwr.report.load import Keys, Outcome, Run, Study
@@ -133,7 +133,7 @@ def _robustness(study: Study, name: str, folder: Path) -> Picture | None:
             axis.set_xticks([float(s[name]) for s in members])
         axes[0][0].set_ylabel("mean test accuracy (%)")
         legend(figure, methods)
-        path = save(figure, folder, f"robustness_{name.rpartition('.')[2]}")
+        path = save(figure, folder, f"robustness_{short(name)}")
     return Picture(path, f"Accuracy at best validation against {words.NAMES.get(name, name)}; bars: 95 % intervals over seeds.")
 
 

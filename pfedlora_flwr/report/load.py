@@ -119,7 +119,7 @@ def load(paths: Iterable[Path]) -> Study:
         if not path.is_dir():
             raise UserError(f"{path} is no directory")
     outcomes: list[Outcome] = []
-    bare: list[Path] = []
+    bare: list[tuple[Path, Run | str]] = []
     for path in paths:
         if (path / PLAN).exists():
             name = path.absolute().name
@@ -127,10 +127,9 @@ def load(paths: Iterable[Path]) -> Study:
             of: Keys = {"comparison": name if alone else str(path)} if len(paths) > 1 else {}  # another's scenarios are not its own
             outcomes += [replace(outcome, scenario=of | outcome.scenario) for outcome in _planned(path)]
             continue
-        found = [config.parent for config in sorted(path.rglob("config.yaml"))]
-        read = [read_run(folder) for folder in found]
-        if not any(isinstance(run, Run) for run in read):
-            raise UserError(f"{path} holds no completed run" + (f"; the first one there is {read[0]}" if read else ""))
+        found = [(config.parent, read_run(config.parent)) for config in sorted(path.rglob("config.yaml"))]
+        if not any(isinstance(run, Run) for _, run in found):
+            raise UserError(f"{path} holds no completed run" + (f"; the first one there is {found[0][1]}" if found else ""))
         bare += found
     return Study(paths[0].name, tuple(outcomes + _arranged(bare)))
 
@@ -166,24 +165,35 @@ def _outcome(directory: Path, cell: Row, tuning_seed: int, seeds: Sequence[int])
     )
 
 
-def _arranged(folders: Sequence[Path]) -> list[Outcome]:
-    """Runs without a plan: the keys that differ among them, method and seed left out, make the scenarios."""
-    experiments = [Experiment.from_flat(saved_keys(folder / "config.yaml")) for folder in folders]
-    flats = [{k: v for k, v in e.flat().items() if k not in Experiment.free_keys()} for e in experiments]
-    differing = [k for k in flats[0] if len({str(f.get(k)) for f in flats}) > 1] if flats else []
+def _arranged(found: Sequence[tuple[Path, Run | str]]) -> list[Outcome]:
+    """Runs without a plan: the keys in which the completed ones differ, method and seed left out, make the scenarios."""
+    flats = {folder: _flat(run.experiment) for folder, run in found if isinstance(run, Run)}
+    names = dict.fromkeys(key for flat in flats.values() for key in flat if key not in ("method", "seed"))
+    differing = [key for key in names if len({str(flat.get(key)) for flat in flats.values()}) > 1]
     cells: dict[tuple[str, tuple[tuple[str, Scalar], ...]], Outcome] = {}
-    for folder, e, flat in zip(folders, experiments, flats, strict=True):
-        scenario = tuple((k, flat[k]) for k in differing if k in flat and k not in ("method", "seed"))
-        cell = cells.setdefault((e.method, scenario), Outcome(dict(scenario), e.method, {}, {}, {}))
-        run = read_run(folder)
-        if isinstance(run, str):
-            cell.missing[e.seed] = run
-        elif e.seed in cell.runs:
-            raise UserError(f"{folder} and {cell.runs[e.seed].path} hold the same Experiment; give one of them")
-        else:
-            cell.runs[e.seed] = run
-    for cell in cells.values():
-        for seed in cell.runs:
-            cell.missing.pop(seed, None)  # it was tried again elsewhere
+
+    def cell_of(method: str, flat: Keys) -> Outcome:
+        scenario = tuple((key, flat[key]) for key in differing if key in flat)
+        return cells.setdefault((method, scenario), Outcome(dict(scenario), method, {}, {}, {}))
+
+    for folder, run in found:
+        if isinstance(run, Run):
+            e, runs = run.experiment, cell_of(run.experiment.method, flats[folder]).runs
+            if e.seed in runs:
+                raise UserError(f"{folder} and {runs[e.seed].path} hold the same Experiment; give one of them")
+            runs[e.seed] = run
+    for folder, reason in found:
+        if isinstance(reason, str):
+            try:
+                e = Experiment.from_flat(saved_keys(folder / "config.yaml"))
+            except UserError:  # another version's, or its method's module is not here: it belongs to no scenario
+                continue
+            cell = cell_of(e.method, _flat(e))
+            if e.seed not in cell.runs:
+                cell.missing[e.seed] = reason
     in_order = sorted(cells.items(), key=lambda cell: [(isinstance(value, str), value) for _, value in cell[0][1]])
     return [outcome for _, outcome in in_order]
+
+
+def _flat(e: Experiment) -> Keys:
+    return {key: value for key, value in e.flat().items() if key not in Experiment.free_keys()}

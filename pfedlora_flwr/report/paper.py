@@ -52,7 +52,7 @@ ACCURACY: dict[str, dict[str, dict[str, tuple[float | None, float | None, float 
 }
 """Mean accuracy in percent by setting, dataset and method, for N = 10, 50 and 100; None: the paper's "-", failure to converge."""
 
-BASELINES = ("standalone", "fml", "fedkd", "lg_fedavg", "fd", "fedproto")
+BASELINES = tuple(method for method in ACCURACY["heterogeneous"]["cifar10"] if method != "pfedlora")
 """The methods that the paper compares pFedLoRA with."""
 
 GAIN, COMPUTATION, COMMUNICATION = 1.35, 11.81, 7.41

@@ -171,7 +171,7 @@ def test_a_node_that_cannot_answer_is_asked_again_and_waiting_for_it_is_bounded(
     assert found.node_of == {0: 10}
     began = time.monotonic()
     found.wait_for([0, 1], 1.0)
-    assert time.monotonic() - began < 0.5, "client 1 has been away for longer than that"
+    assert time.monotonic() - began < 0.9, "client 1 has been away for longer than that"
 
 
 def test_all_nodes_turned_away_ends_the_wait(tmp_path: Path) -> None:

@@ -157,6 +157,9 @@ def test_a_failed_run_without_a_plan_is_missing_with_its_reason(tmp_path: Path) 
     for seed in (0, 1):
         make_run(tmp_path / str(seed), [0.1, 0.5], [0.5], method="pfedlora", seed=seed)
     (tmp_path / "1" / "result.json").write_text('{"status": "failed", "error": "the disk is on fire"}')
+    make_run(tmp_path / "gone", [0.1, 0.5], [0.5], method="pfedlora", seed=2)
+    (tmp_path / "gone" / "result.json").unlink()
+    (tmp_path / "gone" / "config.yaml").write_text("experiment: {method: 'gone.module:Class'}\n")
     study = load([tmp_path])
     assert tables.accuracy(study).rows == [["pFedLoRA", "**50.00** (1 of 2 seeds)"]]
     assert tables.missing(study).rows == [["all runs", "pFedLoRA", "1", "failed: the disk is on fire"]]
@@ -166,6 +169,18 @@ def test_methods_with_other_data_are_not_called_paired(study: Study, tmp_path: P
     assert measures.same_data(study.outcomes)
     make_run(tmp_path / "other", [0.1, 0.2, 0.2, 0.5], [0.5, 0.5], method="fd", partition="another")
     assert not measures.same_data(load([tmp_path]).outcomes)
+
+
+def test_the_headline_compares_with_the_papers_baselines_alone(tmp_path: Path) -> None:
+    for method, accuracy in (("fedavg", 0.9), ("fd", 0.5), ("pfedlora", 0.7)):
+        make_run(tmp_path / method, [0.1, accuracy], [accuracy] * 2, method=method, setting="homogeneous")
+    assert list(tables.headline(load([tmp_path])).rows[0][1:3]) == ["FD", "+20.00"]
+
+
+def test_costs_of_a_dataset_that_is_not_here(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", [0.1, 0.95], [0.95], method="pfedlora", dataset=f"folder:{tmp_path}/gone", partition="any")
+    ours = row(tables.costs(load([tmp_path])), "pFedLoRA")
+    assert (ours["FLOP, full"], ours["FLOP, paper"]) == ("1 k", "–")
 
 
 def test_numbers_in_short() -> None:

@@ -64,6 +64,7 @@ def test_a_report_is_whole_and_its_page_needs_nothing_else(runs: Path, tmp_path:
     assert all(source.startswith("data:image/png;base64,") for source in page.sources)
 
 
+@pytest.mark.slow
 def test_a_report_draws_the_data_and_models_of_a_real_run(trained_run: Done, tmp_path: Path) -> None:
     out = write_report([trained_run.output], tmp_path / "report", Console(quiet=True))
     assert {"t_sne_all.png", "partition_all.png"} <= {path.name for path in out.iterdir()}
