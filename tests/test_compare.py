@@ -212,7 +212,7 @@ def test_a_dry_run_says_what_would_run_and_changes_nothing(tmp_path: Path) -> No
     assert "from the runs that are done" in text
 
 
-SMALL = "methods: [standalone, pfedlora]\nbase: {clients: 2, rounds: 12, batch-size: 16, partition: {kind: iid}}\n"
+SMALL = "methods: [standalone, pfedlora]\nbase: {clients: 2, rounds: 8, batch-size: 16, partition: {kind: iid}}\n"
 
 
 @pytest.mark.slow
@@ -239,13 +239,13 @@ def test_killed_midway_and_started_again_it_repeats_no_completed_round_and_ends_
     assert "2 of 2: pfedlora, seed 0: accuracy" in again.stdout
     assert (first / "result.json").stat().st_mtime_ns == completed
     rounds = [json.loads(line) for line in (second / "rounds.jsonl").read_text().splitlines()]
-    assert [row["round"] for row in rounds] == list(range(13))
+    assert [row["round"] for row in rounds] == list(range(9))
     turns = [json.loads(line)["round"] for line in (second / "clients.jsonl").read_text().splitlines()]
-    assert turns == [r for r in range(1, 13) for _ in range(2)]
-    assert {path.name for path in (second / "clients" / "0").iterdir()} == {"about.json", "round-000012.safetensors"}
+    assert turns == [r for r in range(1, 9) for _ in range(2)]
+    assert {path.name for path in (second / "clients" / "0").iterdir()} == {"about.json", "round-000008.safetensors"}
     assert (output / "report" / "report.html").exists()
 
-    keys = {"method": "pfedlora", "clients": "2", "rounds": "12", "batch-size": "16", "partition.kind": "iid"}
+    keys = {"method": "pfedlora", "clients": "2", "rounds": "8", "batch-size": "16", "partition.kind": "iid"}
     undisturbed = cli.run("undisturbed", *(word for key, value in keys.items() for word in ("-o", f"{key}={value}")))
     ours, theirs = json.loads((second / "result.json").read_text()), undisturbed.result
     for name in ("accuracy", "per_client", "shared_sha256", "models_sha256", "partition", "flops"):

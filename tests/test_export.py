@@ -101,7 +101,7 @@ def test_mistakes_are_one_clear_line(trained: Trained, tmp_path: Path, monkeypat
 
     monkeypatch.setattr(exporting.importlib, "import_module", missing)
     with pytest.raises(
-        UserError, match=r'the format onnx needs onnxruntime, which is not installed: pip install "pfedlora-flwr\[export\]"'
+        UserError, match=r"the format onnx needs onnxruntime, which is not installed: pip install onnx onnxscript onnxruntime"
     ):
         export(trained, "onnx", tmp_path / "model.onnx")
     assert list(tmp_path.iterdir()) == []

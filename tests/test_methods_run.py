@@ -29,7 +29,7 @@ HIDDEN = 4096
 def test_a_method_completes_and_sends_what_it_should(
     cli: Cli, method: str, setting: str, up: int | tuple[int, int], down: int | tuple[int, int]
 ) -> None:
-    keys = {"method": method, "setting": setting, "clients": 5, "participation": 0.8, "rounds": 2, "batch-size": 32}
+    keys = {"method": method, "setting": setting, "clients": 5, "participation": 0.8, "rounds": 2, "batch-size": 32, "actors": 1}
     done = cli.run("run", *(word for key, value in keys.items() for word in ("-o", f"{key}={value}")))
     assert done.code == 0, done.stderr
     rows = done.rows("clients.jsonl")

@@ -30,7 +30,7 @@ def facts(result: dict[str, Any]) -> dict[str, Any]:
     return {name: result[name] for name in names} | sent
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def reference(shared_cli: Cli) -> Done:
     """An undisturbed run with two actors."""
     done = shared_cli.run("reference", *SMALL, "-o", "actors=2")

@@ -73,9 +73,9 @@ def boxes(study: Study, scenario: Keys, folder: Path) -> Picture:
 
 
 def trade_off(study: Study, scenario: Keys, folder: Path) -> Picture:
-    """Accuracy against operations, markers in the size of the parameters sent: to the target where all reach it, else of whole runs."""
+    """Accuracy against operations, markers in the size of the parameters sent; to the target where all runs reach it, else whole runs."""
     outcomes = _sorted(study, scenario)
-    to_target = all(any(measures.cost(run) for run in o.runs.values()) for o in outcomes)
+    to_target = all(measures.cost(run) for o in outcomes for run in o.runs.values())
     points = [(o, *_spent(o, to_target)) for o in outcomes]
     most = max(parameters for _, _, parameters in points) or 1.0
     with drawing(1, 1, (3.6, 3.0)) as (figure, axes):
@@ -88,7 +88,7 @@ def trade_off(study: Study, scenario: Keys, folder: Path) -> Picture:
             axis.scatter(flops, y, s=size, color=colour, marker=marker, alpha=0.6, edgecolor="black", linewidth=0.6, label=label)
         axis.margins(0.18)
         axis.xaxis.set_major_formatter(large_numbers())
-        axis.set_xlabel("operations in training" + (" to the target accuracy" if to_target else "") + " (FLOP)")
+        axis.set_xlabel("operations in training" + ("\nto the target accuracy" if to_target else "") + " (FLOP)")
         axis.set_ylabel("test accuracy at best validation (%)")
         axis.set_title(words.keys(scenario))
         shown = figure.legend(loc="outside right upper", frameon=False, title="parameters sent")
@@ -96,11 +96,7 @@ def trade_off(study: Study, scenario: Keys, folder: Path) -> Picture:
         for handle in handles:
             handle.set_sizes([30])
         path = save(figure, folder, f"trade_off_{slug(scenario) or 'all'}")
-    span = (
-        "until the target accuracy is reached (the mean over the seeds that reach it)"
-        if to_target
-        else "in the whole run (not every method reaches the target accuracy)"
-    )
+    span = "until the target accuracy is reached" if to_target else "in the whole run (not every run reaches the target accuracy)"
     return Picture(path, f"Accuracy, operations and, as the marker's area, parameters sent both ways {span}, {words.keys(scenario)}.")
 
 

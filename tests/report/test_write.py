@@ -150,4 +150,4 @@ def test_box_plot_and_trade_off_show_the_runs_numbers(runs: Path, tmp_path: Path
     assert boxes == [[[60.0] * 8, [90.0] * 4 + [91.0] * 4]]  # Standalone and pFedLoRA, 2 seeds × 4 clients
     picture = figures.trade_off(study, {"mu": 0.9}, tmp_path)
     assert points == [(8000.0, 60.0, 25.0), (8000.0, 90.5, 400.0)]  # whole runs: 2 rounds × 4 clients × 1000 operations
-    assert "in the whole run (not every method reaches the target accuracy)" in picture.caption
+    assert "in the whole run (not every run reaches the target accuracy)" in picture.caption
