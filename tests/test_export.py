@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -95,9 +97,15 @@ def test_mistakes_are_one_clear_line(trained: Trained, tmp_path: Path, monkeypat
         export(trained, "tflite", tmp_path / "model")
     with pytest.raises(UserError, match="nowhere is no directory"):
         export(trained, "safetensors", tmp_path / "nowhere" / "model")
+    with pytest.raises(UserError, match="is a directory; give a file"):
+        export(trained, "safetensors", tmp_path)
 
-    def missing(name: str) -> None:
-        raise ImportError(name)
+    real = importlib.import_module
+
+    def missing(name: str, package: str | None = None) -> ModuleType:
+        if name == "onnxruntime":
+            raise ImportError(name)
+        return real(name, package)
 
     monkeypatch.setattr(exporting.importlib, "import_module", missing)
     with pytest.raises(
