@@ -49,7 +49,8 @@ class Table:
             return "<tr>" + "".join(f"<{tag}>{text}</{tag}>" for text in texts) + "</tr>"
 
         body = "\n".join(line("td", row) for row in self.rows)
-        note = f"<p>{html.escape(self.note)}</p>" if self.note else ""
+        text = re.sub(r"`(.+?)`", r"<code>\1</code>", html.escape(self.note))
+        note = f"<p>{text}</p>" if self.note else ""
         return f"<h2>{html.escape(self.title)}</h2>\n<table>\n{line('th', self.columns)}\n{body}\n</table>\n{note}"
 
 

@@ -19,7 +19,7 @@ _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:75rem;margin:2rem auto;padding:0 1rem;color:#222}
 table{border-collapse:collapse;font-size:13px;display:block;overflow-x:auto}
 th,td{border:1px solid #ccc;padding:.25rem .5rem;text-align:left}
-th{background:#f3f3f3}figure{margin:1.5rem 0}img{max-width:100%}figcaption,p{color:#444}
+td{white-space:nowrap}th{background:#f3f3f3}figure{margin:1.5rem 0}img{max-width:100%}figcaption,p{color:#444}
 """
 
 
