@@ -228,9 +228,9 @@ def test_killed_midway_and_started_again_it_repeats_no_completed_round_and_ends_
         assert time.monotonic() < deadline
         assert process.poll() is None
         time.sleep(0.02)
-    superlink = next(found for found, line in cli.processes().items() if "flower-superlink" in line)
+    server = next(found for found, line in cli.processes().items() if "flwr-simulation" in line)
     os.killpg(process.pid, signal.SIGKILL)  # the launcher alone: what it started is in a session of its own
-    superlink.kill()  # else the run could complete by itself
+    server.kill()  # else the run could complete by itself
     process.wait()
     completed = (first / "result.json").stat().st_mtime_ns
     assert not (second / "result.json").exists()
