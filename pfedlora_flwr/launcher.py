@@ -216,7 +216,7 @@ def _still_running(processes: list[psutil.Process], patience: float) -> list[psu
     """Waits until none runs, at most `patience` seconds; returns those that still do. (psutil's own wait takes an ended process
     for a running one until its parent has collected it: an orphan's may never.)"""
     deadline = time.monotonic() + patience
-    while (left := [process for process in processes if _runs(process)]) and time.monotonic() < deadline:
+    while (left := [process for process in processes if runs(process.pid)]) and time.monotonic() < deadline:
         time.sleep(0.02)
     return left
 
@@ -256,15 +256,16 @@ def marked(marker: str) -> Iterator[psutil.Process]:
     """The running processes whose environment carries the marker, this one left out."""
     for process in psutil.process_iter():
         try:
-            if process.pid != os.getpid() and process.environ().get(MARKER) == marker and _runs(process):
+            if process.pid != os.getpid() and process.environ().get(MARKER) == marker and runs(process.pid):
                 yield process
         except (psutil.Error, OSError):
             continue
 
 
-def _runs(process: psutil.Process) -> bool:
+def runs(pid: int) -> bool:
+    """Whether the process runs: one that was killed may stay as a zombie, since Flower does not wait for it."""
     try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
         return False
 

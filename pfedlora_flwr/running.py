@@ -11,7 +11,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -22,7 +21,7 @@ from pfedlora_flwr.config import Experiment
 from pfedlora_flwr.data.local import count_classes, shared_partition
 from pfedlora_flwr.federation.records import Row, RunDirectory, read_rows
 from pfedlora_flwr.federation.result import write_result
-from pfedlora_flwr.launcher import LaunchError, Simulation, check_port, claimed, last_line, stop_left_over
+from pfedlora_flwr.launcher import LaunchError, Simulation, check_port, claimed, last_line, runs, stop_left_over
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report.events import event_files
 from pfedlora_flwr.rng import derive
@@ -185,7 +184,7 @@ def _watch(experiment: Experiment, simulation: Simulation, directory: Path, show
         show(_what(experiment, state, rounds), rounds)
         if not simulation.alive():
             raise LaunchError(f"the SuperLink is gone: {last_line(simulation.logs / 'superlink.log')}")
-        if state and not _runs(state["pid"]):
+        if state and not runs(state["pid"]):
             time.sleep(0.5)
             if read_result(directory) is None:
                 raise LaunchError(f"the server process is gone: {last_line(simulation.logs / 'superlink.log')}")
@@ -197,14 +196,6 @@ def _watch(experiment: Experiment, simulation: Simulation, directory: Path, show
         time.sleep(0.1)
     rounds = read_rows(lines)
     show(_what(experiment, None, rounds), rounds)
-
-
-def _runs(pid: int) -> bool:
-    """Whether the process runs: one that was killed may stay as a zombie, since Flower does not wait for it."""
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return False
 
 
 def _what(e: Experiment, state: Row | None, rounds: list[Row]) -> str:

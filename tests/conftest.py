@@ -15,7 +15,7 @@ import psutil
 import pytest
 import torch
 
-from pfedlora_flwr.launcher import MARKER, stop_marked
+from pfedlora_flwr.launcher import MARKER, runs, stop_marked
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -90,7 +90,7 @@ class Cli:
         found = {}
         for process in psutil.process_iter():
             try:
-                if process.environ().get("PFEDLORA_TEST") == self.environment["PFEDLORA_TEST"] and process.status() != psutil.STATUS_ZOMBIE:
+                if process.environ().get("PFEDLORA_TEST") == self.environment["PFEDLORA_TEST"] and runs(process.pid):
                     found[process] = " ".join(process.cmdline())
             except (psutil.Error, OSError):
                 continue
