@@ -3,7 +3,7 @@ BIN := .venv/bin
 
 .PHONY: run test lint deployment-test fault-test docker-test clean
 
-# The environment is made when it is missing or pyproject.toml or constraints.txt is newer.
+# The environment, 7 GB with PyTorch's CUDA build, is made when it is missing or pyproject.toml or constraints.txt is newer.
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'

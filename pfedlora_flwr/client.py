@@ -222,7 +222,7 @@ class PersonalisedClient(NumPyClient):
         stored = self._store(config).load(version) if version else None
         if stored is not None:
             model.load_state_dict(stored)
-        model = model.to(self.device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        model = model.to(self.device).to(memory_format=torch.channels_last)
         return model, bool(version) and stored is None
 
     def _store(self, config: wire.Config) -> ClientStore:

@@ -14,6 +14,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data.datasets import cache_root
 from pfedlora_flwr.launcher import free_port
 
@@ -89,8 +90,8 @@ def _torchvision() -> Check:
     try:
         import torchvision
     except (ImportError, RuntimeError) as error:
-        found = f"cannot be imported: {str(error).splitlines()[0]}"
-        return False, "torchvision", f"{found}; only needed to download CIFAR", ""
+        found = f"cannot be imported ({str(error).splitlines()[0]}): CIFAR cannot be downloaded"
+        return False, "torchvision", found, datasets.TORCHVISION_REMEDY
     return True, "torchvision", torchvision.__version__, ""
 
 

@@ -115,5 +115,5 @@ def _build(store: ClientStore, client: int, version: int, tensors: dict[str, Ten
     method = registry.find(experiment.method)(experiment, classes)
     module = method.private_init(client, 0)
     module.load_state_dict(tensors)
-    module = module.eval().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    module = module.eval().to(memory_format=torch.channels_last)
     return Trained(client, version, tensors_sha256(tensors_of(module)), experiment, method, module, about, figures)

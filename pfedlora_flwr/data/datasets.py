@@ -23,6 +23,8 @@ from filelock import FileLock
 from pfedlora_flwr.keys import UserError
 
 SIZE = 32
+TORCHVISION_REMEDY = "install both from one index: pip install --force-reinstall torch torchvision"
+"""What to do where torchvision cannot be imported: most often it was built for another PyTorch than the one beside it."""
 _VERSION = 2  # of the cache's layout
 _CIFAR_FILES = {
     "cifar10": (
@@ -299,7 +301,8 @@ def _download(name: str, root: Path) -> None:
         from torchvision.datasets import CIFAR10, CIFAR100
     except (ImportError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
-        raise UserError(f"{name} must be downloaded and torchvision cannot be imported ({reason}); give its files by data-path") from None
+        advice = f"{TORCHVISION_REMEDY}; or give its files by data-path"
+        raise UserError(f"{name} must be downloaded and torchvision cannot be imported ({reason}); {advice}") from None
     try:
         root.mkdir(parents=True, exist_ok=True)
         (CIFAR10 if name == "cifar10" else CIFAR100)(str(root), download=True)  # shows a progress bar

@@ -23,7 +23,7 @@ def received_model(experiment: Experiment, classes: int, tensors: Tensors, devic
     """The small model with the values that arrived, ready to train on `device`."""
     model = small_model(experiment, classes)
     model.load_state_dict(tensors)
-    return model.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return model.to(device).to(memory_format=torch.channels_last)
 
 
 def kl(learner: Tensor, peer: Tensor) -> Tensor:
