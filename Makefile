@@ -1,7 +1,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: run test lint deployment-test fault-test docker-test clean
+.PHONY: run test lint same-bits deployment-test fault-test docker-test clean
 
 # The environment, 7 GB with PyTorch's CUDA build, is made when it is missing or pyproject.toml or constraints.txt is newer.
 .venv/.installed: pyproject.toml constraints.txt
@@ -20,6 +20,10 @@ lint: .venv/.installed
 # Two tests at a time: a federation waits a good part of its time.
 test: lint
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
+
+# Whether this tree computes what commit BASE computed, to the last bit: a table of hashes.
+same-bits: .venv/.installed
+	$(BIN)/python scripts/same_bits.py $(BASE)
 
 # SuperLink and SuperNodes as real processes: TLS with authentication, gRPC, process isolation, nodes with data of their own.
 deployment-test: .venv/.installed

@@ -27,6 +27,7 @@ from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method, tensors_of
 from pfedlora_flwr.rng import derive, torch_generator
 from pfedlora_flwr.store import ClientStore
+from pfedlora_flwr.training.device import find_device
 from pfedlora_flwr.training.loop import Samples, Visit, count_correct
 
 logger = logging.getLogger(__name__)
@@ -245,12 +246,3 @@ class PersonalisedClient(NumPyClient):
                 logger.exception("client %d failed", self.client)
             what = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
             return {"error": what.strip() or type(error).__name__}
-
-
-def find_device(name: str) -> torch.device:
-    """The training device; `auto` is cuda where there is one. Raises UserError when cuda is asked for and missing."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name == "cuda" and not torch.cuda.is_available():
-        raise UserError("device is 'cuda' and PyTorch sees no GPU; use device=cpu, or install a CUDA build of PyTorch")
-    return torch.device(name)

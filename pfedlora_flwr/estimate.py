@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable
 from functools import lru_cache
-
-import torch
 
 from pfedlora_flwr.config import Experiment
 from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data.local import count_classes
 from pfedlora_flwr.methods import registry as methods
-from pfedlora_flwr.models import registry as models
-from pfedlora_flwr.training.flops import count_operations
+from pfedlora_flwr.models.cost import sample_flops
 
 START = 12.0
 """Seconds until a run's first round: a SuperLink, Ray, and an actor's imports."""
@@ -23,27 +19,11 @@ _IMAGES = {"digits": 1797, "cifar10": 60_000, "cifar100": 60_000}
 _KEPT_WHILE_RUNNING = 3
 
 
-@lru_cache(maxsize=256)
-def forward_flops(model: str, classes: int, cut: str) -> int:
-    """2·MAC of one image through the client model `model`."""
-    module = models.build(model, classes, cut).eval()
-    with torch.no_grad(), count_operations() as operations:
-        module(torch.zeros(1, *models.IMAGE))
-    return operations.forward
-
-
-def sample_flops(e: Experiment) -> float:
-    """2·MAC of one image through a client's model, the mean over the clients."""
-    classes = count_classes(e)
-    names = e.model_names
-    return statistics.fmean(forward_flops(names[k % len(names)], classes, e.cut) for k in range(e.clients))
-
-
 def work(e: Experiment) -> float:
     """The operations of a run of plain local training: every method's are of this size."""
     kind, _, rest = e.dataset.partition(":")
     images = int(rest) if kind == "synthetic" else _IMAGES.get(kind) or len(datasets.load(e.dataset, e.data_path).labels)
-    return e.rounds * e.sampled * 0.8 * images / e.clients * e.local_epochs * 3 * sample_flops(e)
+    return e.rounds * e.sampled * 0.8 * images / e.clients * e.local_epochs * 3 * sample_flops(e, count_classes(e))
 
 
 class Speed:

@@ -16,7 +16,6 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from pfedlora_flwr.client import find_device
 from pfedlora_flwr.config import Experiment
 from pfedlora_flwr.data.local import count_classes, shared_partition
 from pfedlora_flwr.federation.records import Row, RunDirectory, read_rows
@@ -25,6 +24,7 @@ from pfedlora_flwr.launcher import LaunchError, Simulation, check_port, claimed,
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report.events import event_files
 from pfedlora_flwr.rng import derive
+from pfedlora_flwr.training.device import find_device
 
 _START_TIMEOUT, _LOOK = 180.0, 15.0
 FAILED, INTERRUPTED = 1, 130

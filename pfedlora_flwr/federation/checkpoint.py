@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import statistics
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,15 @@ class ServerState:
     seconds: float = 0.0
     training_seconds: float = 0.0
     busy_seconds: float = 0.0
+
+    def accuracies(self, part: str) -> dict[int, float]:
+        """By client: correct predictions over samples of `part` ("test", "validation") at its last evaluation."""
+        return {k: getattr(f, f"{part}_correct") / max(1, getattr(f, part)) for k, f in sorted(self.figures.items())}
+
+    def mean_accuracy(self, part: str) -> float:
+        """The unweighted mean of the evaluated clients' accuracies on `part`."""
+        shares = self.accuracies(part)
+        return statistics.fmean(shares.values()) if shares else 0.0
 
     def to_json(self) -> dict[str, Any]:
         """Everything but the tensors."""

@@ -10,7 +10,6 @@ from typing import Any
 from pfedlora_flwr.config import Experiment
 from pfedlora_flwr.federation.checkpoint import ServerState
 from pfedlora_flwr.federation.records import Row, RunDirectory
-from pfedlora_flwr.federation.strategy import accuracies
 from pfedlora_flwr.files import tensors_sha256
 
 logger = logging.getLogger(__name__)
@@ -37,7 +36,7 @@ def write_result(run: RunDirectory, experiment: Experiment, status: str, error: 
 
 
 def _figures(run: RunDirectory, e: Experiment, state: ServerState, rows: list[Row]) -> Row:
-    per_client = accuracies(state, "test")
+    per_client = state.accuracies("test")
     over_all = comparable(rows)
     evaluated = [row for row in over_all if row["round"] % e.evaluate_every == 0 or row["round"] == e.rounds]
     best = max(evaluated or over_all, key=lambda row: row["validation_accuracy"])  # the earliest of ties

@@ -147,7 +147,7 @@ class PersonalisedStrategy(Strategy):
                 self.state.stale.discard(client)
             except Refused as refusal:
                 self._refuse_update(client, server_round, str(refusal))
-        return MetricRecord({"accuracy": mean_accuracy(self.state, "test")})
+        return MetricRecord({"accuracy": self.state.mean_accuracy("test")})
 
     def summary(self) -> None:
         """One line about the run in Flower's log."""
@@ -320,8 +320,8 @@ class PersonalisedStrategy(Strategy):
                     "sampled": sampled,
                     "admitted": list(self._turns),
                     "refused": sorted(self._failures),
-                    "accuracy": mean_accuracy(state, "test"),
-                    "validation_accuracy": mean_accuracy(state, "validation"),
+                    "accuracy": state.mean_accuracy("test"),
+                    "validation_accuracy": state.mean_accuracy("validation"),
                     "evaluated": len(state.figures),
                     "second": self._mean_second(),
                     "loss": statistics.fmean(losses) if losses else None,
@@ -336,7 +336,7 @@ class PersonalisedStrategy(Strategy):
         )
         self.run.checkpoints.save(state)
         self.run.progress(phase="round", round=round, of=self.experiment.rounds)
-        accuracy = mean_accuracy(state, "test")
+        accuracy = state.mean_accuracy("test")
         admitted = f"{len(self._turns)} of {len(sampled)} clients" if round else "initial models"
         logger.info("round %d/%d · accuracy %.4f · %s · %.1f s", round, self.experiment.rounds, accuracy, admitted, seconds)
 
@@ -378,14 +378,3 @@ class PersonalisedStrategy(Strategy):
         """Each second figure's mean over the clients that have it."""
         names = dict.fromkeys(name for figures in self.state.second.values() for name in figures)
         return {n: statistics.fmean(f[n] for f in self.state.second.values() if n in f) for n in names}
-
-
-def mean_accuracy(state: ServerState, part: str) -> float:
-    """The unweighted mean over the evaluated clients of their share of correct predictions on `part` ("test", "validation")."""
-    shares = accuracies(state, part)
-    return statistics.fmean(shares.values()) if shares else 0.0
-
-
-def accuracies(state: ServerState, part: str) -> dict[int, float]:
-    """By client: correct predictions over samples of `part`."""
-    return {k: getattr(f, f"{part}_correct") / max(1, getattr(f, part)) for k, f in sorted(state.figures.items())}

@@ -19,9 +19,10 @@ from dataclasses import dataclass
 
 from scipy.stats import t as student
 
-from pfedlora_flwr.estimate import sample_flops
+from pfedlora_flwr.data.local import count_classes
 from pfedlora_flwr.federation.result import to_target
 from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.models.cost import sample_flops
 from pfedlora_flwr.report.load import Outcome, Run
 
 
@@ -96,7 +97,7 @@ def cost(run: Run) -> Cost | None:
 
 def _sample_flops(run: Run) -> float:
     try:
-        return sample_flops(run.experiment)
+        return sample_flops(run.experiment, count_classes(run.experiment))
     except UserError:  # a dataset whose name does not tell its classes, and whose files are not here
         return math.nan
 
