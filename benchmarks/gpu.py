@@ -21,7 +21,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, Dataset
 
-from pfedlora_flwr.config import Experiment
+from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.rng import torch_generator
 from pfedlora_flwr.training import graphs
@@ -75,7 +75,7 @@ def main() -> None:
 
 def turn(method_name: str, client: int, model: nn.Module | None, data: Samples, epochs: int, precision: str) -> nn.Module:
     """One client's turn, as the client app runs it; the trained module."""
-    experiment = Experiment.from_flat({"method": method_name, "local-epochs": epochs, "precision": precision})
+    experiment = from_flat({"method": method_name, "local-epochs": epochs, "precision": precision})
     method = registry.find(method_name)(experiment, 10)
     if model is None:
         model = method.private_init(client, client).to(GPU).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -152,7 +152,7 @@ def stock(images: torch.Tensor, labels: torch.Tensor, epochs: int) -> None:
     from pfedlora_flwr.models.registry import build
 
     for client, (x, y) in enumerate(zip(images, labels, strict=True)):
-        model = build(f"cnn{client % 5 + 1}", 10, "fc2").to(GPU)
+        model = build(f"cnn{client % 5 + 1}", 10).to(GPU)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
         loader = DataLoader(Stock(x, y), batch_size=64, shuffle=True, num_workers=2)
         for _ in range(epochs):

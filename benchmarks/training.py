@@ -15,7 +15,7 @@ import time
 import torch
 from machine import sgemm
 
-from pfedlora_flwr.config import Experiment
+from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.rng import torch_generator
 from pfedlora_flwr.training.loop import Samples, Visit
@@ -65,7 +65,7 @@ def main() -> None:
 def turn(method_name: str, model_name: str, data: Samples, precision: str, epochs: int) -> tuple[float, int]:
     """CPU seconds and operations of one client's turn. `models` names CNN-5 second: the mutual methods share it."""
     keys = {"method": method_name, "models": f"{model_name},cnn5", "precision": precision, "local-epochs": epochs}
-    experiment = Experiment.from_flat(keys)
+    experiment = from_flat(keys)
     method = registry.find(method_name)(experiment, 10)
     model = method.private_init(0, 1).to(memory_format=torch.channels_last)
     received = method.download(method.state_init(1), 0, 1)

@@ -10,7 +10,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from pfedlora_flwr.config import Experiment, all_keys
+from pfedlora_flwr import config
+from pfedlora_flwr.config import all_keys
 from pfedlora_flwr.keys import UserError
 
 cli = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -43,7 +44,7 @@ def run(
     from pfedlora_flwr.federation.records import resumed
 
     flags = [text for flag, text in ((resume, "resume=true"), (overwrite, "overwrite=true")) if flag]
-    experiment = Experiment.load(conf, [*(option or []), *flags])
+    experiment = config.load(conf, [*(option or []), *flags])
     if superlink and tensorboard:
         raise UserError("--tensorboard is for simulations: a deployed run's rounds.jsonl is on the SuperLink's host")
     if superlink:  # `output` is a path on the SuperLink's host

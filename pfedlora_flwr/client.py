@@ -17,8 +17,8 @@ from flwr.client import NumPyClient
 from torch import nn
 
 from pfedlora_flwr.clock import Clock
-from pfedlora_flwr.config import Experiment
 from pfedlora_flwr.data.local import LocalData, Site
+from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.records import versions
 from pfedlora_flwr.files import write_atomically
@@ -145,7 +145,7 @@ class PersonalisedClient(NumPyClient):
             "round": round,
             "client": self.client,
             "names": wire.names_of(upload.tensors),
-            "model": self.experiment.model_names[self.client % len(self.experiment.model_names)],
+            "model": self.experiment.model_of(self.client),
             "model-sha256": digest,
             "lost": lost,
             "loss": next(iter(visit.losses.values()), 0.0),
@@ -180,7 +180,7 @@ class PersonalisedClient(NumPyClient):
 
     def _load(self) -> tuple[LocalData, Method]:
         site = self._site()
-        return site.load(self.device), registry.find(self.experiment.method)(self.experiment, site.classes)
+        return site.load(self.device), registry.make(self.experiment, site.classes)
 
     def _about(self) -> dict[str, Any]:
         """What `pfedlora predict` and `export` need besides the model."""

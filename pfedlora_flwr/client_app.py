@@ -9,13 +9,14 @@ from flwr.client import Client
 from flwr.clientapp import ClientApp
 
 from pfedlora_flwr.client import PersonalisedClient
-from pfedlora_flwr.config import Experiment
+from pfedlora_flwr.config import from_flat
+from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.keys import Scalar
 
 
 @lru_cache(maxsize=2)
 def _experiment(items: tuple[tuple[str, Scalar], ...]) -> Experiment:
-    return Experiment.from_flat(dict(items))
+    return from_flat(dict(items))
 
 
 def client_fn(context: Context) -> Client:

@@ -18,7 +18,8 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 
 from pfedlora_flwr import estimate, running
 from pfedlora_flwr.comparison import PLAN, Cell, Comparison, describe, short
-from pfedlora_flwr.config import Experiment
+from pfedlora_flwr.config import from_flat
+from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.checkpoint import Checkpoints
 from pfedlora_flwr.federation.records import Row, differences, saved_keys
 from pfedlora_flwr.files import make_folder, write_atomically
@@ -108,7 +109,7 @@ class Plan:
         for job in self.everything():
             config = job.directory / "config.yaml"
             if config.exists():
-                different = differences(Experiment.from_flat(saved_keys(config)), job.experiment)
+                different = differences(from_flat(saved_keys(config)), job.experiment)
                 if different:
                     raise UserError(
                         f"{job.directory} holds another Experiment ({'; '.join(different)}); give a new --output, or remove {self.output}"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 
-from pfedlora_flwr.config import Experiment
 from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data.local import count_classes
+from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.methods import registry as methods
 from pfedlora_flwr.models.cost import sample_flops
 
@@ -53,7 +53,7 @@ class Speed:
 @lru_cache(maxsize=256)
 def model_bytes(e: Experiment) -> int:
     """Disk for one version of all clients' models."""
-    method = methods.find(e.method)(e, count_classes(e))
+    method = methods.make(e, count_classes(e))
     sizes = []
     for k in range(len(e.model_names)):
         kept = method.private_init(k, 0).state_dict().values()

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from pfedlora_flwr.files import write_atomically
 from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import tensors_of
 from pfedlora_flwr.models.cnn import ClientModel
 from pfedlora_flwr.models.registry import IMAGE
@@ -146,8 +147,7 @@ def _difference(trained: Trained, exported: Run) -> float:
 
 
 def _architecture(trained: Trained) -> str:
-    names = trained.experiment.model_names
-    return names[trained.client % len(names)]
+    return trained.experiment.model_of(trained.client)
 
 
 def card(trained: Trained, kind: str, file: str, difference: float) -> str:
@@ -167,7 +167,7 @@ def card(trained: Trained, kind: str, file: str, difference: float) -> str:
         usage = f"The weights of `{_architecture(trained)}`. Input: {scaled}, then (images − mean) / std by channel, both in the metadata."
     else:
         usage = f"Input `images`: {scaled}; normalisation is part of the model. Output: logits [n, {len(trained.class_names)}]."
-    return f"""# {words.method(e.method)}, client {trained.client}, on {words.DATASETS.get(e.dataset, e.dataset)}
+    return f"""# {registry.title(e.method)}, client {trained.client}, on {words.DATASETS.get(e.dataset, e.dataset)}
 
 A personalised model: it was trained for the data of client {trained.client} and is evaluated on these alone.
 

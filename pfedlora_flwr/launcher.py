@@ -25,7 +25,7 @@ import psutil
 from filelock import FileLock, Timeout
 
 from pfedlora_flwr import __version__
-from pfedlora_flwr.config import Experiment
+from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.keys import Scalar, UserError
 
 MARKER = "PFEDLORA_LAUNCH"

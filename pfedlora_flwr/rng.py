@@ -31,3 +31,17 @@ def sample_clients(seed: int, round: int, clients: int, sampled: int) -> list[in
     """The clients of a round: `sampled` of `clients`, without replacement, in ascending order."""
     drawn = numpy_generator(seed, "sample", round=round).choice(clients, size=sampled, replace=False, shuffle=False)
     return sorted(int(k) for k in drawn)
+
+
+class seeded:  # noqa: N801 - reads as a statement: `with seeded(seed):`
+    """Seeds torch's global generator inside a `with`, and restores it after: modules initialise themselves from there."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def __enter__(self) -> None:
+        self.saved = torch.get_rng_state()
+        torch.default_generator.manual_seed(self.seed)
+
+    def __exit__(self, *error: object) -> None:
+        torch.set_rng_state(self.saved)

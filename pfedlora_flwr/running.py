@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from pfedlora_flwr.config import Experiment
 from pfedlora_flwr.data.local import count_classes, shared_partition
+from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.records import Row, RunDirectory, read_rows
 from pfedlora_flwr.federation.result import write_result
 from pfedlora_flwr.launcher import LaunchError, Simulation, check_port, claimed, last_line, runs, stop_left_over
@@ -106,7 +106,7 @@ def preflight(experiment: Experiment) -> None:
     """Everything that can be known to be wrong before a process is started. Raises UserError."""
     find_device(experiment.device)
     shared_partition(experiment)
-    method = registry.find(experiment.method)(experiment, count_classes(experiment))
+    method = registry.make(experiment, count_classes(experiment))
     for client in range(min(len(experiment.model_names), experiment.clients)):
         method.client_model(client)
     method.state_init(derive(experiment.seed, "state"))

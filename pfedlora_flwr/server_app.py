@@ -12,8 +12,9 @@ import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from pfedlora_flwr.config import Experiment
+from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data.local import count_classes
+from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.checkpoint import ServerState
 from pfedlora_flwr.federation.records import Row, RunDirectory
 from pfedlora_flwr.federation.result import LINE, RESULT_LINE, write_result
@@ -32,7 +33,7 @@ def main(grid: Grid, context: Context) -> None:
     _log_to_stderr()
     torch.set_num_threads(1)  # what the server computes must not depend on its number of cores
     try:
-        experiment = Experiment.from_flat(dict(context.run_config))
+        experiment = from_flat(dict(context.run_config))
         run = RunDirectory(output_of(experiment))
         run.open(experiment)
     except (UserError, OSError) as error:
@@ -41,7 +42,7 @@ def main(grid: Grid, context: Context) -> None:
     bound_retries(grid, experiment.node_timeout)
     try:
         run.progress(phase="starting")
-        method = registry.find(experiment.method)(experiment, count_classes(experiment))
+        method = registry.make(experiment, count_classes(experiment))
         state = run.checkpoints.load() if experiment.resume else None
         run.rewind(state.round if state else -1)
         if state is None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from rich.console import Console
 
-from pfedlora_flwr.config import Experiment
+from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.result import LINE, RESULT_LINE
 from pfedlora_flwr.launcher import QUIET, LaunchError, last_line, tool, write_app
 from pfedlora_flwr.running import FAILED, INTERRUPTED, conclude, on_terminate

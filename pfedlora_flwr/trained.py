@@ -12,8 +12,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from pfedlora_flwr.config import Experiment
+from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data import local
+from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.checkpoint import Checkpoints
 from pfedlora_flwr.federation.records import saved_keys
 from pfedlora_flwr.files import tensors_sha256
@@ -56,7 +57,7 @@ class Trained:
 
     def representations(self, pixels: npt.NDArray[np.uint8]) -> Tensor:
         """The input of the last layer: uint8 [n, 32, 32, 3] → [n, width]."""
-        return infer(self.method.predictor(self.module).penultimate, self.samples(pixels))
+        return infer(self.method.predictor(self.module).encode, self.samples(pixels))
 
 
 def load_trained(place: Path, client: int) -> Trained:
@@ -82,7 +83,7 @@ def load_trained(place: Path, client: int) -> Trained:
 
 
 def _from_run(run: Path, client: int) -> Trained:
-    experiment = Experiment.from_flat(saved_keys(run / "config.yaml"))
+    experiment = from_flat(saved_keys(run / "config.yaml"))
     if not 0 <= client < experiment.clients:
         raise UserError(f"client is {client}; allowed: 0 to {experiment.clients - 1}")
     state = Checkpoints(run / "server").load()
@@ -108,11 +109,11 @@ def _from_run(run: Path, client: int) -> Trained:
 
 def _build(store: ClientStore, client: int, version: int, tensors: dict[str, Tensor], figures: Mapping[str, int]) -> Trained:
     about = store.about()
-    experiment = Experiment.from_flat(about["experiment"])
+    experiment = from_flat(about["experiment"])
     names = about["class_names"]  # of the client's own data, which may have fewer classes than the federation
     classes = about.get("classes", len(names))
     about["class_names"] = [*names, *(f"class {i}" for i in range(len(names), classes))]
-    method = registry.find(experiment.method)(experiment, classes)
+    method = registry.make(experiment, classes)
     module = method.private_init(client, 0)
     module.load_state_dict(tensors)
     module = module.eval().to(memory_format=torch.channels_last)

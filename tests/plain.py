@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import nn
 
-from pfedlora_flwr.config import Experiment
+from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data.local import LocalData, Site
+from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method, Tensors, Upload
 from pfedlora_flwr.rng import derive, sample_clients, torch_generator
@@ -21,7 +22,7 @@ class Plain:
     def __init__(self, keys: Mapping[str, object] | None = None, **more: object) -> None:
         """`keys` are a run's; in the names of `more` an underscore stands for a hyphen, two for a dot."""
         named = {name.replace("_", "-").replace("--", "."): value for name, value in more.items()}
-        self.experiment = Experiment.from_flat({**(keys or {}), **named})
+        self.experiment = from_flat({**(keys or {}), **named})
         self.method = make(self.experiment)
         self.state = self.method.state_init(derive(self.experiment.seed, "state"))
         self.models: dict[int, nn.Module] = {}
@@ -65,7 +66,7 @@ class Plain:
 
 def make(experiment: Experiment, classes: int = 10) -> Method:
     """The experiment's method."""
-    return registry.find(experiment.method)(experiment, classes)
+    return registry.make(experiment, classes)
 
 
 def visit(experiment: Experiment, client: int = 0, round: int = 1) -> Visit:

@@ -18,7 +18,7 @@ from rich.console import Console
 from pfedlora_flwr import running
 from pfedlora_flwr.compare import Plan, compare
 from pfedlora_flwr.comparison import Comparison
-from pfedlora_flwr.config import Experiment
+from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.keys import UserError
 from tests.conftest import ROOT, Cli
 from tests.report.made import make_run

@@ -13,7 +13,7 @@ import safetensors
 import torch
 
 from pfedlora_flwr import export as exporting
-from pfedlora_flwr.config import Experiment
+from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data.local import shared_partition
 from pfedlora_flwr.export import export
 from pfedlora_flwr.federation.records import saved_keys
@@ -32,7 +32,7 @@ def trained(trained_run: Done) -> Trained:
 @pytest.fixture(scope="module")
 def images(trained_run: Done) -> np.ndarray:
     """The client's test images, uint8 [n, 32, 32, 3]."""
-    dataset, partition = shared_partition(Experiment.from_flat(saved_keys(trained_run.output / "config.yaml")))
+    dataset, partition = shared_partition(from_flat(saved_keys(trained_run.output / "config.yaml")))
     return np.asarray(dataset.images[partition.clients[1].test])
 
 

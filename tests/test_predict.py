@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pfedlora_flwr.config import Experiment
+from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data.datasets import read_image
 from pfedlora_flwr.data.local import shared_partition
 from pfedlora_flwr.federation.records import saved_keys
@@ -29,7 +29,7 @@ CLIENT = 1
 def pictures(trained_run: Done, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Path, int]]:
     """The client's own test images as PNG files, with their labels."""
     folder = tmp_path_factory.mktemp("pictures")
-    dataset, partition = shared_partition(Experiment.from_flat(saved_keys(trained_run.output / "config.yaml")))
+    dataset, partition = shared_partition(from_flat(saved_keys(trained_run.output / "config.yaml")))
     found = []
     for i in partition.clients[CLIENT].test:
         Image.fromarray(np.asarray(dataset.images[i])).save(folder / f"{i}.png")
@@ -145,4 +145,4 @@ def test_what_a_client_leaves_beside_its_model(trained_run: Done) -> None:
     assert about["class_names"] == [str(i) for i in range(10)]
     assert about["classes"] == 10
     assert len(about["mean"]) == len(about["std"]) == 3
-    assert Experiment.from_flat(about["experiment"]).rounds == 3
+    assert from_flat(about["experiment"]).rounds == 3

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pfedlora_flwr.config import Experiment
 from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data.datasets import Dataset
 from pfedlora_flwr.data.partition import Indices, Partition, Split, make_partition, split_8_1_1
+from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.training.loop import Samples
 

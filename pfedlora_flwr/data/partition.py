@@ -9,8 +9,8 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from pfedlora_flwr.config import Experiment
 from pfedlora_flwr.data.datasets import Dataset
+from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.rng import numpy_generator
 

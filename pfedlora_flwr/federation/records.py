@@ -16,7 +16,8 @@ from typing import Any
 import yaml
 from filelock import FileLock, Timeout
 
-from pfedlora_flwr.config import Experiment, parse_overrides
+from pfedlora_flwr.config import from_flat, parse_overrides
+from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.checkpoint import Checkpoints
 from pfedlora_flwr.files import write_atomically
 from pfedlora_flwr.keys import UserError
@@ -74,7 +75,7 @@ class RunDirectory:
         if experiment.resume:
             if not config.exists():
                 raise UserError(f"output {str(self.path)!r} holds no run to resume")
-            different = differences(Experiment.from_flat(saved_keys(config)), experiment)
+            different = differences(from_flat(saved_keys(config)), experiment)
             if different:
                 raise UserError(f"output {str(self.path)!r} holds another Experiment ({'; '.join(different)}); resume it as it was")
             return
@@ -171,15 +172,13 @@ def resumed(output: Path, overrides: Iterable[str]) -> Experiment:
     config = output.expanduser() / "config.yaml"
     if not config.exists():
         raise UserError(f"output {str(output)!r} holds no run to resume")
-    return Experiment.from_flat(saved_keys(config) | {"overwrite": False} | parse_overrides(overrides))
+    return from_flat(saved_keys(config) | {"overwrite": False} | parse_overrides(overrides))
 
 
 def differences(one: Experiment, other: Experiment) -> list[str]:
     """The keys that can change a result and differ, as `key: was → is`."""
-    if one.fingerprint() == other.fingerprint():
-        return []
-    a, b = one.flat(), other.flat()
-    return [f"{k}: {a.get(k)!r} → {b.get(k)!r}" for k in b if a.get(k) != b.get(k) and k not in Experiment.free_keys()]
+    a, b = ({name: k.text(value) for name, (k, value) in e.keys().items() if k.result} for e in (one, other))
+    return [f"{name}: {a.get(name)!r} → {b.get(name)!r}" for name in a | b if a.get(name) != b.get(name)]
 
 
 def _version(package: str) -> str | None:

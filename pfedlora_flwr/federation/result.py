@@ -7,7 +7,7 @@ import logging
 import statistics
 from typing import Any
 
-from pfedlora_flwr.config import Experiment
+from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.checkpoint import ServerState
 from pfedlora_flwr.federation.records import Row, RunDirectory
 from pfedlora_flwr.files import tensors_sha256
@@ -38,7 +38,7 @@ def write_result(run: RunDirectory, experiment: Experiment, status: str, error: 
 def _figures(run: RunDirectory, e: Experiment, state: ServerState, rows: list[Row]) -> Row:
     per_client = state.accuracies("test")
     over_all = comparable(rows)
-    evaluated = [row for row in over_all if row["round"] % e.evaluate_every == 0 or row["round"] == e.rounds]
+    evaluated = [row for row in over_all if e.evaluates(row["round"])]
     best = max(evaluated or over_all, key=lambda row: row["validation_accuracy"])  # the earliest of ties
     turns = [row for row in run.rows("clients.jsonl") if row["status"] == "ok"]
     latest = {row["client"]: row for row in turns}
@@ -59,7 +59,7 @@ def _figures(run: RunDirectory, e: Experiment, state: ServerState, rows: list[Ro
         },
         "per_client": {
             str(k): {
-                "model": e.model_names[k % len(e.model_names)],
+                "model": e.model_of(k),
                 "accuracy": accuracy,
                 "test": state.figures[k].test,
                 "samples": latest[k]["samples"] if k in latest else None,

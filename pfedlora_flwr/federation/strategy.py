@@ -15,7 +15,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from pfedlora_flwr.clock import Clock
-from pfedlora_flwr.config import Experiment
+from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.admission import Turn, admit, outliers, read_figures
 from pfedlora_flwr.federation.checkpoint import ServerState
@@ -87,7 +87,7 @@ class PersonalisedStrategy(Strategy):
             self.aggregate_train(round, replies)
             self._clock.lap("aggregate")
             self.state.round = round
-            if self.state.stale and self._evaluates(round):
+            if self.state.stale and self.experiment.evaluates(round):
                 self._evaluate(grid, round)
                 self._clock.lap("evaluate")
             self._finish_round(round, sampled)
@@ -234,7 +234,7 @@ class PersonalisedStrategy(Strategy):
 
     def _admit(self, reply: wire.Reply, client: int, round: int) -> Turn:
         e = self.experiment
-        return admit(reply, self.method, self.state.tensors, client, round, e.max_samples, self._evaluates(round))
+        return admit(reply, self.method, self.state.tensors, client, round, e.max_samples, self.experiment.evaluates(round))
 
     def _evaluate(self, grid: Grid, round: int) -> None:
         messages = self.configure_evaluate(round, ArrayRecord(), ConfigRecord(), grid)
@@ -267,12 +267,9 @@ class PersonalisedStrategy(Strategy):
         self.state.refused += 1
         self._fail(client, round, f"refused: {reason}")
 
-    def _evaluates(self, round: int) -> bool:
-        return round % self.experiment.evaluate_every == 0 or round == self.experiment.rounds
-
     def _train_message(self, client: int, round: int) -> Message:
         down = self.method.download(self.state.tensors, client, round)
-        config = self._instruction(client, round) | {"evaluate": self._evaluates(round)}
+        config = self._instruction(client, round) | {"evaluate": self.experiment.evaluates(round)}
         message = wire.train_message(self.roster.node_of[client], round, down, config, self.experiment.round_timeout)
         sent = Entry(parameters_down=parameters(down), bytes_down=payload_bytes(down), wire_down=wire.size_of(message.content))
         self._sent[client] = self._sent.get(client, Entry()) + sent

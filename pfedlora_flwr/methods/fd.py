@@ -22,6 +22,8 @@ from pfedlora_flwr.training.loop import Samples, Visit
 class FD(Method):
     """Algorithm 1 of the paper; the server remembers each client's last means, so a client may miss rounds."""
 
+    title = "FD"
+
     @dataclass(frozen=True)
     class Options(Method.Options):
         lambda_: float = key(1.0, "λ, the weight of the distillation loss", low=0)

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 
 from torch import Tensor
 
+from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.methods.method import Method, Tensors, Upload, seeded, tensors_of, weighted_mean
 from pfedlora_flwr.methods.standalone import train_locally
 from pfedlora_flwr.models.cnn import ClientModel
@@ -17,6 +19,13 @@ from pfedlora_flwr.training.loop import Samples, Visit
 
 class FedAvg(Method):
     """Algorithm 1 of the paper: the whole model down, local SGD, the whole model up, the weighted mean."""
+
+    title = "FedAvg"
+
+    @classmethod
+    def check_experiment(cls, experiment: Experiment) -> None:
+        if len(set(experiment.model_names)) > 1:
+            raise UserError("method fedavg averages whole models, so all clients need the same: set setting=homogeneous")
 
     def state_init(self, seed: int) -> Tensors:
         with seeded(seed):

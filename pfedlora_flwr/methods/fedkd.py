@@ -35,11 +35,13 @@ class Teacher(nn.Module):
     def __init__(self, local: ClientModel, student_width: int) -> None:
         super().__init__()
         self.local = local
-        self.projection = Linear(student_width, local.penultimate_width, bias=False)
+        self.projection = Linear(student_width, local.width, bias=False)
 
 
 class FedKD(Method):
     """Algorithm 1 of the paper. The server's state is what it sends: θ − θ₀, compressed."""
+
+    title = "FedKD"
 
     @dataclass(frozen=True)
     class Options(Method.Options):
@@ -53,7 +55,7 @@ class FedKD(Method):
     def private_init(self, client: int, seed: int) -> Teacher:
         with seeded(seed):
             local = self.client_model(client)  # first, so that it starts as with every other method
-            return Teacher(local, small_model(self.experiment, self.classes).penultimate_width)
+            return Teacher(local, small_model(self.experiment, self.classes).width)
 
     def local_update(self, model: Teacher, received: Tensors, data: Samples, visit: Visit) -> Upload:
         """Adaptive mutual distillation: the better both predict, the more they learn from each other."""
@@ -63,7 +65,7 @@ class FedKD(Method):
         teacher = model.local
 
         def loss(images: Tensor, labels: Tensor) -> Tensor:
-            h_t, h_s = teacher.penultimate(images), student.penultimate(images)
+            h_t, h_s = teacher.encode(images), student.encode(images)
             y_t, y_s = teacher.last_layer()(h_t), student.last_layer()(h_s)
             projected = model.projection(h_s)  # W_h H^s
             labelled = cross_entropy(y_t, labels) + cross_entropy(y_s, labels)  # L^t_t + L^t_s

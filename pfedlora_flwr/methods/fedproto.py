@@ -23,13 +23,15 @@ from pfedlora_flwr.training.loop import Samples, Visit
 class FedProto(Method):
     """Algorithm 1 of the paper; the server remembers each client's last prototypes, so a client may miss rounds."""
 
+    title = "FedProto"
+
     @dataclass(frozen=True)
     class Options(Method.Options):
         lambda_: float = key(1.0, "λ, the weight of the distance to the global prototype", low=0)
         weighting: str = key("count", "clients' weights in a global prototype: samples of the class, or equal", choices=("count", "equal"))
 
     def state_init(self, seed: int) -> Tensors:
-        width = self.shared_width("penultimate_width", "prototypes", "choose models whose last layers have inputs of one width")
+        width = self.shared_width("prototypes", "choose models whose last layers have inputs of one width")
         return no_reports(width, counts=True)
 
     def download(self, state: Tensors, client: int, round: int) -> Tensors:
@@ -43,15 +45,15 @@ class FedProto(Method):
         prototypes, known = by_class(received, self.classes)
 
         def loss(images: Tensor, labels: Tensor) -> Tensor:
-            representation = model.penultimate(images)  # R, [B, 500]
+            representation = model.encode(images)  # R, [B, 500]
             distance = (representation - prototypes[labels]).square().mean(1)  # [B]
             own = cross_entropy(model.last_layer()(representation), labels)
             return own + self.options.lambda_ * (known[labels] * distance).mean()
 
         visit.sgd("model", model.parameters(), loss, data)
         model.eval()
-        own = ClassMeans(self.classes, model.penultimate_width, data.labels.device)  # C_k^{(j)}: one clean pass
-        own.add(visit.infer("prototypes", model.penultimate, data), data.labels)
+        own = ClassMeans(self.classes, model.width, data.labels.device)  # C_k^{(j)}: one clean pass
+        own.add(visit.infer("prototypes", model.encode, data), data.labels)
         report = own.tensors()
         return Upload(report | {"counts": own.weights[report["classes"]].long()}, len(data))
 
@@ -74,7 +76,7 @@ class FedProto(Method):
         prototypes, known = by_class(received, self.classes)
 
         def nearest(images: Tensor) -> Tensor:
-            distance = torch.cdist(model.penultimate(images), prototypes)  # [B, C]
+            distance = torch.cdist(model.encode(images), prototypes)  # [B, C]
             return torch.where(known > 0, -distance, -torch.inf)
 
         return {"prototype": nearest}

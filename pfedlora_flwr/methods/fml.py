@@ -22,6 +22,8 @@ from pfedlora_flwr.training.loop import Samples, Visit
 class FML(Method):
     """Algorithm 1 of the paper."""
 
+    title = "FML"
+
     @dataclass(frozen=True)
     class Options(Method.Options):
         alpha: float = key(0.5, "α, the weight of the labels for the local model", low=0, high=1)

@@ -17,8 +17,10 @@ from pfedlora_flwr.training.loop import Samples, Visit
 class LGFedAvg(Method):
     """Algorithm 1 of the paper: local and global parts are trained together, only the global part is averaged."""
 
+    title = "LG-FedAvg"
+
     def state_init(self, seed: int) -> Tensors:
-        self.shared_width("penultimate_width", "one last layer", "choose models whose last layers have inputs of one width")
+        self.shared_width("one last layer", "choose models whose last layers have inputs of one width")
         with seeded(seed):
             return tensors_of(self.client_model(0).last_layer())
 

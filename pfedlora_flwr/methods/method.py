@@ -6,15 +6,16 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from pfedlora_flwr.config import Experiment
+from pfedlora_flwr.experiment import Experiment, NoOptions
 from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.models import registry
 from pfedlora_flwr.models.cnn import ClientModel
+from pfedlora_flwr.rng import seeded
 from pfedlora_flwr.training.loop import Samples, Visit
 
 Tensors = dict[str, Tensor]
@@ -38,13 +39,20 @@ class Method(ABC):
     the server's state and the client's module are all that it may remember."""
 
     @dataclass(frozen=True)
-    class Options:
+    class Options(NoOptions):
         """The method's own configuration keys."""
+
+    title: ClassVar[str] = ""
+    """The method's name in tables and figures, as its paper writes it; the class's where it has none."""
 
     def __init__(self, experiment: Experiment, classes: int) -> None:
         self.experiment = experiment
         self.classes = classes
-        self.options: Any = experiment.method_options_for(type(self).Options)
+        self.options: Any = experiment.options
+
+    @classmethod  # noqa: B027 - a method without a rule of its own runs any
+    def check_experiment(cls, experiment: Experiment) -> None:
+        """Raises UserError for an Experiment that this method cannot run."""
 
     def state_init(self, seed: int) -> Tensors:
         """Server: what it keeps between rounds, made from `seed`."""
@@ -93,31 +101,19 @@ class Method(ABC):
 
     def client_model(self, client: int) -> ClientModel:
         """A fresh model of client's own architecture, initialised from torch's global generator."""
-        names = self.experiment.model_names
-        return registry.build(names[client % len(names)], self.classes, self.experiment.cut)
+        return registry.build(self.experiment.model_of(client), self.classes)
 
-    def shared_width(self, attribute: str, what: str, advice: str) -> int:
-        """The `width` or `penultimate_width` that all client models have. Raises UserError where `what` would not fit them all."""
-        e = self.experiment
-        widths = {name: getattr(registry.build(name, self.classes, e.cut), attribute) for name in dict.fromkeys(e.model_names)}
+    def shared_width(self, what: str, advice: str, layers: int = 1) -> int:
+        """The width that all client models' representations have before the last `layers` layers.
+
+        Raises UserError where `what` would not fit them all.
+        """
+        names = dict.fromkeys(self.experiment.model_names)
+        widths = {name: registry.build(name, self.classes).widths[layers - 1] for name in names}
         if len(set(widths.values())) > 1:
             found = ", ".join(f"{name} {width}" for name, width in widths.items())
             raise UserError(f"{what} cannot fit representations of different widths ({found}); {advice}")
         return next(iter(widths.values()))
-
-
-class seeded:  # noqa: N801 - reads as a statement: `with seeded(seed):`
-    """Seeds torch's global generator inside a `with`, and restores it after: modules initialise themselves from there."""
-
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
-
-    def __enter__(self) -> None:
-        self.saved = torch.get_rng_state()
-        torch.default_generator.manual_seed(self.seed)
-
-    def __exit__(self, *error: object) -> None:
-        torch.set_rng_state(self.saved)
 
 
 def tensors_of(module: nn.Module) -> Tensors:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import torch
 from torch import Tensor
 from torch.nn.functional import kl_div
 
-from pfedlora_flwr.config import Experiment
-from pfedlora_flwr.methods.method import Tensors, seeded
+from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.methods.method import Tensors
 from pfedlora_flwr.models import registry
 from pfedlora_flwr.models.cnn import ClientModel
 
 
 def small_model(experiment: Experiment, classes: int) -> ClientModel:
     """A fresh small model: the smallest of the client models, CNN-5 of the five, CNN-1 where all are CNN-1 (Section 5.2)."""
-    return registry.build(_smallest(experiment.model_names, classes, experiment.cut), classes, experiment.cut)
+    return registry.build(registry.smallest(experiment.model_names, classes), classes)
 
 
 def received_model(experiment: Experiment, classes: int, tensors: Tensors, device: torch.device) -> ClientModel:
@@ -29,12 +27,3 @@ def received_model(experiment: Experiment, classes: int, tensors: Tensors, devic
 def kl(learner: Tensor, peer: Tensor) -> Tensor:
     """KL(softmax(peer) ‖ softmax(learner)) of logits [B, C], a batch's mean over samples; the peer only teaches: no gradient."""
     return kl_div(learner.log_softmax(1), peer.detach().log_softmax(1), reduction="batchmean", log_target=True)
-
-
-@lru_cache(maxsize=16)
-def _smallest(names: tuple[str, ...], classes: int, cut: str) -> str:
-    def size(name: str) -> int:
-        with seeded(0):  # what the caller draws must not depend on whether this is the first call
-            return sum(p.numel() for p in registry.build(name, classes, cut).parameters())
-
-    return min(dict.fromkeys(names), key=size)

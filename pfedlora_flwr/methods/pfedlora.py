@@ -6,11 +6,14 @@ Symbols: ω_k is the client's model, an encoder f_k and a head h_k; θ is the ad
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.method import Method, Tensors, Upload, seeded, tensors_of, weighted_mean
 from pfedlora_flwr.models.adapter import Adapter
 from pfedlora_flwr.models.cnn import ClientModel
@@ -20,22 +23,45 @@ from pfedlora_flwr.training.loop import Samples, Visit
 class PFedLoRA(Method):
     """Algorithm 1 (appendix A)."""
 
+    title = "pFedLoRA"
+
+    @dataclass(frozen=True)
+    class Options(Method.Options):
+        prefix: ClassVar[str | None] = ""
+        adapter_kind: str = key(
+            "auto",
+            "reduced (after FC1) or decomposed (after FC2); auto: by the setting",
+            name="adapter.kind",
+            choices=("auto", "reduced", "decomposed"),
+        )
+        adapter_hidden_dim: int = key(60, "h, the adapter's hidden width (its rank)", name="adapter.hidden-dim", low=1)
+        adapter_init: str = key(
+            "random",
+            "PyTorch's default, or first Gaussian and second zero",
+            name="adapter.init",
+            choices=("random", "lora"),
+        )
+        mu: float = key(0.5, "μ, the weight of a client's own loss (Eq. 7; the paper uses 0.5 ≤ μ < 1)", low=0, high=1)
+        adapter_epochs: int | None = key(None, "epochs of adapter training a round; auto: local-epochs", low=1)
+        adapter_lr: float | None = key(None, "η_θ, the adapter's learning rate; auto: lr", above=0)
+
     def state_init(self, seed: int) -> Tensors:
         """θ⁰, the global adapter."""
+        advice = "set adapter.kind=decomposed" if self.layers == 2 else "choose models whose last layers have inputs of one width"
         with seeded(seed):
-            return tensors_of(self._adapter(self.shared_width("width", "one adapter", "set adapter.kind=decomposed")))
+            return tensors_of(self._adapter(self.shared_width("one adapter", advice, self.layers)))
 
     def local_update(self, model: ClientModel, received: Tensors, data: Samples, visit: Visit) -> Upload:
         """Freeze the adapter, train the model; then freeze the model, train the adapter."""
-        e = self.experiment
-        adapter = self._adapter(model.width).to(data.labels.device)
+        e, o, layers = self.experiment, self.options, self.layers
+        adapter = self._adapter(model.widths[layers - 1]).to(data.labels.device)
         adapter.load_state_dict(received)  # θ_k ← θ^{t-1}
 
         def model_loss(images: Tensor, labels: Tensor) -> Tensor:
-            representation = model.encode(images)  # R = f_k(x)
-            own = cross_entropy(model.head(representation), labels)  # ℓ_2, Eq. 6
+            representation = model.encode(images, layers)  # R = f_k(x)
+            own = cross_entropy(model.head(representation, layers), labels)  # ℓ_2, Eq. 6
             through_adapter = cross_entropy(adapter(representation), labels)  # ℓ_1, Eq. 6
-            return e.mu * own + (1 - e.mu) * through_adapter  # ℓ_ω, Eq. 7
+            return o.mu * own + (1 - o.mu) * through_adapter  # ℓ_ω, Eq. 7
 
         adapter.requires_grad_(False)  # frozen, not detached: its loss flows through it into f_k
         visit.sgd("model", model.parameters(), model_loss, data)  # ω_k^t ← ω_k^{t-1} − η_ω ∇ℓ_ω, Eq. 8
@@ -47,14 +73,14 @@ class PFedLoRA(Method):
 
         def adapter_loss_of_images(images: Tensor, labels: Tensor) -> Tensor:
             with torch.no_grad():
-                representation = model.encode(images)  # R̃ = f_k(x)
+                representation = model.encode(images, layers)  # R̃ = f_k(x)
             return adapter_loss(representation, labels)
 
-        epochs, lr = e.adapter_epochs or e.local_epochs, e.adapter_lr or e.lr
+        epochs, lr = o.adapter_epochs or e.local_epochs, o.adapter_lr or e.lr
         if e.augment:  # each epoch sees other images, so R̃ is computed anew
             visit.sgd("adapter", adapter.parameters(), adapter_loss_of_images, data, epochs=epochs, lr=lr)
         else:  # f_k is frozen and the images are the same in every epoch: R̃ is computed once
-            features = Samples(visit.infer("adapter", model.encode, data), data.labels)
+            features = Samples(visit.infer("adapter", lambda images: model.encode(images, layers), data), data.labels)
             visit.sgd("adapter", adapter.parameters(), adapter_loss, features, epochs=epochs, lr=lr, augment=False)
         return Upload(tensors_of(adapter), len(data))  # θ_k^t goes up, ω_k^t stays
 
@@ -63,5 +89,16 @@ class PFedLoRA(Method):
         return weighted_mean(uploads)
 
     def _adapter(self, width: int) -> Adapter:
-        e = self.experiment
-        return Adapter(width, e.adapter_hidden_dim, self.classes, "reduced" if e.cut == "fc1" else "decomposed", e.adapter_init)
+        o = self.options
+        return Adapter(width, o.adapter_hidden_dim, self.classes, self.kind, o.adapter_init)
+
+    @property
+    def kind(self) -> str:
+        """The adapter's kind; `auto` is the paper's for the setting."""
+        auto = "reduced" if self.experiment.setting == "homogeneous" else "decomposed"
+        return auto if self.options.adapter_kind == "auto" else self.options.adapter_kind
+
+    @property
+    def layers(self) -> int:
+        """How many of the model's last layers the adapter stands beside: FC2 and FC3 if it is reduced, else FC3."""
+        return 2 if self.kind == "reduced" else 1

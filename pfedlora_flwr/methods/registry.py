@@ -1,34 +1,32 @@
-"""Names → methods. Modules are imported when they are asked for, so a method may import the configuration."""
+"""Names → methods: ours, a line each, and `package.module:Class` for a user's own."""
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable
 from importlib import import_module
-from typing import TYPE_CHECKING
 
+from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.keys import UserError
-
-if TYPE_CHECKING:
-    from pfedlora_flwr.methods.method import Method
+from pfedlora_flwr.methods.method import Method
+from pfedlora_flwr.models.registry import load_object
 
 _CLASSES = {
     "pfedlora": "PFedLoRA",
     "standalone": "Standalone",
-    "fd": "FD",
-    "fedproto": "FedProto",
     "fml": "FML",
     "fedkd": "FedKD",
     "lg_fedavg": "LGFedAvg",
+    "fd": "FD",
+    "fedproto": "FedProto",
     "fedavg": "FedAvg",
 }
+"""Module in this folder → class. Their order is that of help, tables and colours; a new one goes to the end."""
 NAMES = tuple(_CLASSES)
 
 
 def find(name: str) -> type[Method]:
     """The method class `name`, ours or `package.module:Class`. Raises UserError for an unknown one."""
-    from pfedlora_flwr.methods.method import Method
-    from pfedlora_flwr.models.registry import load_object
-
     if name in _CLASSES:
         return getattr(import_module(f"pfedlora_flwr.methods.{name}"), _CLASSES[name])
     if ":" not in name:
@@ -39,3 +37,19 @@ def find(name: str) -> type[Method]:
     if inspect.isabstract(found):
         raise UserError(f"method {name!r}: it lacks {', '.join(sorted(found.__abstractmethods__))}")
     return found
+
+
+def make(experiment: Experiment, classes: int) -> Method:
+    """The Experiment's method, for `classes` logits."""
+    return find(experiment.method)(experiment, classes)
+
+
+def title(name: str) -> str:
+    """A method's name for people, without importing a user's own: that one goes by its class."""
+    return find(name).title if name in _CLASSES else name.rpartition(":")[2]
+
+
+def ordered(names: Iterable[str]) -> list[str]:
+    """Methods as tables list them: ours, then users' own, and pFedLoRA, which is what they are compared with, last."""
+    rank = {name: i for i, name in enumerate(NAMES[1:])} | {NAMES[0]: len(NAMES) + 1}
+    return sorted(names, key=lambda name: rank.get(name, len(NAMES)))

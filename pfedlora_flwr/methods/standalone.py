@@ -15,6 +15,8 @@ from pfedlora_flwr.training.loop import Samples, Visit
 class Standalone(Method):
     """Plain local SGD; nothing is sent."""
 
+    title = "Standalone"
+
     def local_update(self, model: ClientModel, received: Tensors, data: Samples, visit: Visit) -> Upload:
         train_locally(model, data, visit)
         return Upload({}, len(data))

@@ -16,25 +16,26 @@ SHAPES = {"cnn1": (32, 2000), "cnn2": (16, 2000), "cnn3": (32, 1000), "cnn4": (3
 
 
 class ClientModel(nn.Module):
-    """A classifier in two parts. `encode` gives the representation R that the adapter sees, `head` makes logits of it.
+    """A classifier in two parts: `encode` gives a representation R, `head` makes logits of it.
 
-    `penultimate` gives the input of the last layer, whatever the cut: FedProto's and FedKD's R.
+    `layers` says where they part: the head is the last linear layer (1, the default), or, in the CNNs, the last two (2).
+    A model whose head is one linear layer parts there for both.
     """
 
-    width: int
-    """Width of R."""
-    penultimate_width: int
+    widths: tuple[int, int]
+    """Width of R for `layers` of 1 and 2."""
 
-    def encode(self, images: Tensor) -> Tensor:
+    @property
+    def width(self) -> int:
+        """Width of the last layer's input."""
+        return self.widths[0]
+
+    def encode(self, images: Tensor, layers: int = 1) -> Tensor:
         """[B, 3, 32, 32] → R, [B, width]."""
         raise NotImplementedError
 
-    def head(self, representation: Tensor) -> Tensor:
+    def head(self, representation: Tensor, layers: int = 1) -> Tensor:
         """R → logits, [B, classes]."""
-        raise NotImplementedError
-
-    def penultimate(self, images: Tensor) -> Tensor:
-        """[B, 3, 32, 32] → the last layer's input, [B, penultimate_width]."""
         raise NotImplementedError
 
     def last_layer(self) -> nn.Linear:
@@ -46,35 +47,26 @@ class ClientModel(nn.Module):
 
 
 class CNN(ClientModel):
-    """CNN-1 … CNN-5, cut after `fc1` (R is 2000 … 500 wide) or after `fc2` (500 wide for all five)."""
+    """CNN-1 … CNN-5. R is the output of FC2, 500 wide for all five, or, before the last two layers, that of FC1, 2000 … 500 wide."""
 
-    def __init__(self, name: str, classes: int, cut: str = "fc2") -> None:
+    def __init__(self, name: str, classes: int) -> None:
         super().__init__()
         filters, width = SHAPES[name]
-        self.cut = cut
         self.conv1 = nn.Conv2d(3, 16, 5)
         self.conv2 = nn.Conv2d(16, filters, 5)
         self.fc1 = Linear(25 * filters, width)
         self.fc2 = Linear(width, WIDTH_FC2)
         self.fc3 = Linear(WIDTH_FC2, classes)
-        self.width = width if cut == "fc1" else WIDTH_FC2
-        self.penultimate_width = WIDTH_FC2
+        self.widths = WIDTH_FC2, width
 
-    def _fc1(self, images: Tensor) -> Tensor:
+    def encode(self, images: Tensor, layers: int = 1) -> Tensor:
         x = torch.relu(nn.functional.max_pool2d(self.conv1(images), 2))  # [B, 16, 14, 14]
         x = torch.relu(nn.functional.max_pool2d(self.conv2(x), 2))  # [B, c2, 5, 5]
-        return torch.relu(self.fc1(x.flatten(1)))
+        x = torch.relu(self.fc1(x.flatten(1)))
+        return x if layers == 2 else torch.relu(self.fc2(x))
 
-    def encode(self, images: Tensor) -> Tensor:
-        return self._fc1(images) if self.cut == "fc1" else self.penultimate(images)
-
-    def head(self, representation: Tensor) -> Tensor:
-        if self.cut == "fc1":
-            representation = torch.relu(self.fc2(representation))
-        return self.fc3(representation)
-
-    def penultimate(self, images: Tensor) -> Tensor:
-        return torch.relu(self.fc2(self._fc1(images)))
+    def head(self, representation: Tensor, layers: int = 1) -> Tensor:
+        return self.fc3(torch.relu(self.fc2(representation)) if layers == 2 else representation)
 
     def last_layer(self) -> nn.Linear:
         return self.fc3
@@ -86,14 +78,12 @@ class Custom(ClientModel):
     def __init__(self, module: nn.Module, width: int) -> None:
         super().__init__()
         self.module = module
-        self.width = self.penultimate_width = width
+        self.widths = width, width
 
-    def encode(self, images: Tensor) -> Tensor:
+    def encode(self, images: Tensor, layers: int = 1) -> Tensor:
         return self.module.encoder(images)  # type: ignore[operator]
 
-    penultimate = encode
-
-    def head(self, representation: Tensor) -> Tensor:
+    def head(self, representation: Tensor, layers: int = 1) -> Tensor:
         return self.module.head(representation)  # type: ignore[operator]
 
     def last_layer(self) -> nn.Linear:

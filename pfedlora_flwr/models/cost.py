@@ -7,15 +7,15 @@ from functools import lru_cache
 
 import torch
 
-from pfedlora_flwr.config import Experiment
+from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.models import registry
 from pfedlora_flwr.training.flops import count_operations
 
 
 @lru_cache(maxsize=256)
-def forward_flops(model: str, classes: int, cut: str) -> int:
+def forward_flops(model: str, classes: int) -> int:
     """2·MAC of one image through the client model `model`."""
-    module = registry.build(model, classes, cut).eval()
+    module = registry.build(model, classes).eval()
     with torch.no_grad(), count_operations() as operations:
         module(torch.zeros(1, *registry.IMAGE))
     return operations.forward
@@ -23,5 +23,4 @@ def forward_flops(model: str, classes: int, cut: str) -> int:
 
 def sample_flops(e: Experiment, classes: int) -> float:
     """2·MAC of one image through a client's model, the mean over the clients."""
-    names = e.model_names
-    return statistics.fmean(forward_flops(names[k % len(names)], classes, e.cut) for k in range(e.clients))
+    return statistics.fmean(forward_flops(e.model_of(k), classes) for k in range(e.clients))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -10,17 +11,29 @@ from torch import nn
 
 from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.models.cnn import CNN, SHAPES, ClientModel, Custom
+from pfedlora_flwr.rng import seeded
 
 IMAGE = (3, 32, 32)
 
 
-def build(name: str, classes: int, cut: str) -> ClientModel:
+def build(name: str, classes: int) -> ClientModel:
     """The client model `name`, freshly initialised from torch's global generator. Raises UserError for an unknown name."""
     if name in SHAPES:
-        return CNN(name, classes, cut)
+        return CNN(name, classes)
     if ":" not in name:
         raise UserError(f"models names {name!r}; allowed: {', '.join(SHAPES)}, or package.module:Class")
     return _custom(name, classes)
+
+
+@lru_cache(maxsize=16)
+def smallest(names: tuple[str, ...], classes: int) -> str:
+    """The one of these client models that has the fewest parameters, the first of ties."""
+
+    def size(name: str) -> int:
+        with seeded(0):  # what the caller draws must not depend on whether this is the first call
+            return sum(p.numel() for p in build(name, classes).parameters())
+
+    return min(dict.fromkeys(names), key=size)
 
 
 def load_object(path: str, what: str) -> Any:

@@ -13,6 +13,7 @@ from pfedlora_flwr.data.datasets import Dataset
 from pfedlora_flwr.data.local import shared_partition
 from pfedlora_flwr.data.partition import Partition
 from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import words
 from pfedlora_flwr.report.figures import Picture
 from pfedlora_flwr.report.load import Keys, Run, Study
@@ -50,13 +51,13 @@ def representations(study: Study, scenario: Keys, folder: Path) -> Picture:
 
     Raises UserError where the data or the models cannot be read, or there are too many classes to tell apart.
     """
-    complete = [o for name in words.ordered(study.methods) if (o := study.at(scenario, name)) and o.runs]
+    complete = [o for name in registry.ordered(study.methods) if (o := study.at(scenario, name)) and o.runs]
     seeds = [seed for o in complete for seed in o.runs]
     seed = max(seeds, key=seeds.count)  # the first of those that most methods have
     first = next(o.runs[seed] for o in complete if seed in o.runs)
     dataset, partition = _data(first)
     outcomes = [o for o in complete if seed in o.runs and o.runs[seed].result["partition"] == first.result["partition"]]
-    absent = [words.method(o.method) for o in complete if o not in outcomes]
+    absent = [registry.title(o.method) for o in complete if o not in outcomes]
     if dataset.classes > _MOST_CLASSES:
         raise UserError(f"{dataset.classes} classes are too many to tell apart")
     share = max(1, _POINTS // len(partition.clients))
@@ -75,7 +76,7 @@ def representations(study: Study, scenario: Keys, folder: Path) -> Picture:
                 colour, marker = OKABE_ITO[c % len(OKABE_ITO)], MARKERS[turn]
                 face = "none" if turn % 2 else colour
                 axis.scatter(at[:, 0], at[:, 1], s=8, facecolor=face, edgecolor=colour, marker=marker, label=name, linewidth=0.7)
-            axis.set_title(words.method(outcome.method))
+            axis.set_title(registry.title(outcome.method))
             axis.set_xticks([])
             axis.set_yticks([])
         handles, names = axes.flat[0].get_legend_handles_labels()

@@ -11,6 +11,7 @@ from typing import Any
 
 from pfedlora_flwr.comparison import short, slug
 from pfedlora_flwr.federation.records import Row
+from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import measures, words
 from pfedlora_flwr.report.load import Keys, Outcome, Run, Study
 from pfedlora_flwr.report.style import drawing, large_numbers, legend, of_method, save
@@ -65,7 +66,7 @@ def boxes(study: Study, scenario: Keys, folder: Path) -> Picture:
         for box, outcome in zip(drawn["boxes"], outcomes, strict=True):
             box.set_facecolor(of_method(outcome.method)[0])
             box.set_alpha(0.4)
-        axis.set_xticks(range(1, len(outcomes) + 1), [words.method(o.method) for o in outcomes], rotation=25, ha="right")
+        axis.set_xticks(range(1, len(outcomes) + 1), [registry.title(o.method) for o in outcomes], rotation=25, ha="right")
         axis.set_ylabel("client's test accuracy (%)")
         axis.set_title(words.keys(scenario))
         path = save(figure, folder, f"clients_{slug(scenario) or 'all'}")
@@ -84,7 +85,7 @@ def trade_off(study: Study, scenario: Keys, folder: Path) -> Picture:
             y = 100 * statistics.fmean(run.accuracy for run in outcome.runs.values())
             colour, marker, _ = of_method(outcome.method)
             size = 25 + 375 * parameters / most
-            label = f"{words.method(outcome.method)}: {words.count(parameters)}"
+            label = f"{registry.title(outcome.method)}: {words.count(parameters)}"
             axis.scatter(flops, y, s=size, color=colour, marker=marker, alpha=0.6, edgecolor="black", linewidth=0.6, label=label)
         axis.margins(0.18)
         axis.xaxis.set_major_formatter(large_numbers())
@@ -114,7 +115,7 @@ def _robustness(study: Study, name: str, folder: Path) -> Picture | None:
     groups = {rest: members for rest, members in groups.items() if len(members) >= _SMALLEST_SWEEP}
     if not groups:
         return None
-    methods = words.ordered({o.method for members in groups.values() for s in members for o in study.in_scenario(s)})
+    methods = registry.ordered({o.method for members in groups.values() for s in members for o in study.in_scenario(s)})
     with drawing(1, len(groups), (max(2.6, 2.6 * len(groups)), 2.6)) as (figure, axes):
         for axis, (rest, members) in zip(axes[0], groups.items(), strict=True):
             members.sort(key=lambda s: float(s[name]))
@@ -134,7 +135,7 @@ def _robustness(study: Study, name: str, folder: Path) -> Picture | None:
 
 
 def _sorted(study: Study, scenario: Keys) -> list[Outcome]:
-    rank = words.ordered(study.methods)
+    rank = registry.ordered(study.methods)
     return sorted(study.in_scenario(scenario), key=lambda o: rank.index(o.method))
 
 

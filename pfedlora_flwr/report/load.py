@@ -9,7 +9,8 @@ from functools import cached_property
 from pathlib import Path
 
 from pfedlora_flwr.comparison import PLAN, Keys
-from pfedlora_flwr.config import Experiment
+from pfedlora_flwr.config import from_flat
+from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.records import Row, read_rows, saved_keys
 from pfedlora_flwr.keys import Scalar, UserError
 
@@ -23,7 +24,7 @@ class Run:
 
     @cached_property
     def experiment(self) -> Experiment:
-        return Experiment.from_flat(saved_keys(self.path / "config.yaml"))
+        return from_flat(saved_keys(self.path / "config.yaml"))
 
     @cached_property
     def rounds(self) -> list[Row]:
@@ -166,34 +167,45 @@ def _outcome(directory: Path, cell: Row, tuning_seed: int, seeds: Sequence[int])
 
 
 def _arranged(found: Sequence[tuple[Path, Run | str]]) -> list[Outcome]:
-    """Runs without a plan: the keys in which the completed ones differ, method and seed left out, make the scenarios."""
+    """Runs without a plan: the keys in which the completed ones differ, method and seed left out, make the scenarios.
+
+    A run whose method does not have such a key (Standalone has no μ) belongs to every scenario that the keys it has agree with.
+    """
     flats = {folder: _flat(run.experiment) for folder, run in found if isinstance(run, Run)}
     names = dict.fromkeys(key for flat in flats.values() for key in flat if key not in ("method", "seed"))
-    differing = [key for key in names if len({str(flat.get(key)) for flat in flats.values()}) > 1]
+    differing = [key for key in names if len({str(flat[key]) for flat in flats.values() if key in flat}) > 1]
+
+    def part(flat: Keys) -> Keys:
+        return {key: flat[key] for key in differing if key in flat}
+
+    parts = [part(flat) for flat in flats.values()]
+    scenarios = [own for own in parts if not any(own.items() < other.items() for other in parts)]
     cells: dict[tuple[str, tuple[tuple[str, Scalar], ...]], Outcome] = {}
 
-    def cell_of(method: str, flat: Keys) -> Outcome:
-        scenario = tuple((key, flat[key]) for key in differing if key in flat)
-        return cells.setdefault((method, scenario), Outcome(dict(scenario), method, {}, {}, {}))
+    def cells_of(method: str, flat: Keys) -> list[Outcome]:
+        own = part(flat)
+        homes = dict.fromkeys(tuple(s.items()) for s in scenarios if own.items() <= s.items()) or [tuple(own.items())]
+        return [cells.setdefault((method, home), Outcome(dict(home), method, {}, {}, {})) for home in homes]
 
     for folder, run in found:
         if isinstance(run, Run):
-            e, runs = run.experiment, cell_of(run.experiment.method, flats[folder]).runs
-            if e.seed in runs:
-                raise UserError(f"{folder} and {runs[e.seed].path} hold the same Experiment; give one of them")
-            runs[e.seed] = run
+            e = run.experiment
+            for cell in cells_of(e.method, flats[folder]):
+                if e.seed in cell.runs:
+                    raise UserError(f"{folder} and {cell.runs[e.seed].path} hold the same Experiment; give one of them")
+                cell.runs[e.seed] = run
     for folder, reason in found:
         if isinstance(reason, str):
             try:
-                e = Experiment.from_flat(saved_keys(folder / "config.yaml"))
+                e = from_flat(saved_keys(folder / "config.yaml"))
             except UserError:  # another version's, or its method's module is not here: it belongs to no scenario
                 continue
-            cell = cell_of(e.method, _flat(e))
-            if e.seed not in cell.runs:
-                cell.missing[e.seed] = reason
+            for cell in cells_of(e.method, _flat(e)):
+                if e.seed not in cell.runs:
+                    cell.missing[e.seed] = reason
     in_order = sorted(cells.items(), key=lambda cell: [(isinstance(value, str), value) for _, value in cell[0][1]])
     return [outcome for _, outcome in in_order]
 
 
 def _flat(e: Experiment) -> Keys:
-    return {key: value for key, value in e.flat().items() if key not in Experiment.free_keys()}
+    return {name: k.text(value) for name, (k, value) in e.keys().items() if k.result}

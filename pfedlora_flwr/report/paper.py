@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pfedlora_flwr.config import Experiment
+from pfedlora_flwr.experiment import Experiment
 
 _FEDERATIONS = ((10, 1.0), (50, 0.2), (100, 0.1))
 _CLASSES_PER_CLIENT = {"cifar10": 2, "cifar100": 10}

@@ -7,24 +7,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pfedlora_flwr.report import words
+from pfedlora_flwr.methods import registry
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter
 
-OKABE_ITO = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000", "#999999")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-_METHODS = {
-    "pfedlora": ("#D55E00", "o", "-"),
-    "standalone": ("#000000", "s", "--"),
-    "fedproto": ("#0072B2", "^", "-"),
-    "lg_fedavg": ("#CC79A7", "D", "-."),
-    "fd": ("#56B4E9", "v", "-"),
-    "fml": ("#009E73", "P", ":"),
-    "fedkd": ("#E69F00", "X", "-."),
-    "fedavg": ("#999999", "*", "--"),
-}
+OKABE_ITO = ("#D55E00", "#000000", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#0072B2", "#999999")
+MARKERS = ("o", "s", "P", "X", "D", "v", "^", "*")
+LINES = ("-", "--", "-.", ":")
+_OWN = ("#F0E442", "h", "-")
 _SETTINGS: dict[Any, Any] = {
     "font.size": 8,
     "axes.titlesize": 8,
@@ -46,8 +38,11 @@ _SETTINGS: dict[Any, Any] = {
 
 
 def of_method(name: str) -> tuple[str, str, Any]:
-    """Colour, marker and line of a method; all users' own methods look alike."""
-    return _METHODS.get(name, ("#F0E442", "h", "-"))
+    """Colour, marker and line of a method, by its place in the registry; all users' own methods look alike."""
+    if name not in registry.NAMES:
+        return _OWN
+    turn, i = divmod(registry.NAMES.index(name), len(OKABE_ITO))
+    return OKABE_ITO[i], MARKERS[(i + turn) % len(MARKERS)], LINES[(i + turn) % len(LINES)]
 
 
 @contextmanager
@@ -87,5 +82,5 @@ def legend(figure: Figure, methods: list[str], lines: bool = True) -> None:
     handles = []
     for name in methods:
         colour, marker, line = of_method(name)
-        handles.append(Line2D([], [], color=colour, marker=marker, linestyle=line if lines else "", label=words.method(name)))
+        handles.append(Line2D([], [], color=colour, marker=marker, linestyle=line if lines else "", label=registry.title(name)))
     figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(handles)), frameon=False)

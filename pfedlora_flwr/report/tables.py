@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pfedlora_flwr.federation.result import to_target
+from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import measures, paper, words
 from pfedlora_flwr.report.load import Keys, Outcome, Study
 
@@ -61,7 +62,7 @@ def all_tables(study: Study) -> list[Table]:
 
 def accuracy(study: Study) -> Table:
     """The paper's Tables 1 and 2: a row a method, a column a scenario, the paper's figure beside ours."""
-    methods, scenarios = words.ordered(study.methods), study.scenarios
+    methods, scenarios = registry.ordered(study.methods), study.scenarios
     best = [max(map(_mean, study.in_scenario(s)), default=0.0) for s in scenarios]
     with_paper = False
 
@@ -83,11 +84,11 @@ def accuracy(study: Study) -> Table:
 
     labels = [words.keys(s) for s in scenarios]
     if len(scenarios) > _WIDE:
-        columns = ["scenario", *map(words.method, methods)]
+        columns = ["scenario", *map(registry.title, methods)]
         rows = [[labels[i], *(cell(i, m) for m in methods)] for i in range(len(scenarios))]
     else:
         columns = ["method", *labels]
-        rows = [[words.method(m), *(cell(i, m) for i in range(len(scenarios)))] for m in methods]
+        rows = [[registry.title(m), *(cell(i, m) for i in range(len(scenarios)))] for m in methods]
     note = (
         "Mean test accuracy of all clients in percent, at the round of the best validation accuracy; "
         "mean ± half-width of the 95 % t-interval over seeds; bold: the highest of a scenario."
@@ -107,7 +108,7 @@ def figures(study: Study) -> Table:
         alone = study.at(o.scenario, "standalone")
         difference = measures.paired(o.runs, alone.runs) if alone and o.method != "standalone" else None
         wins = measures.win_rate(o.runs, alone.runs) if alone and o.method != "standalone" else None
-        row = [words.keys(o.scenario), words.method(o.method), str(len(o.runs)), words.percent(_accuracy(o))]
+        row = [words.keys(o.scenario), registry.title(o.method), str(len(o.runs)), words.percent(_accuracy(o))]
         row += [words.percent(_figure(o, name)) for name in ("final", "max_test")]
         row += [f"{100 * statistics.fmean(r.result['accuracy'][name] for r in o.runs.values()):.2f}" for name in ("worst", "std")]
         row += [words.percent(difference, sign=True), "–" if wins is None else f"{100 * wins:.0f} %"]
@@ -137,7 +138,7 @@ def costs(study: Study) -> Table:
 
         run = next(iter(o.runs.values()))
         target = f"{100 * to_target(run.experiment, run.rounds)['accuracy']:g} %"
-        row = [words.keys(o.scenario), words.method(o.method), target, f"{len(found)} of {len(o.runs)}"]
+        row = [words.keys(o.scenario), registry.title(o.method), target, f"{len(found)} of {len(o.runs)}"]
         row += [of(name) if found else "not reached" for name in ("rounds",)]
         row += [of(name) for name in ("parameters", "bytes", "flops", "paper_parameters", "paper_flops")]
         row += [whole(lambda r: r["communication"]["parameters_up"]), whole(lambda r: r["communication"]["parameters_down"])]
@@ -167,7 +168,7 @@ def headline(study: Study) -> Table:
         why = "FedProto not run" if not proto or not proto.runs else "target not reached by both"
         values = [ratios.flops, ratios.paper_flops, ratios.parameters, ratios.paper_parameters] if ratios else []
         cells = ["–" if math.isnan(value) else f"{value:.2f}" for value in values] or [f"– ({why})"] * 4
-        rows.append([words.keys(scenario), words.method(best.method) if best else "–", above, *cells])
+        rows.append([words.keys(scenario), registry.title(best.method) if best else "–", above, *cells])
     if rows:
         rows.append(
             ["**the paper, at most**", "", f"**{paper.GAIN:+.2f}**", "", f"**{paper.COMPUTATION}**", "", f"**{paper.COMMUNICATION}**"]
@@ -186,7 +187,7 @@ def tuning(study: Study) -> Table:
         for tried in o.tried:
             mark = "**chosen**" if o.tuned == tried.tuned else ""
             result = f"{100 * tried.validation:.2f}" if tried.validation is not None else f"– ({tried.reason})"
-            rows.append([words.keys(o.scenario), words.method(o.method), words.keys(tried.tuned), result, mark])
+            rows.append([words.keys(o.scenario), registry.title(o.method), words.keys(tried.tuned), result, mark])
     columns = ["scenario", "method", "candidate", "validation accuracy", ""]
     return Table("tuning", "Tuned keys", columns, rows, "Chosen by the validation accuracy of the first seed, never by test accuracy.")
 
@@ -197,7 +198,7 @@ def missing(study: Study) -> Table:
     for o in study.outcomes:
         for reason in dict.fromkeys(o.missing.values()):
             seeds = ", ".join(str(seed) for seed, why in o.missing.items() if why == reason)
-            rows.append([words.keys(o.scenario), words.method(o.method), seeds, reason])
+            rows.append([words.keys(o.scenario), registry.title(o.method), seeds, reason])
     return Table("missing", "Missing runs", ["scenario", "method", "seeds", "why"], rows)
 
 
@@ -220,7 +221,7 @@ def runs_csv(study: Study) -> str:
 
 
 def _in_order(study: Study) -> list[Outcome]:
-    rank = words.ordered(study.methods)
+    rank = registry.ordered(study.methods)
     return [o for scenario in study.scenarios for o in sorted(study.in_scenario(scenario), key=lambda o: rank.index(o.method))]
 
 

@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from pfedlora_flwr.comparison import short
 from pfedlora_flwr.keys import Scalar
 from pfedlora_flwr.report.measures import Estimate
 
-METHODS = {
-    "standalone": "Standalone",
-    "fml": "FML",
-    "fedkd": "FedKD",
-    "lg_fedavg": "LG-FedAvg",
-    "fd": "FD",
-    "fedproto": "FedProto",
-    "fedavg": "FedAvg",
-    "pfedlora": "pFedLoRA",
-}
-"""Our methods, in the order of the paper's tables."""
 DATASETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
 _SYMBOLS = {"clients": "N", "mu": "μ", "adapter.hidden-dim": "h", "local-epochs": "E", "batch-size": "B", "rounds": "T"}
 NAMES = {
@@ -30,17 +19,6 @@ NAMES = {
     "partition.classes-per-client": "classes per client",
 }
 """Keys as the label of a figure's axis."""
-
-
-def method(name: str) -> str:
-    """The method as the paper writes it; a user's own by its class."""
-    return METHODS.get(name, name.rpartition(":")[2])
-
-
-def ordered(names: Iterable[str]) -> list[str]:
-    """Methods in the paper's order, a user's own before pFedLoRA, which is last."""
-    known = list(METHODS)
-    return sorted(names, key=lambda n: known.index(n) if n in known else len(known) - 1.5)
 
 
 def keys(settings: Mapping[str, Scalar]) -> str:

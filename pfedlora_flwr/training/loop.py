@@ -14,7 +14,7 @@ from pfedlora_flwr.training.flops import count_operations
 from pfedlora_flwr.training.graphs import Steps, own_stream
 
 if TYPE_CHECKING:
-    from pfedlora_flwr.config import Experiment
+    from pfedlora_flwr.experiment import Experiment
 
 PADDING = 4
 EVALUATION_BATCH = {"cpu": 256, "cuda": 4096}

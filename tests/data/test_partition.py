@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from pfedlora_flwr.config import Experiment
+from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data.datasets import Dataset, load
 from pfedlora_flwr.data.partition import Partition, make_partition, split_8_1_1
 from pfedlora_flwr.keys import UserError
@@ -31,7 +31,7 @@ def check_sound(partition: Partition, labels: np.ndarray) -> None:
 @pytest.mark.parametrize(("clients", "train", "rest"), [(10, 4800, 600), (50, 960, 120), (100, 480, 60)])
 def test_pathological_cifar10_has_the_papers_sizes(cifar10: str, clients: int, train: int, rest: int) -> None:
     dataset = load("cifar10", cifar10)
-    partition = make_partition(Experiment.from_flat({"dataset": "cifar10", "clients": clients}), dataset)
+    partition = make_partition(from_flat({"dataset": "cifar10", "clients": clients}), dataset)
     check_sound(partition, dataset.labels)
     sizes = np.array([[len(s.train), len(s.validation), len(s.test)] for s in partition.clients])
     assert np.allclose(sizes.mean(0), [train, rest, rest], rtol=0.01)
@@ -45,14 +45,14 @@ def test_pathological_cifar10_has_the_papers_sizes(cifar10: str, clients: int, t
 def test_pathological_deals_every_share_of_100_classes(clients: int, per_client: int) -> None:
     dataset = fake(100, 600)
     keys = {"clients": clients, "partition.classes-per-client": per_client, "dataset": "cifar100"}
-    partition = make_partition(Experiment.from_flat(keys), dataset)
+    partition = make_partition(from_flat(keys), dataset)
     check_sound(partition, dataset.labels)
     assert all(len(np.unique(dataset.labels[s.train])) == per_client for s in partition.clients)
 
 
 def test_shares_of_a_class_are_the_normalised_draws() -> None:
     """Two clients of one class each: sizes are ⌊n p⌋ with p from U(0.4, 0.6), so between 40/100 and 60/100 of the class."""
-    partition = make_partition(Experiment.from_flat({"clients": 20, "partition.classes-per-client": 1}), fake(10, 1000))
+    partition = make_partition(from_flat({"clients": 20, "partition.classes-per-client": 1}), fake(10, 1000))
     sizes = [len(s.train) + len(s.validation) + len(s.test) for s in partition.clients]
     assert all(400 <= size <= 600 for size in sizes)
     assert len(set(sizes)) > 5
@@ -61,7 +61,7 @@ def test_shares_of_a_class_are_the_normalised_draws() -> None:
 @pytest.mark.parametrize("keys", [{"partition.kind": "dirichlet", "partition.alpha": 0.5}, {"partition.kind": "iid"}])
 def test_the_other_partitions_are_sound(keys: dict[str, object]) -> None:
     dataset = fake(10, 300)
-    partition = make_partition(Experiment.from_flat({"clients": 20, **keys}), dataset)
+    partition = make_partition(from_flat({"clients": 20, **keys}), dataset)
     check_sound(partition, dataset.labels)
 
 
@@ -78,14 +78,14 @@ def test_8_1_1_by_hand() -> None:
 
 def test_the_same_seed_gives_the_same_partition_in_another_process() -> None:
     code = (
-        "from pfedlora_flwr.config import Experiment; from pfedlora_flwr.data.datasets import load;"
+        "from pfedlora_flwr.config import from_flat; from pfedlora_flwr.data.datasets import load;"
         "from pfedlora_flwr.data.partition import make_partition;"
-        "print(make_partition(Experiment.from_flat({'seed': 3}), load('digits')).fingerprint)"
+        "print(make_partition(from_flat({'seed': 3}), load('digits')).fingerprint)"
     )
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
     digits = load("digits")
-    assert make_partition(Experiment.from_flat({"seed": 3}), digits).fingerprint == other
-    assert make_partition(Experiment.from_flat({"seed": 4}), digits).fingerprint != other
+    assert make_partition(from_flat({"seed": 3}), digits).fingerprint == other
+    assert make_partition(from_flat({"seed": 4}), digits).fingerprint != other
 
 
 @pytest.mark.parametrize(
@@ -99,4 +99,4 @@ def test_the_same_seed_gives_the_same_partition_in_another_process() -> None:
 )
 def test_impossible_partitions_are_one_clear_line(keys: dict[str, object], expected: str) -> None:
     with pytest.raises(UserError, match=expected):
-        make_partition(Experiment.from_flat(keys), load("digits"))
+        make_partition(from_flat(keys), load("digits"))

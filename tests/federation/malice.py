@@ -20,7 +20,7 @@ from flwr.simulation import run_simulation
 
 from pfedlora_flwr import server_app
 from pfedlora_flwr.client import PersonalisedClient
-from pfedlora_flwr.config import Experiment
+from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.launcher import QUIET
 from tests.conftest import ROOT
 
@@ -167,7 +167,7 @@ class Malicious(Client):
 def client_fn(context: Context) -> Client:
     """The first nodes are the strangers, who have client 0's data; then come the clients in order."""
     plan = json.loads(os.environ[PLAN])
-    experiment = Experiment.from_flat(plan["keys"])
+    experiment = from_flat(plan["keys"])
     index = int(context.node_config["partition-id"]) - len(plan["strangers"])
     sort = plan["malice"].get(str(index)) if index >= 0 else plan["strangers"][index]
     client = PersonalisedClient(experiment, {"partition-id": max(index, 0), "num-partitions": experiment.clients})

@@ -21,7 +21,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from pfedlora_flwr.config import Experiment, all_keys
+from pfedlora_flwr import config
+from pfedlora_flwr.config import all_keys, from_flat
 from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.admission import admit
 from pfedlora_flwr.federation.roster import _checked
@@ -120,7 +121,7 @@ def test_decode_gives_back_what_was_encoded(array: np.ndarray[Any, Any]) -> None
 @pytest.fixture(scope="module")
 def server() -> SimpleNamespace:
     """A method with its state, and an honest reply to round 1 of client 0."""
-    method = make(Experiment.from_flat({"adapter.hidden-dim": 1}))
+    method = make(from_flat({"adapter.hidden-dim": 1}))
     state = method.state_init(derive(0, "state"))
     told = {
         "losses": '{"model": 1.5}',
@@ -191,8 +192,8 @@ KEYS = st.sampled_from(sorted(all_keys()))
 @given(st.dictionaries(KEYS | st.text(max_size=10), SCALARS | JSON, max_size=4))
 def test_any_configuration_is_taken_or_a_clear_line(flat: dict[str, Any]) -> None:
     with documented(UserError):
-        experiment = Experiment.from_flat(flat)
-        assert Experiment.from_flat(experiment.flat()) == experiment
+        experiment = from_flat(flat)
+        assert from_flat(experiment.flat()) == experiment
 
 
 @SOME
@@ -208,11 +209,11 @@ def test_any_file_is_read_or_a_clear_line(content: bytes) -> None:
         path = Path(folder) / "conf.yaml"
         path.write_bytes(content)
         with documented(UserError):
-            Experiment.load(path)
+            config.load(path)
 
 
 @SOME
 @given(st.lists(st.text(max_size=20) | st.tuples(KEYS, st.text(max_size=12)).map("=".join), max_size=3))
 def test_any_override_is_read_or_a_clear_line(overrides: list[str]) -> None:
     with documented(UserError):
-        Experiment.load(None, overrides)
+        config.load(None, overrides)

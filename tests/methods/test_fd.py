@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from pfedlora_flwr.config import Experiment
+from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.methods.method import Refused, Upload
 from tests.methods import obvious
 from tests.plain import Plain, make, samples, visit
@@ -15,7 +15,7 @@ LABELS = [0, 0, 3, 3, 3, 7, 7, 1]
 
 
 def method(classes: int = 10, **keys: object):
-    return make(Experiment.from_flat({"method": "fd", "models": "cnn5", "batch-size": 8, **keys}), classes)
+    return make(from_flat({"method": "fd", "models": "cnn5", "batch-size": 8, **keys}), classes)
 
 
 def report(rows: dict[int, list[float]]) -> Upload:

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from pfedlora_flwr.config import Experiment
+from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.federation.ledger import parameters
-from pfedlora_flwr.methods import mutual
 from pfedlora_flwr.methods.fedkd import FedKD, compress, decompress, truncated_svd
 from pfedlora_flwr.methods.method import Refused, Tensors, Upload, tensors_of
+from pfedlora_flwr.models import registry
 from pfedlora_flwr.rng import derive
 from tests.methods import obvious
 from tests.plain import Plain, make, samples, visit
@@ -19,7 +19,7 @@ LABELS = [0, 0, 3, 3, 3, 7, 7, 1]
 
 
 def method(**keys: object) -> FedKD:
-    fedkd = make(Experiment.from_flat({"method": "fedkd", "batch-size": 8, "rounds": 4, **keys}))
+    fedkd = make(from_flat({"method": "fedkd", "batch-size": 8, "rounds": 4, **keys}))
     assert isinstance(fedkd, FedKD)
     return fedkd
 
@@ -100,7 +100,7 @@ def test_loss_is_adaptive_mutual_distillation() -> None:
     fedkd, data = method(), samples(LABELS)
     model, student = fedkd.private_init(0, 1), method().client_model(4)
     student.load_state_dict(fedkd.initial)
-    h_t, h_s = (obvious.array(m.penultimate(data.images)) for m in (model.local, student))
+    h_t, h_s = (obvious.array(m.encode(data.images)) for m in (model.local, student))
     y_t, y_s = (obvious.array(m(data.images)) for m in (model.local, student))
     labelled = obvious.cross_entropy(y_t, LABELS) + obvious.cross_entropy(y_s, LABELS)
     hidden = ((h_t - h_s @ obvious.array(model.projection.weight).T) ** 2).mean()
@@ -117,7 +117,7 @@ def test_targets_and_denominator_get_no_gradient() -> None:
     moved = {name: 0.01 * torch.randn(t.shape, generator=torch.Generator().manual_seed(7)) for name, t in fedkd.initial.items()}
     student.load_state_dict({name: t + moved[name] for name, t in fedkd.initial.items()})
     upload = fedkd.local_update(model, compress(moved, 1.0), data, visit(fedkd.experiment))
-    h_t, h_s = twin.local.penultimate(data.images), student.penultimate(data.images)
+    h_t, h_s = twin.local.encode(data.images), student.encode(data.images)
     y_t, y_s = twin.local.fc3(h_t), student.fc3(h_s)
     projected = h_s @ twin.projection.weight.T
     p, q = torch.tensor(y_t.softmax(1).tolist()), torch.tensor(y_s.softmax(1).tolist())
@@ -255,6 +255,6 @@ def test_refuses_factors_that_are_larger_than_dense_and_takes_dense() -> None:
 def test_private_init_does_not_depend_on_what_the_process_did_before() -> None:
     """W_h is drawn after the small model was looked up, which must leave the generator alone."""
     fedkd = method()
-    mutual._smallest.cache_clear()
+    registry.smallest.cache_clear()
     first, again = (tensors_of(fedkd.private_init(3, 123)) for _ in range(2))
     assert all(torch.equal(first[name], again[name]) for name in first)

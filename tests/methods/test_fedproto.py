@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy, mse_loss
 
-from pfedlora_flwr.config import Experiment
+from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.methods.method import Refused, Upload
 from tests.methods import obvious
@@ -17,7 +17,7 @@ LABELS = [0, 0, 3, 3, 3, 7, 7, 1]
 
 
 def method(classes: int = 10, **keys: object):
-    return make(Experiment.from_flat({"method": "fedproto", "models": "cnn5", "batch-size": 8, **keys}), classes)
+    return make(from_flat({"method": "fedproto", "models": "cnn5", "batch-size": 8, **keys}), classes)
 
 
 def prototypes(classes: list[int], seed: int = 0) -> dict[str, torch.Tensor]:
@@ -38,7 +38,7 @@ def test_loss_is_ce_plus_lambda_times_mse_where_there_is_a_prototype(weight: flo
     model, received = proto.private_init(0, 1), prototypes([0, 7, 9])
     known = dict(zip([0, 7, 9], obvious.array(received["means"]), strict=True))
     expected = obvious.cross_entropy(obvious.array(model(data.images)), LABELS)
-    for r, y in zip(obvious.array(model.penultimate(data.images)), LABELS, strict=True):
+    for r, y in zip(obvious.array(model.encode(data.images)), LABELS, strict=True):
         if y in known:
             expected += weight * ((r - known[y]) ** 2).mean() / len(LABELS)
     turn = visit(proto.experiment)
@@ -51,7 +51,7 @@ def test_a_step_follows_that_loss() -> None:
     model, twin, received = proto.private_init(0, 1), proto.private_init(0, 1), prototypes([3, 7])
     proto.local_update(model, received, data, visit(proto.experiment))
     loss = cross_entropy(twin(data.images), data.labels)
-    for row, y in zip(twin.penultimate(data.images), LABELS, strict=True):
+    for row, y in zip(twin.encode(data.images), LABELS, strict=True):
         if y in (3, 7):
             loss = loss + 3.0 * mse_loss(row, received["means"][0 if y == 3 else 1]) / 8
     for now, start, gradient in zip(model.parameters(), twin.parameters(), torch.autograd.grad(loss, list(twin.parameters())), strict=True):
@@ -62,7 +62,7 @@ def test_prototypes_are_the_means_of_a_clean_pass_after_training() -> None:
     proto, data = method(**{"augment": True, "lr": 0.1}), samples(LABELS)
     model = proto.private_init(0, 1)
     upload = proto.local_update(model, proto.download(proto.state_init(0), 0, 1), data, visit(proto.experiment))
-    expected = obvious.class_means(obvious.array(model.penultimate(data.images)), LABELS)
+    expected = obvious.class_means(obvious.array(model.encode(data.images)), LABELS)
     assert upload.tensors["classes"].tolist() == list(expected) == [0, 1, 3, 7]
     assert upload.tensors["counts"].tolist() == [2, 1, 3, 2]
     np.testing.assert_allclose(obvious.array(upload.tensors["means"]), np.stack(list(expected.values())), atol=1e-6)
@@ -85,7 +85,7 @@ def test_nearest_prototype_is_a_second_figure() -> None:
     model = proto.private_init(0, 1)
     received = prototypes([1, 4, 8])
     received["means"] = received["means"] * 0.2
-    r, known = obvious.array(model.penultimate(data.images)), obvious.array(received["means"])
+    r, known = obvious.array(model.encode(data.images)), obvious.array(received["means"])
     expected = [[1, 4, 8][int(np.argmin([((row - p) ** 2).sum() for p in known]))] for row in r]
     scores = proto.second_figures(model, received)["prototype"](data.images)
     assert scores.shape == (20, 10)

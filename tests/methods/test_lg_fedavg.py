@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from pfedlora_flwr.config import Experiment
+from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.methods.method import Refused, Upload
 from tests.methods import obvious
@@ -14,7 +14,7 @@ from tests.plain import Plain, make, samples, visit
 
 
 def method(**keys: object):
-    return make(Experiment.from_flat({"method": "lg_fedavg", "batch-size": 4, **keys}))
+    return make(from_flat({"method": "lg_fedavg", "batch-size": 4, **keys}))
 
 
 def test_a_visit_is_local_sgd_from_the_received_last_layer() -> None:

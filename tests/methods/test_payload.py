@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from pfedlora_flwr.config import Experiment
+from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.federation.ledger import parameters, payload_bytes
 from pfedlora_flwr.methods.method import Tensors, Upload
 from tests.plain import Plain, make, samples, visit
@@ -17,7 +17,7 @@ SETTINGS = ["heterogeneous", "homogeneous"]
 
 def turn(name: str, setting: str, classes: int, held: int) -> tuple[Tensors, Tensors, Upload]:
     """State, download and upload of a first visit by client 0, which holds `held` classes."""
-    method = make(Experiment.from_flat({"method": name, "setting": setting}), classes)
+    method = make(from_flat({"method": name, "setting": setting}), classes)
     state, data = method.state_init(1), samples([i % held for i in range(2 * held)])
     received = method.download(state, 0, 1)
     upload = method.local_update(method.private_init(0, 1), received, data, visit(method.experiment))
@@ -55,7 +55,7 @@ def test_as_much_down_as_up(name: str, setting: str, classes: int, expected: int
 def test_class_means_cost_a_row_for_each_class_held(name: str, setting: str, classes: int, held: int, up: int) -> None:
     state, received, upload = turn(name, setting, classes, held)
     assert (parameters(received), parameters(upload.tensors)) == (0, up)
-    method = make(Experiment.from_flat({"method": name, "setting": setting}), classes)
+    method = make(from_flat({"method": name, "setting": setting}), classes)
     everything = {n: torch.arange(classes) if n == "classes" else torch.ones(classes, *t.shape[1:]).to(t.dtype) for n, t in state.items()}
     del everything["clients"]
     full = method.aggregate({0: upload, 1: Upload(everything, classes)}, state, 1)

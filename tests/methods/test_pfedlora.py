@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from pfedlora_flwr.config import Experiment
+from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.methods.method import Refused, Upload
 from pfedlora_flwr.methods.pfedlora import PFedLoRA
 from pfedlora_flwr.models.adapter import Adapter
@@ -16,7 +16,7 @@ from pfedlora_flwr.training.loop import Samples, Visit
 
 
 def setup(**keys: object) -> tuple[PFedLoRA, Samples]:
-    experiment = Experiment.from_flat({"batch-size": 8, "models": "cnn5", **keys})
+    experiment = from_flat({"batch-size": 8, "models": "cnn5", **keys})
     torch.manual_seed(1)
     return PFedLoRA(experiment, 10), Samples(torch.randn(20, 3, 32, 32), torch.arange(20) % 10)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from pfedlora_flwr.config import Experiment
+from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.methods.pfedlora import PFedLoRA
 from pfedlora_flwr.models.adapter import Adapter
@@ -29,8 +29,8 @@ def count(module: nn.Module) -> int:
 
 @pytest.mark.parametrize("name", list(SHAPES))
 def test_parameters_of_the_models(name: str) -> None:
-    assert (count(build(name, 10, "fc2")), count(build(name, 100, "fc1"))) == PARAMETERS[name]
-    assert round(count(build(name, 10, "fc2")) * 4 / 2**20, 2) == pytest.approx(MIB[name], abs=0.006)
+    assert (count(build(name, 10)), count(build(name, 100))) == PARAMETERS[name]
+    assert round(count(build(name, 10)) * 4 / 2**20, 2) == pytest.approx(MIB[name], abs=0.006)
 
 
 @pytest.mark.parametrize(
@@ -56,15 +56,14 @@ def test_parameters_of_the_adapters(kind: str, width: int, hidden: int, classes:
 
 @pytest.mark.parametrize(("setting", "expected"), [("heterogeneous", 30_670), ("homogeneous", 120_670)])
 def test_the_setting_chooses_the_adapter(setting: str, expected: int) -> None:
-    method = PFedLoRA(Experiment.from_flat({"setting": setting}), 10)
+    method = PFedLoRA(from_flat({"setting": setting}), 10)
     assert sum(t.numel() for t in method.state_init(0).values()) == expected
 
 
 @pytest.mark.parametrize("name", list(SHAPES))
-@pytest.mark.parametrize("cut", ["fc1", "fc2"])
-def test_the_cut_model_is_the_papers_layer_by_layer(name: str, cut: str) -> None:
+def test_the_model_is_the_papers_layer_by_layer_wherever_it_parts(name: str) -> None:
     """ReLU before the pooling, as the paper has it: the same function as ours, which pools first."""
-    model = build(name, 10, cut)
+    model = build(name, 10)
     images = torch.randn(4, 3, 32, 32)
     plain = nn.Sequential(
         model.conv1,
@@ -79,11 +78,13 @@ def test_the_cut_model_is_the_papers_layer_by_layer(name: str, cut: str) -> None
         model.fc2,
         nn.ReLU(),
     )
-    assert torch.equal(model.penultimate(images), plain(images))
+    assert torch.equal(model.encode(images), plain(images))
     assert torch.equal(model(images), model.fc3(plain(images)))
-    assert torch.equal(model.head(model.encode(images)), model(images))
-    assert model.encode(images).shape == (4, model.width)
-    assert model.width == (SHAPES[name][1] if cut == "fc1" else 500)
+    assert torch.equal(model.encode(images, 2), plain[:9](images))
+    assert model.widths == (500, SHAPES[name][1])
+    for layers in (1, 2):
+        assert torch.equal(model.head(model.encode(images, layers), layers), model(images))
+        assert model.encode(images, layers).shape == (4, model.widths[layers - 1])
 
 
 def test_decomposed_has_nothing_between_and_reduced_a_relu() -> None:
@@ -105,7 +106,7 @@ def test_lora_starts_gaussian_and_zero() -> None:
 
 
 def test_one_adapter_cannot_fit_different_widths() -> None:
-    experiment = Experiment.from_flat({"adapter.kind": "reduced"})
+    experiment = from_flat({"adapter.kind": "reduced"})
     with pytest.raises(UserError, match=r"cnn1 2000, cnn2 2000, cnn3 1000.*adapter.kind=decomposed"):
         PFedLoRA(experiment, 10).state_init(0)
 
@@ -129,4 +130,4 @@ class TooWide(nn.Module):
 )
 def test_wrong_models_are_one_clear_line(name: str, expected: str) -> None:
     with pytest.raises(UserError, match=expected):
-        build(name, 10, "fc2")
+        build(name, 10)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pfedlora_flwr.config import Experiment
+from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data.local import shared_partition
 from pfedlora_flwr.federation.records import write_config
 
@@ -30,7 +30,7 @@ def make_run(
     flat = {"clients": len(clients), "rounds": len(accuracies) - 1, "partition.kind": "iid"} | {
         k.replace("_", "-"): v for k, v in keys.items()
     }
-    e = Experiment.from_flat(flat)
+    e = from_flat(flat)
     folder.mkdir(parents=True)
     write_config(folder / "config.yaml", e)
     n = len(clients)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pfedlora_flwr.comparison import Comparison
-from pfedlora_flwr.config import Experiment
+from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.result import comparable, to_target
 from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.report import measures, tables, words

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from pfedlora_flwr.config import Experiment
+from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.methods import fedkd
 from pfedlora_flwr.models import linear
 from pfedlora_flwr.models.adapter import Adapter
@@ -24,7 +24,7 @@ def _plain_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def spent(method_name: str, n: int, **keys: object) -> dict[str, int]:
-    method = make(Experiment.from_flat({"method": method_name, "batch-size": 4, **keys}))
+    method = make(from_flat({"method": method_name, "batch-size": 4, **keys}))
     turn = visit(method.experiment)
     data = samples([i % 3 for i in range(n)])
     method.local_update(method.private_init(0, 1), method.download(method.state_init(1), 0, 1), data, turn)
@@ -46,7 +46,7 @@ def test_operations_grow_with_samples_and_epochs_and_cached_features_are_counted
 @pytest.mark.parametrize("classes", [10, 100])
 @pytest.mark.parametrize("name", list(SHAPES))
 def test_models_against_torch(name: str, classes: int) -> None:
-    model, images = build(name, classes, "fc2"), torch.randn(3, 3, 32, 32)
+    model, images = build(name, classes), torch.randn(3, 3, 32, 32)
     agrees(model, images)
 
 

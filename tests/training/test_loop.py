@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from pfedlora_flwr.config import Experiment
+from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.rng import torch_generator
 from pfedlora_flwr.training import graphs
 from pfedlora_flwr.training.graphs import Steps
@@ -16,7 +16,7 @@ from pfedlora_flwr.training.loop import Draws, Samples, Visit, count_correct, fl
 
 
 def visit(**keys: object) -> Visit:
-    experiment = Experiment.from_flat({"batch-size": 8, **keys})
+    experiment = from_flat({"batch-size": 8, **keys})
     return Visit(experiment, 0, 1, torch_generator(3, "train"))
 
 

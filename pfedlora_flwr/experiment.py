@@ -1,0 +1,142 @@
+"""The Experiment: what is trained, on what, how and where to. The frozen record, and every key that does not belong to a method."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pfedlora_flwr.keys import Key, Scalar, key, keys_of
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    """The options of a method that has none, and the base of every method's own: fields declared by `key`.
+
+    prefix: of the keys in the configuration, so `alpha` of FML is `fml.alpha`; None: the method's name and a dot.
+    """
+
+    prefix: ClassVar[str | None] = None
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What is trained, on what, how and where to. The defaults are the paper's where it gives them (Section 5.1)."""
+
+    method: str = key("pfedlora", "the method: a name of ours, or `package.module:Class`")
+    method_options: str = key("", "options of a `package.module:Class` method: `key=value key=value`")
+    dataset: str = key(
+        "digits",
+        "the images and labels",
+        choices=("digits", "cifar10", "cifar100", "synthetic:", "folder:", "npz:"),
+    )
+    data_path: str = key("", "the folder that holds the dataset's files; empty: downloaded to the cache", result=False)
+    classes: int | None = key(None, "number of classes; auto: the dataset's (give it where only the nodes have the data)", low=2)
+    clients: int = key(10, "N, the number of clients", low=1, high=1_000_000)
+    participation: float = key(1.0, "C, the share of clients sampled each round", above=0, high=1)
+    rounds: int = key(20, "T, the number of communication rounds", low=1)
+    seed: int = key(0, "every random draw is derived from it", low=0)
+    partition_kind: str = key("pathological", "who owns which samples", name="partition.kind", choices=("pathological", "dirichlet", "iid"))
+    partition_classes_per_client: int = key(2, "classes each client holds (pathological)", name="partition.classes-per-client", low=1)
+    partition_alpha: float = key(0.3, "concentration of the Dirichlet distribution", name="partition.alpha", above=0)
+    models: str = key("auto", "client models, separated by commas; client k has number k mod their count")
+    setting: str = key("heterogeneous", "CNN-1 to CNN-5 in turn, or CNN-1 for everyone", choices=("heterogeneous", "homogeneous"))
+    evaluate_initial: bool = key(True, "evaluate every client's initial model as round 0; if not, rounds count once all were visited")
+    evaluate_every: int = key(1, "evaluate in every n-th round and in the last", low=1)
+    local_epochs: int = key(1, "E, epochs of local training a round", low=1)
+    batch_size: int = key(64, "B, samples a step", low=1)
+    lr: float = key(0.01, "η_ω, the learning rate of SGD", above=0)
+    momentum: float = key(0.9, "momentum of SGD", low=0, below=1)
+    weight_decay: float = key(0.0, "weight decay of SGD", low=0)
+    clip_norm: float = key(0.0, "gradients are clipped to this norm; 0: never", low=0)
+    augment: bool = key(False, "random flip and crop (32, padding 4) of training images")
+    target_accuracy: float | None = key(None, "`to_target` totals count up to it; auto: 0.9, for cifar100 0.5", above=0, high=1)
+    device: str = key("auto", "where clients train; auto: cuda where there is one", choices=("auto", "cpu", "cuda"))
+    precision: str = key("fp32", "of products and activations; on a GPU fp32 uses TF32", choices=("fp32", "bf16"))
+    actors: int | None = key(None, "clients trained at once; auto: one a core, or one on a GPU", low=1, high=4096, result=False)
+    output: str = key("", "the run's directory; empty: runs/NAME, or ~/.pfedlora/runs by `flwr run`", result=False)
+    resume: bool = key(False, "continue the run in `output`", result=False)
+    overwrite: bool = key(False, "replace the run in `output`", result=False)
+    min_clients: int | None = key(None, "nodes to wait for before round 1; auto: all", low=1, result=False)
+    min_success: float = key(1.0, "share of the sampled clients that must succeed for a round to count", above=0, high=1, result=False)
+    clip_norm_factor: float = key(
+        100.0, "an update this many times as large as the round's median one is refused; 0: none is", low=0, result=False
+    )
+    max_samples: int = key(1_000_000, "training samples (n_k) beyond which an update is refused", low=1, result=False)
+    max_failed_rounds: int = key(1, "rounds in a row below min-success after which the run stops", low=1, result=False)
+    round_timeout: float = key(3600.0, "seconds a round may take before missing clients count as failed", above=0, result=False)
+    node_timeout: float = key(300.0, "seconds to wait for nodes to connect", above=0, result=False)
+    options: Any = field(default_factory=NoOptions)
+    """The method's own options: an instance of its `Options`."""
+
+    def keys(self) -> dict[str, tuple[Key, Any]]:
+        """Every key of this Experiment, its method's own included, with its value."""
+        own = option_keys(self.method, type(self.options))
+        found = {name: (k, getattr(self, k.attribute)) for name, k in KEYS.items()}
+        return found | {name: (k, getattr(self.options, k.attribute)) for name, k in own.items()}
+
+    def flat(self) -> dict[str, Scalar]:
+        """Every key as a run-config scalar; `config.from_flat` gives the same object back."""
+        return {name: k.text(value) for name, (k, value) in self.keys().items()}
+
+    def changed(self) -> dict[str, Scalar]:
+        """The keys that can change a result and are not at their defaults."""
+        return {name: k.text(value) for name, (k, value) in self.keys().items() if k.result and value != k.default}
+
+    def fingerprint(self) -> str:
+        """SHA-256 of `changed`: equal fingerprints mean equal runs, as long as no client fails in them.
+
+        A key at its default is left out, so a new key changes no fingerprint.
+        """
+        return hashlib.sha256(json.dumps(self.changed(), sort_keys=True).encode()).hexdigest()
+
+    def replace(self, **changes: Any) -> Experiment:
+        """A copy with attributes changed; it is not checked again."""
+        return dataclasses.replace(self, **changes)
+
+    def located(self, output: Path) -> Experiment:
+        """This Experiment with absolute paths: its processes do not run in the user's folder."""
+        kind, _, own = self.dataset.partition(":")
+        dataset = f"{kind}:{Path(own).expanduser().absolute()}" if kind in ("folder", "npz") else self.dataset
+        data_path = str(Path(self.data_path).expanduser().absolute()) if self.data_path else ""
+        return self.replace(output=str(output.expanduser().absolute()), data_path=data_path, dataset=dataset)
+
+    def evaluates(self, round: int) -> bool:
+        """Whether clients evaluate in this round: every `evaluate-every`-th one, and the last."""
+        return round % self.evaluate_every == 0 or round == self.rounds
+
+    @property
+    def sampled(self) -> int:
+        """K = ⌊C·N⌋, at least 1; the tolerance makes 0.29·100 the 29 it is."""
+        return max(1, int(self.participation * self.clients + 1e-9))
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """The client models in turn; `auto` is the paper's choice for the setting."""
+        if self.models != "auto":
+            return tuple(name.strip() for name in self.models.split(","))
+        count = 5 if self.setting == "heterogeneous" else 1
+        return tuple(f"cnn{i + 1}" for i in range(count))
+
+    def model_of(self, client: int) -> str:
+        """The name of a client's model."""
+        return self.model_names[client % len(self.model_names)]
+
+    @property
+    def default_name(self) -> str:
+        """A name for the run's directory where the user gives none."""
+        return f"{self.method}-{self.dataset}".replace(":", "-").replace("/", "-")
+
+
+KEYS = keys_of(Experiment)
+
+
+def option_keys(method: str, options: type) -> dict[str, Key]:
+    """The keys of a method's own options by full name; none for a `package.module:Class`, whose options are in `method-options`."""
+    if ":" in method:
+        return {}
+    prefix: str | None = options.prefix  # type: ignore[attr-defined]
+    return keys_of(options, f"{method}." if prefix is None else prefix)
