@@ -40,8 +40,9 @@ def run(
     ] = "",
 ) -> None:
     """Train. A simulation through `flwr run` on a SuperLink of its own, or real nodes with --superlink."""
-    from pfedlora_flwr import running, submitting
-    from pfedlora_flwr.federation.records import resumed
+    from pfedlora_flwr.commands import run as running
+    from pfedlora_flwr.commands import submit as submitting
+    from pfedlora_flwr.runs.directory import resumed
 
     flags = [text for flag, text in ((resume, "resume=true"), (overwrite, "overwrite=true")) if flag]
     experiment = config.load(conf, [*(option or []), *flags])
@@ -66,8 +67,8 @@ def compare(
     output: Annotated[Path | None, typer.Option(metavar="DIR", help="The comparison's directory; otherwise runs/FOLDER-CONF.")] = None,
 ) -> None:
     """Run what is missing of a comparison. Methods × scenarios × seeds; what is unfinished is resumed, then all is reported."""
-    from pfedlora_flwr import compare as comparing
-    from pfedlora_flwr.comparison import Comparison
+    from pfedlora_flwr.commands import compare as comparing
+    from pfedlora_flwr.comparison.spec import Comparison
 
     whole = Comparison.load(conf, option or [])
     part = whole.select(_words(methods), _integers(seeds), only or [])
@@ -104,8 +105,8 @@ def predict(
     images: Annotated[list[Path], typer.Argument(metavar="IMAGE…", help="PNG or JPEG files of any size.")],
 ) -> None:
     """Ask a client's model what images show. Class names and probabilities, the most probable first."""
-    from pfedlora_flwr.predict import predict as ask
-    from pfedlora_flwr.trained import load_trained
+    from pfedlora_flwr.commands.predict import predict as ask
+    from pfedlora_flwr.runs.trained import load_trained
 
     for prediction in ask(load_trained(place, client), images):
         out.print(str(prediction), markup=False, highlight=False, soft_wrap=True)
@@ -119,8 +120,8 @@ def export(
     output: Annotated[Path | None, typer.Option(metavar="FILE", help="Otherwise client-K with the format's suffix.")] = None,
 ) -> None:
     """Write a client's model as one file. It is checked against the model itself, and has a model card beside it."""
-    from pfedlora_flwr import export as exporting
-    from pfedlora_flwr.trained import load_trained
+    from pfedlora_flwr.commands import export as exporting
+    from pfedlora_flwr.runs.trained import load_trained
 
     trained = load_trained(place, client)
     target = (output or Path(f"client-{client}{exporting.SUFFIXES.get(kind, '')}")).absolute()
@@ -131,7 +132,7 @@ def export(
 @cli.command()
 def doctor() -> None:
     """Check this machine. Versions, cores, GPU, dataset caches, disk, ports; says what to fix."""
-    from pfedlora_flwr.doctor import report
+    from pfedlora_flwr.commands.doctor import report
 
     raise typer.Exit(report(out))
 

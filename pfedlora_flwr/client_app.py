@@ -8,9 +8,9 @@ from flwr.app import Context
 from flwr.client import Client
 from flwr.clientapp import ClientApp
 
-from pfedlora_flwr.client import PersonalisedClient
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.federation.client import PersonalisedClient
 from pfedlora_flwr.keys import Scalar
 
 

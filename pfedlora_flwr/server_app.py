@@ -15,13 +15,13 @@ from flwr.serverapp import Grid, ServerApp
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data.local import count_classes
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.federation.checkpoint import ServerState
-from pfedlora_flwr.federation.records import Row, RunDirectory
-from pfedlora_flwr.federation.result import LINE, RESULT_LINE, write_result
 from pfedlora_flwr.federation.strategy import PersonalisedStrategy
 from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.rng import derive
+from pfedlora_flwr.runs.checkpoint import ServerState
+from pfedlora_flwr.runs.directory import Row, RunDirectory
+from pfedlora_flwr.runs.result import LINE, RESULT_LINE, write_result
 
 logger = logging.getLogger(__name__)
 app = ServerApp()

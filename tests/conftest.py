@@ -15,7 +15,7 @@ import psutil
 import pytest
 import torch
 
-from pfedlora_flwr.launcher import MARKER, runs, stop_marked
+from pfedlora_flwr.launch.simulation import MARKER, runs, stop_marked
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from pfedlora_flwr import running
-from pfedlora_flwr.compare import Plan, compare
-from pfedlora_flwr.comparison import Comparison
+from pfedlora_flwr.commands import run as running
+from pfedlora_flwr.commands.compare import Plan, compare
+from pfedlora_flwr.comparison.spec import Comparison
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.keys import UserError
 from tests.conftest import ROOT, Cli

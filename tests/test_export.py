@@ -12,13 +12,13 @@ import pytest
 import safetensors
 import torch
 
-from pfedlora_flwr import export as exporting
+from pfedlora_flwr.commands import export as exporting
+from pfedlora_flwr.commands.export import export
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data.local import shared_partition
-from pfedlora_flwr.export import export
-from pfedlora_flwr.federation.records import saved_keys
 from pfedlora_flwr.keys import UserError
-from pfedlora_flwr.trained import Trained, load_trained
+from pfedlora_flwr.runs.directory import saved_keys
+from pfedlora_flwr.runs.trained import Trained, load_trained
 from tests.conftest import Cli, Done
 
 pytestmark = pytest.mark.slow

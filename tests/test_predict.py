@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from pfedlora_flwr.commands.predict import predict
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data.datasets import read_image
 from pfedlora_flwr.data.local import shared_partition
-from pfedlora_flwr.federation.records import saved_keys
 from pfedlora_flwr.keys import UserError
-from pfedlora_flwr.predict import predict
-from pfedlora_flwr.trained import load_trained
+from pfedlora_flwr.runs.directory import saved_keys
+from pfedlora_flwr.runs.trained import load_trained
 from tests.conftest import Cli, Done
 from tests.federation.malice import simulate
 

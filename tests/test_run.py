@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
-from pfedlora_flwr.launcher import MARKER, QUIET, free_port, stop_marked
+from pfedlora_flwr.launch.simulation import MARKER, QUIET, free_port, stop_marked
 from tests.conftest import ROOT, Cli, Done
 
 pytestmark = pytest.mark.slow

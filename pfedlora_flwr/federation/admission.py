@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from pfedlora_flwr.federation.checkpoint import Figures
 from pfedlora_flwr.federation.wire import Reply, decode
 from pfedlora_flwr.methods.method import Method, Refused, Tensors, Upload
+from pfedlora_flwr.runs.checkpoint import Figures
 
 LARGEST_COUNT = 10**9
 """Samples that an evaluation may claim to have seen."""

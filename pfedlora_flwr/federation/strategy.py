@@ -14,16 +14,16 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from pfedlora_flwr.clock import Clock
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.admission import Turn, admit, outliers, read_figures
-from pfedlora_flwr.federation.checkpoint import ServerState
-from pfedlora_flwr.federation.ledger import Entry, parameters, payload_bytes
-from pfedlora_flwr.federation.records import Row, RunDirectory
+from pfedlora_flwr.federation.clock import Clock
 from pfedlora_flwr.federation.roster import Roster, exchange
 from pfedlora_flwr.methods.method import Method, Refused
 from pfedlora_flwr.rng import sample_clients
+from pfedlora_flwr.runs.checkpoint import ServerState
+from pfedlora_flwr.runs.directory import Row, RunDirectory
+from pfedlora_flwr.runs.ledger import Entry, parameters, payload_bytes
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from pfedlora_flwr.comparison import slug
+from pfedlora_flwr.comparison.spec import slug
 from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data.datasets import Dataset
 from pfedlora_flwr.data.local import shared_partition
@@ -18,7 +18,7 @@ from pfedlora_flwr.report import words
 from pfedlora_flwr.report.figures import Picture
 from pfedlora_flwr.report.load import Keys, Run, Study
 from pfedlora_flwr.report.style import MARKERS, OKABE_ITO, drawing, save
-from pfedlora_flwr.trained import load_trained
+from pfedlora_flwr.runs.trained import load_trained
 
 _POINTS = 800
 _MOST_CLASSES = 20

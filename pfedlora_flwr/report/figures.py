@@ -9,12 +9,12 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from pfedlora_flwr.comparison import short, slug
-from pfedlora_flwr.federation.records import Row
+from pfedlora_flwr.comparison.spec import short, slug
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import measures, words
 from pfedlora_flwr.report.load import Keys, Outcome, Run, Study
 from pfedlora_flwr.report.style import drawing, large_numbers, legend, of_method, save
+from pfedlora_flwr.runs.directory import Row
 
 _SMALLEST_SWEEP = 3
 """Points that make a curve."""

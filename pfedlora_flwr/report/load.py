@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from pfedlora_flwr.comparison import PLAN, Keys
+from pfedlora_flwr.comparison.spec import PLAN, Keys
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.federation.records import Row, read_rows, saved_keys
 from pfedlora_flwr.keys import Scalar, UserError
+from pfedlora_flwr.runs.directory import Row, read_rows, saved_keys
 
 
 @dataclass(frozen=True)

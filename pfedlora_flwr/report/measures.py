@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from scipy.stats import t as student
 
 from pfedlora_flwr.data.local import count_classes
-from pfedlora_flwr.federation.result import to_target
 from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.models.cost import sample_flops
 from pfedlora_flwr.report.load import Outcome, Run
+from pfedlora_flwr.runs.result import to_target
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pfedlora_flwr.federation.result import to_target
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import measures, paper, words
 from pfedlora_flwr.report.load import Keys, Outcome, Study
+from pfedlora_flwr.runs.result import to_target
 
 _WIDE = 8
 """More scenarios than this become the rows of the accuracy table."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from pfedlora_flwr.comparison import short
+from pfedlora_flwr.comparison.spec import short
 from pfedlora_flwr.keys import Scalar
 from pfedlora_flwr.report.measures import Estimate
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from pfedlora_flwr.launcher import MARKER, QUIET, free_port, marked, stop_marked, tool
+from pfedlora_flwr.launch.simulation import MARKER, QUIET, free_port, marked, stop_marked, tool
 from tests.conftest import ROOT
 
 PATIENCE = 240.0

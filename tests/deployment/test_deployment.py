@@ -16,12 +16,12 @@ import torch
 
 from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data.local import LocalData, Site
-from pfedlora_flwr.federation.records import read_rows
 from pfedlora_flwr.files import tensors_sha256
-from pfedlora_flwr.launcher import free_port
+from pfedlora_flwr.launch.simulation import free_port
 from pfedlora_flwr.methods.method import tensors_of
 from pfedlora_flwr.rng import derive
-from pfedlora_flwr.trained import load_trained
+from pfedlora_flwr.runs.directory import read_rows
+from pfedlora_flwr.runs.trained import load_trained
 from scripts.certificates import make as make_certificates
 from tests.deployment.processes import PATIENCE, Federation, wait
 from tests.plain import Plain, make

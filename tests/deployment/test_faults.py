@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from pfedlora_flwr.federation.records import read_rows
 from pfedlora_flwr.files import tensors_sha256
+from pfedlora_flwr.runs.directory import read_rows
 from tests.conftest import Cli
 from tests.deployment.paced import GATES
 from tests.deployment.processes import PATIENCE, Federation, wait

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pfedlora_flwr.federation.records import read_rows
 from pfedlora_flwr.files import tensors_sha256
+from pfedlora_flwr.runs.directory import read_rows
 from tests.federation import malice
 from tests.federation.malice import KEYS, simulate
 from tests.plain import Plain

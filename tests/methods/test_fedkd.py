@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from pfedlora_flwr.config import from_flat
-from pfedlora_flwr.federation.ledger import parameters
 from pfedlora_flwr.methods.fedkd import FedKD, compress, decompress, truncated_svd
 from pfedlora_flwr.methods.method import Refused, Tensors, Upload, tensors_of
 from pfedlora_flwr.models import registry
 from pfedlora_flwr.rng import derive
+from pfedlora_flwr.runs.ledger import parameters
 from tests.methods import obvious
 from tests.plain import Plain, make, samples, visit
 

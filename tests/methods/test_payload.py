@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from pfedlora_flwr.config import from_flat
-from pfedlora_flwr.federation.ledger import parameters, payload_bytes
 from pfedlora_flwr.methods.method import Tensors, Upload
+from pfedlora_flwr.runs.ledger import parameters, payload_bytes
 from tests.plain import Plain, make, samples, visit
 
 METHODS = ["standalone", "pfedlora", "fd", "fedproto", "fml", "fedkd", "lg_fedavg"]

@@ -8,7 +8,7 @@ from typing import Any
 
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data.local import shared_partition
-from pfedlora_flwr.federation.records import write_config
+from pfedlora_flwr.runs.directory import write_config
 
 
 def make_run(

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from pfedlora_flwr.comparison import Comparison
+from pfedlora_flwr.comparison.spec import Comparison
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.federation.result import comparable, to_target
 from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.report import measures, tables, words
 from pfedlora_flwr.report.load import Study, Tried, choose, load
+from pfedlora_flwr.runs.result import comparable, to_target
 from tests.report.made import make_run
 
 # The 97.5 % quantile of Student's t with one degree of freedom is 12.7062, and the standard error of a pair (a, b) is |a − b| / 2.

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data import local
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.federation.checkpoint import Checkpoints
-from pfedlora_flwr.federation.records import saved_keys
+from pfedlora_flwr.runs.checkpoint import Checkpoints
+from pfedlora_flwr.runs.directory import saved_keys
 from pfedlora_flwr.files import tensors_sha256
 from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method, tensors_of
-from pfedlora_flwr.store import ABOUT, ClientStore
+from pfedlora_flwr.runs.store import ABOUT, ClientStore
 from pfedlora_flwr.training.loop import Samples, infer
 
 

@@ -16,19 +16,20 @@ from filelock import FileLock, Timeout
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from pfedlora_flwr import estimate, running
-from pfedlora_flwr.comparison import PLAN, Cell, Comparison, describe, short
+from pfedlora_flwr.commands import run as running
+from pfedlora_flwr.comparison import estimate
+from pfedlora_flwr.comparison.spec import PLAN, Cell, Comparison, describe, short
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.federation.checkpoint import Checkpoints
-from pfedlora_flwr.federation.records import Row, differences, saved_keys
 from pfedlora_flwr.files import make_folder, write_atomically
 from pfedlora_flwr.keys import UserError
-from pfedlora_flwr.launcher import claimed, stop_left_over
+from pfedlora_flwr.launch.simulation import claimed, stop_left_over
 from pfedlora_flwr.report.load import Run, Tried, choose, read_run
 from pfedlora_flwr.report.words import count
 from pfedlora_flwr.report.write import write_report
-from pfedlora_flwr.store import ClientStore
+from pfedlora_flwr.runs.checkpoint import Checkpoints
+from pfedlora_flwr.runs.directory import Row, differences, saved_keys
+from pfedlora_flwr.runs.store import ClientStore
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data.datasets import cache_root
-from pfedlora_flwr.launcher import free_port
+from pfedlora_flwr.launch.simulation import free_port
 
 _LOW_DISK, _LOW_MEMORY = 2e9, 2e9
 

@@ -16,17 +16,17 @@ import torch
 from flwr.client import NumPyClient
 from torch import nn
 
-from pfedlora_flwr.clock import Clock
 from pfedlora_flwr.data.local import LocalData, Site
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation import wire
-from pfedlora_flwr.federation.records import versions
+from pfedlora_flwr.federation.clock import Clock
 from pfedlora_flwr.files import write_atomically
 from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method, tensors_of
 from pfedlora_flwr.rng import derive, torch_generator
-from pfedlora_flwr.store import ClientStore
+from pfedlora_flwr.runs.directory import versions
+from pfedlora_flwr.runs.store import ClientStore
 from pfedlora_flwr.training.device import find_device
 from pfedlora_flwr.training.loop import Samples, Visit, count_correct
 

@@ -8,8 +8,8 @@ import statistics
 from typing import Any
 
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.federation.checkpoint import ServerState
-from pfedlora_flwr.federation.records import Row, RunDirectory
+from pfedlora_flwr.runs.checkpoint import ServerState
+from pfedlora_flwr.runs.directory import Row, RunDirectory
 from pfedlora_flwr.files import tensors_sha256
 
 logger = logging.getLogger(__name__)

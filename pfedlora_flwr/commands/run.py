@@ -16,14 +16,14 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from pfedlora_flwr.commands.events import event_files
 from pfedlora_flwr.data.local import count_classes, shared_partition
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.federation.records import Row, RunDirectory, read_rows
-from pfedlora_flwr.federation.result import write_result
-from pfedlora_flwr.launcher import LaunchError, Simulation, check_port, claimed, last_line, runs, stop_left_over
+from pfedlora_flwr.launch.simulation import LaunchError, Simulation, check_port, claimed, last_line, runs, stop_left_over
 from pfedlora_flwr.methods import registry
-from pfedlora_flwr.report.events import event_files
 from pfedlora_flwr.rng import derive
+from pfedlora_flwr.runs.directory import Row, RunDirectory, read_rows
+from pfedlora_flwr.runs.result import write_result
 from pfedlora_flwr.training.device import find_device
 
 _START_TIMEOUT, _LOOK = 180.0, 15.0

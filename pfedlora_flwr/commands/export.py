@@ -26,7 +26,7 @@ from pfedlora_flwr.methods.method import tensors_of
 from pfedlora_flwr.models.cnn import ClientModel
 from pfedlora_flwr.models.registry import IMAGE
 from pfedlora_flwr.report import words
-from pfedlora_flwr.trained import Trained
+from pfedlora_flwr.runs.trained import Trained
 
 SUFFIXES = {"safetensors": ".safetensors", "torch-export": ".pt2", "onnx": ".onnx"}
 TOLERANCE = 1e-4

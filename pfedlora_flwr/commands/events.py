@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pfedlora_flwr.federation.records import Row
 from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.runs.directory import Row
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter

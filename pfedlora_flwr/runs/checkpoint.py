@@ -13,7 +13,7 @@ from typing import Any
 import safetensors.torch
 from torch import Tensor
 
-from pfedlora_flwr.federation.ledger import Entry
+from pfedlora_flwr.runs.ledger import Entry
 from pfedlora_flwr.files import write_atomically
 from pfedlora_flwr.keys import UserError
 

@@ -17,10 +17,10 @@ from typing import Any
 
 from rich.console import Console
 
+from pfedlora_flwr.commands.run import FAILED, INTERRUPTED, conclude, on_terminate
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.federation.result import LINE, RESULT_LINE
-from pfedlora_flwr.launcher import QUIET, LaunchError, last_line, tool, write_app
-from pfedlora_flwr.running import FAILED, INTERRUPTED, conclude, on_terminate
+from pfedlora_flwr.launch.simulation import QUIET, LaunchError, last_line, tool, write_app
+from pfedlora_flwr.runs.result import LINE, RESULT_LINE
 
 _PATIENCE, _LOOK, _PAUSE, _CALL = 120.0, 60.0, 2.0, 60.0
 """Seconds: without an answer before the SuperLink counts as gone, for one look at the log, between two looks, and for one question."""

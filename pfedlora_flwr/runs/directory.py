@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 
 from pfedlora_flwr.config import from_flat, parse_overrides
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.federation.checkpoint import Checkpoints
+from pfedlora_flwr.runs.checkpoint import Checkpoints
 from pfedlora_flwr.files import write_atomically
 from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.rng import derive
