@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from pfedlora_flwr import config
-from pfedlora_flwr.config import all_keys
+from pfedlora_flwr.config import all_keys, parse_overrides
 from pfedlora_flwr.keys import UserError
 
 cli = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -42,7 +42,7 @@ def run(
     """Train. A simulation through `flwr run` on a SuperLink of its own, or real nodes with --superlink."""
     from pfedlora_flwr.commands import run as running
     from pfedlora_flwr.commands import submit as submitting
-    from pfedlora_flwr.runs.directory import resumed
+    from pfedlora_flwr.runs.directory import RunDirectory
 
     flags = [text for flag, text in ((resume, "resume=true"), (overwrite, "overwrite=true")) if flag]
     experiment = config.load(conf, [*(option or []), *flags])
@@ -52,7 +52,7 @@ def run(
         raise typer.Exit(submitting.submit(experiment, superlink, out, err, quiet=quiet))
     output = Path(experiment.output or f"runs/{conf.stem if conf else experiment.default_name}")
     if resume:  # as it was: CONF only says where it is
-        experiment = resumed(output, [*(option or []), *flags])
+        experiment = RunDirectory(output.expanduser()).resumed(parse_overrides([*(option or []), *flags]))
     raise typer.Exit(running.run(experiment.located(output), out, err, port=port, quiet=quiet, tensorboard=tensorboard))
 
 

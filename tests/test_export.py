@@ -14,10 +14,9 @@ import torch
 
 from pfedlora_flwr.commands import export as exporting
 from pfedlora_flwr.commands.export import export
-from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data.local import shared_partition
 from pfedlora_flwr.keys import UserError
-from pfedlora_flwr.runs.directory import saved_keys
+from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.trained import Trained, load_trained
 from tests.conftest import Cli, Done
 
@@ -32,7 +31,7 @@ def trained(trained_run: Done) -> Trained:
 @pytest.fixture(scope="module")
 def images(trained_run: Done) -> np.ndarray:
     """The client's test images, uint8 [n, 32, 32, 3]."""
-    dataset, partition = shared_partition(from_flat(saved_keys(trained_run.output / "config.yaml")))
+    dataset, partition = shared_partition(RunDirectory(trained_run.output).experiment())
     return np.asarray(dataset.images[partition.clients[1].test])
 
 

@@ -16,7 +16,7 @@ from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data.datasets import read_image
 from pfedlora_flwr.data.local import shared_partition
 from pfedlora_flwr.keys import UserError
-from pfedlora_flwr.runs.directory import saved_keys
+from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.trained import load_trained
 from tests.conftest import Cli, Done
 from tests.federation.malice import simulate
@@ -29,7 +29,7 @@ CLIENT = 1
 def pictures(trained_run: Done, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Path, int]]:
     """The client's own test images as PNG files, with their labels."""
     folder = tmp_path_factory.mktemp("pictures")
-    dataset, partition = shared_partition(from_flat(saved_keys(trained_run.output / "config.yaml")))
+    dataset, partition = shared_partition(RunDirectory(trained_run.output).experiment())
     found = []
     for i in partition.clients[CLIENT].test:
         Image.fromarray(np.asarray(dataset.images[i])).save(folder / f"{i}.png")

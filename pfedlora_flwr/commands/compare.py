@@ -8,7 +8,6 @@ All methods of a scenario and seed share the partition and the sampled clients, 
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -19,17 +18,15 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from pfedlora_flwr.commands import run as running
 from pfedlora_flwr.comparison import estimate
 from pfedlora_flwr.comparison.spec import PLAN, Cell, Comparison, describe, short
-from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.files import make_folder, write_atomically
+from pfedlora_flwr.files import make_folder
 from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.launch.simulation import claimed, stop_left_over
-from pfedlora_flwr.report.load import Run, Tried, choose, read_run
+from pfedlora_flwr.report.load import Tried, choose
 from pfedlora_flwr.report.words import count
 from pfedlora_flwr.report.write import write_report
-from pfedlora_flwr.runs.checkpoint import Checkpoints
-from pfedlora_flwr.runs.directory import Row, differences, saved_keys
-from pfedlora_flwr.runs.store import ClientStore
+from pfedlora_flwr.runs.completed import Missing, Run, read_run
+from pfedlora_flwr.runs.directory import Row, RunDirectory
 
 
 @dataclass(frozen=True)
@@ -87,13 +84,13 @@ class Plan:
         """Removes the models of candidates that were not chosen, which would fill the disk. Their figures stay."""
         for cell in self.comparison.cells():
             tuning = self._tuning(cell)
-            kept = [i for i, job in enumerate(tuning) if (job.directory / "clients").exists()]
+            kept = [i for i, job in enumerate(tuning) if RunDirectory(job.directory).clients.exists()]
             if len(kept) < 2 or any(self._is_left(job) for job in tuning):
                 continue
             chosen = self._choice(cell)
             for i in kept:
                 if i != chosen:
-                    shutil.rmtree(tuning[i].directory / "clients", ignore_errors=True)
+                    RunDirectory(tuning[i].directory).drop_models()
 
     def _job(self, cell: Cell, candidate: int, seed: int) -> Job:
         chosen = cell.candidates[candidate]
@@ -108,13 +105,9 @@ class Plan:
     def check(self) -> None:
         """Raises UserError when a run's directory holds another Experiment."""
         for job in self.everything():
-            config = job.directory / "config.yaml"
-            if config.exists():
-                different = differences(from_flat(saved_keys(config)), job.experiment)
-                if different:
-                    raise UserError(
-                        f"{job.directory} holds another Experiment ({'; '.join(different)}); give a new --output, or remove {self.output}"
-                    )
+            run = RunDirectory(job.directory)
+            if run.holds_run:
+                run.check_same(job.experiment, f"give a new --output, or remove {self.output}")
 
 
 def compare(part: Comparison, whole: Comparison, output: Path, out: Console, err: Console, *, dry_run: bool = False) -> int:
@@ -192,24 +185,18 @@ def _run_all(plan: Plan, out: Console) -> bool:
 
 def _run(job: Job, show: running.Show, out: Console) -> Row:
     """Starts, resumes or starts over one run; its result, also for one that could not start."""
-    begun = (job.directory / "config.yaml").exists()  # what a run that was killed before this leaves is nothing to continue
+    directory = RunDirectory(job.directory)
+    begun = directory.holds_run  # what a run that was killed before this leaves is nothing to continue
     try:
         result = running.execute(job.experiment.replace(resume=begun, overwrite=not begun), show, out)
     except UserError as error:
         result = {"status": "failed", "error": str(error)}
     if result["status"] == "completed":
-        _trim(job.directory)
-    elif not (job.directory / "result.json").exists():  # it did not begin: the report shall say why
+        directory.trim()
+    elif directory.result() is None:  # it did not begin: the report shall say why
         job.directory.mkdir(parents=True, exist_ok=True)
-        write_atomically(job.directory / "result.json", json.dumps(result).encode())
+        directory.write_result(result)
     return result
-
-
-def _trim(directory: Path) -> None:
-    """A completed run is not resumed: of each client's versions only the current one is kept."""
-    state = Checkpoints(directory / "server").load()
-    for client, version in (state.versions if state else {}).items():
-        ClientStore(directory / "clients" / str(client)).keep(version)
 
 
 def _completed(plan: Plan) -> list[Run]:
@@ -225,6 +212,11 @@ def _speed(plan: Plan) -> estimate.Speed:
     return speed
 
 
+def _state(job: Job) -> str:
+    run = read_run(job.directory)
+    return run.reason if isinstance(run, Missing) else "completed"
+
+
 def _seconds(jobs: list[Job], speed: estimate.Speed) -> float:
     return sum(job.repeats * speed.seconds(job.experiment) for job in jobs)
 
@@ -235,7 +227,7 @@ def _show_plan(plan: Plan, out: Console) -> None:
     for job in jobs:
         more = f" (and {job.repeats - 1} more with the values chosen)" if job.repeats > 1 else ""
         took = f"about {duration(speed.seconds(job.experiment))}, {count(estimate.model_bytes(job.experiment))}B of models"
-        out.print(f"{job.title}{more}: {read_run(job.directory)}; {took}", highlight=False, markup=False, soft_wrap=True)
+        out.print(f"{job.title}{more}: {_state(job)}; {took}", highlight=False, markup=False, soft_wrap=True)
     disk = estimate.disk(job.experiment for job in jobs for _ in range(job.repeats))
     basis = "a guess: no run has been timed yet" if speed.guessed else "from the runs that are done"
     out.print(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pfedlora_flwr.keys import UserError
-from pfedlora_flwr.runs.directory import Row
+from pfedlora_flwr.runs.directory import Row, RunDirectory
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -63,4 +63,4 @@ def event_files(run: Path) -> EventFiles:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise UserError("--tensorboard needs TensorBoard, which is not installed: pip install tensorboard") from None
-    return EventFiles(SummaryWriter, run / "events")
+    return EventFiles(SummaryWriter, RunDirectory(run).events)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
@@ -22,7 +21,7 @@ from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.launch.simulation import LaunchError, Simulation, check_port, claimed, last_line, runs, stop_left_over
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.rng import derive
-from pfedlora_flwr.runs.directory import Row, RunDirectory, read_rows
+from pfedlora_flwr.runs.directory import Row, RunDirectory
 from pfedlora_flwr.runs.result import write_result
 from pfedlora_flwr.training.device import find_device
 
@@ -75,7 +74,7 @@ def execute(experiment: Experiment, show: Show, out: Console, *, port: int = 0) 
         if stopped:
             out.print(f"stopped {stopped} processes that a killed launcher had left running")
         run_directory.check_unlocked()
-        (directory / "result.json").unlink(missing_ok=True)
+        run_directory.result_file.unlink(missing_ok=True)
         return _simulate(experiment, run_directory, show, port)
 
 
@@ -87,17 +86,17 @@ def _simulate(experiment: Experiment, run_directory: RunDirectory, show: Show, p
     with Simulation(experiment, directory, actors, gpus, port) as simulation:
         try:
             simulation.start()
-            _watch(experiment, simulation, directory, show)
+            _watch(experiment, simulation, run_directory, show)
         except KeyboardInterrupt:
             status, error = "stopped", "stopped by the user"
         except LaunchError as failure:
             error = str(failure)
-        result = read_result(directory)
+        result = run_directory.result()
         if (result or {}).get("status") != "completed":
             with suppress(LaunchError):  # it is only there to be read
                 simulation.save_log()
     if result is None:
-        error = error or f"the server ended without a result: {last_line(directory / 'logs' / 'superlink.log')}"
+        error = error or f"the server ended without a result: {last_line(run_directory.logs / 'superlink.log')}"
         result = write_result(run_directory, experiment, status, error)
     return result
 
@@ -117,14 +116,6 @@ def resources(experiment: Experiment) -> tuple[int, float]:
     gpu = find_device(experiment.device).type == "cuda"
     actors = experiment.actors or (1 if gpu else len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     return min(actors, max(1, experiment.clients)), float(torch.cuda.device_count()) if gpu else 0.0
-
-
-def read_result(directory: Path) -> Row | None:
-    """The run's result.json, or None."""
-    try:
-        return json.loads((directory / "result.json").read_text())
-    except (OSError, ValueError):
-        return None
 
 
 def conclude(result: Row, directory: Path | str, out: Console, err: Console) -> int:
@@ -170,23 +161,22 @@ def megabytes(count: float) -> str:
     return f"{count / 1e6:.2f} MB"
 
 
-def _watch(experiment: Experiment, simulation: Simulation, directory: Path, show: Show) -> None:
+def _watch(experiment: Experiment, simulation: Simulation, directory: RunDirectory, show: Show) -> None:
     """Shows the run until its result is there, or its server is gone."""
     deadline, next_look = time.monotonic() + _START_TIMEOUT, time.monotonic() + _LOOK
     began, rounds, size = time.time(), list[Row](), 0
-    lines = directory / "rounds.jsonl"
-    while read_result(directory) is None:
-        state = _read_json(directory / "server" / "progress.json")
+    while directory.result() is None:
+        state = directory.doing()
         if state and state["time"] < began:  # an earlier server's: this one has not taken up the directory yet
             state = None
-        if state and lines.exists() and lines.stat().st_size != size:
-            rounds, size = read_rows(lines), lines.stat().st_size
+        if state and directory.rounds_size() != size:
+            rounds, size = directory.rounds(), directory.rounds_size()
         show(_what(experiment, state, rounds), rounds)
         if not simulation.alive():
             raise LaunchError(f"the SuperLink is gone: {last_line(simulation.logs / 'superlink.log')}")
         if state and not runs(state["pid"]):
             time.sleep(0.5)
-            if read_result(directory) is None:
+            if directory.result() is None:
                 raise LaunchError(f"the server process is gone: {last_line(simulation.logs / 'superlink.log')}")
         if not state and time.monotonic() > next_look:
             status, next_look = simulation.status(), time.monotonic() + _LOOK
@@ -194,7 +184,7 @@ def _watch(experiment: Experiment, simulation: Simulation, directory: Path, show
                 simulation.save_log()
                 raise LaunchError(f"the server did not start (Flower says {status}): {last_line(simulation.logs / 'run.log')}")
         time.sleep(0.1)
-    rounds = read_rows(lines)
+    rounds = directory.rounds()
     show(_what(experiment, None, rounds), rounds)
 
 
@@ -213,13 +203,6 @@ def _line(e: Experiment, rounds: list[Row]) -> str:
     left = (e.rounds - last["round"]) * sum(recent) / len(recent) if recent else None
     time_left = f" · {left:.0f} s left" if left is not None else ""
     return f"round {last['round']}/{e.rounds} · accuracy {last['accuracy']:.4f} · {megabytes(sent)}{time_left}"
-
-
-def _read_json(path: Path) -> Row | None:
-    try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError):
-        return None
 
 
 def on_terminate(*numbers: signal.Signals) -> None:

@@ -25,7 +25,8 @@ from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method, tensors_of
 from pfedlora_flwr.rng import derive, torch_generator
-from pfedlora_flwr.runs.directory import versions
+from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.runs.provenance import versions
 from pfedlora_flwr.runs.store import ClientStore
 from pfedlora_flwr.training.device import find_device
 from pfedlora_flwr.training.loop import Samples, Visit, count_correct
@@ -231,12 +232,12 @@ class PersonalisedClient(NumPyClient):
         token = str(config["token"])
         if not token.isalnum():
             raise UserError(f"the server names its run {token!r}, which is no folder's name")
-        run = Path(str(config["run"]))
+        run = RunDirectory(Path(str(config["run"])))
         try:
-            here = "state-path" not in self.node_config and (run / "server" / "token").read_text().strip() == token
+            here = "state-path" not in self.node_config and run.token == token
         except OSError:
             here = False
-        return ClientStore(run / "clients" / str(self.client) if here else self._state_path() / token / str(self.client))
+        return run.client_store(self.client) if here else ClientStore(self._state_path() / token / str(self.client))
 
     def _guarded(self, work: Callable[[], wire.Config]) -> wire.Config:
         try:

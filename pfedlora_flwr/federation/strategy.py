@@ -166,7 +166,7 @@ class PersonalisedStrategy(Strategy):
 
     def _connect(self, grid: Grid) -> None:
         e = self.experiment
-        memory, patience = self.run.path / "server" / "numbers.json", min(60.0, e.node_timeout / 2)
+        memory, patience = self.run.numbers_file, min(60.0, e.node_timeout / 2)
         self.roster = Roster(grid, e.clients, memory, self.run.partition, self._refuse, patience)
         wanted = e.min_clients or e.clients
 
@@ -261,7 +261,7 @@ class PersonalisedStrategy(Strategy):
     def _fail(self, client: int, round: int, reason: str) -> None:
         logger.warning("round %d: client %d: %s", round, client, reason)
         self._failures[client] = reason
-        self.run.append("clients.jsonl", [{"round": round, "client": client, "status": "failed", "reason": reason}])
+        self.run.append_visits([{"round": round, "client": client, "status": "failed", "reason": reason}])
 
     def _refuse_update(self, client: int, round: int, reason: str) -> None:
         self.state.refused += 1
@@ -308,28 +308,25 @@ class PersonalisedStrategy(Strategy):
         state.training_seconds += work["train"]
         state.busy_seconds += sum(work.values())
         losses = [row["loss"] for row in rows]
-        self.run.append("clients.jsonl", rows)
-        self.run.append(
-            "rounds.jsonl",
-            [
-                {
-                    "round": round,
-                    "sampled": sampled,
-                    "admitted": list(self._turns),
-                    "refused": sorted(self._failures),
-                    "accuracy": state.mean_accuracy("test"),
-                    "validation_accuracy": state.mean_accuracy("validation"),
-                    "evaluated": len(state.figures),
-                    "second": self._mean_second(),
-                    "loss": statistics.fmean(losses) if losses else None,
-                    **total.as_dict(),
-                    "seconds": seconds,
-                    "server_seconds": laps,
-                    "training_seconds": work["train"],
-                    "evaluation_seconds": work["evaluate"],
-                    "workers": self._workers,
-                }
-            ],
+        self.run.append_visits(rows)
+        self.run.append_round(
+            {
+                "round": round,
+                "sampled": sampled,
+                "admitted": list(self._turns),
+                "refused": sorted(self._failures),
+                "accuracy": state.mean_accuracy("test"),
+                "validation_accuracy": state.mean_accuracy("validation"),
+                "evaluated": len(state.figures),
+                "second": self._mean_second(),
+                "loss": statistics.fmean(losses) if losses else None,
+                **total.as_dict(),
+                "seconds": seconds,
+                "server_seconds": laps,
+                "training_seconds": work["train"],
+                "evaluation_seconds": work["evaluate"],
+                "workers": self._workers,
+            }
         )
         self.run.checkpoints.save(state)
         self.run.progress(phase="round", round=round, of=self.experiment.rounds)

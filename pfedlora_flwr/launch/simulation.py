@@ -27,6 +27,7 @@ from filelock import FileLock, Timeout
 from pfedlora_flwr import __version__
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.keys import Scalar, UserError
+from pfedlora_flwr.runs.directory import RunDirectory, in_use
 
 MARKER = "PFEDLORA_LAUNCH"
 QUIET = {
@@ -79,7 +80,8 @@ class Simulation:
 
     def __init__(self, experiment: Experiment, run: Path, actors: int, gpus: float, port: int = 0) -> None:
         self.experiment = experiment
-        self.logs = run / "logs"
+        self.directory = RunDirectory(run)
+        self.logs = self.directory.logs
         self.actors = actors
         self.gpus = gpus
         self.port = port or free_port()
@@ -90,7 +92,7 @@ class Simulation:
     def __enter__(self) -> Simulation:
         check_port(self.port)
         self._home = Path(tempfile.mkdtemp(prefix="pfedlora-"))
-        (self.logs / "launch.json").write_text(json.dumps({"marker": self.marker, "home": str(self._home)}))
+        self.directory.launch_file.write_text(json.dumps({"marker": self.marker, "home": str(self._home)}))
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -100,7 +102,7 @@ class Simulation:
             if self._superlink is not None:
                 self._superlink.wait()
             shutil.rmtree(self._home, ignore_errors=True)
-            (self.logs / "launch.json").unlink(missing_ok=True)
+            self.directory.launch_file.unlink(missing_ok=True)
         finally:
             for number, handler in kept:
                 signal.signal(number, handler)
@@ -224,7 +226,7 @@ def _still_running(processes: list[psutil.Process], patience: float) -> list[psu
 def stop_left_over(run: Path) -> int:
     """Stops what a launcher that was killed left running for this run; returns how many processes there were."""
     try:
-        left = json.loads((run / "logs" / "launch.json").read_text())
+        left = json.loads(RunDirectory(run).launch_file.read_text())
         stopped = stop_marked(left["marker"])
         shutil.rmtree(left["home"], ignore_errors=True)
     except (OSError, ValueError, KeyError):
@@ -238,12 +240,13 @@ def claimed(run: Path) -> Iterator[None]:
 
     Raises UserError when another launcher holds it, or it cannot be written.
     """
-    lock = FileLock(run / "logs" / "launch.lock")
+    directory = RunDirectory(run)
+    lock = FileLock(directory.launch_lock)
     try:
-        (run / "logs").mkdir(parents=True, exist_ok=True)
+        directory.logs.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=0)
     except Timeout:  # an OSError too
-        raise UserError(f"output {str(run)!r} is in use by a running run; wait for it, or choose another output") from None
+        raise in_use(run) from None
     except OSError as error:
         raise UserError(f"output {str(run)!r} cannot be written ({error.strerror or error}); choose another") from None
     try:

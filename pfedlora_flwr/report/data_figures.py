@@ -16,8 +16,9 @@ from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import words
 from pfedlora_flwr.report.figures import Picture
-from pfedlora_flwr.report.load import Keys, Run, Study
+from pfedlora_flwr.report.load import Keys, Study
 from pfedlora_flwr.report.style import MARKERS, OKABE_ITO, drawing, save
+from pfedlora_flwr.runs.completed import Run
 from pfedlora_flwr.runs.trained import load_trained
 
 _POINTS = 800

@@ -12,8 +12,9 @@ from typing import Any
 from pfedlora_flwr.comparison.spec import short, slug
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import measures, words
-from pfedlora_flwr.report.load import Keys, Outcome, Run, Study
+from pfedlora_flwr.report.load import Keys, Outcome, Study
 from pfedlora_flwr.report.style import drawing, large_numbers, legend, of_method, save
+from pfedlora_flwr.runs.completed import Run
 from pfedlora_flwr.runs.directory import Row
 
 _SMALLEST_SWEEP = 3

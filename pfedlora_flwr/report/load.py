@@ -5,46 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 
 from pfedlora_flwr.comparison.spec import PLAN, Keys
-from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.keys import Scalar, UserError
-from pfedlora_flwr.runs.directory import Row, read_rows, saved_keys
-
-
-@dataclass(frozen=True)
-class Run:
-    """A completed run."""
-
-    path: Path
-    result: Row
-
-    @cached_property
-    def experiment(self) -> Experiment:
-        return from_flat(saved_keys(self.path / "config.yaml"))
-
-    @cached_property
-    def rounds(self) -> list[Row]:
-        return read_rows(self.path / "rounds.jsonl")
-
-    @property
-    def accuracy(self) -> float:
-        """Mean test accuracy at best validation, in [0, 1]: the headline figure."""
-        return self.result["accuracy"]["at_best_validation"]
-
-    @property
-    def validation(self) -> float:
-        """The highest mean validation accuracy: that of the round which `accuracy` is taken at."""
-        best = self.result["accuracy"]["best_validation_round"]
-        return next(row["validation_accuracy"] for row in self.rounds if row["round"] == best)
-
-    @property
-    def clients(self) -> dict[int, float]:
-        """Test accuracy at the end, by client."""
-        return {int(k): row["accuracy"] for k, row in self.result["per_client"].items()}
+from pfedlora_flwr.runs.completed import Missing, Run, read_run
+from pfedlora_flwr.runs.directory import Row, RunDirectory, find_runs
 
 
 @dataclass(frozen=True)
@@ -53,7 +20,7 @@ class Tried:
 
     tuned: Keys
     validation: float | None
-    reason: str = ""
+    missing: Missing | None = None
 
 
 @dataclass(frozen=True)
@@ -95,18 +62,6 @@ class Study:
         return [o for o in self.outcomes if o.scenario == scenario and o.runs]
 
 
-def read_run(path: Path) -> Run | str:
-    """The completed run in a directory, or the reason why there is none."""
-    try:
-        result = json.loads((path / "result.json").read_text())
-    except (OSError, ValueError):
-        rounds = read_rows(path / "rounds.jsonl")
-        return f"unfinished after round {rounds[-1]['round']}" if rounds else "not run"
-    if result["status"] != "completed":
-        return f"{result['status']}: {result['error']}"
-    return Run(path, result)
-
-
 def choose(tried: Sequence[Tried]) -> int | None:
     """The candidate with the highest validation accuracy, the first of ties; None where none has one."""
     having = [i for i, t in enumerate(tried) if t.validation is not None]
@@ -120,7 +75,7 @@ def load(paths: Iterable[Path]) -> Study:
         if not path.is_dir():
             raise UserError(f"{path} is no directory")
     outcomes: list[Outcome] = []
-    bare: list[tuple[Path, Run | str]] = []
+    bare: list[tuple[Path, Run | Missing]] = []
     for path in paths:
         if (path / PLAN).exists():
             name = path.absolute().name
@@ -128,9 +83,10 @@ def load(paths: Iterable[Path]) -> Study:
             of: Keys = {"comparison": name if alone else str(path)} if len(paths) > 1 else {}  # another's scenarios are not its own
             outcomes += [replace(outcome, scenario=of | outcome.scenario) for outcome in _planned(path)]
             continue
-        found = [(config.parent, read_run(config.parent)) for config in sorted(path.rglob("config.yaml"))]
-        if not any(isinstance(run, Run) for _, run in found):
-            raise UserError(f"{path} holds no completed run" + (f"; the first one there is {found[0][1]}" if found else ""))
+        found = [(run.path, read_run(run.path)) for run in find_runs(path)]
+        missing = [run for _, run in found if isinstance(run, Missing)]
+        if len(missing) == len(found):
+            raise UserError(f"{path} holds no completed run" + (f"; the first one there is {missing[0].reason}" if missing else ""))
         bare += found
     return Study(paths[0].name, tuple(outcomes + _arranged(bare)))
 
@@ -148,25 +104,27 @@ def _outcome(directory: Path, cell: Row, tuning_seed: int, seeds: Sequence[int])
     if len(candidates) > 1:
         for candidate in candidates:
             found = read_run(directory / candidate["runs"][str(tuning_seed)])
-            tried.append(Tried(candidate["tuned"], None, found) if isinstance(found, str) else Tried(candidate["tuned"], found.validation))
-        waiting = sum(bool(t.reason) and not t.reason.startswith("failed") for t in tried)
+            tried.append(
+                Tried(candidate["tuned"], None, found) if isinstance(found, Missing) else Tried(candidate["tuned"], found.validation)
+            )
+        waiting = sum(t.missing is not None and t.missing.status != "failed" for t in tried)
         chosen = None if waiting else choose(tried)
     if chosen is None:
         begun = f"not tuned yet: {len(tried) - waiting} of {len(tried)} candidates have run"
-        reason = begun if waiting else f"nothing to choose from: {tried[0].reason}"
+        reason = begun if waiting else f"nothing to choose from: {tried[0].missing.reason if tried[0].missing else ''}"
         return Outcome(cell["scenario"], cell["method"], {}, dict.fromkeys(seeds, reason), None, tuple(tried))
     all_runs = {seed: read_run(directory / candidates[chosen]["runs"][str(seed)]) for seed in seeds}
     return Outcome(
         cell["scenario"],
         cell["method"],
         {seed: run for seed, run in all_runs.items() if isinstance(run, Run)},
-        {seed: reason for seed, reason in all_runs.items() if isinstance(reason, str)},
+        {seed: run.reason for seed, run in all_runs.items() if isinstance(run, Missing)},
         candidates[chosen]["tuned"],
         tuple(tried),
     )
 
 
-def _arranged(found: Sequence[tuple[Path, Run | str]]) -> list[Outcome]:
+def _arranged(found: Sequence[tuple[Path, Run | Missing]]) -> list[Outcome]:
     """Runs without a plan: the keys in which the completed ones differ, method and seed left out, make the scenarios.
 
     A run whose method does not have such a key (Standalone has no μ) belongs to every scenario that the keys it has agree with.
@@ -194,15 +152,15 @@ def _arranged(found: Sequence[tuple[Path, Run | str]]) -> list[Outcome]:
                 if e.seed in cell.runs:
                     raise UserError(f"{folder} and {cell.runs[e.seed].path} hold the same Experiment; give one of them")
                 cell.runs[e.seed] = run
-    for folder, reason in found:
-        if isinstance(reason, str):
+    for folder, run in found:
+        if isinstance(run, Missing):
             try:
-                e = from_flat(saved_keys(folder / "config.yaml"))
+                e = RunDirectory(folder).experiment()
             except UserError:  # another version's, or its method's module is not here: it belongs to no scenario
                 continue
             for cell in cells_of(e.method, _flat(e)):
                 if e.seed not in cell.runs:
-                    cell.missing[e.seed] = reason
+                    cell.missing[e.seed] = run.reason
     in_order = sorted(cells.items(), key=lambda cell: [(isinstance(value, str), value) for _, value in cell[0][1]])
     return [outcome for _, outcome in in_order]
 

@@ -186,7 +186,9 @@ def tuning(study: Study) -> Table:
     for o in study.outcomes:
         for tried in o.tried:
             mark = "**chosen**" if o.tuned == tried.tuned else ""
-            result = f"{100 * tried.validation:.2f}" if tried.validation is not None else f"– ({tried.reason})"
+            result = (
+                f"{100 * tried.validation:.2f}" if tried.validation is not None else f"– ({tried.missing.reason})" if tried.missing else "–"
+            )
             rows.append([words.keys(o.scenario), registry.title(o.method), words.keys(tried.tuned), result, mark])
     columns = ["scenario", "method", "candidate", "validation accuracy", ""]
     return Table("tuning", "Tuned keys", columns, rows, "Chosen by the validation accuracy of the first seed, never by test accuracy.")

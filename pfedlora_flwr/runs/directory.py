@@ -1,141 +1,240 @@
-"""A run's directory: one writer, `config.yaml`, a line a round, a line a client's turn, and `result.json` at the end."""
+"""A run's directory: the only place that names its files, their readers, and its one writer. `docs/output.md` describes each file."""
 
 from __future__ import annotations
 
 import json
 import os
-import platform
 import shutil
-import subprocess
 import time
 from collections.abc import Iterable, Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import yaml
 from filelock import FileLock, Timeout
 
-from pfedlora_flwr.config import from_flat, parse_overrides
+from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.runs.checkpoint import Checkpoints
 from pfedlora_flwr.files import write_atomically
 from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.rng import derive
+from pfedlora_flwr.runs.checkpoint import Checkpoints
+from pfedlora_flwr.runs.provenance import git_commit, versions
+from pfedlora_flwr.runs.store import ClientStore
 
 Row = dict[str, Any]
+FORMAT = 2
+"""Of the files that users parse: config.yaml, rounds.jsonl, clients.jsonl, result.json. Fields are added to it and none renamed."""
 _DYING = 60.0
 """Seconds that a server may need to notice that its SuperLink was restarted, and to let go of its run."""
-_OURS = {"config.yaml", "rounds.jsonl", "clients.jsonl", "result.json", "server", "clients", "logs", "report", "events"}
+CONFIG, RESULT, ROUNDS, CLIENTS = "config.yaml", "result.json", "rounds.jsonl", "clients.jsonl"
 
 
 class RunDirectory:
-    """The files of one run. `open` locks it; a second writer is turned away."""
+    """The files of one run. `open` locks it for the server; a second one is turned away."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.checkpoints = Checkpoints(path / "server")
-        self._lock = FileLock(path / "server" / "lock")
+        self.config = path / CONFIG
+        self.result_file = path / RESULT
+        self.server = path / "server"
+        self.clients = path / "clients"
+        self.logs = path / "logs"
+        self.report = path / "report"
+        self.events = path / "events"
+        self.launch_file = self.logs / "launch.json"
+        self.launch_lock = self.logs / "launch.lock"
+        self.numbers_file = self.server / "numbers.json"
+        self.checkpoints = Checkpoints(self.server)
+        self._rounds, self._clients = path / ROUNDS, path / CLIENTS
+        self._token, self._partition, self._progress = (self.server / name for name in ("token", "partition", "progress.json"))
+        self._lock = FileLock(self.server / "lock")
+
+    # What a run says of itself
+
+    @property
+    def holds_run(self) -> bool:
+        """Whether a run was ever begun here."""
+        return self.config.exists()
+
+    def experiment(self) -> Experiment:
+        """What is run here. Raises UserError when its configuration cannot be read."""
+        return from_flat(self.saved_keys())
+
+    def saved_keys(self) -> Row:
+        """The configuration as flat keys. Raises UserError when it cannot be read."""
+        try:
+            return {k: v for k, v in yaml.safe_load(self.config.read_text(encoding="utf-8")).items() if k != "about"}
+        except (OSError, yaml.YAMLError, AttributeError):
+            raise UserError(f"{self.config} cannot be read as a run's configuration") from None
+
+    def result(self) -> Row | None:
+        """What the run came to, or None: it goes on, was killed, or never began."""
+        return _read_json(self.result_file)
+
+    def rounds(self) -> list[Row]:
+        """The lines of its rounds; a last line that was cut off is left out."""
+        return _read_rows(self._rounds)
+
+    def visits(self) -> list[Row]:
+        """The lines of its clients' visits, those that failed included."""
+        return _read_rows(self._clients)
+
+    def rounds_size(self) -> int:
+        """Bytes of the rounds' lines so far."""
+        return self._rounds.stat().st_size if self._rounds.exists() else 0
+
+    def doing(self) -> Row | None:
+        """What its server wrote last by `progress`."""
+        return _read_json(self._progress)
 
     @property
     def token(self) -> str:
-        """Names this run on a node's disk, where the models of several runs may lie side by side."""
-        return (self.path / "server" / "token").read_text().strip()
+        """Names this run on a node's disk, where the models of several runs may lie side by side. Raises OSError when there is none."""
+        return self._token.read_text().strip()
 
     @property
     def partition(self) -> str | None:
         """The fingerprint of the partition, once the nodes have told it."""
-        path = self.path / "server" / "partition"
-        return path.read_text().strip() if path.exists() else None
+        return self._partition.read_text().strip() if self._partition.exists() else None
 
-    def write_partition(self, fingerprint: str) -> None:
-        """Keeps the fingerprint for the result. Raises UserError when a resumed run's data is not what it was."""
-        if self.partition not in (None, "own", fingerprint):
-            raise UserError(f"the nodes' data or partition is not what the run in {str(self.path)!r} began with")
-        write_atomically(self.path / "server" / "partition", fingerprint.encode())
+    def client_store(self, client: int) -> ClientStore:
+        """Where a simulated client keeps its model."""
+        return ClientStore(self.clients / str(client))
+
+    # Taking it up and letting it go
 
     def open(self, experiment: Experiment) -> None:
         """Creates the directory, or takes up the run in it. Raises UserError when it is in use, foreign or not to be replaced."""
         self.check_free(experiment)
-        (self.path / "server").mkdir(parents=True, exist_ok=True)
+        self.server.mkdir(parents=True, exist_ok=True)
         self._acquire(_DYING if experiment.resume else 0.0)
         if not experiment.resume:
             self._clear()
             token = f"{derive(time.time_ns(), str(self.path)):016x}"
-            write_atomically(self.path / "server" / "token", token.encode())
-            write_config(self.path / "config.yaml", experiment)
-        (self.path / "result.json").unlink(missing_ok=True)
+            write_atomically(self._token, token.encode())
+            self.write_config(experiment)
+        self.result_file.unlink(missing_ok=True)
 
     def close(self) -> None:
         self._lock.release()
 
     def check_free(self, experiment: Experiment) -> None:
         """Raises UserError unless the run may start (or resume) here. Changes nothing."""
-        config = self.path / "config.yaml"
         if experiment.resume:
-            if not config.exists():
-                raise UserError(f"output {str(self.path)!r} holds no run to resume")
-            different = differences(from_flat(saved_keys(config)), experiment)
-            if different:
-                raise UserError(f"output {str(self.path)!r} holds another Experiment ({'; '.join(different)}); resume it as it was")
+            self._check_resumable()
+            self.check_same(experiment, "resume it as it was")
             return
         inside = self.path.iterdir() if self.path.is_dir() else iter(())
         found = {p.name for p in inside if not p.match(".*.tmp")} or ({"a file"} if self.path.is_file() else set())
-        if experiment.overwrite and not found <= _OURS:
+        ours = {p.name for p in (self.config, self._rounds, self._clients, self.result_file, self.server, self.clients, self.logs)}
+        if experiment.overwrite and not found <= ours | {self.report.name, self.events.name}:
             raise UserError(f"output {str(self.path)!r} is not a run's directory: it is not overwritten")
-        if not experiment.overwrite and not found <= {"logs", "result.json"}:  # these two: a run that never began
+        if not experiment.overwrite and not found <= {self.logs.name, RESULT}:  # these two: a run that never began
             raise UserError(f"output {str(self.path)!r} exists; continue it with --resume, replace it with --overwrite, or choose another")
+
+    def check_same(self, experiment: Experiment, advice: str) -> None:
+        """Raises UserError, with the keys that differ, when the run here is of another Experiment."""
+        if different := differences(self.experiment(), experiment):
+            raise UserError(f"output {str(self.path)!r} holds another Experiment ({'; '.join(different)}); {advice}")
 
     def check_unlocked(self) -> None:
         """Raises UserError when a running run holds this directory. Changes nothing."""
-        if (self.path / "server" / "lock").exists():
+        if Path(self._lock.lock_file).exists():
             self._acquire()
             self._lock.release()
+
+    def resumed(self, overrides: Mapping[str, object]) -> Experiment:
+        """The Experiment of the run here, with the keys of this call. Raises UserError when there is none."""
+        self._check_resumable()
+        return from_flat({**self.saved_keys(), "overwrite": False, **overrides})
+
+    # Writing
+
+    def write_config(self, experiment: Experiment) -> None:
+        """The resolved configuration, with what made the run: versions and the git commit."""
+        about = {"format": FORMAT, "versions": versions(), "git-commit": git_commit(), "fingerprint": experiment.fingerprint()}
+        content = yaml.safe_dump({**experiment.flat(), "about": about}, sort_keys=False, allow_unicode=True)
+        write_atomically(self.config, content.encode())
+
+    def write_result(self, result: Mapping[str, Any]) -> None:
+        write_atomically(self.result_file, (json.dumps(result, indent=2) + "\n").encode())
+
+    def write_partition(self, fingerprint: str) -> None:
+        """Keeps the fingerprint for the result. Raises UserError when a resumed run's data is not what it was."""
+        if self.partition not in (None, "own", fingerprint):
+            raise UserError(f"the nodes' data or partition is not what the run in {str(self.path)!r} began with")
+        write_atomically(self._partition, fingerprint.encode())
+
+    def append_round(self, row: Mapping[str, Any]) -> None:
+        _append(self._rounds, [row])
+
+    def append_visits(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        _append(self._clients, rows)
+
+    def rewind(self, round: int) -> None:
+        """Drops the lines of rounds after `round`: they were written before a checkpoint that never was."""
+        for path in (self._rounds, self._clients):
+            kept = [row for row in _read_rows(path) if row["round"] <= round]
+            write_atomically(path, "".join(json.dumps(row) + "\n" for row in kept).encode())
+
+    def progress(self, **what: Any) -> None:
+        """What the run is doing now, for whoever watches."""
+        now = json.dumps({"pid": os.getpid(), "time": time.time(), **what})
+        write_atomically(self._progress, now.encode(), durable=False)
+
+    def drop_models(self) -> None:
+        """Removes the clients' models; the figures stay."""
+        shutil.rmtree(self.clients, ignore_errors=True)
+
+    def trim(self) -> None:
+        """Of each client's versions keeps only the current one: a completed run is not resumed."""
+        state = self.checkpoints.load()
+        for client, version in (state.versions if state else {}).items():
+            self.client_store(client).keep(version)
+
+    def _check_resumable(self) -> None:
+        if not self.holds_run:
+            raise UserError(f"output {str(self.path)!r} holds no run to resume")
 
     def _acquire(self, patience: float = 0.0) -> None:
         try:
             self._lock.acquire(timeout=patience)
         except Timeout:
-            raise UserError(f"output {str(self.path)!r} is in use by a running run; wait for it, or choose another output") from None
-
-    def rows(self, name: str) -> list[Row]:
-        """The lines of `rounds.jsonl` or `clients.jsonl`; a last line that was cut off is left out."""
-        return read_rows(self.path / name)
-
-    def append(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
-        with (self.path / name).open("a", encoding="utf-8") as stream:
-            stream.writelines(json.dumps(row) + "\n" for row in rows)
-
-    def rewind(self, round: int) -> None:
-        """Drops the lines of rounds after `round`: they were written before a checkpoint that never was."""
-        for name in ("rounds.jsonl", "clients.jsonl"):
-            kept = [row for row in self.rows(name) if row["round"] <= round]
-            write_atomically(self.path / name, "".join(json.dumps(row) + "\n" for row in kept).encode())
-
-    def progress(self, **what: Any) -> None:
-        """What the run is doing now, for whoever watches."""
-        now = json.dumps({"pid": os.getpid(), "time": time.time(), **what})
-        write_atomically(self.path / "server" / "progress.json", now.encode(), durable=False)
-
-    def write_json(self, name: str, content: Mapping[str, Any]) -> None:
-        write_atomically(self.path / name, (json.dumps(content, indent=2) + "\n").encode())
+            raise in_use(self.path) from None
 
     def _clear(self) -> None:
-        for name in ("clients", "report", "events"):
-            shutil.rmtree(self.path / name, ignore_errors=True)
-        for file in (
-            *self.path.glob("*.jsonl"),
-            *self.path.glob("result.json"),
-            *self.path.glob("server/*.*"),
-            *self.path.glob("server/partition"),
-            *self.path.glob("config.yaml"),
-            *self.path.glob(".*.tmp"),
-        ):
-            file.unlink()
+        for folder in (self.clients, self.report, self.events):
+            shutil.rmtree(folder, ignore_errors=True)
+        files = [*self.path.glob("*.jsonl"), self.result_file, *self.server.glob("*.*"), self._partition, self.config]
+        for file in (*files, *self.path.glob(".*.tmp")):
+            file.unlink(missing_ok=True)
 
 
-def read_rows(path: Path) -> list[Row]:
-    """The whole lines of a .jsonl file; none where there is no file."""
+def in_use(path: Path) -> UserError:
+    """The error for a directory that a running run holds."""
+    return UserError(f"output {str(path)!r} is in use by a running run; wait for it, or choose another output")
+
+
+def differences(one: Experiment, other: Experiment) -> list[str]:
+    """The keys that can change a result and differ, as `key: was → is`."""
+    a, b = ({name: k.text(value) for name, (k, value) in e.keys().items() if k.result} for e in (one, other))
+    return [f"{name}: {a.get(name)!r} → {b.get(name)!r}" for name in a | b if a.get(name) != b.get(name)]
+
+
+def find_runs(folder: Path) -> list[RunDirectory]:
+    """The runs in a folder and below, by name."""
+    return [RunDirectory(config.parent) for config in sorted(folder.rglob(CONFIG))]
+
+
+def _read_json(path: Path) -> Row | None:
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _read_rows(path: Path) -> list[Row]:
     rows = []
     if path.exists():
         for line in path.read_text(encoding="utf-8").splitlines():
@@ -146,52 +245,6 @@ def read_rows(path: Path) -> list[Row]:
     return rows
 
 
-def write_config(path: Path, experiment: Experiment) -> None:
-    """The resolved configuration, with what made the run: versions and the git commit."""
-    about = {"versions": versions(), "git-commit": _git_commit()}
-    content = {**experiment.flat(), "about": about | {"fingerprint": experiment.fingerprint()}}
-    write_atomically(path, yaml.safe_dump(content, sort_keys=False, allow_unicode=True).encode())
-
-
-def versions() -> dict[str, str | None]:
-    """The versions of what makes a result."""
-    packages = ("pfedlora-flwr", "flwr", "torch", "numpy", "ray")
-    return {p: _version(p) for p in packages} | {"python": platform.python_version()}
-
-
-def saved_keys(path: Path) -> Row:
-    """The configuration keys of a run's config.yaml, as `Experiment.from_flat` takes them."""
-    try:
-        return {k: v for k, v in yaml.safe_load(path.read_text(encoding="utf-8")).items() if k != "about"}
-    except (OSError, yaml.YAMLError, AttributeError):
-        raise UserError(f"{path} cannot be read as a run's configuration") from None
-
-
-def resumed(output: Path, overrides: Iterable[str]) -> Experiment:
-    """The Experiment of the run in `output`, with the overrides of this call. Raises UserError when there is none."""
-    config = output.expanduser() / "config.yaml"
-    if not config.exists():
-        raise UserError(f"output {str(output)!r} holds no run to resume")
-    return from_flat(saved_keys(config) | {"overwrite": False} | parse_overrides(overrides))
-
-
-def differences(one: Experiment, other: Experiment) -> list[str]:
-    """The keys that can change a result and differ, as `key: was → is`."""
-    a, b = ({name: k.text(value) for name, (k, value) in e.keys().items() if k.result} for e in (one, other))
-    return [f"{name}: {a.get(name)!r} → {b.get(name)!r}" for name in a | b if a.get(name) != b.get(name)]
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except ModuleNotFoundError:
-        return None
-
-
-def _git_commit() -> str | None:
-    here = Path(__file__).resolve().parent
-    try:
-        done = subprocess.run(["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()
+def _append(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    with path.open("a", encoding="utf-8") as stream:
+        stream.writelines(json.dumps(row) + "\n" for row in rows)

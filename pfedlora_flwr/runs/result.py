@@ -9,7 +9,7 @@ from typing import Any
 
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.runs.checkpoint import ServerState
-from pfedlora_flwr.runs.directory import Row, RunDirectory
+from pfedlora_flwr.runs.directory import FORMAT, Row, RunDirectory
 from pfedlora_flwr.files import tensors_sha256
 
 logger = logging.getLogger(__name__)
@@ -20,14 +20,14 @@ RESULT_LINE = LINE + "result "
 
 def write_result(run: RunDirectory, experiment: Experiment, status: str, error: str | None = None) -> Row:
     """Writes and returns the result. status: completed, failed or stopped."""
-    result: Row = {"status": status, "error": error, "method": experiment.method, "dataset": experiment.dataset}
+    result: Row = {"format": FORMAT, "status": status, "error": error, "method": experiment.method, "dataset": experiment.dataset}
     result |= {"fingerprint": experiment.fingerprint(), "clients": experiment.clients}
     state = run.checkpoints.load()
-    rows = run.rows("rounds.jsonl")
+    rows = run.rounds()
     if state is not None and rows:
         result |= _figures(run, experiment, state, rows)
     try:
-        run.write_json("result.json", result)
+        run.write_result(result)
     except OSError as failure:  # a full disk: whoever reads the log must still get the reason
         if status == "completed":
             raise
@@ -40,7 +40,7 @@ def _figures(run: RunDirectory, e: Experiment, state: ServerState, rows: list[Ro
     over_all = comparable(rows)
     evaluated = [row for row in over_all if e.evaluates(row["round"])]
     best = max(evaluated or over_all, key=lambda row: row["validation_accuracy"])  # the earliest of ties
-    turns = [row for row in run.rows("clients.jsonl") if row["status"] == "ok"]
+    turns = [row for row in run.visits() if row["status"] == "ok"]
     latest = {row["client"]: row for row in turns}
     totals = state.totals
     trained = [row for row in rows if row["round"] > 0]

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data import local
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.runs.checkpoint import Checkpoints
-from pfedlora_flwr.runs.directory import saved_keys
+from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.files import tensors_sha256
 from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.methods import registry
@@ -67,8 +66,9 @@ def load_trained(place: Path, client: int) -> Trained:
     """
     if not place.is_dir():
         raise UserError(f"{place} is no directory")
-    if (place / "config.yaml").exists():
-        return _from_run(place, client)
+    run = RunDirectory(place)
+    if run.holds_run:
+        return _from_run(run, client)
     stores = [ClientStore(about.parent) for about in sorted([*place.glob(f"{client}/{ABOUT}"), *place.glob(f"*/{client}/{ABOUT}")])]
     if not stores:
         raise UserError(f"{place} holds neither a run nor a model of client {client}")
@@ -82,19 +82,18 @@ def load_trained(place: Path, client: int) -> Trained:
     raise UserError(f"{stores[0].folder} holds no readable model")
 
 
-def _from_run(run: Path, client: int) -> Trained:
-    experiment = from_flat(saved_keys(run / "config.yaml"))
+def _from_run(run: RunDirectory, client: int) -> Trained:
+    experiment = run.experiment()
     if not 0 <= client < experiment.clients:
         raise UserError(f"client is {client}; allowed: 0 to {experiment.clients - 1}")
-    state = Checkpoints(run / "server").load()
+    state = run.checkpoints.load()
     version = state.versions.get(client, 0) if state else 0
     if state is None or version == 0:
-        raise UserError(f"client {client} of {run} has not been trained yet")
-    store = ClientStore(run / "clients" / str(client))
+        raise UserError(f"client {client} of {run.path} has not been trained yet")
+    store = run.client_store(client)
     if not store.versions():
-        token = (run / "server" / "token").read_text().strip()
         raise UserError(
-            f"the model of client {client} is not in {run}; on a deployed node it is in <state-path>/{token}: run this there "
+            f"the model of client {client} is not in {run.path}; on a deployed node it is in <state-path>/{run.token}: run this there "
             "(those of a tuning candidate that was not chosen are removed)"
         )
     tensors = store.load(version)

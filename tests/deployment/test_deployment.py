@@ -20,7 +20,7 @@ from pfedlora_flwr.files import tensors_sha256
 from pfedlora_flwr.launch.simulation import free_port
 from pfedlora_flwr.methods.method import tensors_of
 from pfedlora_flwr.rng import derive
-from pfedlora_flwr.runs.directory import read_rows
+from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.trained import load_trained
 from scripts.certificates import make as make_certificates
 from tests.deployment.processes import PATIENCE, Federation, wait
@@ -99,7 +99,7 @@ def test_own_data_and_process_isolation_outlive_a_killed_superlink(tmp_path: Pat
         for node, place in enumerate(places):
             federation.start_node(node, dataset=place)
         run = federation.submit(keys)
-        wait(lambda: read_rows(federation.output / "rounds.jsonl"), run)
+        wait(lambda: RunDirectory(federation.output).rounds(), run)
         superlink.kill()
         superlink.wait()
         federation.start_superlink()

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from pfedlora_flwr.files import tensors_sha256
-from pfedlora_flwr.runs.directory import read_rows
+from pfedlora_flwr.runs.directory import RunDirectory
 from tests.conftest import Cli
 from tests.deployment.paced import GATES
 from tests.deployment.processes import PATIENCE, Federation, wait
@@ -144,7 +144,7 @@ def test_a_client_that_dies_at_every_attempt_is_left_out(tmp_path: Path, gates: 
                     killed.add(pid)
             time.sleep(0.05)
         assert run.returncode == 0, federation.log("submit")
-        rounds, result = read_rows(federation.output / "rounds.jsonl"), federation.result()
+        rounds, result = RunDirectory(federation.output).rounds(), federation.result()
     tell += ["deployment", "client", f"training, {len(killed)} times", "min-success=0.6: completed without this turn"]
     expected = Plain(KEYS)
     expected.train(1)
@@ -188,4 +188,4 @@ def test_deployment(target: str, point: str, tmp_path: Path, gates: Gates, undis
         tell += ["deployment", target, point, outcome]
         result = federation.result()
         assert (result["status"], result["shared_sha256"], result["lost"]) == ("completed", undisturbed, 0)
-        assert [row["round"] for row in read_rows(federation.output / "rounds.jsonl")] == [1, 2]
+        assert [row["round"] for row in RunDirectory(federation.output).rounds()] == [1, 2]

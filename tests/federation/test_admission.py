@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pfedlora_flwr.files import tensors_sha256
-from pfedlora_flwr.runs.directory import read_rows
+from pfedlora_flwr.runs.directory import RunDirectory
 from tests.federation import malice
 from tests.federation.malice import KEYS, simulate
 from tests.plain import Plain
@@ -32,7 +32,7 @@ def test_every_malice_is_refused_with_its_reason_and_changes_nothing(
     clients = honest + len(sorts)
     keys = {"clients": clients, "min_success": 0.1}
     output = simulate(tmp_path, monkeypatch, sorts, list(malice.STRANGERS), rounds=1, **keys)
-    rows = {row["client"]: row for row in read_rows(output / "clients.jsonl")}
+    rows = {row["client"]: row for row in RunDirectory(output).visits()}
     assert [client for client, row in rows.items() if row["status"] == "ok"] == list(range(honest))
     reasons = {sort: rows[client]["reason"] for client, sort in sorts.items()}
     for sort, (_, part) in malice.MALICE.items():
@@ -58,8 +58,8 @@ def test_two_of_ten_that_send_nan_and_1000_times_might_as_well_not_report(tmp_pa
     expected = without([3, 8], rounds=2, **keys)
     assert result["shared_sha256"] == tensors_sha256(expected.state)
     assert result["refused"] == 4
-    assert [row["refused"] for row in read_rows(output / "rounds.jsonl")] == [[3, 8], [3, 8]]
-    models = {row["client"]: row for row in read_rows(output / "clients.jsonl") if row["round"] == 2 and row["status"] == "ok"}
+    assert [row["refused"] for row in RunDirectory(output).rounds()] == [[3, 8], [3, 8]]
+    models = {row["client"]: row for row in RunDirectory(output).visits() if row["round"] == 2 and row["status"] == "ok"}
     assert sorted(models) == [0, 1, 2, 4, 5, 6, 7, 9]
     assert {k for k, row in result["per_client"].items() if row["last_round"] == 2} == {str(k) for k in models}
 
@@ -70,6 +70,6 @@ def test_a_client_that_is_gone_before_it_was_evaluated_does_not_stop_the_others(
     output = simulate(tmp_path, monkeypatch, {3: malice.GONE}, rounds=2, **keys)
     result = json.loads((output / "result.json").read_text())
     assert result["status"] == "completed"
-    assert [row["refused"] for row in read_rows(output / "rounds.jsonl") if row["round"]] == [[], [3]]
-    last = {row["client"]: row["status"] for row in read_rows(output / "clients.jsonl") if row["round"] == 2}
+    assert [row["refused"] for row in RunDirectory(output).rounds() if row["round"]] == [[], [3]]
+    last = {row["client"]: row["status"] for row in RunDirectory(output).visits() if row["round"] == 2}
     assert last == {0: "ok", 1: "ok", 2: "ok", 3: "failed"}

@@ -8,7 +8,7 @@ from typing import Any
 
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data.local import shared_partition
-from pfedlora_flwr.runs.directory import write_config
+from pfedlora_flwr.runs.directory import RunDirectory
 
 
 def make_run(
@@ -32,7 +32,7 @@ def make_run(
     }
     e = from_flat(flat)
     folder.mkdir(parents=True)
-    write_config(folder / "config.yaml", e)
+    RunDirectory(folder).write_config(e)
     n = len(clients)
     rows = []
     validation = validation or accuracies
