@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from pfedlora_flwr import config
-from pfedlora_flwr.config import all_keys, parse_overrides
+from pfedlora_flwr.config import all_keys, located, parse_overrides
 from pfedlora_flwr.keys import UserError
 
 cli = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -53,7 +53,7 @@ def run(
     output = Path(experiment.output or f"runs/{conf.stem if conf else experiment.default_name}")
     if resume:  # as it was: CONF only says where it is
         experiment = RunDirectory(output.expanduser()).resumed(parse_overrides([*(option or []), *flags]))
-    raise typer.Exit(running.run(experiment.located(output), out, err, port=port, quiet=quiet, tensorboard=tensorboard))
+    raise typer.Exit(running.run(located(experiment, output), out, err, port=port, quiet=quiet, tensorboard=tensorboard))
 
 
 @cli.command()

@@ -13,7 +13,7 @@ from PIL import Image
 
 from pfedlora_flwr.commands.predict import predict
 from pfedlora_flwr.config import from_flat
-from pfedlora_flwr.data.datasets import read_image
+from pfedlora_flwr.data.images import read_image
 from pfedlora_flwr.data.local import shared_partition
 from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.runs.directory import RunDirectory

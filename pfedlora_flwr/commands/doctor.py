@@ -14,8 +14,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from pfedlora_flwr.data import datasets
-from pfedlora_flwr.data.datasets import cache_root
+from pfedlora_flwr.data.cache import cache_root
+from pfedlora_flwr.data.cifar import TORCHVISION_REMEDY
 from pfedlora_flwr.launch.simulation import free_port
 
 _LOW_DISK, _LOW_MEMORY = 2e9, 2e9
@@ -91,7 +91,7 @@ def _torchvision() -> Check:
         import torchvision
     except (ImportError, RuntimeError) as error:
         found = f"cannot be imported ({str(error).splitlines()[0]}): CIFAR cannot be downloaded"
-        return False, "torchvision", found, datasets.TORCHVISION_REMEDY
+        return False, "torchvision", found, TORCHVISION_REMEDY
     return True, "torchvision", torchvision.__version__, ""
 
 

@@ -167,7 +167,7 @@ def card(trained: Trained, kind: str, file: str, difference: float) -> str:
         usage = f"The weights of `{_architecture(trained)}`. Input: {scaled}, then (images − mean) / std by channel, both in the metadata."
     else:
         usage = f"Input `images`: {scaled}; normalisation is part of the model. Output: logits [n, {len(trained.class_names)}]."
-    return f"""# {registry.title(e.method)}, client {trained.client}, on {words.DATASETS.get(e.dataset, e.dataset)}
+    return f"""# {registry.title(e.method)}, client {trained.client}, on {words.key("dataset", e.dataset)}
 
 A personalised model: it was trained for the data of client {trained.client} and is evaluated on these alone.
 
