@@ -110,8 +110,8 @@ class Key:
 
 
 def chosen(value: str, choices: Iterable[str]) -> str | None:
-    """The choice that `value` is: itself, or the one in ":" that it begins with and goes on from; None: it is none."""
-    return next((c for c in choices if value == c or (c.endswith(":") and len(value) > len(c) and value.startswith(c))), None)
+    """The choice that `value` is, or, of one that ends in ":", begins with and goes on from; None where there is none."""
+    return next((c for c in choices if (value.startswith(c) and value != c if c.endswith(":") else value == c)), None)
 
 
 def in_words(choices: Iterable[str]) -> str:
