@@ -56,6 +56,9 @@ def pfedlora(
     """pFedLoRA and the methods it is compared with, as a Flower application."""
 
 
+Engine = Annotated[str, typer.Option(metavar="ENGINE", help="flower: `flwr run` with an actor a core. local: in this process.")]
+
+
 @cli.command(cls=_WithKeys)
 def run(
     conf: Annotated[Path | None, typer.Argument(metavar="[CONF.yaml]", hidden=True)] = None,
@@ -65,6 +68,7 @@ def run(
     port: Annotated[int, typer.Option(help="TCP port of the private SuperLink; 0: a free one.", show_default=False)] = 0,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress display.")] = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard event files to `events` in the output.")] = False,
+    engine: Engine = "flower",
     superlink: Annotated[
         str, typer.Option(metavar="CONNECTION", help="Train on the nodes of this SuperLink, a connection in $FLWR_HOME/config.toml.")
     ] = "",
@@ -83,12 +87,14 @@ def run(
     experiment = config.load(conf, overrides)
     if superlink and tensorboard:
         raise UserError("--tensorboard is for simulations: a deployed run's rounds.jsonl is on the SuperLink's host")
+    if superlink and engine != "flower":
+        raise UserError(f"--engine {engine} trains in this process, --superlink on nodes: give one of them")
     if superlink:  # `output` is a path on the SuperLink's host
         raise typer.Exit(submit(experiment, superlink, out, err, quiet=quiet))
     output = of_run(experiment, conf)
     if resume:  # as it was: CONF only says where it is
         experiment = RunDirectory(output.expanduser()).resumed(config.parse_overrides(overrides))
-    raise typer.Exit(run_here(config.located(experiment, output), out, err, port=port, quiet=quiet, tensorboard=tensorboard))
+    raise typer.Exit(run_here(config.located(experiment, output), out, err, port=port, quiet=quiet, tensorboard=tensorboard, engine=engine))
 
 
 @cli.command(cls=_Command)
@@ -99,6 +105,7 @@ def compare(
     only: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE[,VALUE]", help="Only these values of an axis's key.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run, with time and disk, and change nothing.")] = False,
     option: Options = None,
+    engine: Engine = "flower",
     output: Annotated[Path | None, typer.Option(metavar="DIR", help="The comparison's directory; otherwise runs/FOLDER-CONF.")] = None,
 ) -> None:
     """Run what is missing of a comparison. Methods × scenarios × seeds; what is unfinished is resumed, then all is reported.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import logging
+from collections.abc import Callable
 
 import torch
 from flwr.app import Context
@@ -27,15 +28,23 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """A run, new or resumed. It ends with `result.json`, whatever happens; a failure is raised, so that Flower marks the run failed."""
+    """A run, new or resumed; its own log and, at the end, its result go into Flower's log."""
     _log_to_stderr()
+    serve(grid, context, _tell)
+
+
+def serve(grid: Grid, context: Context, tell: Callable[[str, Row], None] = lambda directory, result: None) -> None:
+    """A run, new or resumed. It ends with `result.json`, whatever happens; a failure is raised, so that Flower marks the run failed.
+
+    tell: is handed the run's directory and its result at the end.
+    """
     torch.set_num_threads(1)  # what the server computes must not depend on its number of cores
     try:
         experiment = from_flat(dict(context.run_config))
         run = RunDirectory(on_the_server(experiment))
         run.open(experiment)
     except (UserError, OSError) as error:
-        _tell("", {"status": "failed", "error": reason_of(error)})
+        tell("", {"status": "failed", "error": reason_of(error)})
         raise
     bound_retries(grid, experiment.node_timeout)
     try:
@@ -46,10 +55,10 @@ def main(grid: Grid, context: Context) -> None:
         if state is None:
             state = ServerState(method.state_init(derive(experiment.seed, "state")))
         PersonalisedStrategy(experiment, method, run, state).start(grid)
-        _tell(str(run.path), write_result(run, experiment, "completed"))
+        tell(str(run.path), write_result(run, experiment, "completed"))
     except Exception as error:
         status = "stopped" if type(error).__name__ == "RunNotRunningException" else "failed"
-        _tell(str(run.path), write_result(run, experiment, status, reason_of(error)))
+        tell(str(run.path), write_result(run, experiment, status, reason_of(error)))
         raise
     finally:
         run.close()

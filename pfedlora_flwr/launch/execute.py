@@ -14,6 +14,7 @@ from rich.console import Console
 
 from pfedlora_flwr.data.local import count_classes, shared_partition
 from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.launch.flower import LaunchError, last_line
 from pfedlora_flwr.launch.processes import check_port, on_terminate
 from pfedlora_flwr.launch.simulation import Simulation, claimed, stop_left_over
@@ -37,11 +38,20 @@ class Engine(AbstractContextManager["Engine"], Protocol):
         """Keeps in the run's `logs` what was logged, for a run that is not completed. May raise LaunchError."""
 
 
-def execute(experiment: Experiment, show: Show, out: Console, *, port: int = 0) -> Row:
+LOCAL_NOTE = "one client at a time in this process; for long runs `flwr run` with its actors, the default engine, is faster"
+ENGINES = ("flower", "local")
+"""`flwr run` on a SuperLink of our own, with Ray's actors; or everything in this process, one client at a time."""
+
+
+def execute(experiment: Experiment, show: Show, out: Console, *, port: int = 0, engine: str = "flower") -> Row:
     """Runs the Experiment and returns its result, whatever came of it. Ctrl-C and SIGTERM stop the run.
 
     Raises UserError before anything has started.
     """
+    if engine not in ENGINES:
+        raise UserError(f"--engine is {engine!r}; allowed: {', '.join(ENGINES)}")
+    if port and engine == "local":
+        raise UserError("--port is for the engine flower: the local engine opens none")
     directory = Path(experiment.output)
     preflight(experiment)
     run = RunDirectory(directory)
@@ -54,7 +64,7 @@ def execute(experiment: Experiment, show: Show, out: Console, *, port: int = 0) 
             out.print(f"stopped {stopped} processes that a killed launcher had left running")
         run.check_unlocked()
         run.result_file.unlink(missing_ok=True)
-        return _carry_out(experiment, run, Simulation(experiment, run, *resources(experiment), port), show)
+        return _carry_out(experiment, run, _engine(engine, experiment, run, port), show)
 
 
 def preflight(experiment: Experiment) -> None:
@@ -72,6 +82,14 @@ def resources(experiment: Experiment) -> tuple[int, float]:
     gpu = find_device(experiment.device).type == "cuda"
     actors = experiment.actors or (1 if gpu else len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     return min(actors, max(1, experiment.clients)), float(torch.cuda.device_count()) if gpu else 0.0
+
+
+def _engine(name: str, experiment: Experiment, run: RunDirectory, port: int) -> Engine:
+    if name == "flower":
+        return Simulation(experiment, run, *resources(experiment), port)
+    from pfedlora_flwr.launch.local import LocalRun  # imports Flower, which the launcher of a simulation does not need
+
+    return LocalRun(experiment, run)
 
 
 def _carry_out(experiment: Experiment, run: RunDirectory, engine: Engine, show: Show) -> Row:
