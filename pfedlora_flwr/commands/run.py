@@ -23,11 +23,12 @@ from pfedlora_flwr.methods import registry
 from pfedlora_flwr.rng import derive
 from pfedlora_flwr.runs.directory import Row, RunDirectory
 from pfedlora_flwr.runs.result import write_result
+from pfedlora_flwr.runs.rows import Result, RoundRow, Status
 from pfedlora_flwr.training.device import find_device
 
 _START_TIMEOUT, _LOOK = 180.0, 15.0
 FAILED, INTERRUPTED = 1, 130
-Show = Callable[[str, list[Row]], None]
+Show = Callable[[str, list[RoundRow]], None]
 
 
 def run(experiment: Experiment, out: Console, err: Console, *, port: int = 0, quiet: bool = False, tensorboard: bool = False) -> int:
@@ -38,7 +39,7 @@ def run(experiment: Experiment, out: Console, err: Console, *, port: int = 0, qu
     progress = Progress(*columns, console=out, transient=True, refresh_per_second=4, disable=quiet)
     task = progress.add_task(experiment.method, total=experiment.rounds, what="starting")
 
-    def show(what: str, rounds: list[Row]) -> None:
+    def show(what: str, rounds: list[RoundRow]) -> None:
         nonlocal shown
         progress.start()
         progress.update(task, completed=rounds[-1]["round"] if rounds else 0, what=what)
@@ -57,7 +58,7 @@ def run(experiment: Experiment, out: Console, err: Console, *, port: int = 0, qu
     return conclude(result, directory, out, err)
 
 
-def execute(experiment: Experiment, show: Show, out: Console, *, port: int = 0) -> Row:
+def execute(experiment: Experiment, show: Show, out: Console, *, port: int = 0) -> Result:
     """Runs the Experiment and returns its result, whatever came of it. Ctrl-C and SIGTERM stop the run.
 
     `show` is told several times a second what the run is doing, in words, with the lines of its rounds so far.
@@ -78,10 +79,11 @@ def execute(experiment: Experiment, show: Show, out: Console, *, port: int = 0) 
         return _simulate(experiment, run_directory, show, port)
 
 
-def _simulate(experiment: Experiment, run_directory: RunDirectory, show: Show, port: int) -> Row:
+def _simulate(experiment: Experiment, run_directory: RunDirectory, show: Show, port: int) -> Result:
     directory = run_directory.path
     actors, gpus = resources(experiment)
-    status, error = "failed", ""
+    status: Status = "failed"
+    error = ""
     on_terminate(signal.SIGTERM, signal.SIGHUP)  # SIGHUP: the terminal was closed
     with Simulation(experiment, directory, actors, gpus, port) as simulation:
         try:
@@ -92,7 +94,7 @@ def _simulate(experiment: Experiment, run_directory: RunDirectory, show: Show, p
         except LaunchError as failure:
             error = str(failure)
         result = run_directory.result()
-        if (result or {}).get("status") != "completed":
+        if result is None or result["status"] != "completed":
             with suppress(LaunchError):  # it is only there to be read
                 simulation.save_log()
     if result is None:
@@ -118,7 +120,7 @@ def resources(experiment: Experiment) -> tuple[int, float]:
     return min(actors, max(1, experiment.clients)), float(torch.cuda.device_count()) if gpu else 0.0
 
 
-def conclude(result: Row, directory: Path | str, out: Console, err: Console) -> int:
+def conclude(result: Result, directory: Path | str, out: Console, err: Console) -> int:
     """Prints what came of the run; the exit code."""
     if result["status"] == "completed":
         out.print(client_table(result))
@@ -130,7 +132,7 @@ def conclude(result: Row, directory: Path | str, out: Console, err: Console) -> 
     return INTERRUPTED if result["status"] == "stopped" else FAILED
 
 
-def client_table(result: Row) -> Table:
+def client_table(result: Result) -> Table:
     """A line a client, at most 20."""
     table = Table(title=f"{result['method']} on {result['dataset']}: personalised test accuracy by client")
     for name in ("client", "model", "training samples", "last trained in round", "accuracy"):
@@ -143,7 +145,7 @@ def client_table(result: Row) -> Table:
     return table
 
 
-def summary(result: Row) -> str:
+def summary(result: Result) -> str:
     """The figures of a completed run, in three lines."""
     a, c, s = result["accuracy"], result["communication"], result["seconds"]
     return (
@@ -164,7 +166,7 @@ def megabytes(count: float) -> str:
 def _watch(experiment: Experiment, simulation: Simulation, directory: RunDirectory, show: Show) -> None:
     """Shows the run until its result is there, or its server is gone."""
     deadline, next_look = time.monotonic() + _START_TIMEOUT, time.monotonic() + _LOOK
-    began, rounds, size = time.time(), list[Row](), 0
+    began, rounds, size = time.time(), list[RoundRow](), 0
     while directory.result() is None:
         state = directory.doing()
         if state and state["time"] < began:  # an earlier server's: this one has not taken up the directory yet
@@ -188,7 +190,7 @@ def _watch(experiment: Experiment, simulation: Simulation, directory: RunDirecto
     show(_what(experiment, None, rounds), rounds)
 
 
-def _what(e: Experiment, state: Row | None, rounds: list[Row]) -> str:
+def _what(e: Experiment, state: Row | None, rounds: list[RoundRow]) -> str:
     phase = state["phase"] if state else "starting"
     if phase == "connecting" and state:
         return f"{state['done']} of {state['of']} clients connected"
@@ -197,7 +199,7 @@ def _what(e: Experiment, state: Row | None, rounds: list[Row]) -> str:
     return _line(e, rounds) + (f" · {state['done']}/{state['of']}" if phase in ("training", "evaluating") and state else "")
 
 
-def _line(e: Experiment, rounds: list[Row]) -> str:
+def _line(e: Experiment, rounds: list[RoundRow]) -> str:
     last, recent = rounds[-1], [row["seconds"] for row in rounds if row["round"]][-5:]
     sent = sum(row["bytes_up"] + row["bytes_down"] for row in rounds)
     left = (e.rounds - last["round"]) * sum(recent) / len(recent) if recent else None
