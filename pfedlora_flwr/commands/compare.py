@@ -28,6 +28,7 @@ from pfedlora_flwr.report.words import count
 from pfedlora_flwr.report.write import write_report
 from pfedlora_flwr.runs.completed import Missing, Run, read_run
 from pfedlora_flwr.runs.directory import Row, RunDirectory
+from pfedlora_flwr.runs.rows import Result, RoundRow
 
 
 @dataclass(frozen=True)
@@ -160,7 +161,9 @@ def _run_all(plan: Plan, out: Console) -> bool:
             before = done + len(plan.failed)
             number, of = before + 1, before + sum(j.repeats for j in jobs)
 
-            def show(state: Row | None, rounds: list[Row], job: Job = job, rest: float = rest, number: int = number, of: int = of) -> None:
+            def show(
+                state: Row | None, rounds: list[RoundRow], job: Job = job, rest: float = rest, number: int = number, of: int = of
+            ) -> None:
                 own, e = seconds_left(rounds, job.experiment.rounds), job.experiment
                 left = rest + (speed.seconds(e) if own is None else own)
                 progress.update(overall, total=of, completed=number - 1, what=f"run {number} of {of} · about {duration(left)} left")
@@ -176,13 +179,13 @@ def _run_all(plan: Plan, out: Console) -> bool:
                 speed.learn(job.experiment, result["seconds"]["total"])
                 came = f"accuracy {result['accuracy']['at_best_validation']:.4f} at best validation"
             else:
-                plan.failed[job.directory] = result["error"]
+                plan.failed[job.directory] = str(result["error"])
                 came = f"failed: {result['error']}"
             out.print(f"{number} of {of}: {job.title}: {came}", highlight=False, markup=False, soft_wrap=True)
     return False
 
 
-def _run(job: Job, show: Show, out: Console) -> Row:
+def _run(job: Job, show: Show, out: Console) -> Result:
     """Starts, resumes or starts over one run; its result, also for one that could not start."""
     directory = RunDirectory(job.directory)
     begun = directory.holds_run  # what a run that was killed before this leaves is nothing to continue

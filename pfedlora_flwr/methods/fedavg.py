@@ -40,7 +40,7 @@ class FedAvg(Method):
     def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
         return weighted_mean(uploads)
 
-    def second_figures(self, model: ClientModel, received: Tensors) -> dict[str, Callable[[Tensor], Tensor]]:
+    def other_predictors(self, model: ClientModel, received: Tensors) -> dict[str, Callable[[Tensor], Tensor]]:
         """The global model as it arrived."""
         whole = self.client_model(0)
         whole.load_state_dict(received)

@@ -103,8 +103,8 @@ class Method(ABC):
         """The personalised model inside what a client keeps."""
         return model
 
-    def second_figures(self, model: Any, received: Tensors) -> dict[str, Callable[[Tensor], Tensor]]:
-        """Further predictors, by name, whose accuracy is taken at the visit beside the personalised model's."""
+    def other_predictors(self, model: Any, received: Tensors) -> dict[str, Callable[[Tensor], Tensor]]:
+        """Client: further predictors, by name, whose test accuracy is taken at the visit beside the personalised model's."""
         return {}
 
     def client_model(self, client: int) -> ClientModel:

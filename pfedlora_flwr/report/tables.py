@@ -10,11 +10,13 @@ import re
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import measures, paper, words
 from pfedlora_flwr.report.load import Keys, Outcome, Study
 from pfedlora_flwr.runs.result import to_target
+from pfedlora_flwr.runs.rows import Result
 
 _WIDE = 8
 """More scenarios than this become the rows of the accuracy table."""
@@ -100,9 +102,9 @@ def accuracy(study: Study) -> Table:
 
 def figures(study: Study) -> Table:
     """All three accuracy figures, and each method against Standalone."""
-    seconds = any(run.result["accuracy"]["second"] for o in study.outcomes for run in o.runs.values())
+    others = any(run.result["accuracy"]["other"] for o in study.outcomes for run in o.runs.values())
     columns = ["scenario", "method", "seeds", "at best validation", "final", "max test", "worst client", "std of clients"]
-    columns += ["− Standalone, points", "clients better than Standalone", *(["second predictors"] if seconds else [])]
+    columns += ["− Standalone, points", "clients better than Standalone", *(["other predictors"] if others else [])]
     rows = []
     for o in _in_order(study):
         alone = study.at(o.scenario, "standalone")
@@ -112,9 +114,9 @@ def figures(study: Study) -> Table:
         row += [words.percent(_figure(o, name)) for name in ("final", "max_test")]
         row += [f"{100 * statistics.fmean(r.result['accuracy'][name] for r in o.runs.values()):.2f}" for name in ("worst", "std")]
         row += [words.percent(difference, sign=True), "–" if wins is None else f"{100 * wins:.0f} %"]
-        names = dict.fromkeys(name for run in o.runs.values() for name in run.result["accuracy"]["second"])
-        second = [f"{n} {100 * statistics.fmean(r.result['accuracy']['second'][n] for r in o.runs.values()):.2f}" for n in names]
-        rows.append(row + ([", ".join(second) or "–"] if seconds else []))
+        names = dict.fromkeys(name for run in o.runs.values() for name in run.result["accuracy"]["other"])
+        other = [f"{n} {100 * statistics.fmean(r.result['accuracy']['other'][n] for r in o.runs.values()):.2f}" for n in names]
+        rows.append(row + ([", ".join(other) or "–"] if others else []))
     note = (
         "Percent. `max test` chooses the round by test accuracy, as papers of this family do, and is never a headline. "
         "Worst client, spread and comparison by client are of the final models; a tie is half a win; differences are paired by seed."
@@ -133,7 +135,7 @@ def costs(study: Study) -> Table:
         def of(name: str, found: list[measures.Cost] = found) -> str:
             return words.count(statistics.fmean(getattr(c, name) for c in found)) if found else "–"
 
-        def whole(get: Callable[[dict], float], o: Outcome = o) -> str:
+        def whole(get: Callable[[Result], float], o: Outcome = o) -> str:
             return words.count(statistics.fmean(get(run.result) for run in o.runs.values()))
 
         run = next(iter(o.runs.values()))
@@ -216,7 +218,7 @@ def runs_csv(study: Study) -> str:
             r = run.result
             own = [o.scenario.get(k, "") for k in keys], [(o.tuned or {}).get(k, "") for k in tuned]
             sent = [r["communication"]["parameters_up"], r["communication"]["parameters_down"], r["flops"], r["seconds"]["total"]]
-            lines.append([*own[0], o.method, *own[1], seed, *(r["accuracy"][n] for n in names), *sent, r["partition"]])
+            lines.append([*own[0], o.method, *own[1], seed, *(dict(r["accuracy"])[n] for n in names), *sent, r["partition"]])
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows(lines)
     return out.getvalue()
@@ -235,7 +237,7 @@ def _accuracy(outcome: Outcome) -> measures.Estimate | None:
     return measures.estimate([run.accuracy for run in outcome.runs.values()])
 
 
-def _figure(outcome: Outcome, name: str) -> measures.Estimate | None:
+def _figure(outcome: Outcome, name: Literal["final", "max_test"]) -> measures.Estimate | None:
     return measures.estimate([run.result["accuracy"][name] for run in outcome.runs.values()])
 
 
