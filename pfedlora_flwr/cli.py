@@ -20,7 +20,7 @@ out, err = Console(), Console(stderr=True, soft_wrap=True)
 
 def _keys_help() -> str:
     lines = [f"{k.name} = {k.text(k.default)}\n    {k.meaning} [{k.allowed}]\n" for k in all_keys().values()]
-    return "\b\nKeys for CONF.yaml and -o (name = default, meaning, allowed values):\n\n\b\n" + "\n\b\n".join(lines)
+    return "\b\nKeys for CONF and -o (name = default, meaning, allowed values):\n\n\b\n" + "\n\b\n".join(lines)
 
 
 Options = Annotated[list[str] | None, typer.Option("-o", "--option", metavar="KEY=VALUE", help="Set a key; may be given many times.")]
@@ -28,7 +28,10 @@ Options = Annotated[list[str] | None, typer.Option("-o", "--option", metavar="KE
 
 @cli.command(epilog=_keys_help())
 def run(
-    conf: Annotated[Path | None, typer.Argument(metavar="[CONF.yaml]", help="The keys of the run; without it: defaults and -o.")] = None,
+    conf: Annotated[
+        str | None,
+        typer.Argument(metavar="[CONF]", help="The run's keys: a YAML file, or one of ours by name: quickstart. Without: defaults."),
+    ] = None,
     option: Options = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in its output directory, bit for bit.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in its output directory.")] = False,
@@ -45,12 +48,13 @@ def run(
     from pfedlora_flwr.runs.directory import RunDirectory
 
     flags = [text for flag, text in ((resume, "resume=true"), (overwrite, "overwrite=true")) if flag]
-    experiment = config.load(conf, [*(option or []), *flags])
+    path = config.find_conf(conf) if conf else None
+    experiment = config.load(path, [*(option or []), *flags])
     if superlink and tensorboard:
         raise UserError("--tensorboard is for simulations: a deployed run's rounds.jsonl is on the SuperLink's host")
     if superlink:  # `output` is a path on the SuperLink's host
         raise typer.Exit(submitting.submit(experiment, superlink, out, err, quiet=quiet))
-    output = Path(experiment.output or f"runs/{conf.stem if conf else experiment.default_name}")
+    output = Path(experiment.output or f"runs/{path.stem if path else experiment.default_name}")
     if resume:  # as it was: CONF only says where it is
         experiment = RunDirectory(output.expanduser()).resumed(parse_overrides([*(option or []), *flags]))
     raise typer.Exit(running.run(experiment.located(output), out, err, port=port, quiet=quiet, tensorboard=tensorboard))
@@ -58,7 +62,7 @@ def run(
 
 @cli.command()
 def compare(
-    conf: Annotated[Path, typer.Argument(metavar="CONF.yaml", help="base, methods, seeds and axes: see conf/quick and conf/paper.")],
+    conf: Annotated[str, typer.Argument(metavar="CONF", help="A comparison's YAML file, or the name of one of ours: quick/table2.")],
     methods: Annotated[str, typer.Option(metavar="A,B", help="Only these methods.")] = "",
     seeds: Annotated[str, typer.Option(metavar="0,1", help="Only these seeds.")] = "",
     only: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE[,VALUE]", help="Only these values of an axis's key.")] = None,
@@ -68,13 +72,12 @@ def compare(
 ) -> None:
     """Run what is missing of a comparison. Methods × scenarios × seeds; what is unfinished is resumed, then all is reported."""
     from pfedlora_flwr.commands import compare as comparing
-    from pfedlora_flwr.comparison.spec import Comparison
+    from pfedlora_flwr.comparison.spec import Comparison, default_output
 
-    whole = Comparison.load(conf, option or [])
+    path = config.find_conf(conf)
+    whole = Comparison.load(path, option or [])
     part = whole.select(_words(methods), _integers(seeds), only or [])
-    folder = conf.absolute().parent.name  # conf/paper/table2.yaml and conf/quick/table2.yaml are two comparisons
-    name = conf.stem if folder in ("conf", Path.cwd().name) else f"{folder}-{conf.stem}"
-    raise typer.Exit(comparing.compare(part, whole, output or Path("runs") / name, out, err, dry_run=dry_run))
+    raise typer.Exit(comparing.compare(part, whole, output or default_output(path), out, err, dry_run=dry_run))
 
 
 @cli.command()
@@ -88,8 +91,8 @@ def report(
     if output is None and len(paths) > 1:
         raise UserError("several paths are given: say with --output where their report shall go")
     written = write_report(paths, output or paths[0] / "report", out)
-    out.print((written / "report.md").read_text(encoding="utf-8").partition("## Figures")[0], markup=False, highlight=False, soft_wrap=True)
-    out.print(f"the report is in {written}", highlight=False, soft_wrap=True)
+    out.print(written.text, markup=False, highlight=False, soft_wrap=True)
+    out.print(f"the report is in {written.folder}", highlight=False, soft_wrap=True)
 
 
 Place = Annotated[

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import statistics
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from pfedlora_flwr.data import datasets
@@ -10,6 +11,7 @@ from pfedlora_flwr.data.local import count_classes
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.methods import registry as methods
 from pfedlora_flwr.models.cost import sample_flops
+from pfedlora_flwr.runs.directory import Row
 
 START = 12.0
 """Seconds until a run's first round: a SuperLink, Ray, and an actor's imports."""
@@ -48,6 +50,11 @@ class Speed:
         total = [sum(parts) for parts in zip(*seen, strict=True)]
         speed = total[0] / max(total[1], 1e-9) if seen else GUESS * self._actors
         return START + work(e) / speed
+
+    def left(self, e: Experiment, rounds: Sequence[Row]) -> float:
+        """What is left of a run with these rounds: at the pace of its last five, once it has any."""
+        recent = [row["seconds"] for row in rounds if row["round"]][-5:]
+        return (e.rounds - rounds[-1]["round"]) * statistics.fmean(recent) if recent else self.seconds(e)
 
 
 @lru_cache(maxsize=256)
