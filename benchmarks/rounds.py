@@ -21,12 +21,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+from sides import methods
+
 
 def main() -> None:
     cli = argparse.ArgumentParser()
     cli.add_argument("data")
     cli.add_argument("--yardsticks", default="../shared/tools/benchmark")
-    cli.add_argument("--methods", default="standalone,lg_fedavg,fd,pfedlora,fedproto,fml,fedkd")
+    cli.add_argument("--methods", default=methods())
     cli.add_argument("--precision", default="fp32")
     for name, default in (("clients", 10), ("sampled", 10), ("rounds", 6), ("repeats", 3), ("epochs", 1)):
         cli.add_argument(f"--{name}", type=int, default=default)

@@ -13,14 +13,15 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from pfedlora_flwr.commands import run as running
+from pfedlora_flwr.commands.display import FAILED, INTERRUPTED, progress_bars, seconds_left, what_it_does
 from pfedlora_flwr.comparison import estimate
 from pfedlora_flwr.comparison.spec import Comparison
 from pfedlora_flwr.comparison.work import Job, Work
 from pfedlora_flwr.files import make_folder
 from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.launch import execute as executing
+from pfedlora_flwr.launch.execute import Show
 from pfedlora_flwr.launch.simulation import claimed, stop_left_over
 from pfedlora_flwr.report.words import count
 from pfedlora_flwr.report.write import write_report
@@ -28,32 +29,35 @@ from pfedlora_flwr.runs.completed import Missing, read_run
 from pfedlora_flwr.runs.directory import Row, RunDirectory
 
 
-def compare(part: Comparison, whole: Comparison, output: Path, out: Console, err: Console, *, dry_run: bool = False) -> int:
+def compare(
+    part: Comparison, whole: Comparison, output: Path, out: Console, err: Console, *, dry_run: bool = False, engine: str = "flower"
+) -> int:
     """Runs what is missing of `part`, then reports on `whole`; the exit code: 0 when no run has failed. Raises UserError."""
+    executing.check_engine(engine)
     work = Work(part, output.absolute())
     Work(whole, work.output).check()  # the report is on all of it
     if dry_run:
-        _show_work(work, out)
+        _show_work(work, out, engine)
         return 0
     with _claimed(output):
         whole.plan().write(work.output)
         _stop_left_over(work.output)
         try:
             for experiment in work.examples():
-                running.preflight(experiment)
-            stopped = _run_all(work, out)
+                executing.preflight(experiment)
+            stopped = _run_all(work, out, engine)
         except KeyboardInterrupt:
             stopped = True
         if stopped:
             err.print("stopped; the same command goes on where it was", highlight=False)
-            return running.INTERRUPTED
+            return INTERRUPTED
         written = write_report([work.output], work.output / "report", out)
     out.print(f"the report is in {written.folder}", highlight=False, soft_wrap=True)
     for directory, reason in work.failed.items():
         err.print(f"failed: {directory.relative_to(work.output)}: {reason}", markup=False, highlight=False)
     if work.failed:
         err.print(f"{len(work.failed)} runs failed; the same command tries them again", highlight=False)
-    return running.FAILED if work.failed else 0
+    return FAILED if work.failed else 0
 
 
 def duration(seconds: float) -> str:
@@ -71,9 +75,8 @@ def duration(seconds: float) -> str:
 class _Display:
     """Two lines while a comparison runs: the run that is going, and the time that all of them have left."""
 
-    def __init__(self, speed: estimate.Speed, out: Console) -> None:
-        columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[what]}")
-        self.progress = Progress(*columns, TimeElapsedColumn(), console=out, transient=True, refresh_per_second=4)
+    def __init__(self, speed: estimate.Speed, out: Console, *, quiet: bool) -> None:
+        self.progress = progress_bars(out, quiet=quiet)
         self._speed = speed
         self._all = self.progress.add_task("all runs", what="")
         self._current = self.progress.add_task("", what="", visible=False)
@@ -84,12 +87,13 @@ class _Display:
         self._later = _seconds(jobs, self._speed) - self._speed.seconds(self._experiment)
         self.progress.reset(self._current, total=self._experiment.rounds, description=jobs[0].title, visible=True, what="starting")
 
-    def show(self, what: str, rounds: list[Row]) -> None:
+    def show(self, state: Row | None, rounds: list[Row]) -> None:
         """What the run is doing, and its rounds so far."""
-        left = self._later + self._speed.left(self._experiment, rounds)
+        e, own = self._experiment, seconds_left(rounds, self._experiment.rounds)
+        left = self._later + (self._speed.seconds(e) if own is None else own)
         words = f"run {self._number} of {self._of} · about {duration(left)} left"
         self.progress.update(self._all, total=self._of, completed=self._number - 1, what=words)
-        self.progress.update(self._current, completed=rounds[-1]["round"] if rounds else 0, what=what)
+        self.progress.update(self._current, completed=rounds[-1]["round"] if rounds else 0, what=what_it_does(e, state, rounds))
 
 
 @contextmanager
@@ -113,16 +117,16 @@ def _stop_left_over(output: Path) -> None:
             stop_left_over(directory)
 
 
-def _run_all(work: Work, out: Console) -> bool:
+def _run_all(work: Work, out: Console, engine: str) -> bool:
     """Does every job there is; True when it was stopped."""
-    speed, done = _speed(work), len(work.completed())
-    display = _Display(speed, out)
+    speed, done = _speed(work, engine), len(work.completed())
+    display = _Display(speed, out, quiet=engine == "local")  # a bar would be drawn over a debugger
     with display.progress:
         while jobs := work.jobs():
             job, before = jobs[0], done + len(work.failed)
             number, of = before + 1, before + _count(jobs)
             display.begin(jobs, number, of)
-            result = _run(job, display.show, out)
+            result = _run(job, display.show, out, engine)
             if result["status"] == "stopped":
                 return True
             if result["status"] == "completed":
@@ -137,12 +141,12 @@ def _run_all(work: Work, out: Console) -> bool:
     return False
 
 
-def _run(job: Job, show: running.Show, out: Console) -> Row:
+def _run(job: Job, show: Show, out: Console, engine: str) -> Row:
     """Starts, resumes or starts over one run; its result, also for one that could not start."""
     directory = RunDirectory(job.directory)
     begun = directory.holds_run  # what a run that was killed before this leaves is nothing to continue
     try:
-        result = running.execute(job.experiment.replace(resume=begun, overwrite=not begun), show, out)
+        result = executing.execute(job.experiment.replace(resume=begun, overwrite=not begun), show, out, engine=engine)
     except UserError as error:
         result = {"status": "failed", "error": str(error)}
     if result["status"] == "completed":
@@ -153,9 +157,9 @@ def _run(job: Job, show: running.Show, out: Console) -> Row:
     return result
 
 
-def _speed(work: Work) -> estimate.Speed:
-    actors, _ = running.resources(work.examples()[0])
-    speed = estimate.Speed(actors)
+def _speed(work: Work, engine: str) -> estimate.Speed:
+    actors, _ = executing.resources(work.examples()[0])
+    speed = estimate.Speed(actors if engine == "flower" else 1)
     for run in work.completed():
         speed.learn(run.experiment, run.result["seconds"]["total"])
     return speed
@@ -169,9 +173,9 @@ def _seconds(jobs: Sequence[Job], speed: estimate.Speed) -> float:
     return sum(job.repeats * speed.seconds(job.experiment) for job in jobs)
 
 
-def _show_work(work: Work, out: Console) -> None:
+def _show_work(work: Work, out: Console, engine: str) -> None:
     """What would run, how long it may take and the disk it will need."""
-    speed, jobs = _speed(work), work.jobs()
+    speed, jobs = _speed(work, engine), work.jobs()
     for job in jobs:
         more = f" (and {job.repeats - 1} more with the values chosen)" if job.repeats > 1 else ""
         took = f"about {duration(speed.seconds(job.experiment))}, {count(estimate.model_bytes(job.experiment))}B of models"

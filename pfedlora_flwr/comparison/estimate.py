@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import lru_cache
 
 from pfedlora_flwr.data import datasets
@@ -11,21 +10,18 @@ from pfedlora_flwr.data.local import count_classes
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.methods import registry as methods
 from pfedlora_flwr.models.cost import sample_flops
-from pfedlora_flwr.runs.directory import Row
 
 START = 12.0
 """Seconds until a run's first round: a SuperLink, Ray, and an actor's imports."""
 GUESS = 40e9
 """Operations a second of one actor before any run has been timed."""
-_IMAGES = {"digits": 1797, "cifar10": 60_000, "cifar100": 60_000}
 _KEPT_WHILE_RUNNING = 3
 
 
 def work(e: Experiment) -> float:
     """The operations of a run of plain local training: every method's are of this size."""
-    kind, _, rest = e.dataset.partition(":")
-    images = int(rest) if kind == "synthetic" else _IMAGES.get(kind) or len(datasets.load(e.dataset, e.data_path).labels)
-    return e.rounds * e.sampled * 0.8 * images / e.clients * e.local_epochs * 3 * sample_flops(e, count_classes(e))
+    samples = datasets.count_samples(e.dataset, e.data_path)
+    return e.rounds * e.sampled * 0.8 * samples / e.clients * e.local_epochs * 3 * sample_flops(e, count_classes(e))
 
 
 class Speed:
@@ -50,11 +46,6 @@ class Speed:
         total = [sum(parts) for parts in zip(*seen, strict=True)]
         speed = total[0] / max(total[1], 1e-9) if seen else GUESS * self._actors
         return START + work(e) / speed
-
-    def left(self, e: Experiment, rounds: Sequence[Row]) -> float:
-        """What is left of a run with these rounds: at the pace of its last five, once it has any."""
-        recent = [row["seconds"] for row in rounds if row["round"]][-5:]
-        return (e.rounds - rounds[-1]["round"]) * statistics.fmean(recent) if recent else self.seconds(e)
 
 
 @lru_cache(maxsize=256)

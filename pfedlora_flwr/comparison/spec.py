@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pfedlora_flwr.comparison.plan import Candidate, Cell, Keys, Plan
-from pfedlora_flwr.config import all_keys, flatten, from_flat, parse_overrides, read_mapping
+from pfedlora_flwr.config import all_keys, flatten, from_flat, located, parse_overrides, read_mapping
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.keys import Scalar, UserError
 
@@ -86,7 +86,7 @@ class Comparison:
     def experiment(self, cell: Cell, candidate: Candidate, seed: int, output: Path = Path()) -> Experiment:
         """The Experiment of one run, `output` being the comparison's directory."""
         flat = self.base | cell.scenario | candidate.tuned | {"method": cell.method, "seed": seed}
-        return from_flat(flat).located(output / candidate.runs[seed])
+        return located(from_flat(flat), output / candidate.runs[seed])
 
     def plan(self) -> Plan:
         """Its runs, for the file beside them."""
@@ -100,13 +100,6 @@ class Comparison:
         folders = [slug(scenario), slug({method: ""} | tuned)]
         seeds = dict.fromkeys((self.tuning_seed, *self.seeds))
         return Candidate(tuned, {seed: "/".join(filter(None, [*folders, f"seed-{seed}"])) for seed in seeds})
-
-
-def default_output(conf: Path) -> Path:
-    """The directory of a comparison where the user gives none: conf/paper/table2.yaml and conf/quick/table2.yaml are two."""
-    folder = conf.absolute().parent
-    alone = folder.name == "conf" or folder == Path.cwd()
-    return Path("runs") / (conf.stem if alone else f"{folder.name}-{conf.stem}")
 
 
 def slug(keys: Mapping[str, Scalar]) -> str:

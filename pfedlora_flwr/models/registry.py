@@ -14,6 +14,7 @@ from pfedlora_flwr.models.cnn import CNN, SHAPES, ClientModel, Custom
 from pfedlora_flwr.rng import seeded
 
 IMAGE = (3, 32, 32)
+"""What a client model takes: channels, height, width. Every dataset's images are made so."""
 
 
 def build(name: str, classes: int) -> ClientModel:
