@@ -34,7 +34,7 @@ class _WithKeys(_Command):
         from pfedlora_flwr.config import all_keys
 
         lines = [f"{k.name} = {k.text(k.default)}\n    {k.meaning} [{k.allowed}]\n" for k in all_keys().values()]
-        self.epilog = "\b\nKeys for CONF.yaml and -o (name = default, meaning, allowed values):\n\n\b\n" + "\n\b\n".join(lines)
+        self.epilog = "\b\nKeys for CONF and -o (name = default, meaning, allowed values):\n\n\b\n" + "\n\b\n".join(lines)
         super().format_epilog(ctx, formatter)
 
 
@@ -61,7 +61,7 @@ Engine = Annotated[str, typer.Option(metavar="ENGINE", help="flower: `flwr run` 
 
 @cli.command(cls=_WithKeys)
 def run(
-    conf: Annotated[Path | None, typer.Argument(metavar="[CONF.yaml]", hidden=True)] = None,
+    conf: Annotated[str | None, typer.Argument(metavar="[CONF]", hidden=True)] = None,
     option: Options = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in its output directory, bit for bit.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in its output directory.")] = False,
@@ -75,7 +75,7 @@ def run(
 ) -> None:
     """Train. A simulation through `flwr run` on a SuperLink of its own, or real nodes with --superlink.
 
-    CONF.yaml holds the keys of the run; without it they are at their defaults. -o wins.
+    CONF holds the keys of the run: a YAML file, or one of ours by its name, quickstart. Without it they are at their defaults. -o wins.
     """
     from pfedlora_flwr import config
     from pfedlora_flwr.commands.run import run as run_here
@@ -84,14 +84,15 @@ def run(
     from pfedlora_flwr.runs.output import of_run
 
     overrides = [*(option or []), *(text for flag, text in ((resume, "resume=true"), (overwrite, "overwrite=true")) if flag)]
-    experiment = config.load(conf, overrides)
+    path = config.find_conf(conf) if conf else None
+    experiment = config.load(path, overrides)
     if superlink and tensorboard:
         raise UserError("--tensorboard is for simulations: a deployed run's rounds.jsonl is on the SuperLink's host")
     if superlink and engine != "flower":
         raise UserError(f"--engine {engine} trains in this process, --superlink on nodes: give one of them")
     if superlink:  # `output` is a path on the SuperLink's host
         raise typer.Exit(submit(experiment, superlink, out, err, quiet=quiet))
-    output = of_run(experiment, conf)
+    output = of_run(experiment, path)
     if resume:  # as it was: CONF only says where it is
         experiment = RunDirectory(output.expanduser()).resumed(config.parse_overrides(overrides))
     raise typer.Exit(run_here(config.located(experiment, output), out, err, port=port, quiet=quiet, tensorboard=tensorboard, engine=engine))
@@ -99,7 +100,7 @@ def run(
 
 @cli.command(cls=_Command)
 def compare(
-    conf: Annotated[Path, typer.Argument(metavar="CONF.yaml", hidden=True)],
+    conf: Annotated[str, typer.Argument(metavar="CONF", hidden=True)],
     methods: Annotated[str, typer.Option(metavar="A,B", help="Only these methods.")] = "",
     seeds: Annotated[str, typer.Option(metavar="0,1", help="Only these seeds.")] = "",
     only: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE[,VALUE]", help="Only these values of an axis's key.")] = None,
@@ -110,15 +111,17 @@ def compare(
 ) -> None:
     """Run what is missing of a comparison. Methods × scenarios × seeds; what is unfinished is resumed, then all is reported.
 
-    CONF.yaml has base, methods, seeds and axes: see conf/quick and conf/paper.
+    CONF has base, methods, seeds and axes (docs/comparison.md): a YAML file, or one of ours by its name, quick/table2.
     """
     from pfedlora_flwr.commands.compare import compare as run_missing
     from pfedlora_flwr.comparison.spec import Comparison
+    from pfedlora_flwr.config import find_conf
     from pfedlora_flwr.runs.output import of_comparison
 
-    whole = Comparison.load(conf, option or [])
+    path = find_conf(conf)
+    whole = Comparison.load(path, option or [])
     part = whole.select(_words(methods), _integers(seeds), only or [])
-    raise typer.Exit(run_missing(part, whole, output or of_comparison(conf), out, err, dry_run=dry_run))
+    raise typer.Exit(run_missing(part, whole, output or of_comparison(path), out, err, dry_run=dry_run, engine=engine))
 
 
 @cli.command(cls=_Command)
@@ -135,8 +138,8 @@ def report(
     if output is None and len(paths) > 1:
         raise UserError("several paths are given: say with --output where their report shall go")
     written = write_report(paths, output or paths[0] / "report", out)
-    out.print((written / "report.md").read_text(encoding="utf-8").partition("## Figures")[0], markup=False, highlight=False, soft_wrap=True)
-    out.print(f"the report is in {written}", highlight=False, soft_wrap=True)
+    out.print(written.text, markup=False, highlight=False, soft_wrap=True)
+    out.print(f"the report is in {written.folder}", highlight=False, soft_wrap=True)
 
 
 @cli.command(cls=_Command)

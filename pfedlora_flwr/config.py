@@ -90,6 +90,28 @@ def _check(e: Experiment, method: type[Method]) -> None:
         raise UserError("resume and overwrite exclude each other: resume continues the run, overwrite replaces it")
 
 
+def find_conf(name: str) -> Path:
+    """The YAML file `name`, or the configuration of this name that comes with the package: `quickstart`, `quick/table2`.
+
+    Raises UserError, with the names there are.
+    """
+    given, ours = Path(name), _own_confs()
+    if given.exists() and not given.is_dir():
+        return given
+    for path in (ours / name, ours / f"{name}.yaml"):
+        if path.is_file():
+            return path
+    names = sorted(path.relative_to(ours).with_suffix("").as_posix() for path in ours.rglob("*.yaml"))
+    raise UserError(f"{name}: no such file, and no configuration that comes with pfedlora; those are {', '.join(names)}")
+
+
+def _own_confs() -> Path:
+    """The folder `conf`: beside the package in a checkout, else installed inside it."""
+    package = Path(__file__).parent
+    root = package.parent if (package.parent / "pyproject.toml").exists() else package
+    return root / "conf"
+
+
 def read_yaml(path: Path) -> dict[str, object]:
     """A YAML file's keys, flattened with dots. Raises UserError for a file that is missing or no mapping."""
     return flatten(read_mapping(path))

@@ -15,11 +15,17 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from pfedlora_flwr.commands.compare import Plan, compare
+from pfedlora_flwr.commands.compare import compare
+from pfedlora_flwr.comparison.outcome import reported
+from pfedlora_flwr.comparison.plan import Plan
 from pfedlora_flwr.comparison.spec import Comparison
+from pfedlora_flwr.comparison.work import Work
+from pfedlora_flwr.config import find_conf
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.launch import execute as executing
+from pfedlora_flwr.runs.completed import Missing
+from pfedlora_flwr.runs.output import of_comparison
 from tests.conftest import ROOT, Cli
 from tests.report.made import make_run
 
@@ -109,8 +115,25 @@ def test_bad_input_is_one_clear_line(tmp_path: Path, text: str, expected: str) -
     assert "\n" not in str(raised.value)
 
 
+def test_ours_are_found_by_name_and_write_to_the_same_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = ROOT / "conf" / "quick" / "table2.yaml"
+    assert [find_conf(name) for name in ("quick/table2", "quick/table2.yaml", str(quick))] == [quick] * 3
+    assert find_conf("quickstart") == ROOT / "conf" / "quickstart.yaml"
+    monkeypatch.chdir(tmp_path)
+    for name in ("quick/table2", str(quick)):
+        assert of_comparison(find_conf(name)) == Path("runs/quick-table2")
+    (tmp_path / "quick").mkdir()  # a folder in the way is no configuration
+    assert find_conf("quick/table2") == quick
+    own = conf(tmp_path, BASIC)
+    assert find_conf("conf.yaml").samefile(own)
+    assert of_comparison(find_conf("conf.yaml")) == Path("runs/conf")
+    with pytest.raises(UserError, match=r"^quick: no such file, .* those are cifar10, .*, quick/table2, ") as raised:
+        find_conf("quick")
+    assert "\n" not in str(raised.value)
+
+
 def test_an_override_of_an_axis_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"-o mu: it is on an axis .*--only mu=…"):
+    with pytest.raises(UserError, match=r"-o mu: it is on an axis; .*--only mu=…"):
         Comparison.load(conf(tmp_path, BASIC + "axes: {mu: [0.5, 0.9]}\n"), ["mu=0.7"])
 
 
@@ -124,48 +147,99 @@ def test_every_conf_of_ours_is_valid() -> None:
 TUNED = BASIC + "axes: {mu: {tune: [0.5, 0.7, 0.9], methods: [pfedlora]}}\n"
 
 
-def done(plan: Plan, run: str, accuracies: list[float]) -> None:
-    """A completed run in the plan's directory."""
+def done(work: Work, run: str, accuracies: list[float]) -> None:
+    """A completed run in the comparison's directory."""
     method, seed = run.split("/")
     name, _, mu = method.partition("_mu-")
     keys = {"mu": float(mu)} if mu else {}
-    make_run(plan.output / run, accuracies, [0.5] * 4, method=name, seed=int(seed.removeprefix("seed-")), **keys)
+    make_run(work.output / run, accuracies, [0.5] * 4, method=name, seed=int(seed.removeprefix("seed-")), **keys)
 
 
-def left(plan: Plan) -> list[tuple[str, int]]:
-    return [(str(job.directory.relative_to(plan.output)), job.repeats) for job in plan.jobs()]
+def left(work: Work) -> list[tuple[str, int]]:
+    return [(str(job.directory.relative_to(work.output)), job.repeats) for job in work.jobs()]
 
 
 def test_tuned_keys_are_chosen_by_validation_with_the_first_seed_then_run_with_the_others(tmp_path: Path) -> None:
-    plan = Plan(Comparison.load(conf(tmp_path, TUNED)), tmp_path / "runs")
+    work = Work(Comparison.load(conf(tmp_path, TUNED)), tmp_path / "runs")
     first, others = "standalone/seed-0", "standalone/seed-1"
     tuning = [f"pfedlora_mu-{mu}/seed-0" for mu in (0.5, 0.7, 0.9)]
-    assert left(plan) == [(first, 1), (tuning[0], 1), (tuning[1], 1), (tuning[2], 2), (others, 1)]
-    done(plan, first, [0.1, 0.2, 0.3])
+    assert left(work) == [(first, 1), (tuning[0], 1), (tuning[1], 1), (tuning[2], 2), (others, 1)]
+    done(work, first, [0.1, 0.2, 0.3])
     for run, best in zip(tuning, (0.3, 0.6, 0.6), strict=True):
-        done(plan, run, [0.1, best, 0.2])
-    assert left(plan) == [(others, 1), ("pfedlora_mu-0.7/seed-1", 1)]
-    done(plan, others, [0.1, 0.2, 0.3])
-    done(plan, "pfedlora_mu-0.7/seed-1", [0.1, 0.2, 0.3])
-    assert left(plan) == []
+        done(work, run, [0.1, best, 0.2])
+    assert left(work) == [(others, 1), ("pfedlora_mu-0.7/seed-1", 1)]
+    done(work, others, [0.1, 0.2, 0.3])
+    done(work, "pfedlora_mu-0.7/seed-1", [0.1, 0.2, 0.3])
+    assert left(work) == []
 
 
 def test_the_choice_looks_at_validation_not_at_test_accuracy(tmp_path: Path) -> None:
-    plan = Plan(Comparison.load(conf(tmp_path, TUNED)).select(["pfedlora"], [], []), tmp_path / "runs")
+    work = Work(Comparison.load(conf(tmp_path, TUNED)).select(["pfedlora"], [], []), tmp_path / "runs")
     for mu, test, validation in ((0.5, 0.9, 0.2), (0.7, 0.2, 0.3), (0.9, 0.1, 0.1)):
-        done(plan, f"pfedlora_mu-{mu}/seed-0", [0.1, 0.1, test])
-        rounds = plan.output / f"pfedlora_mu-{mu}/seed-0" / "rounds.jsonl"
+        done(work, f"pfedlora_mu-{mu}/seed-0", [0.1, 0.1, test])
+        rounds = work.output / f"pfedlora_mu-{mu}/seed-0" / "rounds.jsonl"
         rows = [json.loads(line) | {"validation_accuracy": validation} for line in rounds.read_text().splitlines()]
         rounds.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert left(plan) == [("pfedlora_mu-0.7/seed-1", 1)]
+    assert left(work) == [("pfedlora_mu-0.7/seed-1", 1)]
 
 
 def test_a_failed_candidate_is_passed_over(tmp_path: Path) -> None:
-    plan = Plan(Comparison.load(conf(tmp_path, TUNED)).select(["pfedlora"], [], []), tmp_path / "runs")
-    done(plan, "pfedlora_mu-0.5/seed-0", [0.1, 0.3, 0.3])
-    done(plan, "pfedlora_mu-0.7/seed-0", [0.1, 0.4, 0.3])
-    plan.failed[plan.output / "pfedlora_mu-0.9/seed-0"] = "diverged"
-    assert left(plan) == [("pfedlora_mu-0.7/seed-1", 1)]
+    work = Work(Comparison.load(conf(tmp_path, TUNED)).select(["pfedlora"], [], []), tmp_path / "runs")
+    done(work, "pfedlora_mu-0.5/seed-0", [0.1, 0.3, 0.3])
+    done(work, "pfedlora_mu-0.7/seed-0", [0.1, 0.4, 0.3])
+    work.failed[work.output / "pfedlora_mu-0.9/seed-0"] = "diverged"
+    assert left(work) == [("pfedlora_mu-0.7/seed-1", 1)]
+
+
+def test_a_failure_of_an_earlier_start_is_tried_again_and_is_out_for_a_report(tmp_path: Path) -> None:
+    comparison = Comparison.load(conf(tmp_path, TUNED)).select(["pfedlora"], [], [])
+    work = Work(comparison, tmp_path / "runs")
+    failing = work.output / "pfedlora_mu-0.9/seed-0"
+    done(work, "pfedlora_mu-0.5/seed-0", [0.1, 0.3, 0.3])
+    done(work, "pfedlora_mu-0.7/seed-0", [0.1, 0.4, 0.3])
+    done(work, "pfedlora_mu-0.9/seed-0", [0.1, 0.5, 0.5])
+    (failing / "result.json").write_text('{"status": "failed", "error": "no such luck"}')
+    assert left(work) == [("pfedlora_mu-0.9/seed-0", 2)]
+    [seen] = reported(work.output, comparison.plan())
+    assert seen.chosen is not None
+    assert seen.chosen.tuned == {"mu": 0.7}
+    assert [tried.validation for tried in seen.tried] == [0.3, 0.4, None]
+    assert seen.missing == {1: Missing("not run", "not run")}
+    work.failed[failing] = "no such luck"  # it failed again: now compare goes by the report's choice
+    assert left(work) == [("pfedlora_mu-0.7/seed-1", 1)]
+
+
+def test_a_report_waits_for_candidates_that_have_yet_to_run(tmp_path: Path) -> None:
+    comparison = Comparison.load(conf(tmp_path, TUNED)).select(["pfedlora"], [], [])
+    work = Work(comparison, tmp_path / "runs")
+    done(work, "pfedlora_mu-0.5/seed-0", [0.1, 0.3, 0.3])
+    [seen] = reported(work.output, comparison.plan())
+    assert (seen.chosen, seen.runs) == (None, {})
+    assert {run.reason for run in seen.missing.values()} == {"not tuned yet: 1 of 3 candidates have run"}
+
+
+def test_the_models_of_rejected_candidates_are_dropped_and_those_of_failed_ones_kept(tmp_path: Path) -> None:
+    work = Work(Comparison.load(conf(tmp_path, TUNED)).select(["pfedlora"], [], []), tmp_path / "runs")
+    places = [work.output / f"pfedlora_mu-{mu}/seed-0" for mu in (0.5, 0.7, 0.9)]
+    for place, best in zip(places, (0.3, 0.4, 0.5), strict=True):
+        work.drop_rejected()
+        done(work, str(place.relative_to(work.output)), [0.1, best, 0.2])
+        (place / "clients" / "0").mkdir(parents=True)
+    (places[2] / "result.json").write_text('{"status": "failed", "error": "no such luck"}')
+    work.failed[places[2]] = "no such luck"
+    work.drop_rejected()
+    assert [(place / "clients").exists() for place in places] == [False, True, True]
+
+
+def test_a_plan_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    plan = Comparison.load(conf(tmp_path, TUNED)).plan()
+    plan.write(tmp_path)
+    assert Plan.read(tmp_path) == plan
+    assert Plan.read(tmp_path / "elsewhere") is None
+    for content in ("", "[]", '{"name": "a"}', '{"name": "a", "seeds": [0], "tuning_seed": 0, "cells": [1]}'):
+        (tmp_path / "plan.json").write_text(content)
+        with pytest.raises(UserError, match="cannot be read as the plan of a comparison"):
+            Plan.read(tmp_path)
 
 
 def test_keys_that_end_alike_have_folders_of_their_own(tmp_path: Path) -> None:
@@ -179,7 +253,7 @@ def test_keys_that_end_alike_have_folders_of_their_own(tmp_path: Path) -> None:
 
 def test_the_folder_of_another_comparison_is_refused(tmp_path: Path) -> None:
     whole = Comparison.load(conf(tmp_path, BASIC))
-    replace(whole, name="other").write_plan(tmp_path / "runs")
+    replace(whole, name="other").plan().write(tmp_path / "runs")
     out = Console(quiet=True)
     with pytest.raises(UserError, match="holds the comparison 'other'; give another --output"):
         compare(whole, whole, tmp_path / "runs", out, out)
@@ -187,26 +261,26 @@ def test_the_folder_of_another_comparison_is_refused(tmp_path: Path) -> None:
 
 def test_another_experiment_in_a_directory_is_refused(tmp_path: Path) -> None:
     path = conf(tmp_path, BASIC)
-    plan = Plan(Comparison.load(path), tmp_path / "runs")
-    done(plan, "standalone/seed-0", [0.1, 0.2, 0.3])
-    plan.check()
-    changed = Plan(Comparison.load(path, ["lr=0.5"]), tmp_path / "runs")
+    work = Work(Comparison.load(path), tmp_path / "runs")
+    done(work, "standalone/seed-0", [0.1, 0.2, 0.3])
+    work.check()
+    changed = Work(Comparison.load(path, ["lr=0.5"]), tmp_path / "runs")
     with pytest.raises(UserError, match=r"holds another Experiment \(lr: 0.01 → 0.5\); give a new --output"):
         changed.check()
 
 
 def test_a_dry_run_says_what_would_run_and_changes_nothing(tmp_path: Path) -> None:
     whole = Comparison.load(conf(tmp_path, BASIC))
-    plan = Plan(whole, tmp_path / "runs")
+    work = Work(whole, tmp_path / "runs")
     out = Console(record=True, width=200, file=open(os.devnull, "w"))  # noqa: SIM115 - the console keeps it
-    assert compare(whole, whole, plan.output, out, out, dry_run=True) == 0
-    assert not plan.output.exists()
+    assert compare(whole, whole, work.output, out, out, dry_run=True) == 0
+    assert not work.output.exists()
     text = out.export_text()
     assert "standalone, seed 0: not run; about" in text
     assert "0 runs are completed, 4 are left: about" in text
     assert "a guess" in text
-    done(plan, "standalone/seed-0", [0.1, 0.2, 0.3])
-    compare(whole, whole, plan.output, out, out, dry_run=True)
+    done(work, "standalone/seed-0", [0.1, 0.2, 0.3])
+    compare(whole, whole, work.output, out, out, dry_run=True)
     text = out.export_text()
     assert "1 runs are completed, 3 are left" in text
     assert "from the runs that are done" in text
@@ -254,7 +328,7 @@ def test_killed_midway_and_started_again_it_repeats_no_completed_round_and_ends_
 
 
 def test_a_failed_run_does_not_stop_the_others_and_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def execute(experiment: Experiment, show: executing.Show, out: Console) -> dict[str, Any]:
+    def execute(experiment: Experiment, show: executing.Show, out: Console, *, engine: str) -> dict[str, Any]:
         if experiment.method == "standalone" and experiment.seed == 0:
             return {"status": "failed", "error": "no such luck"}
         show(None, [])

@@ -135,7 +135,7 @@ def test_ctrl_c_stops_the_run_resumable_and_leaves_no_process(shared_cli: Cli, r
         (["-o", "clients=7"], "7 clients × 2 classes a client is not a multiple of the 10 classes"),
         (["-o", "mu=1.2"], "mu is 1.2; allowed"),
         (["-o", "dataset=cifar10", "-o", "data-path=/nowhere"], "data-path '/nowhere' does not exist"),
-        (["nowhere.yaml"], "nowhere.yaml: cannot be read"),
+        (["nowhere.yaml"], "nowhere.yaml: no such file, and no configuration that comes with pfedlora; those are cifar10, "),
         (["--resume"], "holds no run to resume"),
         (["-o", "method=standalone", "-o", "models=cnn9"], "models names 'cnn9'; allowed: cnn1"),
         (["-o", "output=/proc/nowhere/x"], "cannot be written"),

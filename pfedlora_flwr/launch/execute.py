@@ -49,8 +49,7 @@ def execute(experiment: Experiment, show: Show, out: Console, *, port: int = 0, 
 
     Raises UserError before anything has started.
     """
-    if engine not in ENGINES:
-        raise UserError(f"--engine is {engine!r}; allowed: {', '.join(ENGINES)}")
+    check_engine(engine)
     if port and engine == "local":
         raise UserError("--port is for the engine flower: the local engine opens none")
     directory = Path(experiment.output)
@@ -66,6 +65,12 @@ def execute(experiment: Experiment, show: Show, out: Console, *, port: int = 0, 
         run.check_unlocked()
         run.result_file.unlink(missing_ok=True)
         return _carry_out(experiment, run, _engine(engine, experiment, run, port), show)
+
+
+def check_engine(engine: str) -> None:
+    """Raises UserError for an unknown one."""
+    if engine not in ENGINES:
+        raise UserError(f"--engine is {engine!r}; allowed: {', '.join(ENGINES)}")
 
 
 def preflight(experiment: Experiment) -> None:

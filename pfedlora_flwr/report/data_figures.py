@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from pfedlora_flwr.comparison.plan import Keys
 from pfedlora_flwr.comparison.spec import slug
 from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data.datasets import Dataset
@@ -16,7 +19,7 @@ from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import words
 from pfedlora_flwr.report.figures import Picture
-from pfedlora_flwr.report.load import Keys, Study
+from pfedlora_flwr.report.load import Study
 from pfedlora_flwr.report.style import MARKERS, OKABE_ITO, drawing, save
 from pfedlora_flwr.runs.completed import Run
 from pfedlora_flwr.runs.trained import load_trained
@@ -52,43 +55,66 @@ def representations(study: Study, scenario: Keys, folder: Path) -> Picture:
 
     Raises UserError where the data or the models cannot be read, or there are too many classes to tell apart.
     """
-    complete = [o for name in registry.ordered(study.methods) if (o := study.at(scenario, name)) and o.runs]
-    seeds = [seed for o in complete for seed in o.runs]
-    seed = max(seeds, key=seeds.count)  # the first of those that most methods have
-    first = next(o.runs[seed] for o in complete if seed in o.runs)
-    dataset, partition = _data(first)
-    outcomes = [o for o in complete if seed in o.runs and o.runs[seed].result["partition"] == first.result["partition"]]
-    absent = [registry.title(o.method) for o in complete if o not in outcomes]
+    runs, absent = _on_the_same_data(study, scenario)
+    seed = runs[0].experiment.seed
+    dataset, partition = _data(runs[0])
     if dataset.classes > _MOST_CLASSES:
         raise UserError(f"{dataset.classes} classes are too many to tell apart")
-    share = max(1, _POINTS // len(partition.clients))
-    chosen = [split.test[np.linspace(0, len(split.test) - 1, min(share, len(split.test)), dtype=int)] for split in partition.clients]
-    classes, left_out = np.asarray(dataset.labels), 0
-    columns = 2 if len(outcomes) in (2, 4) else min(3, len(outcomes))
-    rows = -(-len(outcomes) // columns)
+    indices = _spread(partition)
+    images = [np.asarray(dataset.images[own]) for own in indices]
+    labels = [np.asarray(dataset.labels)[own] for own in indices]
+    columns = 2 if len(runs) in (2, 4) else min(3, len(runs))
+    rows = -(-len(runs) // columns)
+    left_out = 0
     with drawing(rows, columns, (2.3 * columns + 0.9, 2.3 * rows + 0.2)) as (figure, axes):
-        for axis in axes.flat[len(outcomes) :]:
+        for axis in axes.flat[len(runs) :]:
             axis.axis("off")
-        for axis, outcome in zip(axes.flat, outcomes, strict=False):
-            places, drawn = _embed(outcome.runs[seed], [np.asarray(dataset.images[indices]) for indices in chosen])
-            labels, left_out = classes[np.concatenate([chosen[k] for k in drawn])], max(left_out, len(chosen) - len(drawn))
-            for c, name in enumerate(dataset.class_names):
-                turn, at = c // len(OKABE_ITO), places[labels == c]  # a second turn of the colours is hollow
-                colour, marker = OKABE_ITO[c % len(OKABE_ITO)], MARKERS[turn]
-                face = "none" if turn % 2 else colour
-                axis.scatter(at[:, 0], at[:, 1], s=8, facecolor=face, edgecolor=colour, marker=marker, label=name, linewidth=0.7)
-            axis.set_title(registry.title(outcome.method))
-            axis.set_xticks([])
-            axis.set_yticks([])
+        for axis, run in zip(axes.flat, runs, strict=False):
+            places, drawn = _embed(run, images)
+            left_out = max(left_out, len(images) - len(drawn))
+            _scatter(axis, places, np.concatenate([labels[client] for client in drawn]), dataset.class_names)
+            axis.set_title(registry.title(run.experiment.method))
         handles, names = axes.flat[0].get_legend_handles_labels()
         figure.legend(handles, names, loc="outside right upper", frameon=False, title="class", markerscale=1.8)
         figure.suptitle(words.keys(scenario), fontsize=8)
         path = save(figure, folder, f"t_sne_{slug(scenario) or 'all'}")
-    width = "the input of the last layer"
-    caption = f"t-SNE of {width} for test images, each through its own client's final model, {words.keys(scenario)}, seed"
-    missing = f" Left out: {left_out} clients without a trained model." if left_out else ""
-    missing += f" Without a run on these data: {', '.join(absent)}." if absent else ""
-    return Picture(path, f"{caption} {seed}.{missing}")
+    caption = (
+        "t-SNE of the input of the last layer for test images, each through its own client's final model, "
+        f"{words.keys(scenario)}, seed {seed}."
+    )
+    if left_out:
+        caption += f" Left out: {left_out} clients without a trained model."
+    if absent:
+        caption += f" Without a run on these data: {', '.join(map(registry.title, absent))}."
+    return Picture(path, caption)
+
+
+def _on_the_same_data(study: Study, scenario: Keys) -> tuple[list[Run], list[str]]:
+    """A run a method, all of one seed (the first of those that most methods have) and one partition; the methods that have none."""
+    outcomes = study.ordered(scenario)
+    seeds = [seed for o in outcomes for seed in o.runs]
+    seed = max(seeds, key=seeds.count)
+    found = {o.method: o.runs[seed] for o in outcomes if seed in o.runs}
+    first = next(iter(found.values()))
+    runs = {method: run for method, run in found.items() if run.result["partition"] == first.result["partition"]}
+    return list(runs.values()), [o.method for o in outcomes if o.method not in runs]
+
+
+def _spread(partition: Partition) -> list[npt.NDArray[np.int64]]:
+    """For each client the indices of some of its test images, evenly spread: about `_POINTS` in all."""
+    share = max(1, _POINTS // len(partition.clients))
+    tests = [split.test for split in partition.clients]
+    return [test[np.linspace(0, len(test) - 1, min(share, len(test)), dtype=int)] for test in tests]
+
+
+def _scatter(axis: Any, places: npt.NDArray[np.float32], labels: npt.NDArray[Any], class_names: Sequence[str]) -> None:
+    """Points at `places` [n, 2], coloured by class."""
+    for c, name in enumerate(class_names):
+        at, colour, cycle = places[labels == c], OKABE_ITO[c % len(OKABE_ITO)], c // len(OKABE_ITO)
+        look = {"facecolor": "none" if cycle % 2 else colour, "edgecolor": colour, "marker": MARKERS[cycle]}  # the second is hollow
+        axis.scatter(at[:, 0], at[:, 1], s=8, label=name, linewidth=0.7, **look)
+    axis.set_xticks([])
+    axis.set_yticks([])
 
 
 def _embed(run: Run, images: list[npt.NDArray[np.uint8]]) -> tuple[npt.NDArray[np.float32], list[int]]:

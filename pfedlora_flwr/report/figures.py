@@ -9,10 +9,12 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from pfedlora_flwr.comparison.outcome import Outcome
+from pfedlora_flwr.comparison.plan import Keys
 from pfedlora_flwr.comparison.spec import short, slug
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import measures, words
-from pfedlora_flwr.report.load import Keys, Outcome, Study
+from pfedlora_flwr.report.load import Study
 from pfedlora_flwr.report.style import drawing, large_numbers, legend, of_method, save
 from pfedlora_flwr.runs.completed import Run
 from pfedlora_flwr.runs.rows import RoundRow
@@ -31,7 +33,7 @@ class Picture:
 
 def curves(study: Study, scenario: Keys, folder: Path) -> Picture:
     """Accuracy against rounds, bytes and operations: the mean over seeds, the band from the lowest to the highest seed."""
-    outcomes = _sorted(study, scenario)
+    outcomes = study.ordered(scenario)
     panels: list[tuple[str, str, Callable[[RoundRow], float]]] = [
         ("round", "linear", lambda row: 0.0),
         ("bytes sent, up and down", "log", lambda row: row["bytes_up"] + row["bytes_down"]),
@@ -57,7 +59,7 @@ def curves(study: Study, scenario: Keys, folder: Path) -> Picture:
 
 def boxes(study: Study, scenario: Keys, folder: Path) -> Picture:
     """The clients' accuracies at the end, all seeds together: a box a method, the mean as +."""
-    outcomes = _sorted(study, scenario)
+    outcomes = study.ordered(scenario)
     with drawing(1, 1, (max(2.2, 0.72 * len(outcomes) + 0.8), 2.6)) as (figure, axes):
         axis = axes[0][0]
         values = [[100 * a for run in o.runs.values() for a in run.clients.values()] for o in outcomes]
@@ -76,7 +78,7 @@ def boxes(study: Study, scenario: Keys, folder: Path) -> Picture:
 
 def trade_off(study: Study, scenario: Keys, folder: Path) -> Picture:
     """Accuracy against operations, markers in the size of the parameters sent; to the target where all runs reach it, else whole runs."""
-    outcomes = _sorted(study, scenario)
+    outcomes = study.ordered(scenario)
     to_target = all(measures.cost(run) for o in outcomes for run in o.runs.values())
     points = [(o, *_spent(o, to_target)) for o in outcomes]
     most = max(parameters for _, _, parameters in points) or 1.0
@@ -104,7 +106,8 @@ def trade_off(study: Study, scenario: Keys, folder: Path) -> Picture:
 
 def robustness(study: Study, folder: Path) -> list[Picture]:
     """Accuracy against every numeric key that the scenarios vary alone, one panel for each setting of the others."""
-    names = dict.fromkeys(k for s in study.scenarios for k, v in s.items() if isinstance(v, int | float) and not isinstance(v, bool))
+    pairs = [pair for scenario in study.scenarios for pair in scenario.items()]
+    names = dict.fromkeys(key for key, value in pairs if isinstance(value, int | float) and not isinstance(value, bool))
     return [picture for name in names if (picture := _robustness(study, name, folder))]
 
 
@@ -121,11 +124,7 @@ def _robustness(study: Study, name: str, folder: Path) -> Picture | None:
         for axis, (rest, members) in zip(axes[0], groups.items(), strict=True):
             members.sort(key=lambda s: float(s[name]))
             for method in methods:
-                found = [(s[name], study.at(s, method)) for s in members]
-                points = [(x, e) for x, o in found if o and (e := measures.estimate([r.accuracy for r in o.runs.values()]))]
-                colour, marker, line = of_method(method)
-                ys, halves = [100 * e.mean for _, e in points], [100 * (e.half or 0.0) for _, e in points]
-                axis.errorbar([x for x, _ in points], ys, halves, color=colour, marker=marker, linestyle=line, capsize=2, elinewidth=0.8)
+                _sweep(axis, method, [(float(s[name]), study.at(s, method)) for s in members])
             axis.set_xlabel(words.NAMES.get(name, name))
             axis.set_title(words.keys(dict(rest)) if rest else "")
             axis.set_xticks([float(s[name]) for s in members])
@@ -135,13 +134,18 @@ def _robustness(study: Study, name: str, folder: Path) -> Picture | None:
     return Picture(path, f"Accuracy at best validation against {words.NAMES.get(name, name)}; bars: 95 % intervals over seeds.")
 
 
-def _sorted(study: Study, scenario: Keys) -> list[Outcome]:
-    rank = registry.ordered(study.methods)
-    return sorted(study.in_scenario(scenario), key=lambda o: rank.index(o.method))
+def _sweep(axis: Any, method: str, found: Sequence[tuple[float, Outcome | None]]) -> None:
+    """One method's line: its accuracy at each value of the key, with the interval over seeds."""
+    accuracies = [(x, [run.accuracy for run in o.runs.values()]) for x, o in found if o]
+    points = [(x, e) for x, values in accuracies if (e := measures.estimate(values))]
+    xs, ys, halves = [x for x, _ in points], [100 * e.mean for _, e in points], [100 * (e.half or 0.0) for _, e in points]
+    colour, marker, line = of_method(method)
+    axis.errorbar(xs, ys, halves, color=colour, marker=marker, linestyle=line, capsize=2, elinewidth=0.8)
 
 
 def _silent(outcome: Outcome) -> bool:
-    return all(r.result["communication"]["bytes_up"] + r.result["communication"]["bytes_down"] == 0 for r in outcome.runs.values())
+    sent = [run.result["communication"] for run in outcome.runs.values()]
+    return all(c["bytes_up"] + c["bytes_down"] == 0 for c in sent)
 
 
 def _curve(axis: Any, outcome: Outcome, measure: Callable[[RoundRow], float] | None, scale: str) -> None:
@@ -153,7 +157,8 @@ def _curve(axis: Any, outcome: Outcome, measure: Callable[[RoundRow], float] | N
     if measure is None:
         xs = [float(row["round"]) for row in runs[0]]
     else:
-        xs = [statistics.fmean(sums) for sums in zip(*(accumulate(map(measure, rows)) for rows in runs), strict=True)]
+        sums = [accumulate(map(measure, rows)) for rows in runs]
+        xs = [statistics.fmean(at_round) for at_round in zip(*sums, strict=True)]
     if measure is not None and xs[-1] == 0:
         axis.axhline(mean[-1], color=colour, linestyle=line, linewidth=1.0)
         return

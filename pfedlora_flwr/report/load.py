@@ -2,40 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pfedlora_flwr.comparison.spec import PLAN, Keys
+from pfedlora_flwr.comparison.outcome import Outcome, reported
+from pfedlora_flwr.comparison.plan import Candidate, Keys, Plan
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.keys import Scalar, UserError
+from pfedlora_flwr.methods import registry
 from pfedlora_flwr.runs.completed import Missing, Run, read_run
-from pfedlora_flwr.runs.directory import Row, RunDirectory, find_runs
-
-
-@dataclass(frozen=True)
-class Tried:
-    """One candidate of a tuned cell: what it set, and its validation accuracy or why there is none."""
-
-    tuned: Keys
-    validation: float | None
-    missing: Missing | None = None
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """One method in one scenario: its completed runs by seed, and for each missing seed the reason.
-
-    tried: where keys were tuned, all candidates. tuned: the choice; None before it is made.
-    """
-
-    scenario: Keys
-    method: str
-    runs: dict[int, Run]
-    missing: dict[int, str]
-    tuned: Keys | None
-    tried: tuple[Tried, ...] = ()
+from pfedlora_flwr.runs.directory import RunDirectory, find_runs
 
 
 @dataclass(frozen=True)
@@ -61,11 +38,10 @@ class Study:
         """The outcomes of a scenario that have a completed run."""
         return [o for o in self.outcomes if o.scenario == scenario and o.runs]
 
-
-def choose(tried: Sequence[Tried]) -> int | None:
-    """The candidate with the highest validation accuracy, the first of ties; None where none has one."""
-    having = [i for i, t in enumerate(tried) if t.validation is not None]
-    return max(having, key=lambda i: (tried[i].validation, -i), default=None)
+    def ordered(self, scenario: Keys) -> list[Outcome]:
+        """The same, as tables list their methods."""
+        rank = registry.ordered(self.methods)
+        return sorted(self.in_scenario(scenario), key=lambda outcome: rank.index(outcome.method))
 
 
 def load(paths: Iterable[Path]) -> Study:
@@ -77,51 +53,27 @@ def load(paths: Iterable[Path]) -> Study:
     outcomes: list[Outcome] = []
     bare: list[tuple[Path, Run | Missing]] = []
     for path in paths:
-        if (path / PLAN).exists():
-            name = path.absolute().name
-            alone = sum(other.absolute().name == name for other in paths) == 1
-            of: Keys = {"comparison": name if alone else str(path)} if len(paths) > 1 else {}  # another's scenarios are not its own
-            outcomes += [replace(outcome, scenario=of | outcome.scenario) for outcome in _planned(path)]
-            continue
-        found = [(run.path, read_run(run.path)) for run in find_runs(path)]
-        missing = [run for _, run in found if isinstance(run, Missing)]
-        if len(missing) == len(found):
-            raise UserError(f"{path} holds no completed run" + (f"; the first one there is {missing[0].reason}" if missing else ""))
-        bare += found
+        if plan := Plan.read(path):
+            of: Keys = {"comparison": _name(path, paths)} if len(paths) > 1 else {}  # another's scenarios are not its own
+            outcomes += [replace(outcome, scenario=of | outcome.scenario) for outcome in reported(path, plan)]
+        else:
+            bare += _runs(path)
     return Study(paths[0].name, tuple(outcomes + _arranged(bare)))
 
 
-def _planned(directory: Path) -> list[Outcome]:
-    """The outcomes of a comparison, from the plan beside its runs."""
-    plan = json.loads((directory / PLAN).read_text())
-    return [_outcome(directory, cell, plan["tuning_seed"], plan["seeds"]) for cell in plan["cells"]]
+def _name(path: Path, paths: Sequence[Path]) -> str:
+    """A folder's name, or its path where another's is the same."""
+    name = path.absolute().name
+    return name if sum(other.absolute().name == name for other in paths) == 1 else str(path)
 
 
-def _outcome(directory: Path, cell: Row, tuning_seed: int, seeds: Sequence[int]) -> Outcome:
-    candidates = cell["candidates"]
-    tried: list[Tried] = []
-    chosen: int | None = 0
-    if len(candidates) > 1:
-        for candidate in candidates:
-            found = read_run(directory / candidate["runs"][str(tuning_seed)])
-            tried.append(
-                Tried(candidate["tuned"], None, found) if isinstance(found, Missing) else Tried(candidate["tuned"], found.validation)
-            )
-        waiting = sum(t.missing is not None and t.missing.status != "failed" for t in tried)
-        chosen = None if waiting else choose(tried)
-    if chosen is None:
-        begun = f"not tuned yet: {len(tried) - waiting} of {len(tried)} candidates have run"
-        reason = begun if waiting else f"nothing to choose from: {tried[0].missing.reason if tried[0].missing else ''}"
-        return Outcome(cell["scenario"], cell["method"], {}, dict.fromkeys(seeds, reason), None, tuple(tried))
-    all_runs = {seed: read_run(directory / candidates[chosen]["runs"][str(seed)]) for seed in seeds}
-    return Outcome(
-        cell["scenario"],
-        cell["method"],
-        {seed: run for seed, run in all_runs.items() if isinstance(run, Run)},
-        {seed: run.reason for seed, run in all_runs.items() if isinstance(run, Missing)},
-        candidates[chosen]["tuned"],
-        tuple(tried),
-    )
+def _runs(folder: Path) -> list[tuple[Path, Run | Missing]]:
+    """The runs in a folder that is no comparison's. Raises UserError where none is completed."""
+    found = [(run.path, read_run(run.path)) for run in find_runs(folder)]
+    missing = [run for _, run in found if isinstance(run, Missing)]
+    if len(missing) == len(found):
+        raise UserError(f"{folder} holds no completed run" + (f"; the first one there is {missing[0].reason}" if missing else ""))
+    return found
 
 
 def _arranged(found: Sequence[tuple[Path, Run | Missing]]) -> list[Outcome]:
@@ -143,7 +95,7 @@ def _arranged(found: Sequence[tuple[Path, Run | Missing]]) -> list[Outcome]:
     def cells_of(method: str, flat: Keys) -> list[Outcome]:
         own = part(flat)
         homes = dict.fromkeys(tuple(s.items()) for s in scenarios if own.items() <= s.items()) or [tuple(own.items())]
-        return [cells.setdefault((method, home), Outcome(dict(home), method, {}, {}, {})) for home in homes]
+        return [cells.setdefault((method, home), Outcome(dict(home), method, Candidate({}, {}), {}, {})) for home in homes]
 
     for folder, run in found:
         if isinstance(run, Run):
@@ -160,7 +112,7 @@ def _arranged(found: Sequence[tuple[Path, Run | Missing]]) -> list[Outcome]:
                 continue
             for cell in cells_of(e.method, _flat(e)):
                 if e.seed not in cell.runs:
-                    cell.missing[e.seed] = run.reason
+                    cell.missing[e.seed] = run
     in_order = sorted(cells.items(), key=lambda cell: [(isinstance(value, str), value) for _, value in cell[0][1]])
     return [outcome for _, outcome in in_order]
 

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 
 from scipy.stats import t as student
 
+from pfedlora_flwr.comparison.outcome import Outcome
 from pfedlora_flwr.data.local import count_classes
 from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.models.cost import sample_flops
-from pfedlora_flwr.report.load import Outcome
 from pfedlora_flwr.runs.completed import Run
 from pfedlora_flwr.runs.result import to_target
 
@@ -33,7 +33,6 @@ class Estimate:
 
     mean: float
     half: float | None
-    count: int
 
 
 def estimate(values: Sequence[float]) -> Estimate | None:
@@ -43,7 +42,7 @@ def estimate(values: Sequence[float]) -> Estimate | None:
     n, half = len(values), None
     if n > 1:
         half = float(student.ppf(0.975, n - 1)) * statistics.stdev(values) / math.sqrt(n)
-    return Estimate(statistics.fmean(values), half, n)
+    return Estimate(statistics.fmean(values), half)
 
 
 def paired(ours: Mapping[int, Run], theirs: Mapping[int, Run]) -> Estimate | None:
@@ -112,7 +111,6 @@ class Ratios:
     flops: float
     paper_parameters: float
     paper_flops: float
-    seeds: int
 
 
 def ratios(more: Mapping[int, Run], less: Mapping[int, Run]) -> Ratios | None:
@@ -125,4 +123,4 @@ def ratios(more: Mapping[int, Run], less: Mapping[int, Run]) -> Ratios | None:
         below = sum(getattr(b, name) for _, b in pairs)
         return sum(getattr(a, name) for a, _ in pairs) / below if below else math.inf
 
-    return Ratios(ratio("parameters"), ratio("flops"), ratio("paper_parameters"), ratio("paper_flops"), len(pairs))
+    return Ratios(ratio("parameters"), ratio("flops"), ratio("paper_parameters"), ratio("paper_flops"))

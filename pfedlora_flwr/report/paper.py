@@ -1,4 +1,4 @@
-"""The paper's own figures, to be set beside ours: its Tables 1 and 2 and its headline claims (Sections 1 and 5.2)."""
+"""The paper's own numbers, to be set beside ours: its Tables 1 and 2 and its headline claims (Sections 1 and 5.2)."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ GAIN, COMPUTATION, COMMUNICATION = 1.35, 11.81, 7.41
 
 
 def accuracy(e: Experiment) -> str | None:
-    """The paper's figure for the Experiment's method and scenario as it prints it; None where the paper has no such cell."""
+    """The paper's accuracy for the Experiment's method and scenario as it prints it; None where the paper has no such cell."""
     row = ACCURACY[e.setting].get(e.dataset, {}).get(e.method)
     federation = (e.clients, e.participation)
     split = e.partition_kind == "pathological" and e.partition_classes_per_client == _CLASSES_PER_CLIENT.get(e.dataset)

@@ -75,12 +75,12 @@ def large_numbers() -> EngFormatter:
     return EngFormatter()
 
 
-def legend(figure: Figure, methods: list[str], lines: bool = True) -> None:
+def legend(figure: Figure, methods: list[str]) -> None:
     """One legend for all panels, beneath them."""
     from matplotlib.lines import Line2D
 
     handles = []
     for name in methods:
         colour, marker, line = of_method(name)
-        handles.append(Line2D([], [], color=colour, marker=marker, linestyle=line if lines else "", label=registry.title(name)))
+        handles.append(Line2D([], [], color=colour, marker=marker, linestyle=line, label=registry.title(name)))
     figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(handles)), frameon=False)

@@ -1,185 +1,144 @@
-"""The tables of a report: built once, written as Markdown, CSV and HTML."""
+"""The tables of a report."""
 
 from __future__ import annotations
 
 import csv
-import html
 import io
 import math
-import re
 import statistics
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Sequence
+from typing import Any
 
+from pfedlora_flwr.comparison.outcome import Outcome
+from pfedlora_flwr.comparison.plan import Keys
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import measures, paper, words
-from pfedlora_flwr.report.load import Keys, Outcome, Study
+from pfedlora_flwr.report.load import Study
+from pfedlora_flwr.report.table import Table
+from pfedlora_flwr.runs.completed import Run
 from pfedlora_flwr.runs.result import to_target
-from pfedlora_flwr.runs.rows import Result
 
 _WIDE = 8
 """More scenarios than this become the rows of the accuracy table."""
-
-
-@dataclass(frozen=True)
-class Table:
-    """Cells are text, `**bold**` where the best is marked. name: the file's."""
-
-    name: str
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    note: str = ""
-
-    def markdown(self) -> str:
-        """A heading, the table in GitHub's form, and the note."""
-        lines = [self.columns, ["---"] * len(self.columns), *self.rows]
-        body = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
-        return f"## {self.title}\n\n{body}\n" + (f"\n{self.note}\n" if self.note else "")
-
-    def csv(self) -> str:
-        """Comma-separated, without marks."""
-        out = io.StringIO()
-        csv.writer(out, lineterminator="\n").writerows([[cell.replace("**", "") for cell in line] for line in (self.columns, *self.rows)])
-        return out.getvalue()
-
-    def html(self) -> str:
-        """The same for a page."""
-
-        def line(tag: str, cells: Sequence[str]) -> str:
-            texts = (re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", html.escape(cell)) for cell in cells)
-            return "<tr>" + "".join(f"<{tag}>{text}</{tag}>" for text in texts) + "</tr>"
-
-        body = "\n".join(line("td", row) for row in self.rows)
-        text = re.sub(r"`(.+?)`", r"<code>\1</code>", html.escape(self.note))
-        note = f"<p>{text}</p>" if self.note else ""
-        return f"<h2>{html.escape(self.title)}</h2>\n<table>\n{line('th', self.columns)}\n{body}\n</table>\n{note}"
+_OF_RUN = {
+    "at_best_validation": "accuracy/at_best_validation",
+    "final": "accuracy/final",
+    "max_test": "accuracy/max_test",
+    "worst": "accuracy/worst",
+    "std": "accuracy/std",
+    "parameters_up": "communication/parameters_up",
+    "parameters_down": "communication/parameters_down",
+    "flops": "flops",
+    "seconds": "seconds/total",
+    "partition": "partition",
+}
+"""The columns of runs.csv that come from a run's result, and where they stand in it."""
 
 
 def all_tables(study: Study) -> list[Table]:
     """Every table; one without rows has nothing to say."""
-    return [accuracy(study), figures(study), costs(study), headline(study), tuning(study), missing(study)]
+    return [accuracy(study), accuracies(study), costs(study), headline(study), tuning(study), missing(study)]
 
 
 def accuracy(study: Study) -> Table:
-    """The paper's Tables 1 and 2: a row a method, a column a scenario, the paper's figure beside ours."""
+    """The paper's Tables 1 and 2: a row a method, a column a scenario, the paper's accuracy beside ours."""
     methods, scenarios = registry.ordered(study.methods), study.scenarios
-    best = [max(map(_mean, study.in_scenario(s)), default=0.0) for s in scenarios]
-    with_paper = False
-
-    def cell(i: int, method: str) -> str:
-        nonlocal with_paper
-        outcome = study.at(scenarios[i], method)
-        if outcome is None:
-            return "–"
-        if not outcome.runs:
-            return f"– ({_short(outcome)})"
-        text = words.percent(_accuracy(outcome))
-        if _mean(outcome) == best[i]:
-            text = f"**{text}**"
-        if outcome.missing:
-            text += f" ({len(outcome.runs)} of {len(outcome.runs) + len(outcome.missing)} seeds)"
-        printed = paper.accuracy(next(iter(outcome.runs.values())).experiment)
-        with_paper = with_paper or printed is not None
-        return text + (f" [{printed}]" if printed else "")
-
-    labels = [words.keys(s) for s in scenarios]
+    of_method = dict(zip(methods, _distinct([registry.title(m) for m in methods], methods), strict=True))
+    plain = [", ".join(f"{k}={v}" for k, v in s.items()) for s in scenarios]
+    of_scenario = list(zip(scenarios, _distinct([words.keys(s) for s in scenarios], plain), strict=True))
     if len(scenarios) > _WIDE:
-        columns = ["scenario", *map(registry.title, methods)]
-        rows = [[labels[i], *(cell(i, m) for m in methods)] for i in range(len(scenarios))]
+        rows = [
+            {"scenario": label} | {of_method[method]: _accuracy_cell(study, scenario, method) for method in methods}
+            for scenario, label in of_scenario
+        ]
     else:
-        columns = ["method", *labels]
-        rows = [[registry.title(m), *(cell(i, m) for i in range(len(scenarios)))] for m in methods]
+        rows = [
+            {"method": of_method[method]} | {label: _accuracy_cell(study, scenario, method) for scenario, label in of_scenario}
+            for method in methods
+        ]
     note = (
         "Mean test accuracy of all clients in percent, at the round of the best validation accuracy; "
         "mean ± half-width of the 95 % t-interval over seeds; bold: the highest of a scenario."
     )
-    if with_paper:
+    if any(paper.accuracy(_first(o).experiment) for o in study.outcomes if o.runs):
         note += ' In brackets: the paper\'s figure, "-" where it reports failure to converge.'
-    return Table("accuracy", "Accuracy", columns, rows, note)
+    return Table("accuracy", "Accuracy", rows, note)
 
 
-def figures(study: Study) -> Table:
-    """All three accuracy figures, and each method against Standalone."""
+def accuracies(study: Study) -> Table:
+    """All three accuracies, and each method against Standalone."""
     others = any(run.result["accuracy"]["other"] for o in study.outcomes for run in o.runs.values())
-    columns = ["scenario", "method", "seeds", "at best validation", "final", "max test", "worst client", "std of clients"]
-    columns += ["− Standalone, points", "clients better than Standalone", *(["other predictors"] if others else [])]
     rows = []
-    for o in _in_order(study):
-        alone = study.at(o.scenario, "standalone")
-        difference = measures.paired(o.runs, alone.runs) if alone and o.method != "standalone" else None
-        wins = measures.win_rate(o.runs, alone.runs) if alone and o.method != "standalone" else None
-        row = [words.keys(o.scenario), registry.title(o.method), str(len(o.runs)), words.percent(_accuracy(o))]
-        row += [words.percent(_figure(o, name)) for name in ("final", "max_test")]
-        row += [f"{100 * statistics.fmean(r.result['accuracy'][name] for r in o.runs.values()):.2f}" for name in ("worst", "std")]
-        row += [words.percent(difference, sign=True), "–" if wins is None else f"{100 * wins:.0f} %"]
-        names = dict.fromkeys(name for run in o.runs.values() for name in run.result["accuracy"]["other"])
-        other = [f"{n} {100 * statistics.fmean(r.result['accuracy']['other'][n] for r in o.runs.values()):.2f}" for n in names]
-        rows.append(row + ([", ".join(other) or "–"] if others else []))
+    for o in (o for scenario in study.scenarios for o in study.ordered(scenario)):
+        alone = study.at(o.scenario, "standalone") if o.method != "standalone" else None
+        difference = measures.paired(o.runs, alone.runs) if alone else None
+        wins = measures.win_rate(o.runs, alone.runs) if alone else None
+        row = {
+            **_names(o),
+            "seeds": str(len(o.runs)),
+            "at best validation": words.percent(_over_seeds(o, "at_best_validation")),
+            "final": words.percent(_over_seeds(o, "final")),
+            "max test": words.percent(_over_seeds(o, "max_test")),
+            "worst client": f"{100 * _average(o, 'accuracy/worst'):.2f}",
+            "std of clients": f"{100 * _average(o, 'accuracy/std'):.2f}",
+            "− Standalone, points": words.percent(difference, sign=True),
+            "clients better than Standalone": "–" if wins is None else f"{100 * wins:.0f} %",
+        }
+        rows.append(row | ({"other predictors": _other(o)} if others else {}))
     note = (
         "Percent. `max test` chooses the round by test accuracy, as papers of this family do, and is never a headline. "
         "Worst client, spread and comparison by client are of the final models; a tie is half a win; differences are paired by seed."
     )
-    return Table("figures", "All accuracy figures", columns, rows, note)
+    return Table("accuracies", "All accuracies", rows, note)
 
 
 def costs(study: Study) -> Table:
     """Communication and computation to the target accuracy, in both conventions, and of the whole run."""
-    columns = ["scenario", "method", "target", "seeds there", "rounds", "parameters, full", "bytes, full", "FLOP, full"]
-    columns += ["parameters, paper", "FLOP, paper", "whole run: parameters up", "down", "FLOP", "seconds"]
     rows = []
-    for o in _in_order(study):
+    for o in (o for scenario in study.scenarios for o in study.ordered(scenario)):
         found = [c for run in o.runs.values() if (c := measures.cost(run))]
-
-        def of(name: str, found: list[measures.Cost] = found) -> str:
-            return words.count(statistics.fmean(getattr(c, name) for c in found)) if found else "–"
-
-        def whole(get: Callable[[Result], float], o: Outcome = o) -> str:
-            return words.count(statistics.fmean(get(run.result) for run in o.runs.values()))
-
-        run = next(iter(o.runs.values()))
-        target = f"{100 * to_target(run.experiment, run.rounds)['accuracy']:g} %"
-        row = [words.keys(o.scenario), registry.title(o.method), target, f"{len(found)} of {len(o.runs)}"]
-        row += [of(name) if found else "not reached" for name in ("rounds",)]
-        row += [of(name) for name in ("parameters", "bytes", "flops", "paper_parameters", "paper_flops")]
-        row += [whole(lambda r: r["communication"]["parameters_up"]), whole(lambda r: r["communication"]["parameters_down"])]
-        row += [whole(lambda r: r["flops"]), whole(lambda r: r["seconds"]["total"])]
+        target = to_target(_first(o).experiment, _first(o).rounds)["accuracy"]
+        row = {
+            **_names(o),
+            "target": f"{100 * target:g} %",
+            "seeds there": f"{len(found)} of {len(o.runs)}",
+            "rounds": _mean_cost(found, "rounds") if found else "not reached",
+            "parameters, full": _mean_cost(found, "parameters"),
+            "bytes, full": _mean_cost(found, "bytes"),
+            "FLOP, full": _mean_cost(found, "flops"),
+            "parameters, paper": _mean_cost(found, "paper_parameters"),
+            "FLOP, paper": _mean_cost(found, "paper_flops"),
+            "whole run: parameters up": words.count(_average(o, "communication/parameters_up")),
+            "down": words.count(_average(o, "communication/parameters_down")),
+            "FLOP": words.count(_average(o, "flops")),
+            "seconds": words.count(_average(o, "seconds/total")),
+        }
         rows.append(row)
     note = (
         "Until the mean test accuracy first reaches the target, the mean over the seeds that reach it. "
         "`full`: up and down, all sampled clients, and all operations that they executed; "
         "`paper`: rounds × one client's upload, and rounds × 2·MAC of one image through one client's model."
     )
-    return Table("costs", "Communication and computation to the target accuracy", columns, rows, note)
+    return Table("costs", "Communication and computation to the target accuracy", rows, note)
 
 
 def headline(study: Study) -> Table:
     """The paper's three headline claims beside ours; no rows where there is no pFedLoRA to claim anything for."""
-    columns = ["scenario", "best baseline", "pFedLoRA above it, points", "FedProto ÷ pFedLoRA: FLOP, full", "FLOP, paper"]
-    columns += ["parameters, full", "parameters, paper"]
-    rows = []
-    for scenario in study.scenarios:
-        ours = study.at(scenario, "pfedlora")
-        if ours is None or not ours.runs:
-            continue
-        best = max((o for o in study.in_scenario(scenario) if o.method in paper.BASELINES), key=_mean, default=None)
-        above = words.percent(measures.paired(ours.runs, best.runs), sign=True) if best else "–"
-        proto = study.at(scenario, "fedproto")
-        ratios = measures.ratios(proto.runs, ours.runs) if proto else None
-        why = "FedProto not run" if not proto or not proto.runs else "target not reached by both"
-        values = [ratios.flops, ratios.paper_flops, ratios.parameters, ratios.paper_parameters] if ratios else []
-        cells = ["–" if math.isnan(value) else f"{value:.2f}" for value in values] or [f"– ({why})"] * 4
-        rows.append([words.keys(scenario), registry.title(best.method) if best else "–", above, *cells])
+    ours = [o for s in study.scenarios if (o := study.at(s, "pfedlora")) and o.runs]
+    rows = [_claims(study, o) for o in ours]
     if rows:
-        rows.append(
-            ["**the paper, at most**", "", f"**{paper.GAIN:+.2f}**", "", f"**{paper.COMPUTATION}**", "", f"**{paper.COMMUNICATION}**"]
-        )
+        at_most = {
+            "scenario": "**the paper, at most**",
+            "pFedLoRA above it, points": f"**{paper.GAIN:+.2f}**",
+            "FLOP, paper": f"**{paper.COMPUTATION}**",
+            "parameters, paper": f"**{paper.COMMUNICATION}**",
+        }
+        rows.append(at_most)
     note = (
         "The baselines are the paper's six. The ratios count until both reach the target accuracy. "
         "The paper does not say how it counts: `paper` is the convention recovered from the figures of its family."
     )
-    return Table("headline", "The paper's headline claims", columns, rows, note)
+    return Table("headline", "The paper's headline claims", rows, note)
 
 
 def tuning(study: Study) -> Table:
@@ -187,63 +146,41 @@ def tuning(study: Study) -> Table:
     rows = []
     for o in study.outcomes:
         for tried in o.tried:
-            mark = "**chosen**" if o.tuned == tried.tuned else ""
-            result = (
-                f"{100 * tried.validation:.2f}" if tried.validation is not None else f"– ({tried.missing.reason})" if tried.missing else "–"
-            )
-            rows.append([words.keys(o.scenario), registry.title(o.method), words.keys(tried.tuned), result, mark])
-    columns = ["scenario", "method", "candidate", "validation accuracy", ""]
-    return Table("tuning", "Tuned keys", columns, rows, "Chosen by the validation accuracy of the first seed, never by test accuracy.")
+            run = tried.run
+            row = {
+                **_names(o),
+                "candidate": words.keys(tried.candidate.tuned),
+                "validation accuracy": f"{100 * run.validation:.2f}" if isinstance(run, Run) else f"– ({run.reason})",
+                "": "**chosen**" if tried.candidate == o.chosen else "",
+            }
+            rows.append(row)
+    return Table("tuning", "Tuned keys", rows, "Chosen by the validation accuracy of the first seed, never by test accuracy.")
 
 
 def missing(study: Study) -> Table:
     """The runs that are not there, and why."""
     rows = []
     for o in study.outcomes:
-        for reason in dict.fromkeys(o.missing.values()):
-            seeds = ", ".join(str(seed) for seed, why in o.missing.items() if why == reason)
-            rows.append([words.keys(o.scenario), registry.title(o.method), seeds, reason])
-    return Table("missing", "Missing runs", ["scenario", "method", "seeds", "why"], rows)
+        reasons = {seed: run.reason for seed, run in o.missing.items()}
+        for reason in dict.fromkeys(reasons.values()):
+            seeds = ", ".join(str(seed) for seed, why in reasons.items() if why == reason)
+            rows.append({**_names(o), "seeds": seeds, "why": reason})
+    return Table("missing", "Missing runs", rows)
 
 
 def runs_csv(study: Study) -> str:
     """One line a run, the numbers unrounded: for a reader's own statistics."""
-    keys = list(dict.fromkeys(k for s in study.scenarios for k in s))
-    tuned = list(dict.fromkeys(k for o in study.outcomes for k in (o.tuned or {})))
-    names = ["at_best_validation", "final", "max_test", "worst", "std"]
-    totals = ["parameters_up", "parameters_down", "flops", "seconds", "partition"]
-    lines: list[list[object]] = [[*keys, "method", *tuned, "seed", *names, *totals]]
+    of_scenario = dict.fromkeys(k for s in study.scenarios for k in s)
+    tuned = dict.fromkeys(k for o in study.outcomes if o.chosen for k in o.chosen.tuned)
+    out = io.StringIO()
+    writer = csv.DictWriter(out, [*of_scenario, "method", *tuned, "seed", *_OF_RUN], lineterminator="\n")
+    writer.writeheader()
     for o in study.outcomes:
         for seed, run in o.runs.items():
-            r = run.result
-            own = [o.scenario.get(k, "") for k in keys], [(o.tuned or {}).get(k, "") for k in tuned]
-            sent = [r["communication"]["parameters_up"], r["communication"]["parameters_down"], r["flops"], r["seconds"]["total"]]
-            lines.append([*own[0], o.method, *own[1], seed, *(dict(r["accuracy"])[n] for n in names), *sent, r["partition"]])
-    out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerows(lines)
+            keys = o.scenario | (o.chosen.tuned if o.chosen else {})
+            numbers = {name: _value(run, place) for name, place in _OF_RUN.items()}
+            writer.writerow({**keys, "method": o.method, "seed": seed, **numbers})
     return out.getvalue()
-
-
-def _in_order(study: Study) -> list[Outcome]:
-    rank = registry.ordered(study.methods)
-    return [o for scenario in study.scenarios for o in sorted(study.in_scenario(scenario), key=lambda o: rank.index(o.method))]
-
-
-def _mean(outcome: Outcome) -> float:
-    return statistics.fmean(run.accuracy for run in outcome.runs.values())
-
-
-def _accuracy(outcome: Outcome) -> measures.Estimate | None:
-    return measures.estimate([run.accuracy for run in outcome.runs.values()])
-
-
-def _figure(outcome: Outcome, name: Literal["final", "max_test"]) -> measures.Estimate | None:
-    return measures.estimate([run.result["accuracy"][name] for run in outcome.runs.values()])
-
-
-def _short(outcome: Outcome) -> str:
-    """Why an outcome has no run, in a word or two."""
-    return next(iter(outcome.missing.values()), "not run").partition(":")[0]
 
 
 def settings(study: Study) -> Keys:
@@ -251,3 +188,90 @@ def settings(study: Study) -> Keys:
     changed = [run.experiment.changed() for o in study.outcomes for run in o.runs.values()]
     common = changed[0].items() if changed else ()
     return {k: v for k, v in common if k not in ("method", "seed") and all(c.get(k) == v for c in changed)}
+
+
+def _accuracy_cell(study: Study, scenario: Keys, method: str) -> str:
+    outcome = study.at(scenario, method)
+    if outcome is None:
+        return "–"
+    if not outcome.runs:
+        why = next((run.reason for run in outcome.missing.values()), "not run").partition(":")[0]
+        return f"– ({why})"
+    text = words.percent(_over_seeds(outcome, "at_best_validation"))
+    if _mean(outcome) == max(map(_mean, study.in_scenario(scenario))):
+        text = f"**{text}**"
+    if outcome.missing:
+        text += f" ({len(outcome.runs)} of {len(outcome.runs) + len(outcome.missing)} seeds)"
+    printed = paper.accuracy(_first(outcome).experiment)
+    return text + (f" [{printed}]" if printed else "")
+
+
+def _claims(study: Study, ours: Outcome) -> dict[str, str]:
+    """A scenario's row of the headline table."""
+    baselines = [o for o in study.in_scenario(ours.scenario) if o.method in paper.BASELINES]
+    best = max(baselines, key=_mean, default=None)
+    proto = study.at(ours.scenario, "fedproto")
+    ratios = measures.ratios(proto.runs, ours.runs) if proto else None
+    why = "FedProto not run" if not proto or not proto.runs else "target not reached by both"
+
+    def ratio(name: str) -> str:
+        if ratios is None:
+            return f"– ({why})"
+        return "–" if math.isnan(getattr(ratios, name)) else f"{getattr(ratios, name):.2f}"
+
+    return {
+        "scenario": words.keys(ours.scenario),
+        "best baseline": registry.title(best.method) if best else "–",
+        "pFedLoRA above it, points": words.percent(measures.paired(ours.runs, best.runs), sign=True) if best else "–",
+        "FedProto ÷ pFedLoRA: FLOP, full": ratio("flops"),
+        "FLOP, paper": ratio("paper_flops"),
+        "parameters, full": ratio("parameters"),
+        "parameters, paper": ratio("paper_parameters"),
+    }
+
+
+def _other(outcome: Outcome) -> str:
+    """The further predictors' accuracies."""
+    found = [run.result["accuracy"]["other"] for run in outcome.runs.values()]
+    names = dict.fromkeys(name for other in found for name in other)
+    return ", ".join(f"{name} {100 * statistics.fmean(other[name] for other in found):.2f}" for name in names) or "–"
+
+
+def _names(outcome: Outcome) -> dict[str, str]:
+    """The cells with which a row says what it is of."""
+    return {"scenario": words.keys(outcome.scenario), "method": registry.title(outcome.method)}
+
+
+def _distinct(labels: Sequence[str], names: Sequence[str]) -> list[str]:
+    """The labels; where two are the same, the names behind them: headings must differ."""
+    return [name if labels.count(label) > 1 else label for label, name in zip(labels, names, strict=True)]
+
+
+def _first(outcome: Outcome) -> Run:
+    return next(iter(outcome.runs.values()))
+
+
+def _mean(outcome: Outcome) -> float:
+    return statistics.fmean(run.accuracy for run in outcome.runs.values())
+
+
+def _over_seeds(outcome: Outcome, accuracy: str) -> measures.Estimate | None:
+    """One of a result's accuracies, over the seeds."""
+    return measures.estimate([_value(run, f"accuracy/{accuracy}") for run in outcome.runs.values()])
+
+
+def _average(outcome: Outcome, place: str) -> float:
+    """The mean over seeds of a number in the result."""
+    return statistics.fmean(_value(run, place) for run in outcome.runs.values())
+
+
+def _value(run: Run, place: str) -> Any:
+    """What stands in the run's result at `part/name`."""
+    found: Any = run.result
+    for name in place.split("/"):
+        found = found[name]
+    return found
+
+
+def _mean_cost(costs: Sequence[measures.Cost], name: str) -> str:
+    return words.count(statistics.fmean(getattr(cost, name) for cost in costs)) if costs else "–"

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import base64
 import html
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
+from pfedlora_flwr.comparison.plan import Keys
 from pfedlora_flwr.files import make_folder, write_atomically
 from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.report import data_figures, figures, measures, tables, words
 from pfedlora_flwr.report.figures import Picture
-from pfedlora_flwr.report.load import Keys, Study, load
+from pfedlora_flwr.report.load import Study, load
+from pfedlora_flwr.report.table import Table
 
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:75rem;margin:2rem auto;padding:0 1rem;color:#222}
@@ -23,8 +26,16 @@ td{white-space:nowrap}th{background:#f3f3f3}figure{margin:1.5rem 0}img{max-width
 """
 
 
-def write_report(paths: Iterable[Path], output: Path, out: Console) -> Path:
-    """Writes report.md, report.html, a CSV a table, runs.csv and the figures into `output`; returns it. Raises UserError."""
+@dataclass(frozen=True)
+class Written:
+    """A report on disk. text: its notes and tables as Markdown, without the figures."""
+
+    folder: Path
+    text: str
+
+
+def write_report(paths: Iterable[Path], output: Path, out: Console) -> Written:
+    """Writes report.md, report.html, a CSV a table, runs.csv and the figures into `output`. Raises UserError."""
     study = load(paths)
     make_folder(output)
     every = tables.all_tables(study)
@@ -37,9 +48,10 @@ def write_report(paths: Iterable[Path], output: Path, out: Console) -> Path:
     with out.status("drawing figures"):
         pictures, left_out = _draw(study, output)
     notes = [*_notes(study), *left_out]
-    write_atomically(output / "report.md", _markdown(study, found, pictures, notes).encode())
+    text = _markdown(study, found, notes)
+    write_atomically(output / "report.md", (text + _markdown_figures(pictures)).encode())
     write_atomically(output / "report.html", _page(study, found, pictures, notes).encode())
-    return output
+    return Written(output, text)
 
 
 def _draw(study: Study, output: Path) -> tuple[list[Picture], list[str]]:
@@ -79,12 +91,17 @@ def _notes(study: Study) -> list[str]:
     return lines
 
 
-def _markdown(study: Study, found: list[tables.Table], pictures: list[Picture], notes: list[str]) -> str:
+def _markdown(study: Study, found: Sequence[Table], notes: Sequence[str]) -> str:
+    parts = [f"# {study.name}\n", *(f"{note}\n" for note in notes), *(table.markdown() for table in found)]
+    return "".join(f"{part}\n" for part in parts)
+
+
+def _markdown_figures(pictures: Sequence[Picture]) -> str:
     images = (f"![{p.caption}]({p.path.name})\n\n{p.caption}\n" for p in pictures)
-    return "\n".join([f"# {study.name}\n", *(f"{note}\n" for note in notes), *(t.markdown() for t in found), "## Figures\n", *images])
+    return "\n".join(["## Figures\n", *images])
 
 
-def _page(study: Study, found: list[tables.Table], pictures: list[Picture], notes: list[str]) -> str:
+def _page(study: Study, found: Sequence[Table], pictures: Sequence[Picture], notes: Sequence[str]) -> str:
     """One file that needs nothing else: the images are inside."""
 
     def image(picture: Picture) -> str:

@@ -18,8 +18,9 @@ def of_run(experiment: Experiment, conf: Path | None) -> Path:
 
 def of_comparison(conf: Path) -> Path:
     """The default directory of a comparison: runs/FOLDER-NAME. conf/paper/table2.yaml and conf/quick/table2.yaml are two comparisons."""
-    folder = conf.absolute().parent.name
-    return _RUNS / (conf.stem if folder in ("conf", Path.cwd().name) else f"{folder}-{conf.stem}")
+    folder = conf.absolute().parent
+    alone = folder.name == "conf" or folder == Path.cwd()
+    return _RUNS / (conf.stem if alone else f"{folder.name}-{conf.stem}")
 
 
 def on_the_server(experiment: Experiment) -> Path:

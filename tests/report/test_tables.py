@@ -12,7 +12,8 @@ from pfedlora_flwr.comparison.spec import Comparison
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.report import measures, tables, words
-from pfedlora_flwr.report.load import Study, Tried, choose, load
+from pfedlora_flwr.report.load import Study, load
+from pfedlora_flwr.report.table import Table
 from pfedlora_flwr.runs.result import comparable, to_target
 from tests.report.made import make_run
 
@@ -32,36 +33,35 @@ def study(tmp_path: Path) -> Study:
     return load([tmp_path])
 
 
-def row(table: tables.Table, method: str) -> dict[str, str]:
-    at = table.columns.index("method")
-    return next(dict(zip(table.columns, r, strict=True)) for r in table.rows if r[at] == method)
+def row(table: Table, method: str) -> dict[str, str]:
+    return next(dict(row) for row in table.rows if row["method"] == method)
 
 
 def test_accuracy_is_the_mean_over_seeds_with_its_t_interval(study: Study) -> None:
     table = tables.accuracy(study)
-    assert [r[0] for r in table.rows] == ["Standalone", "FedProto", "pFedLoRA"]
+    assert [row["method"] for row in table.rows] == ["Standalone", "FedProto", "pFedLoRA"]
     assert row(table, "Standalone")["all runs"] == f"89.00 ± {T1 * 1.0:.2f}"  # 0.88 and 0.90
     assert row(table, "pFedLoRA")["all runs"] == f"**92.00 ± {T1 * 2.0:.2f}**"  # 0.90 and 0.94, the best
     assert row(table, "FedProto")["all runs"] == f"85.00 ± {T1 * 5.0:.2f}"  # 0.90 and 0.80
 
 
-def test_all_three_figures_and_the_comparison_with_standalone(study: Study) -> None:
-    ours = row(tables.figures(study), "pFedLoRA")
+def test_all_three_accuracies_and_the_comparison_with_standalone(study: Study) -> None:
+    ours = row(tables.accuracies(study), "pFedLoRA")
     assert ours["seeds"] == "2"
     assert ours["final"] == f"91.00 ± {T1 * 2.0:.2f}"  # 0.89 and 0.93
     assert ours["max test"] == f"92.00 ± {T1 * 2.0:.2f}"
     assert ours["worst client"] == "90.00"
     assert ours["− Standalone, points"] == f"+3.00 ± {T1 * 1.0:.2f}"  # 2 and 4 points
     assert ours["clients better than Standalone"] == "62 %"  # a tie, a win, a loss, a win: 2.5 of 4
-    assert row(tables.figures(study), "Standalone")["− Standalone, points"] == "–"
+    assert row(tables.accuracies(study), "Standalone")["− Standalone, points"] == "–"
 
 
 def test_the_headline_is_the_test_accuracy_at_the_best_validation(tmp_path: Path) -> None:
     make_run(tmp_path / "a", [0.1, 0.5, 0.9, 0.7], [0.7], method="pfedlora", validation=[0.2, 0.8, 0.6, 0.8])
     study = load([tmp_path])
     assert row(tables.accuracy(study), "pFedLoRA")["all runs"] == "**50.00**"  # the first of two best rounds, not the best test round
-    figures = row(tables.figures(study), "pFedLoRA")
-    assert (figures["at best validation"], figures["final"], figures["max test"]) == ("50.00", "70.00", "90.00")
+    found = row(tables.accuracies(study), "pFedLoRA")
+    assert (found["at best validation"], found["final"], found["max test"]) == ("50.00", "70.00", "90.00")
 
 
 def test_without_round_0_the_rounds_that_leave_clients_out_are_not_compared() -> None:
@@ -88,14 +88,14 @@ def test_costs_in_both_conventions(study: Study) -> None:
 
 def test_headline_ratios_count_the_seeds_in_which_both_arrive(study: Study) -> None:
     table = tables.headline(study)
-    ours = dict(zip(table.columns, table.rows[0], strict=True))
+    ours = table.rows[0]
     assert ours["best baseline"] == "Standalone"
     assert ours["pFedLoRA above it, points"] == f"+3.00 ± {T1 * 1.0:.2f}"
     assert ours["FedProto ÷ pFedLoRA: FLOP, full"] == "4.50"  # seed 0 alone: 3 rounds × 3000 against 2 rounds × 1000
     assert ours["FLOP, paper"] == "1.50"  # 3 rounds against 2
     assert ours["parameters, full"] == "3.75"  # 3 × 25 against 2 × 10
     assert ours["parameters, paper"] == "3.75"
-    assert list(table.rows[-1]) == ["**the paper, at most**", "", "**+1.35**", "", "**11.81**", "", "**7.41**"]
+    assert table.lines[-1] == ["**the paper, at most**", "", "**+1.35**", "", "**11.81**", "", "**7.41**"]
 
 
 def test_the_papers_figure_stands_beside_ours_in_its_own_scenarios_only(tmp_path: Path) -> None:
@@ -110,14 +110,14 @@ def test_the_papers_figure_stands_beside_ours_in_its_own_scenarios_only(tmp_path
     make_run(tmp_path / "b", [0.1, 0.5], [0.5] * 10, method="pfedlora", **paper | {"setting": "homogeneous"})
     make_run(tmp_path / "c", [0.1, 0.5], [0.5] * 50, method="fd", **paper | {"participation": 0.2})
     make_run(tmp_path / "d", [0.1, 0.5], [0.5] * 10, method="pfedlora", **paper | {"partition.classes-per-client": 4})
-    printed = [tables.accuracy(load([tmp_path / name])).rows[0][1] for name in "abcd"]
+    printed = [tables.accuracy(load([tmp_path / name])).lines[0][1] for name in "abcd"]
     assert printed == ["**50.00** [96.66]", "**50.00** [96.69]", "**50.00** [-]", "**50.00**"]
 
 
 def test_csv_holds_the_same_cells_and_runs_csv_the_unrounded_numbers(study: Study) -> None:
     table = tables.accuracy(study)
     cells = list(csv.reader(io.StringIO(table.csv())))
-    assert cells[0] == list(table.columns)
+    assert cells[0] == table.columns
     assert cells[3] == ["pFedLoRA", f"92.00 ± {T1 * 2.0:.2f}"]
     lines = list(csv.DictReader(io.StringIO(tables.runs_csv(study))))
     assert len(lines) == 6
@@ -130,7 +130,17 @@ def test_scenarios_are_the_keys_that_differ(tmp_path: Path) -> None:
         make_run(tmp_path / str(mu), [0.1, mu], [mu], method="pfedlora", mu=mu)
     study = load([tmp_path])
     assert study.scenarios == [{"mu": 0.5}, {"mu": 0.9}]
-    assert list(tables.accuracy(study).columns) == ["method", "μ=0.5", "μ=0.9"]
+    assert tables.accuracy(study).columns == ["method", "μ=0.5", "μ=0.9"]
+
+
+def test_two_methods_of_the_same_name_have_a_column_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    for module in ("mine_one", "mine_two"):
+        lines = "from pfedlora_flwr.methods.standalone import Standalone", "class Mine(Standalone): ..."
+        (tmp_path / f"{module}.py").write_text("\n".join(lines))
+        for n in range(9):  # so many scenarios that the methods are the columns
+            make_run(tmp_path / "runs" / f"{module}{n}", [0.1, 0.5], [0.5], method=f"{module}:Mine", lr=(n + 1) / 100)
+    assert tables.accuracy(load([tmp_path / "runs"])).columns == ["scenario", "mine_one:Mine", "mine_two:Mine"]
 
 
 def planned(folder: Path, setting: str, **accuracies: float) -> None:
@@ -138,7 +148,7 @@ def planned(folder: Path, setting: str, **accuracies: float) -> None:
     text = f"methods: [{', '.join(accuracies)}]\nbase: {{setting: {setting}, clients: 2, rounds: 1, partition: {{kind: iid}}}}\n"
     folder.with_suffix(".yaml").write_text(text)
     comparison = Comparison.load(folder.with_suffix(".yaml"))
-    comparison.write_plan(folder)
+    comparison.plan().write(folder)
     for method, accuracy in accuracies.items():
         make_run(folder / method / "seed-0", [0.1, accuracy], [accuracy] * 2, method=method, setting=setting)
 
@@ -147,10 +157,10 @@ def test_two_comparisons_with_the_same_scenarios_stay_apart(tmp_path: Path) -> N
     planned(tmp_path / "homo", "homogeneous", standalone=0.9, pfedlora=0.95)
     planned(tmp_path / "hetero", "heterogeneous", standalone=0.5, pfedlora=0.7)
     study = load([tmp_path / "homo", tmp_path / "hetero"])
-    assert tables.accuracy(study).rows == [["Standalone", "90.00", "50.00"], ["pFedLoRA", "**95.00**", "**70.00**"]]
-    assert list(tables.accuracy(study).columns) == ["method", "homo", "hetero"]
-    ours = [row for row in tables.figures(study).rows if row[1] == "pFedLoRA"]
-    assert [row[tables.figures(study).columns.index("− Standalone, points")] for row in ours] == ["+5.00", "+20.00"]
+    assert tables.accuracy(study).lines == [["Standalone", "90.00", "50.00"], ["pFedLoRA", "**95.00**", "**70.00**"]]
+    assert tables.accuracy(study).columns == ["method", "homo", "hetero"]
+    ours = [row for row in tables.accuracies(study).rows if row["method"] == "pFedLoRA"]
+    assert [row["− Standalone, points"] for row in ours] == ["+5.00", "+20.00"]
 
 
 def test_a_failed_run_without_a_plan_is_missing_with_its_reason(tmp_path: Path) -> None:
@@ -161,8 +171,8 @@ def test_a_failed_run_without_a_plan_is_missing_with_its_reason(tmp_path: Path) 
     (tmp_path / "gone" / "result.json").unlink()
     (tmp_path / "gone" / "config.yaml").write_text("experiment: {method: 'gone.module:Class'}\n")
     study = load([tmp_path])
-    assert tables.accuracy(study).rows == [["pFedLoRA", "**50.00** (1 of 2 seeds)"]]
-    assert tables.missing(study).rows == [["all runs", "pFedLoRA", "1", "failed: the disk is on fire"]]
+    assert tables.accuracy(study).lines == [["pFedLoRA", "**50.00** (1 of 2 seeds)"]]
+    assert tables.missing(study).lines == [["all runs", "pFedLoRA", "1", "failed: the disk is on fire"]]
 
 
 def test_methods_with_other_data_are_not_called_paired(study: Study, tmp_path: Path) -> None:
@@ -174,7 +184,7 @@ def test_methods_with_other_data_are_not_called_paired(study: Study, tmp_path: P
 def test_the_headline_compares_with_the_papers_baselines_alone(tmp_path: Path) -> None:
     for method, accuracy in (("fedavg", 0.9), ("fd", 0.5), ("pfedlora", 0.7)):
         make_run(tmp_path / method, [0.1, accuracy], [accuracy] * 2, method=method, setting="homogeneous")
-    assert list(tables.headline(load([tmp_path])).rows[0][1:3]) == ["FD", "+20.00"]
+    assert tables.headline(load([tmp_path])).lines[0][1:3] == ["FD", "+20.00"]
 
 
 def test_costs_of_a_dataset_that_is_not_here(tmp_path: Path) -> None:
@@ -196,12 +206,3 @@ def test_nothing_to_report_is_one_clear_line(tmp_path: Path) -> None:
     make_run(tmp_path / "b", [0.1, 0.5], [0.5], method="pfedlora")
     with pytest.raises(UserError, match="hold the same Experiment"):
         load([tmp_path])
-
-
-def test_the_choice_is_the_best_validation_and_the_first_of_ties() -> None:
-    def tried(*values: float | None) -> list[Tried]:
-        return [Tried({}, value) for value in values]
-
-    assert choose(tried(0.1, 0.3, 0.3, 0.2)) == 1
-    assert choose(tried(None, 0.1, None)) == 1
-    assert choose(tried(None, None)) is None

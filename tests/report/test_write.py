@@ -49,13 +49,17 @@ class Page(HTMLParser):
 
 
 def test_a_report_is_whole_and_its_page_needs_nothing_else(runs: Path, tmp_path: Path) -> None:
-    out = write_report([runs / f"{name}{seed}" for name in ("p0.5", "s") for seed in (0, 1)], tmp_path / "report", Console(quiet=True))
+    chosen = [runs / f"{name}{seed}" for name in ("p0.5", "s") for seed in (0, 1)]
+    written = write_report(chosen, tmp_path / "report", Console(quiet=True))
+    out = written.folder
     names = {path.name for path in out.iterdir()}
-    assert {"report.md", "report.html", "accuracy.csv", "figures.csv", "costs.csv", "headline.csv", "runs.csv"} <= names
+    assert {"report.md", "report.html", "accuracy.csv", "accuracies.csv", "costs.csv", "headline.csv", "runs.csv"} <= names
     drawn = {name for name in names if name.endswith(".png")}
     assert drawn == {name.replace(".svg", ".png") for name in names if name.endswith(".svg")}
     assert drawn == {"curves_all.png", "clients_all.png", "trade_off_all.png", "partition_all.png"}
     text = (out / "report.md").read_text()
+    assert text.startswith(written.text + "## Figures\n")
+    assert "| pFedLoRA | " in written.text
     assert re.search(r"No t-SNE for all runs: client 0 of .* has not been trained yet", text)
     assert set(re.findall(r"\]\((.*?)\)", text)) == drawn
     page = Page((out / "report.html").read_text())
@@ -66,7 +70,7 @@ def test_a_report_is_whole_and_its_page_needs_nothing_else(runs: Path, tmp_path:
 
 @pytest.mark.slow
 def test_a_report_draws_the_data_and_models_of_a_real_run(trained_run: Done, tmp_path: Path) -> None:
-    out = write_report([trained_run.output], tmp_path / "report", Console(quiet=True))
+    out = write_report([trained_run.output], tmp_path / "report", Console(quiet=True)).folder
     assert {"t_sne_all.png", "partition_all.png"} <= {path.name for path in out.iterdir()}
     text = (out / "report.md").read_text()
     assert "each through its own client's final model, all runs, seed 0." in text

@@ -1,0 +1,98 @@
+"""What a cell of a comparison has come to, by one rule for whoever asks: the candidate chosen, its completed runs, what is missing.
+
+A tuned cell's choice is made when none of its candidates is waited for: each has completed or is given up. Which ones are given up is
+all that the two callers see differently. To a report, every candidate that failed. To `pfedlora compare`, those that have failed since
+it began: what failed in an earlier start it tries again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pfedlora_flwr.comparison.plan import Candidate, Cell, Keys, Plan
+from pfedlora_flwr.runs.completed import Missing, Run, read_run
+
+GivenUp = Callable[[Path, Missing], bool]
+"""Whether a run that is missing, in this directory, is no longer waited for."""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A candidate of a tuned cell, and its run with the seed that chooses."""
+
+    candidate: Candidate
+    run: Run | Missing
+    waited_for: bool = False
+
+    @property
+    def validation(self) -> float | None:
+        """The highest mean validation accuracy, in [0, 1]."""
+        return self.run.validation if isinstance(self.run, Run) else None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One method in one scenario: its runs by seed, completed or missing.
+
+    chosen: the candidate whose runs these are; None before the choice, or where no candidate has completed.
+    tried: where keys were tuned, all candidates.
+    """
+
+    scenario: Keys
+    method: str
+    chosen: Candidate | None
+    runs: dict[int, Run]
+    missing: dict[int, Missing]
+    tried: tuple[Tried, ...] = ()
+
+    @property
+    def waiting(self) -> list[Candidate]:
+        """The candidates that have yet to run before one can be chosen."""
+        return [tried.candidate for tried in self.tried if tried.waited_for]
+
+
+def outcome(directory: Path, cell: Cell, seeds: Sequence[int], tuning_seed: int, given_up: GivenUp) -> Outcome:
+    """The outcome of a cell of the comparison in `directory`, with these seeds."""
+    tried: tuple[Tried, ...] = ()
+    chosen: Candidate | None = cell.candidates[0]
+    if len(cell.candidates) > 1:
+        tried = tuple(_tried(directory, candidate, tuning_seed, given_up) for candidate in cell.candidates)
+        chosen = None if any(t.waited_for for t in tried) else choose(tried)
+    if chosen is None:
+        return Outcome(cell.scenario, cell.method, None, {}, dict.fromkeys(seeds, _undecided(tried)), tried)
+    found = {seed: read_run(directory / chosen.runs[seed]) for seed in seeds}
+    runs = {seed: run for seed, run in found.items() if isinstance(run, Run)}
+    missing = {seed: run for seed, run in found.items() if isinstance(run, Missing)}
+    return Outcome(cell.scenario, cell.method, chosen, runs, missing, tried)
+
+
+def reported(directory: Path, plan: Plan) -> list[Outcome]:
+    """The outcomes of a whole comparison as a report takes them."""
+
+    def failed(_: Path, run: Missing) -> bool:
+        return run.status == "failed"
+
+    return [outcome(directory, cell, plan.seeds, plan.tuning_seed, failed) for cell in plan.cells]
+
+
+def choose(tried: Sequence[Tried]) -> Candidate | None:
+    """The candidate with the highest validation accuracy, the first of ties; None where none has one."""
+    completed = [(t.validation, t.candidate) for t in tried if t.validation is not None]
+    return max(completed, key=lambda pair: pair[0])[1] if completed else None
+
+
+def _tried(directory: Path, candidate: Candidate, seed: int, given_up: GivenUp) -> Tried:
+    place = directory / candidate.runs[seed]
+    run = read_run(place)
+    return Tried(candidate, run, isinstance(run, Missing) and not given_up(place, run))
+
+
+def _undecided(tried: Sequence[Tried]) -> Missing:
+    """Why a tuned cell has no run yet."""
+    waiting = sum(t.waited_for for t in tried)
+    if waiting:
+        return Missing("not run", f"not tuned yet: {len(tried) - waiting} of {len(tried)} candidates have run")
+    first = tried[0].run
+    return Missing("failed", f"nothing to choose from: {first.reason if isinstance(first, Missing) else ''}")

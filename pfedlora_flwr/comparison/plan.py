@@ -1,0 +1,63 @@
+"""The plan of a comparison: which runs it holds and where. It lies beside the runs, so that a report knows what is missing."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pfedlora_flwr.files import write_atomically
+from pfedlora_flwr.keys import Scalar, UserError
+
+Keys = dict[str, Scalar]
+_FILE = "plan.json"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One choice of the tuned keys, and its runs: the directory of each seed, relative to the comparison's."""
+
+    tuned: Keys
+    runs: dict[int, str]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One method in one scenario: a cell of the paper's tables. More than one candidate: the first seed's runs choose."""
+
+    scenario: Keys
+    method: str
+    candidates: tuple[Candidate, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A whole comparison. tuning_seed: the seed that chooses among a cell's candidates."""
+
+    name: str
+    seeds: tuple[int, ...]
+    tuning_seed: int
+    cells: tuple[Cell, ...]
+
+    @classmethod
+    def read(cls, directory: Path) -> Plan | None:
+        """The plan of the comparison in a directory, if there is one. Raises UserError when it cannot be read."""
+        file = directory / _FILE
+        if not file.exists():
+            return None
+        try:
+            saved = json.loads(file.read_text(encoding="utf-8"))
+            return cls(saved["name"], tuple(saved["seeds"]), saved["tuning_seed"], tuple(map(_cell, saved["cells"])))
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            raise UserError(f"{file} cannot be read as the plan of a comparison") from None
+
+    def write(self, directory: Path) -> None:
+        """Leaves the plan in a directory."""
+        directory.mkdir(parents=True, exist_ok=True)
+        write_atomically(directory / _FILE, (json.dumps(asdict(self), indent=1) + "\n").encode())
+
+
+def _cell(saved: dict[str, Any]) -> Cell:
+    candidates = (Candidate(c["tuned"], {int(seed): run for seed, run in c["runs"].items()}) for c in saved["candidates"])
+    return Cell(saved["scenario"], saved["method"], tuple(candidates))

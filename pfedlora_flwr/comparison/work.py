@@ -1,0 +1,98 @@
+"""What is left to do of a comparison. Nothing is remembered but the runs' directories, which are read anew at every question."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from pfedlora_flwr.comparison.outcome import Outcome, outcome
+from pfedlora_flwr.comparison.plan import Candidate, Cell, Plan
+from pfedlora_flwr.comparison.spec import Comparison, describe, short
+from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.runs.completed import Run, read_run
+from pfedlora_flwr.runs.directory import RunDirectory
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run that is to be done. repeats: how many such runs there will be, 1 unless the tuned keys are not chosen yet."""
+
+    title: str
+    experiment: Experiment
+    repeats: int = 1
+
+    @property
+    def directory(self) -> Path:
+        return Path(self.experiment.output)
+
+
+@dataclass
+class Work:
+    """The part of a comparison that was asked for, its directory (absolute), and why the runs failed that have since we began."""
+
+    comparison: Comparison
+    output: Path
+    failed: dict[Path, str] = field(default_factory=dict)
+
+    def jobs(self) -> list[Job]:
+        """The runs that are left, those of the first seed before the others'; runs that failed are left out."""
+        order = list(dict.fromkeys((self.comparison.tuning_seed, *self.comparison.seeds)))
+        found = [job for cell in self.comparison.cells() for job in self._jobs_of(cell)]
+        return sorted(found, key=lambda job: order.index(job.experiment.seed))
+
+    def examples(self) -> list[Experiment]:
+        """One Experiment a cell, for what is the same in all of its runs."""
+        c = self.comparison
+        return [self._job(cell, cell.candidates[0], c.seeds[0]).experiment for cell in c.cells()]
+
+    def completed(self) -> list[Run]:
+        """The runs of the comparison that are done, those of rejected candidates included."""
+        return [run for run in (read_run(job.directory) for job in self._everything()) if isinstance(run, Run)]
+
+    def drop_rejected(self) -> None:
+        """Removes the models of completed candidates that were not chosen: they would fill the disk. Their accuracies stay."""
+        for cell in self.comparison.cells():
+            if sum(self._tuning_run(candidate).clients.exists() for candidate in cell.candidates) < 2:
+                continue
+            found = self._outcome(cell)
+            for tried in found.tried if found.chosen else ():
+                if isinstance(tried.run, Run) and tried.candidate != found.chosen:
+                    tried.run.directory.drop_models()
+
+    def check(self) -> None:
+        """Raises UserError when the directory holds another comparison, or a run's directory another Experiment."""
+        plan = Plan.read(self.output)
+        if plan and plan.name != self.comparison.name:
+            raise UserError(f"{self.output} holds the comparison {plan.name!r}; give another --output")
+        for job in self._everything():
+            run = RunDirectory(job.directory)
+            if run.holds_run:
+                run.check_same(job.experiment, f"give a new --output, or remove {self.output}")
+
+    def _jobs_of(self, cell: Cell) -> list[Job]:
+        c, found = self.comparison, self._outcome(cell)
+        if found.chosen is not None:
+            left = [seed for seed in found.missing if self.output / found.chosen.runs[seed] not in self.failed]
+            return [self._job(cell, found.chosen, seed) for seed in left]
+        jobs = [self._job(cell, candidate, c.tuning_seed) for candidate in found.waiting]
+        if jobs:  # the last one stands for the other seeds' runs too, which are not chosen yet
+            jobs[-1] = replace(jobs[-1], repeats=1 + sum(seed != c.tuning_seed for seed in c.seeds))
+        return jobs
+
+    def _outcome(self, cell: Cell) -> Outcome:
+        """The cell's outcome, in which a run that failed before we began is tried again."""
+        c = self.comparison
+        return outcome(self.output, cell, c.seeds, c.tuning_seed, lambda directory, _: directory in self.failed)
+
+    def _everything(self) -> list[Job]:
+        """Every run that the comparison may hold, done or not."""
+        pairs = [(cell, candidate) for cell in self.comparison.cells() for candidate in cell.candidates]
+        return [self._job(cell, candidate, seed) for cell, candidate in pairs for seed in candidate.runs]
+
+    def _tuning_run(self, candidate: Candidate) -> RunDirectory:
+        return RunDirectory(self.output / candidate.runs[self.comparison.tuning_seed])
+
+    def _job(self, cell: Cell, candidate: Candidate, seed: int) -> Job:
+        words = [describe(cell), *(f"{short(key)}={value}" for key, value in candidate.tuned.items()), f"seed {seed}"]
+        return Job(", ".join(words), self.comparison.experiment(cell, candidate, seed, self.output))
