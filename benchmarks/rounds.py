@@ -80,10 +80,10 @@ def measure(side: str, yardsticks: Path, a: argparse.Namespace) -> dict[str, Any
         began = time.perf_counter()
         output([str(Path(sys.executable).with_name("pfedlora")), "run", "--quiet", *options])
         whole = time.perf_counter() - began
-        rounds, turns = (read(Path(folder) / "run" / f"{name}.jsonl") for name in ("rounds", "clients"))
-    rounds, turns = ([row for row in rows if row["round"] > 1] for rows in (rounds, turns))
+        rounds, visits = (read(Path(folder) / "run" / f"{name}.jsonl") for name in ("rounds", "clients"))
+    rounds, visits = ([row for row in rows if row["round"] > 1] for rows in (rounds, visits))
     wall, workers = sum(row["seconds"] for row in rounds), max(row["workers"] for row in rounds)
-    parts = {part: sum(row["seconds"][part] for row in turns) / (wall * workers) for part in ("load", "train", "evaluate", "save")}
+    parts = {part: sum(row["seconds"][part] for row in visits) / (wall * workers) for part in ("load", "train", "evaluate", "save")}
     parts["idle"] = 1 - sum(parts.values())
     server = {
         part: sum(row["server_seconds"].get(part, 0.0) for row in rounds) / wall for part in ("prepare", "wait", "aggregate", "record")

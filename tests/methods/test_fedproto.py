@@ -41,9 +41,9 @@ def test_loss_is_ce_plus_lambda_times_mse_where_there_is_a_prototype(weight: flo
     for r, y in zip(obvious.array(model.encode(data.images)), LABELS, strict=True):
         if y in known:
             expected += weight * ((r - known[y]) ** 2).mean() / len(LABELS)
-    turn = visit(proto.experiment)
-    proto.local_update(model, received, data, turn)
-    assert turn.losses["model"] == pytest.approx(expected, rel=1e-5)
+    made = visit(proto.experiment)
+    proto.local_update(model, received, data, made)
+    assert made.losses["model"] == pytest.approx(expected, rel=1e-5)
 
 
 def test_a_step_follows_that_loss() -> None:
