@@ -1,4 +1,4 @@
-"""Every method through the front door: it completes, sends what the method sheet's table says, and nothing else."""
+"""Every method through the front door: it completes, sends what its paper says (docs/fidelity.md), and nothing else."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def make_partition(experiment: Experiment, dataset: Dataset) -> Partition:
 
 
 def pathological(labels: Indices, classes: int, clients: int, per_client: int, seed: int) -> list[Indices]:
-    """k distinct classes a client; each class is cut into m = kN/C shares of random size (method sheet, section 4).
+    """k distinct classes a client; each class is cut into m = kN/C shares of random size (docs/fidelity.md, Data).
 
     Shares are U(0.4, 0.6) normalised. Clients in order choose their classes, each uniformly among those with the most unclaimed shares.
     """
