@@ -20,13 +20,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+from sides import methods
+
 HERE = Path(__file__).resolve().parent
 
 
 def main() -> None:
     cli = argparse.ArgumentParser()
     cli.add_argument("data")
-    cli.add_argument("--methods", default="standalone,lg_fedavg,fd,pfedlora,fedproto,fml,fedkd")
+    cli.add_argument("--methods", default=methods())
     cli.add_argument("--precision", default="fp32")
     for name, default in (("clients", 10), ("sampled", 10), ("rounds", 6), ("repeats", 3), ("epochs", 1)):
         cli.add_argument(f"--{name}", type=int, default=default)

@@ -12,6 +12,7 @@ import json
 import statistics
 import time
 
+import sides
 import torch
 from machine import sgemm
 
@@ -23,7 +24,7 @@ from pfedlora_flwr.training.loop import Samples, Visit
 
 def main() -> None:
     cli = argparse.ArgumentParser()
-    for name, default in (("methods", "standalone,pfedlora,fd,fedproto,fml,fedkd,lg_fedavg"), ("models", "cnn1,cnn2,cnn3,cnn4,cnn5")):
+    for name, default in (("methods", sides.methods()), ("models", "cnn1,cnn2,cnn3,cnn4,cnn5")):
         cli.add_argument(f"--{name}", default=default)
     cli.add_argument("--precision", default="fp32")
     cli.add_argument("--repeats", type=int, default=5)

@@ -1,4 +1,4 @@
-"""The `pfedlora` command."""
+"""The `pfedlora` command. What a command needs is imported in it: PyTorch takes seconds, and help does not need it."""
 
 from __future__ import annotations
 
@@ -7,82 +7,129 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
+import click
 import typer
 from rich.console import Console
+from typer.core import TyperCommand
 
-from pfedlora_flwr import config
-from pfedlora_flwr.config import all_keys, parse_overrides
+from pfedlora_flwr import __version__
 from pfedlora_flwr.keys import UserError
 
 cli = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
 out, err = Console(), Console(stderr=True, soft_wrap=True)
 
 
-def _keys_help() -> str:
-    lines = [f"{k.name} = {k.text(k.default)}\n    {k.meaning} [{k.allowed}]\n" for k in all_keys().values()]
-    return "\b\nKeys for CONF.yaml and -o (name = default, meaning, allowed values):\n\n\b\n" + "\n\b\n".join(lines)
+class _Command(TyperCommand):
+    """A command whose help is plain text. Its arguments are described in its text: Typer 0.20 loses their help with Click 8.4."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_options(ctx, formatter)
+        formatter.buffer[:] = [text.replace("\\[", "[") for text in formatter.buffer]  # Typer escapes for rich, which we do not use
+
+
+class _WithKeys(_Command):
+    """A command whose help ends with every key."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from pfedlora_flwr.config import all_keys
+
+        lines = [f"{k.name} = {k.text(k.default)}\n    {k.meaning} [{k.allowed}]\n" for k in all_keys().values()]
+        self.epilog = "\b\nKeys for CONF.yaml and -o (name = default, meaning, allowed values):\n\n\b\n" + "\n\b\n".join(lines)
+        super().format_epilog(ctx, formatter)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        out.print(f"pfedlora-flwr {__version__}", highlight=False)
+        raise typer.Exit
 
 
 Options = Annotated[list[str] | None, typer.Option("-o", "--option", metavar="KEY=VALUE", help="Set a key; may be given many times.")]
+Place = Annotated[Path, typer.Argument(metavar="RUN", hidden=True)]
+Client = Annotated[int, typer.Option("--client", metavar="K", help="The client whose model is meant.", min=0)]
 
 
-@cli.command(epilog=_keys_help())
+@cli.callback()
+def pfedlora(
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True)] = False,
+) -> None:
+    """pFedLoRA and the methods it is compared with, as a Flower application."""
+
+
+Engine = Annotated[str, typer.Option(metavar="ENGINE", help="flower: `flwr run` with an actor a core. local: in this process.")]
+
+
+@cli.command(cls=_WithKeys)
 def run(
-    conf: Annotated[Path | None, typer.Argument(metavar="[CONF.yaml]", help="The keys of the run; without it: defaults and -o.")] = None,
+    conf: Annotated[Path | None, typer.Argument(metavar="[CONF.yaml]", hidden=True)] = None,
     option: Options = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in its output directory, bit for bit.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in its output directory.")] = False,
     port: Annotated[int, typer.Option(help="TCP port of the private SuperLink; 0: a free one.", show_default=False)] = 0,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress display.")] = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard event files to `events` in the output.")] = False,
+    engine: Engine = "flower",
     superlink: Annotated[
         str, typer.Option(metavar="CONNECTION", help="Train on the nodes of this SuperLink, a connection in $FLWR_HOME/config.toml.")
     ] = "",
 ) -> None:
-    """Train. A simulation through `flwr run` on a SuperLink of its own, or real nodes with --superlink."""
-    from pfedlora_flwr.commands import run as running
-    from pfedlora_flwr.commands import submit as submitting
-    from pfedlora_flwr.runs.directory import RunDirectory
+    """Train. A simulation through `flwr run` on a SuperLink of its own, or real nodes with --superlink.
 
-    flags = [text for flag, text in ((resume, "resume=true"), (overwrite, "overwrite=true")) if flag]
-    experiment = config.load(conf, [*(option or []), *flags])
+    CONF.yaml holds the keys of the run; without it they are at their defaults. -o wins.
+    """
+    from pfedlora_flwr import config
+    from pfedlora_flwr.commands.run import run as run_here
+    from pfedlora_flwr.commands.submit import submit
+    from pfedlora_flwr.runs.directory import RunDirectory
+    from pfedlora_flwr.runs.output import of_run
+
+    overrides = [*(option or []), *(text for flag, text in ((resume, "resume=true"), (overwrite, "overwrite=true")) if flag)]
+    experiment = config.load(conf, overrides)
     if superlink and tensorboard:
         raise UserError("--tensorboard is for simulations: a deployed run's rounds.jsonl is on the SuperLink's host")
+    if superlink and engine != "flower":
+        raise UserError(f"--engine {engine} trains in this process, --superlink on nodes: give one of them")
     if superlink:  # `output` is a path on the SuperLink's host
-        raise typer.Exit(submitting.submit(experiment, superlink, out, err, quiet=quiet))
-    output = Path(experiment.output or f"runs/{conf.stem if conf else experiment.default_name}")
+        raise typer.Exit(submit(experiment, superlink, out, err, quiet=quiet))
+    output = of_run(experiment, conf)
     if resume:  # as it was: CONF only says where it is
-        experiment = RunDirectory(output.expanduser()).resumed(parse_overrides([*(option or []), *flags]))
-    raise typer.Exit(running.run(experiment.located(output), out, err, port=port, quiet=quiet, tensorboard=tensorboard))
+        experiment = RunDirectory(output.expanduser()).resumed(config.parse_overrides(overrides))
+    raise typer.Exit(run_here(config.located(experiment, output), out, err, port=port, quiet=quiet, tensorboard=tensorboard, engine=engine))
 
 
-@cli.command()
+@cli.command(cls=_Command)
 def compare(
-    conf: Annotated[Path, typer.Argument(metavar="CONF.yaml", help="base, methods, seeds and axes: see conf/quick and conf/paper.")],
+    conf: Annotated[Path, typer.Argument(metavar="CONF.yaml", hidden=True)],
     methods: Annotated[str, typer.Option(metavar="A,B", help="Only these methods.")] = "",
     seeds: Annotated[str, typer.Option(metavar="0,1", help="Only these seeds.")] = "",
     only: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE[,VALUE]", help="Only these values of an axis's key.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run, with time and disk, and change nothing.")] = False,
     option: Options = None,
+    engine: Engine = "flower",
     output: Annotated[Path | None, typer.Option(metavar="DIR", help="The comparison's directory; otherwise runs/FOLDER-CONF.")] = None,
 ) -> None:
-    """Run what is missing of a comparison. Methods × scenarios × seeds; what is unfinished is resumed, then all is reported."""
-    from pfedlora_flwr.commands import compare as comparing
+    """Run what is missing of a comparison. Methods × scenarios × seeds; what is unfinished is resumed, then all is reported.
+
+    CONF.yaml has base, methods, seeds and axes: see conf/quick and conf/paper.
+    """
+    from pfedlora_flwr.commands.compare import compare as run_missing
     from pfedlora_flwr.comparison.spec import Comparison
+    from pfedlora_flwr.runs.output import of_comparison
 
     whole = Comparison.load(conf, option or [])
     part = whole.select(_words(methods), _integers(seeds), only or [])
-    folder = conf.absolute().parent.name  # conf/paper/table2.yaml and conf/quick/table2.yaml are two comparisons
-    name = conf.stem if folder in ("conf", Path.cwd().name) else f"{folder}-{conf.stem}"
-    raise typer.Exit(comparing.compare(part, whole, output or Path("runs") / name, out, err, dry_run=dry_run))
+    raise typer.Exit(run_missing(part, whole, output or of_comparison(conf), out, err, dry_run=dry_run))
 
 
-@cli.command()
+@cli.command(cls=_Command)
 def report(
-    paths: Annotated[list[Path], typer.Argument(metavar="RUN_OR_DIR…", help="Comparisons, runs, or folders of runs.")],
+    paths: Annotated[list[Path], typer.Argument(metavar="RUN_OR_DIR…", hidden=True)],
     output: Annotated[Path | None, typer.Option(metavar="DIR", help="Otherwise `report` in the only path given.")] = None,
 ) -> None:
-    """Report on runs. Tables (Markdown, CSV), figures (PNG, SVG) and one page (report.html)."""
+    """Report on runs. Tables (Markdown, CSV), figures (PNG, SVG) and one page (report.html).
+
+    Each RUN_OR_DIR is a comparison, a run, or a folder of runs.
+    """
     from pfedlora_flwr.report.write import write_report
 
     if output is None and len(paths) > 1:
@@ -92,19 +139,12 @@ def report(
     out.print(f"the report is in {written}", highlight=False, soft_wrap=True)
 
 
-Place = Annotated[
-    Path, typer.Argument(metavar="RUN", help="A run's directory; on a deployed node: its state-path, or a run's folder there.")
-]
-Client = Annotated[int, typer.Option("--client", metavar="K", help="The client whose model is meant.", min=0)]
+@cli.command(cls=_Command)
+def predict(place: Place, client: Client, images: Annotated[list[Path], typer.Argument(metavar="IMAGE…", hidden=True)]) -> None:
+    """Ask a client's model what images show. Class names and probabilities, the most probable first.
 
-
-@cli.command()
-def predict(
-    place: Place,
-    client: Client,
-    images: Annotated[list[Path], typer.Argument(metavar="IMAGE…", help="PNG or JPEG files of any size.")],
-) -> None:
-    """Ask a client's model what images show. Class names and probabilities, the most probable first."""
+    RUN is a run's directory; on a deployed node its state-path, or a run's folder there. Each IMAGE is a PNG or JPEG file of any size.
+    """
     from pfedlora_flwr.commands.predict import predict as ask
     from pfedlora_flwr.runs.trained import load_trained
 
@@ -112,14 +152,17 @@ def predict(
         out.print(str(prediction), markup=False, highlight=False, soft_wrap=True)
 
 
-@cli.command()
+@cli.command(cls=_Command)
 def export(
     place: Place,
     client: Client,
     kind: Annotated[str, typer.Option("--format", metavar="FORMAT", help="safetensors, torch-export or onnx.")],
     output: Annotated[Path | None, typer.Option(metavar="FILE", help="Otherwise client-K with the format's suffix.")] = None,
 ) -> None:
-    """Write a client's model as one file. It is checked against the model itself, and has a model card beside it."""
+    """Write a client's model as one file. It is checked against the model itself, and has a model card beside it.
+
+    RUN is a run's directory; on a deployed node its state-path, or a run's folder there.
+    """
     from pfedlora_flwr.commands import export as exporting
     from pfedlora_flwr.runs.trained import load_trained
 
@@ -129,12 +172,12 @@ def export(
     out.print(f"{target} and its model card; logits within {difference:.1g} of the model's own", highlight=False, soft_wrap=True)
 
 
-@cli.command()
+@cli.command(cls=_Command)
 def doctor() -> None:
-    """Check this machine. Versions, cores, GPU, dataset caches, disk, ports; says what to fix."""
-    from pfedlora_flwr.commands.doctor import report
+    """Check this machine. Packages, cores, GPU, dataset caches, disk, ports; says what to fix."""
+    from pfedlora_flwr.commands.doctor import examine
 
-    raise typer.Exit(report(out))
+    raise typer.Exit(examine(out))
 
 
 def _words(text: str) -> list[str]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import difflib
 import shlex
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from pfedlora_flwr.data import registry as datasets
+from pfedlora_flwr.data.partition import KINDS
 from pfedlora_flwr.experiment import KEYS, Experiment, option_keys
 from pfedlora_flwr.keys import Key, UserError, keys_of
 from pfedlora_flwr.methods import registry
@@ -19,8 +22,13 @@ from pfedlora_flwr.methods.method import Method
 
 @cache
 def all_keys() -> dict[str, Key]:
-    """Every key by name: the Experiment's, then each method's own."""
-    found = dict(KEYS)
+    """Every key by name: the Experiment's, with what the data room allows, then each method's own."""
+    target = KEYS["target-accuracy"]
+    found = KEYS | {
+        "dataset": replace(KEYS["dataset"], choices=datasets.NAMES),
+        "partition.kind": replace(KEYS["partition.kind"], choices=tuple(KINDS)),
+        "target-accuracy": replace(target, meaning=f"{target.meaning} ({datasets.targets()})"),
+    }
     for name in registry.NAMES:
         found |= option_keys(name, registry.find(name).Options)
     return found
@@ -47,6 +55,12 @@ def load(path: Path | None, overrides: Iterable[str] = ()) -> Experiment:
     """An Experiment from a YAML file and `key=value` overrides (later ones win)."""
     flat = read_yaml(path) if path else {}
     return from_flat(flat | parse_overrides(overrides))
+
+
+def located(e: Experiment, output: Path) -> Experiment:
+    """`e` with absolute paths: its processes do not run in the user's folder."""
+    data_path = str(Path(e.data_path).expanduser().absolute()) if e.data_path else ""
+    return e.replace(output=str(output.expanduser().absolute()), data_path=data_path, dataset=datasets.located(e.dataset))
 
 
 def _key(name: str) -> Key:

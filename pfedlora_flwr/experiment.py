@@ -1,4 +1,7 @@
-"""The Experiment: what is trained, on what, how and where to. The frozen record, and every key that does not belong to a method."""
+"""The Experiment: what is trained, on what, how and where to. The frozen record, and every key that does not belong to a method.
+
+What the names of datasets and partitions may be, the data room knows: `config` checks them.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,6 @@ import dataclasses
 import hashlib
 import json
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, ClassVar
 
 from pfedlora_flwr.keys import Key, Scalar, key, keys_of
@@ -28,18 +30,14 @@ class Experiment:
 
     method: str = key("pfedlora", "the method: a name of ours, or `package.module:Class`")
     method_options: str = key("", "options of a `package.module:Class` method: `key=value key=value`")
-    dataset: str = key(
-        "digits",
-        "the images and labels",
-        choices=("digits", "cifar10", "cifar100", "synthetic:", "folder:", "npz:"),
-    )
+    dataset: str = key("digits", "the images and labels")
     data_path: str = key("", "the folder that holds the dataset's files; empty: downloaded to the cache", result=False)
     classes: int | None = key(None, "number of classes; auto: the dataset's (give it where only the nodes have the data)", low=2)
     clients: int = key(10, "N, the number of clients", low=1, high=1_000_000)
     participation: float = key(1.0, "C, the share of clients sampled each round", above=0, high=1)
     rounds: int = key(20, "T, the number of communication rounds", low=1)
     seed: int = key(0, "every random draw is derived from it", low=0)
-    partition_kind: str = key("pathological", "who owns which samples", name="partition.kind", choices=("pathological", "dirichlet", "iid"))
+    partition_kind: str = key("pathological", "who owns which samples", name="partition.kind")
     partition_classes_per_client: int = key(2, "classes each client holds (pathological)", name="partition.classes-per-client", low=1)
     partition_alpha: float = key(0.3, "concentration of the Dirichlet distribution", name="partition.alpha", above=0)
     models: str = key("auto", "client models, separated by commas; client k has number k mod their count")
@@ -53,7 +51,7 @@ class Experiment:
     weight_decay: float = key(0.0, "weight decay of SGD", low=0)
     clip_norm: float = key(0.0, "gradients are clipped to this norm; 0: never", low=0)
     augment: bool = key(False, "random flip and crop (32, padding 4) of training images")
-    target_accuracy: float | None = key(None, "`to_target` totals count up to it; auto: 0.9, for cifar100 0.5", above=0, high=1)
+    target_accuracy: float | None = key(None, "`to_target` totals count up to it; auto: the dataset's", above=0, high=1)
     device: str = key("auto", "where clients train; auto: cuda where there is one", choices=("auto", "cpu", "cuda"))
     precision: str = key("fp32", "of products and activations; on a GPU fp32 uses TF32", choices=("fp32", "bf16"))
     actors: int | None = key(None, "clients trained at once; auto: one a core, or one on a GPU", low=1, high=4096, result=False)
@@ -96,13 +94,6 @@ class Experiment:
     def replace(self, **changes: Any) -> Experiment:
         """A copy with attributes changed; it is not checked again."""
         return dataclasses.replace(self, **changes)
-
-    def located(self, output: Path) -> Experiment:
-        """This Experiment with absolute paths: its processes do not run in the user's folder."""
-        kind, _, own = self.dataset.partition(":")
-        dataset = f"{kind}:{Path(own).expanduser().absolute()}" if kind in ("folder", "npz") else self.dataset
-        data_path = str(Path(self.data_path).expanduser().absolute()) if self.data_path else ""
-        return self.replace(output=str(output.expanduser().absolute()), data_path=data_path, dataset=dataset)
 
     def evaluates(self, round: int) -> bool:
         """Whether clients evaluate in this round: every `evaluate-every`-th one, and the last."""

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,7 +65,7 @@ class Key:
     def allowed(self) -> str:
         """The allowed values, in words."""
         if self.choices is not None:
-            words = " | ".join(f"{c}…" if c.endswith(":") else c for c in self.choices)
+            words = in_words(self.choices)
         else:
             words = {bool: "true or false", int: "an integer", float: "a number", str: "text"}[self.kind]
             bounds = [
@@ -97,7 +97,7 @@ class Key:
 
     def _in_range(self, value: Any) -> bool:
         if self.choices is not None:
-            return any(value == c or (c.endswith(":") and len(value) > len(c) and value.startswith(c)) for c in self.choices)
+            return chosen(value, self.choices) is not None
         if isinstance(value, int | float) and not isinstance(value, bool):
             return (
                 (math.isfinite(value) and abs(value) < 2**63)
@@ -107,6 +107,16 @@ class Key:
                 and (self.below is None or value < self.below)
             )
         return True
+
+
+def chosen(value: str, choices: Iterable[str]) -> str | None:
+    """The choice that `value` is, or, of one that ends in ":", begins with and goes on from; None where there is none."""
+    return next((c for c in choices if (value.startswith(c) and value != c if c.endswith(":") else value == c)), None)
+
+
+def in_words(choices: Iterable[str]) -> str:
+    """Choices as messages and tables list them."""
+    return " | ".join(f"{c}…" if c.endswith(":") else c for c in choices)
 
 
 def keys_of(owner: Any, prefix: str = "") -> dict[str, Key]:

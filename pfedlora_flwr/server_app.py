@@ -5,8 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import logging
-import time
-from pathlib import Path
+from collections.abc import Callable
 
 import torch
 from flwr.app import Context
@@ -14,13 +13,13 @@ from flwr.serverapp import Grid, ServerApp
 
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data.local import count_classes
-from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.strategy import PersonalisedStrategy
 from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.rng import derive
 from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.directory import Row, RunDirectory
+from pfedlora_flwr.runs.output import on_the_server
 from pfedlora_flwr.runs.result import LINE, RESULT_LINE, write_result
 
 logger = logging.getLogger(__name__)
@@ -29,15 +28,23 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """A run, new or resumed. It ends with `result.json`, whatever happens; a failure is raised, so that Flower marks the run failed."""
+    """A run, new or resumed; its own log and, at the end, its result go into Flower's log."""
     _log_to_stderr()
+    serve(grid, context, _tell)
+
+
+def serve(grid: Grid, context: Context, tell: Callable[[str, Row], None] = lambda directory, result: None) -> None:
+    """A run, new or resumed. It ends with `result.json`, whatever happens; a failure is raised, so that Flower marks the run failed.
+
+    tell: is handed the run's directory and its result at the end.
+    """
     torch.set_num_threads(1)  # what the server computes must not depend on its number of cores
     try:
         experiment = from_flat(dict(context.run_config))
-        run = RunDirectory(output_of(experiment))
+        run = RunDirectory(on_the_server(experiment))
         run.open(experiment)
     except (UserError, OSError) as error:
-        _tell("", {"status": "failed", "error": reason_of(error)})
+        tell("", {"status": "failed", "error": reason_of(error)})
         raise
     bound_retries(grid, experiment.node_timeout)
     try:
@@ -48,10 +55,10 @@ def main(grid: Grid, context: Context) -> None:
         if state is None:
             state = ServerState(method.state_init(derive(experiment.seed, "state")))
         PersonalisedStrategy(experiment, method, run, state).start(grid)
-        _tell(str(run.path), write_result(run, experiment, "completed"))
+        tell(str(run.path), write_result(run, experiment, "completed"))
     except Exception as error:
         status = "stopped" if type(error).__name__ == "RunNotRunningException" else "failed"
-        _tell(str(run.path), write_result(run, experiment, status, reason_of(error)))
+        tell(str(run.path), write_result(run, experiment, status, reason_of(error)))
         raise
     finally:
         run.close()
@@ -88,15 +95,3 @@ def _log_to_stderr() -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter(LINE + "%(message)s"))
     package.handlers[:] = [handler]
-
-
-def output_of(experiment: Experiment) -> Path:
-    """The run's directory. Without `output`: a new one under ~/.pfedlora/runs. Raises UserError for a relative path."""
-    if experiment.output:
-        output = Path(experiment.output).expanduser()
-        if not output.is_absolute():
-            raise UserError(f"output is {experiment.output!r}; allowed: an absolute path (the app does not run in your folder)")
-        return output
-    if experiment.resume:
-        raise UserError("resume needs output, the directory of the run to continue")
-    return Path.home() / ".pfedlora" / "runs" / f"{experiment.default_name}-{time.strftime('%Y%m%d-%H%M%S')}"

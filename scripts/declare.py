@@ -35,8 +35,9 @@ _REST = "How and where it runs. A resumed run may change these."
 
 def keys_page() -> str:
     """docs/keys.md."""
-    parts = [_PAGE, "## The Experiment", _RESULT, _table(k for k in KEYS.values() if k.result)]
-    parts += ["## The run", _REST, _table(k for k in KEYS.values() if not k.result)]
+    general = [k for name, k in all_keys().items() if name in KEYS]
+    parts = [_PAGE, "## The Experiment", _RESULT, _table(k for k in general if k.result)]
+    parts += ["## The run", _REST, _table(k for k in general if not k.result)]
     for name in registry.NAMES:
         own = option_keys(name, registry.find(name).Options)
         if own:

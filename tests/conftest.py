@@ -15,7 +15,7 @@ import psutil
 import pytest
 import torch
 
-from pfedlora_flwr.launch.simulation import MARKER, runs, stop_marked
+from pfedlora_flwr.launch.processes import MARKER, is_running, stop_marked
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -90,7 +90,7 @@ class Cli:
         found = {}
         for process in psutil.process_iter():
             try:
-                if process.environ().get("PFEDLORA_TEST") == self.environment["PFEDLORA_TEST"] and runs(process.pid):
+                if process.environ().get("PFEDLORA_TEST") == self.environment["PFEDLORA_TEST"] and is_running(process.pid):
                     found[process] = " ".join(process.cmdline())
             except (psutil.Error, OSError):
                 continue

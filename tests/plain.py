@@ -10,6 +10,7 @@ from torch import nn
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data.local import LocalData, Site
 from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method, Tensors, Upload
 from pfedlora_flwr.rng import derive, sample_clients, torch_generator
@@ -62,6 +63,20 @@ class Plain:
             model, test = self.model(k).eval(), self.data(k).test
             shares.append(count_correct(lambda images, model=model: self.method.predict(model, images), test) / len(test))
         return sum(shares) / len(shares)
+
+
+def runs(method: str, setting: str) -> bool:
+    """Whether a method of ours takes the client models of a setting."""
+    try:
+        from_flat({"method": method, "setting": setting})
+    except UserError:
+        return False
+    return True
+
+
+SETTINGS = ("heterogeneous", "homogeneous")
+CELLS = [(method, setting) for method in registry.NAMES for setting in SETTINGS if runs(method, setting)]
+"""Every method of ours in every setting that it takes."""
 
 
 def make(experiment: Experiment, classes: int = 10) -> Method:

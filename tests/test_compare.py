@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from pfedlora_flwr.commands import run as running
 from pfedlora_flwr.commands.compare import Plan, compare
 from pfedlora_flwr.comparison.spec import Comparison
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.launch import execute as executing
 from tests.conftest import ROOT, Cli
 from tests.report.made import make_run
 
@@ -115,8 +115,8 @@ def test_an_override_of_an_axis_is_refused(tmp_path: Path) -> None:
 
 
 def test_every_conf_of_ours_is_valid() -> None:
-    confs = sorted((ROOT / "conf" / "paper").glob("*.yaml")) + sorted((ROOT / "conf" / "quick").glob("*.yaml"))
-    assert len(confs) == 14
+    confs = sorted((ROOT / "conf").glob("*/*.yaml"))
+    assert {path.parent.name for path in confs} == {"paper", "quick"}
     for path in confs:
         assert Comparison.load(path).cells()
 
@@ -254,14 +254,14 @@ def test_killed_midway_and_started_again_it_repeats_no_completed_round_and_ends_
 
 
 def test_a_failed_run_does_not_stop_the_others_and_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def execute(experiment: Experiment, show: running.Show, out: Console) -> dict[str, Any]:
+    def execute(experiment: Experiment, show: executing.Show, out: Console) -> dict[str, Any]:
         if experiment.method == "standalone" and experiment.seed == 0:
             return {"status": "failed", "error": "no such luck"}
-        show("starting", [])
+        show(None, [])
         make_run(Path(experiment.output), [0.1, 0.2, 0.3], [0.5] * 4, method=experiment.method, seed=experiment.seed)
         return json.loads((Path(experiment.output) / "result.json").read_text())
 
-    monkeypatch.setattr(running, "execute", execute)
+    monkeypatch.setattr(executing, "execute", execute)
     whole = Comparison.load(conf(tmp_path, BASIC))
     out, err = (Console(record=True, width=200, file=open(os.devnull, "w")) for _ in range(2))  # noqa: SIM115 - the consoles keep them
     assert compare(whole, whole, tmp_path / "runs", out, err) == 1

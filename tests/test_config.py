@@ -25,9 +25,9 @@ def test_yaml_overrides_and_run_config_give_the_same_object(tmp_path: Path) -> N
 
 
 def test_pyproject_declares_every_key_with_its_default() -> None:
-    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    written = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
     flat: dict[str, object] = {}
-    for name, value in declared.items():
+    for name, value in written.items():
         flat |= {f"{name}.{k}": v for k, v in value.items()} if isinstance(value, dict) else {name: value}
     assert flat == {name: key.text(key.default) for name, key in all_keys().items()}
 

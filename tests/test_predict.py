@@ -13,7 +13,7 @@ from PIL import Image
 
 from pfedlora_flwr.commands.predict import predict
 from pfedlora_flwr.config import from_flat
-from pfedlora_flwr.data.datasets import read_image
+from pfedlora_flwr.data.images import read_image
 from pfedlora_flwr.data.local import shared_partition
 from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.runs.directory import RunDirectory
@@ -66,7 +66,13 @@ def test_images_of_any_size_and_mode(trained_run: Done, tmp_path: Path) -> None:
     image.convert("RGBA").save(tmp_path / "alpha.png")
     image.convert("P").save(tmp_path / "palette.png")
     Image.new("RGB", (1, 1)).save(tmp_path / "dot.png")
-    assert len(predict(trained, sorted(tmp_path.iterdir()))) == 4
+    files = sorted(tmp_path.iterdir())
+    (tmp_path / "plain").mkdir()
+    for file in files:
+        Image.open(file).convert("RGB").resize((32, 32), Image.Resampling.BILINEAR).save(tmp_path / "plain" / f"{file.stem}.png")
+    said = [p.classes for p in predict(trained, files)]
+    assert said == [p.classes for p in predict(trained, [tmp_path / "plain" / f"{file.stem}.png" for file in files])]
+    assert len(set(said)) == 4
     grey = np.random.default_rng(0).integers(0, 256, (32, 32))
     Image.fromarray(grey.astype(np.uint8)).save(tmp_path / "8-bit.png")
     Image.fromarray((257 * grey).astype(np.uint16)).save(tmp_path / "16-bit.png")

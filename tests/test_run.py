@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
-from pfedlora_flwr.launch.simulation import MARKER, QUIET, free_port, stop_marked
+from pfedlora_flwr.launch.flower import QUIET
+from pfedlora_flwr.launch.processes import MARKER, free_port, stop_marked
 from tests.conftest import ROOT, Cli, Done
 
 pytestmark = pytest.mark.slow

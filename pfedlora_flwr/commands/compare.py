@@ -13,14 +13,15 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from pfedlora_flwr.commands import run as running
+from pfedlora_flwr.commands.display import FAILED, INTERRUPTED, progress_bars, seconds_left, what_it_does
 from pfedlora_flwr.comparison import estimate
 from pfedlora_flwr.comparison.spec import PLAN, Cell, Comparison, describe, short
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import make_folder
 from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.launch import execute as executing
+from pfedlora_flwr.launch.execute import Show
 from pfedlora_flwr.launch.simulation import claimed, stop_left_over
 from pfedlora_flwr.report.load import Tried, choose
 from pfedlora_flwr.report.words import count
@@ -132,27 +133,26 @@ def compare(part: Comparison, whole: Comparison, output: Path, out: Console, err
                 stop_left_over(left.parent.parent)
         try:
             for cell in part.cells():
-                running.preflight(part.experiment(cell, cell.candidates[0], part.seeds[0], plan.output))
+                executing.preflight(part.experiment(cell, cell.candidates[0], part.seeds[0], plan.output))
             stopped = _run_all(plan, out)
         except KeyboardInterrupt:
             stopped = True
         if stopped:
             err.print("stopped; the same command goes on where it was", highlight=False)
-            return running.INTERRUPTED
+            return INTERRUPTED
         report = write_report([plan.output], plan.output / "report", out)
     out.print(f"the report is in {report}", highlight=False, soft_wrap=True)
     for directory, reason in plan.failed.items():
         err.print(f"failed: {directory.relative_to(plan.output)}: {reason}", markup=False, highlight=False)
     if plan.failed:
         err.print(f"{len(plan.failed)} runs failed; the same command tries them again", highlight=False)
-    return running.FAILED if plan.failed else 0
+    return FAILED if plan.failed else 0
 
 
 def _run_all(plan: Plan, out: Console) -> bool:
     """Does every job there is; True when it was stopped. One display shows the run and the time that all of them have left."""
     speed, done = _speed(plan), len(_completed(plan))
-    columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[what]}")
-    progress = Progress(*columns, TimeElapsedColumn(), console=out, transient=True, refresh_per_second=4)
+    progress = progress_bars(out)
     overall, current = progress.add_task("all runs", what=""), progress.add_task("", what="", visible=False)
     with progress:
         while jobs := plan.jobs():
@@ -160,12 +160,11 @@ def _run_all(plan: Plan, out: Console) -> bool:
             before = done + len(plan.failed)
             number, of = before + 1, before + sum(j.repeats for j in jobs)
 
-            def show(what: str, rounds: list[Row], job: Job = job, rest: float = rest, number: int = number, of: int = of) -> None:
-                seconds, completed = [r["seconds"] for r in rounds if r["round"]][-5:], rounds[-1]["round"] if rounds else 0
-                rounds_left = job.experiment.rounds - completed
-                left = rest + (rounds_left * sum(seconds) / len(seconds) if seconds else speed.seconds(job.experiment))
+            def show(state: Row | None, rounds: list[Row], job: Job = job, rest: float = rest, number: int = number, of: int = of) -> None:
+                own, e = seconds_left(rounds, job.experiment.rounds), job.experiment
+                left = rest + (speed.seconds(e) if own is None else own)
                 progress.update(overall, total=of, completed=number - 1, what=f"run {number} of {of} · about {duration(left)} left")
-                progress.update(current, completed=completed, what=what)
+                progress.update(current, completed=rounds[-1]["round"] if rounds else 0, what=what_it_does(e, state, rounds))
 
             progress.reset(current, total=job.experiment.rounds, description=job.title, visible=True, what="starting")
             result = _run(job, show, out)
@@ -183,12 +182,12 @@ def _run_all(plan: Plan, out: Console) -> bool:
     return False
 
 
-def _run(job: Job, show: running.Show, out: Console) -> Row:
+def _run(job: Job, show: Show, out: Console) -> Row:
     """Starts, resumes or starts over one run; its result, also for one that could not start."""
     directory = RunDirectory(job.directory)
     begun = directory.holds_run  # what a run that was killed before this leaves is nothing to continue
     try:
-        result = running.execute(job.experiment.replace(resume=begun, overwrite=not begun), show, out)
+        result = executing.execute(job.experiment.replace(resume=begun, overwrite=not begun), show, out)
     except UserError as error:
         result = {"status": "failed", "error": str(error)}
     if result["status"] == "completed":
@@ -206,7 +205,7 @@ def _completed(plan: Plan) -> list[Run]:
 def _speed(plan: Plan) -> estimate.Speed:
     first = plan.comparison.cells()[0]
     e = plan.comparison.experiment(first, first.candidates[0], plan.comparison.tuning_seed)
-    speed = estimate.Speed(running.resources(e)[0])
+    speed = estimate.Speed(executing.resources(e)[0])
     for run in _completed(plan):
         speed.learn(run.experiment, run.result["seconds"]["total"])
     return speed

@@ -3,87 +3,81 @@
 from __future__ import annotations
 
 import os
-import platform
 import shutil
-import sys
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
 import psutil
 import torch
+from packaging.requirements import Requirement
 from rich.console import Console
 from rich.table import Table
 
-from pfedlora_flwr.data import datasets
-from pfedlora_flwr.data.datasets import cache_root
-from pfedlora_flwr.launch.simulation import free_port
+from pfedlora_flwr.data.cache import cache_root
+from pfedlora_flwr.data.cifar import TORCHVISION_REMEDY
+from pfedlora_flwr.launch.flower import LaunchError, tool
+from pfedlora_flwr.launch.processes import free_port
 
+_OURS = "pfedlora-flwr"
 _LOW_DISK, _LOW_MEMORY = 2e9, 2e9
 
 
-def report(out: Console) -> int:
-    """Prints a line a check; 0 when nothing needs fixing."""
-    table = Table("", "check", "found", "what to do", title="pfedlora doctor", show_lines=False)
-    checks = [_python(), *_packages(), _cores(), _gpu(), _memory(), *_disks(), _caches(), _torchvision(), _ports()]
-    for ok, what, found, remedy in checks:
-        table.add_row("[green]ok[/]" if ok else "[yellow]fix[/]" if remedy else "-", what, found, remedy if not ok else "")
+@dataclass(frozen=True)
+class Check:
+    """What was looked at, what was found, and what to do about it; empty: nothing."""
+
+    what: str
+    found: str
+    fix: str = ""
+
+
+def examine(out: Console) -> int:
+    """Prints a line a check, then what to do; 0 when nothing needs fixing, else 1."""
+    checks = [*_packages(), _torchvision(), _commands(), _cores(), _gpu(), _memory(), *_disks(), _caches(), _ports()]
+    table = Table("", "check", "found", title="pfedlora doctor", show_lines=False)
+    for check in checks:
+        table.add_row("[yellow]fix[/]" if check.fix else "[green]ok[/]", check.what, check.found)
     out.print(table)
-    bad = sum(1 for ok, _, _, remedy in checks if not ok and remedy)
-    out.print("nothing to fix" if not bad else f"{bad} to fix")
-    return 0 if not bad else 1
+    bad = [check for check in checks if check.fix]
+    out.print(f"{len(bad)} to fix" if bad else "nothing to fix")
+    for check in bad:
+        out.print(f"  {check.what}: {check.fix}", markup=False, highlight=False, soft_wrap=True)
+    return 1 if bad else 0
 
 
-Check = tuple[bool, str, str, str]
-
-
-def _python() -> Check:
-    return sys.version_info >= (3, 11), "Python", platform.python_version(), "install Python 3.11 or later"
-
-
-def _packages() -> list[Check]:
-    found = []
-    for package in ("flwr", "ray", "torch", "numpy", "safetensors", "pyarrow"):
+def _packages() -> Iterator[Check]:
+    try:
+        requires(_OURS)
+    except PackageNotFoundError:
+        yield Check(_OURS, "missing", "pip install -e . in the folder of its pyproject.toml")
+    for requirement in _requirements(_OURS):
         try:
-            installed = version(package)
+            installed = version(requirement.name)
         except PackageNotFoundError:
-            found.append((False, package, "missing", "pip install -e ."))
-            continue
-        supported = package != "flwr" or (1, 41) <= tuple(int(n) for n in installed.split(".")[:2]) < (1, 43)
-        found.append((supported, package, installed, 'pip install "flwr[simulation]>=1.41,<1.43"'))
-    return found
+            installed = ""
+        fits = installed and requirement.specifier.contains(installed, prereleases=True)
+        fix = "" if fits else f'pip install "{requirement.name}{_extras(requirement)}{requirement.specifier}"'
+        yield Check(requirement.name, installed or "missing", fix)
 
 
-def _cores() -> Check:
-    return True, "cores", f"{psutil.cpu_count(logical=False) or os.cpu_count()} physical, {os.cpu_count()} logical", ""
+def _requirements(package: str, extra: str = "") -> Iterator[Requirement]:
+    """What an installed package asks for on this machine, or what one of its extras does; and what the extras that it asks for do."""
+    try:
+        asked = [Requirement(text) for text in requires(package) or []]
+    except PackageNotFoundError:
+        return
+    for requirement in asked:
+        always = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        if always is not bool(extra) and (always or (requirement.marker and requirement.marker.evaluate({"extra": extra}))):
+            yield requirement
+            for further in sorted(requirement.extras):
+                yield from _requirements(requirement.name, further)
 
 
-def _gpu() -> Check:
-    if not torch.cuda.is_available():
-        return False, "GPU", "none that PyTorch sees: clients train on the CPU", ""
-    names = ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
-    return True, "GPU", f"{names} (CUDA {torch.version.cuda})", ""
-
-
-def _memory() -> Check:
-    free = psutil.virtual_memory().available
-    return free > _LOW_MEMORY, "free memory", f"{free / 1e9:.1f} GB", "free some: an actor takes about 0.4 GB"
-
-
-def _disks() -> list[Check]:
-    found = []
-    for what, folder in (("disk for runs", Path.cwd()), ("disk for dataset caches", cache_root())):
-        existing = next(p for p in (folder, *folder.parents) if p.exists())
-        free = shutil.disk_usage(existing).free
-        found.append((free > _LOW_DISK, what, f"{free / 1e9:.1f} GB free at {existing}", "free some, or set output / PFEDLORA_CACHE"))
-        writable = os.access(existing, os.W_OK)
-        if not writable:
-            found.append((False, what, f"{existing} is not writable", "set output / PFEDLORA_CACHE to a writable folder"))
-    return found
-
-
-def _caches() -> Check:
-    names = sorted({p.parent.name.split("-")[0] for p in cache_root().glob("*/meta.json")})
-    return True, "dataset caches", f"{', '.join(names) or 'none yet'} in {cache_root()}", ""
+def _extras(requirement: Requirement) -> str:
+    return f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
 
 
 def _torchvision() -> Check:
@@ -91,12 +85,50 @@ def _torchvision() -> Check:
         import torchvision
     except (ImportError, RuntimeError) as error:
         found = f"cannot be imported ({str(error).splitlines()[0]}): CIFAR cannot be downloaded"
-        return False, "torchvision", found, datasets.TORCHVISION_REMEDY
-    return True, "torchvision", torchvision.__version__, ""
+        return Check("import torchvision", found, TORCHVISION_REMEDY)
+    return Check("import torchvision", torchvision.__version__)
+
+
+def _commands() -> Check:
+    try:
+        return Check("Flower's commands", ", ".join(tool(name) for name in ("flwr", "flower-superlink")))
+    except LaunchError as error:
+        return Check("Flower's commands", "missing", str(error))
+
+
+def _cores() -> Check:
+    return Check("cores", f"{psutil.cpu_count(logical=False) or os.cpu_count()} physical, {os.cpu_count()} logical")
+
+
+def _gpu() -> Check:
+    if not torch.cuda.is_available():
+        return Check("GPU", "none that PyTorch sees: clients train on the CPU")
+    names = ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
+    return Check("GPU", f"{names} (CUDA {torch.version.cuda})")
+
+
+def _memory() -> Check:
+    free = psutil.virtual_memory().available
+    return Check("free memory", f"{free / 1e9:.1f} GB", "" if free > _LOW_MEMORY else "free some: an actor takes about 0.4 GB")
+
+
+def _disks() -> Iterator[Check]:
+    for what, folder, key in (("disk for runs", Path.cwd(), "output"), ("disk for dataset caches", cache_root(), "PFEDLORA_CACHE")):
+        existing = next(p for p in (folder, *folder.parents) if p.exists())
+        free = shutil.disk_usage(existing).free
+        fix = "" if free > _LOW_DISK else f"free some, or set {key} to a folder on another disk"
+        if not os.access(existing, os.W_OK):
+            fix = f"{existing} is not writable: set {key} to a folder that is"
+        yield Check(what, f"{free / 1e9:.1f} GB free at {existing}", fix)
+
+
+def _caches() -> Check:
+    names = sorted({p.parent.name.split("-")[0] for p in cache_root().glob("*/meta.json")})
+    return Check("dataset caches", f"{', '.join(names) or 'none yet'} in {cache_root()}")
 
 
 def _ports() -> Check:
     try:
-        return True, "ports", f"127.0.0.1:{free_port()} is free", ""
+        return Check("ports", f"127.0.0.1:{free_port()} is free")
     except OSError as error:
-        return False, "ports", str(error), "allow this user to listen on 127.0.0.1"
+        return Check("ports", str(error), "allow this user to listen on 127.0.0.1")

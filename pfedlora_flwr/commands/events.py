@@ -1,4 +1,4 @@
-"""TensorBoard event files of a run, written by the launcher from the lines of `rounds.jsonl` while they come."""
+"""`pfedlora run --tensorboard`: a run's event files, written from the lines of `rounds.jsonl` while they come."""
 
 from __future__ import annotations
 

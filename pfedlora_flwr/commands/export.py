@@ -32,12 +32,12 @@ SUFFIXES = {"safetensors": ".safetensors", "torch-export": ".pt2", "onnx": ".onn
 TOLERANCE = 1e-4
 _BATCHES = (1, 7)
 
-Run = Callable[[Tensor], Tensor]
+Exported = Callable[[Tensor], Tensor]
 """An exported model loaded again: float32 [n, 3, 32, 32] in [0, 1] → logits [n, classes]."""
 
 
-class Standing(nn.Module):
-    """A client model that stands alone: it takes images in [0, 1] and normalises them itself."""
+class WithNormalisation(nn.Module):
+    """A client model with its normalisation: it takes images in [0, 1] as they come."""
 
     mean: Tensor
     std: Tensor
@@ -65,13 +65,13 @@ def export(trained: Trained, kind: str, target: Path) -> float:
         raise UserError(f"{target.parent} is no directory")
     if target.is_dir():
         raise UserError(f"{target} is a directory; give a file")
-    standing = Standing(trained.method.predictor(trained.module), trained.about["mean"], trained.about["std"]).eval()
+    whole = WithNormalisation(trained.method.predictor(trained.module), trained.about["mean"], trained.about["std"]).eval()
     aside = target.with_name(f".{os.getpid()}.{target.stem}{SUFFIXES[kind]}")
     write = {"safetensors": _safetensors, "torch-export": _torch_export, "onnx": _onnx}[kind]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the exporters', about their own insides
-            exported = write(trained, standing, aside)
+            exported = write(trained, whole, aside)
         difference = _difference(trained, exported)
         if not difference <= TOLERANCE:  # nan too
             raise UserError(f"the exported model's outputs differ by {difference:g} from the model's own: nothing was written")
@@ -84,10 +84,53 @@ def export(trained: Trained, kind: str, target: Path) -> float:
     return difference
 
 
-def _safetensors(trained: Trained, standing: Standing, path: Path) -> Run:
-    model = standing.model
+def card(trained: Trained, kind: str, file: str, difference: float) -> str:
+    """The model card, in Markdown: what it is, how good it is, where it comes from, how to use it."""
+    e, f = trained.experiment, trained.figures
+    architecture = e.model_of(trained.client)
+    parameters = sum(p.numel() for p in trained.method.predictor(trained.module).parameters())
+
+    def share(part: str) -> str:
+        if not f.get(part):
+            return "not evaluated at this round"
+        return f"{f[f'{part}-correct']} of {f[part]} correct ({100 * f[f'{part}-correct'] / f[part]:.2f} %)"
+
+    settings = ", ".join(f"{name}={value}" for name, value in e.changed().items())
+    versions = ", ".join(f"{name} {version}" for name, version in trained.about["versions"].items() if version)
+    scaled = "images RGB, float32 [n, 3, 32, 32], scaled to [0, 1]"
+    if kind == "safetensors":
+        usage = f"The weights of `{architecture}`. Input: {scaled}, then (images − mean) / std by channel, both in the metadata."
+    else:
+        usage = f"Input `images`: {scaled}; normalisation is part of the model. Output: logits [n, {len(trained.class_names)}]."
+    return f"""# {registry.title(e.method)}, client {trained.client}, on {words.key("dataset", e.dataset)}
+
+A personalised model: it was trained for the data of client {trained.client} and is evaluated on these alone.
+
+| | |
+|---|---|
+| file | `{file}` ({kind}) |
+| architecture | {architecture}, {parameters:,} parameters |
+| test accuracy | {share("test")} |
+| validation accuracy | {share("validation")} |
+| classes | {", ".join(trained.class_names)} |
+| method, dataset | {e.method}, {e.dataset} |
+| trained | last in round {trained.version} of {e.rounds}, seed {e.seed}, {e.clients} clients |
+| SHA-256 of the client's tensors | `{trained.sha256}` |
+| checked | logits within {difference:.1g} of the model's own |
+| made with | {versions} |
+
+## Use
+{usage}
+
+## Experiment
+Keys that are not at their defaults: {settings or "none"}; fingerprint `{e.fingerprint()}`.
+"""
+
+
+def _safetensors(trained: Trained, whole: WithNormalisation, path: Path) -> Exported:
+    model = whole.model
     metadata = {
-        "architecture": _architecture(trained),
+        "architecture": trained.experiment.model_of(trained.client),
         "class_names": json.dumps(trained.class_names),
         "mean": json.dumps(trained.about["mean"]),
         "std": json.dumps(trained.about["std"]),
@@ -97,23 +140,23 @@ def _safetensors(trained: Trained, standing: Standing, path: Path) -> Run:
     write_atomically(path, safetensors.torch.save({k: v.contiguous() for k, v in tensors_of(model).items()}, metadata))
     fresh = trained.method.client_model(trained.client).eval()
     fresh.load_state_dict(safetensors.torch.load_file(path))
-    return Standing(fresh, trained.about["mean"], trained.about["std"])
+    return WithNormalisation(fresh, trained.about["mean"], trained.about["std"])
 
 
-def _torch_export(trained: Trained, standing: Standing, path: Path) -> Run:
+def _torch_export(trained: Trained, whole: WithNormalisation, path: Path) -> Exported:
     dynamic = {"images": {0: torch.export.Dim("n", min=1)}}
-    program = torch.export.export(standing, (torch.zeros(2, *IMAGE),), dynamic_shapes=dynamic)
+    program = torch.export.export(whole, (torch.zeros(2, *IMAGE),), dynamic_shapes=dynamic)
     torch.export.save(program, path)
     return torch.export.load(path).module()
 
 
-def _onnx(trained: Trained, standing: Standing, path: Path) -> Run:
+def _onnx(trained: Trained, whole: WithNormalisation, path: Path) -> Exported:
     onnxruntime = _extra("onnxruntime")
     _extra("onnx")
     _extra("onnxscript")
     dynamic = {"images": {0: torch.export.Dim("n", min=1)}}
     program = torch.onnx.export(
-        standing,
+        whole,
         (torch.zeros(2, *IMAGE),),
         dynamo=True,
         verbose=False,
@@ -135,7 +178,7 @@ def _extra(name: str) -> Any:
 
 
 @torch.no_grad()
-def _difference(trained: Trained, exported: Run) -> float:
+def _difference(trained: Trained, exported: Exported) -> float:
     """The largest difference of a logit, over random images in batches of two sizes."""
     generator = torch.Generator().manual_seed(0)
     found = []
@@ -144,49 +187,3 @@ def _difference(trained: Trained, exported: Run) -> float:
         own = trained.logits(pixels.numpy())
         found.append(float((exported(pixels.permute(0, 3, 1, 2).float() / 255) - own).abs().max()))
     return max(found)
-
-
-def _architecture(trained: Trained) -> str:
-    return trained.experiment.model_of(trained.client)
-
-
-def card(trained: Trained, kind: str, file: str, difference: float) -> str:
-    """The model card, in Markdown: what it is, how good it is, where it comes from, how to use it."""
-    e, f = trained.experiment, trained.figures
-    parameters = sum(p.numel() for p in trained.method.predictor(trained.module).parameters())
-
-    def share(part: str) -> str:
-        if not f.get(part):
-            return "not evaluated at this round"
-        return f"{f[f'{part}-correct']} of {f[part]} correct ({100 * f[f'{part}-correct'] / f[part]:.2f} %)"
-
-    settings = ", ".join(f"{name}={value}" for name, value in e.changed().items())
-    versions = ", ".join(f"{name} {version}" for name, version in trained.about["versions"].items() if version)
-    scaled = "images RGB, float32 [n, 3, 32, 32], scaled to [0, 1]"
-    if kind == "safetensors":
-        usage = f"The weights of `{_architecture(trained)}`. Input: {scaled}, then (images − mean) / std by channel, both in the metadata."
-    else:
-        usage = f"Input `images`: {scaled}; normalisation is part of the model. Output: logits [n, {len(trained.class_names)}]."
-    return f"""# {registry.title(e.method)}, client {trained.client}, on {words.DATASETS.get(e.dataset, e.dataset)}
-
-A personalised model: it was trained for the data of client {trained.client} and is evaluated on these alone.
-
-| | |
-|---|---|
-| file | `{file}` ({kind}) |
-| architecture | {_architecture(trained)}, {parameters:,} parameters |
-| test accuracy | {share("test")} |
-| validation accuracy | {share("validation")} |
-| classes | {", ".join(trained.class_names)} |
-| method, dataset | {e.method}, {e.dataset} |
-| trained | last in round {trained.version} of {e.rounds}, seed {e.seed}, {e.clients} clients |
-| SHA-256 of the client's tensors | `{trained.sha256}` |
-| checked | logits within {difference:.1g} of the model's own |
-| made with | {versions} |
-
-## Use
-{usage}
-
-## Experiment
-Keys that are not at their defaults: {settings or "none"}; fingerprint `{e.fingerprint()}`.
-"""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pfedlora_flwr.data.datasets import read_image
+from pfedlora_flwr.data.images import read_image
 from pfedlora_flwr.runs.trained import Trained
 
 _SHOWN = 3

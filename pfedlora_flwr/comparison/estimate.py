@@ -15,15 +15,13 @@ START = 12.0
 """Seconds until a run's first round: a SuperLink, Ray, and an actor's imports."""
 GUESS = 40e9
 """Operations a second of one actor before any run has been timed."""
-_IMAGES = {"digits": 1797, "cifar10": 60_000, "cifar100": 60_000}
 _KEPT_WHILE_RUNNING = 3
 
 
 def work(e: Experiment) -> float:
     """The operations of a run of plain local training: every method's are of this size."""
-    kind, _, rest = e.dataset.partition(":")
-    images = int(rest) if kind == "synthetic" else _IMAGES.get(kind) or len(datasets.load(e.dataset, e.data_path).labels)
-    return e.rounds * e.sampled * 0.8 * images / e.clients * e.local_epochs * 3 * sample_flops(e, count_classes(e))
+    samples = datasets.count_samples(e.dataset, e.data_path)
+    return e.rounds * e.sampled * 0.8 * samples / e.clients * e.local_epochs * 3 * sample_flops(e, count_classes(e))
 
 
 class Speed:

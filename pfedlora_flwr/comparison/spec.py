@@ -27,7 +27,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pfedlora_flwr.config import all_keys, flatten, from_flat, parse_overrides, read_mapping
+from pfedlora_flwr.config import all_keys, flatten, from_flat, located, parse_overrides, read_mapping
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import write_atomically
 from pfedlora_flwr.keys import Scalar, UserError
@@ -151,7 +151,7 @@ class Comparison:
     def experiment(self, cell: Cell, candidate: Candidate, seed: int, output: Path = Path()) -> Experiment:
         """The Experiment of one run, `output` being the comparison's directory."""
         flat = self.base | cell.scenario | candidate.tuned | {"method": cell.method, "seed": seed}
-        return from_flat(flat).located(output / candidate.runs[seed])
+        return located(from_flat(flat), output / candidate.runs[seed])
 
     def write_plan(self, output: Path) -> None:
         """Leaves the plan beside the runs: a report of this directory then knows what belongs where and what is missing."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -51,13 +52,7 @@ def make_partition(experiment: Experiment, dataset: Dataset) -> Partition:
         raise UserError(
             f"clients is {e.clients}; {e.dataset} has {len(labels)} images, {SMALLEST} for each client: allowed ≤ {len(labels) // SMALLEST}"
         )
-    if e.partition_kind == "pathological":
-        owned = pathological(labels, dataset.classes, e.clients, e.partition_classes_per_client, e.seed)
-    elif e.partition_kind == "dirichlet":
-        owned = dirichlet(labels, dataset.classes, e.clients, e.partition_alpha, e.seed)
-    else:
-        order = numpy_generator(e.seed, "partition/iid").permutation(len(labels))
-        owned = np.array_split(order, e.clients)
+    owned = KINDS[e.partition_kind](e, labels, dataset.classes)
     smallest = min(range(e.clients), key=lambda k: len(owned[k]))
     if len(owned[smallest]) < SMALLEST:
         raise UserError(
@@ -66,11 +61,12 @@ def make_partition(experiment: Experiment, dataset: Dataset) -> Partition:
     return Partition(tuple(split_8_1_1(labels, own, e.seed, k) for k, own in enumerate(owned)))
 
 
-def pathological(labels: Indices, classes: int, clients: int, per_client: int, seed: int) -> list[Indices]:
-    """k distinct classes a client; each class is cut into m = kN/C shares of random size (docs/fidelity.md, Data).
+def pathological(e: Experiment, labels: Indices, classes: int) -> list[Indices]:
+    """k distinct classes a client; each class is cut into m = kN/C shares of random size.
 
     Shares are U(0.4, 0.6) normalised. Clients in order choose their classes, each uniformly among those with the most unclaimed shares.
     """
+    clients, per_client = e.clients, e.partition_classes_per_client
     if per_client > classes:
         raise UserError(f"partition.classes-per-client is {per_client}; allowed: 1 to {classes}, the classes of the dataset")
     shares, rest = divmod(clients * per_client, classes)
@@ -79,10 +75,10 @@ def pathological(labels: Indices, classes: int, clients: int, per_client: int, s
             f"{clients} clients × {per_client} classes a client is not a multiple of the {classes} classes; "
             f"change clients or partition.classes-per-client so that it is, or use partition.kind=dirichlet"
         )
-    sizes = numpy_generator(seed, "partition/shares").uniform(0.4, 0.6, (classes, shares))
+    sizes = numpy_generator(e.seed, "partition/shares").uniform(0.4, 0.6, (classes, shares))
     sizes /= sizes.sum(1, keepdims=True)
-    chooser = numpy_generator(seed, "partition/classes")
-    shuffler = numpy_generator(seed, "partition/shuffle")
+    chooser = numpy_generator(e.seed, "partition/classes")
+    shuffler = numpy_generator(e.seed, "partition/shuffle")
     unclaimed = np.full(classes, shares)
     owned: list[list[Indices]] = [[] for _ in range(clients)]
     pools = [shuffler.permutation(np.flatnonzero(labels == c)) for c in range(classes)]
@@ -100,9 +96,10 @@ def pathological(labels: Indices, classes: int, clients: int, per_client: int, s
     return [np.concatenate(parts) for parts in owned]
 
 
-def dirichlet(labels: Indices, classes: int, clients: int, alpha: float, seed: int) -> list[Indices]:
+def dirichlet(e: Experiment, labels: Indices, classes: int) -> list[Indices]:
     """Each class is divided among the clients by proportions from Dir(α); drawn again until every client has enough."""
-    rng = numpy_generator(seed, "partition/dirichlet")
+    clients, alpha = e.clients, e.partition_alpha
+    rng = numpy_generator(e.seed, "partition/dirichlet")
     for _ in range(1000):
         owned: list[list[Indices]] = [[] for _ in range(clients)]
         for c in range(classes):
@@ -116,6 +113,20 @@ def dirichlet(labels: Indices, classes: int, clients: int, alpha: float, seed: i
     raise UserError(
         f"partition.alpha is {alpha:g}: in 1000 draws some client had fewer than {SMALLEST} samples; raise alpha or use fewer clients"
     )
+
+
+def iid(e: Experiment, labels: Indices, classes: int) -> list[Indices]:
+    """Shuffled, and cut into equal parts."""
+    order = numpy_generator(e.seed, "partition/iid").permutation(len(labels))
+    return np.array_split(order, e.clients)
+
+
+KINDS: dict[str, Callable[[Experiment, Indices, int], list[Indices]]] = {
+    "pathological": pathological,
+    "dirichlet": dirichlet,
+    "iid": iid,
+}
+"""`partition.kind` → what makes each client's samples of the Experiment, all labels and the number of classes; in the order of help."""
 
 
 def split_8_1_1(labels: Indices, own: Indices, seed: int, client: int) -> Split:

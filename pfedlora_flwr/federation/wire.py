@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import json
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -30,10 +29,10 @@ from flwr.compat.common.recorddict_compat import (
 )
 from torch import Tensor
 
+from pfedlora_flwr.errors import exception_line, lines_of
+
 Config = dict[str, bool | bytes | float | int | str]
 TRAIN, EVALUATE, PROPERTIES = "train", "evaluate", MessageTypeLegacy.GET_PROPERTIES
-_COLOUR = re.compile("\x1b\\[[0-9;]*m")
-_EXCEPTION = re.compile(r"[\w.]*(Error|Exception)\b.*: \S")
 
 
 @dataclass(frozen=True)
@@ -153,7 +152,5 @@ def decode(blob: bytes, largest: int) -> npt.NDArray[Any]:
 
 def _first_line(text: str | None) -> str:
     """The first line that says something, of a traceback the exception's; without what a terminal would act on."""
-    lines = [line for line in (_COLOUR.sub("", line).strip() for line in (text or "").splitlines()) if line]
-    exceptions = [line for line in lines if _EXCEPTION.match(line)]
-    line = exceptions[-1] if exceptions else lines[0] if lines else "no reason given"
-    return "".join(c if c.isprintable() else " " for c in line)[:500]
+    line = exception_line(text or "") or next(iter(lines_of(text or "")), "no reason given")
+    return line[:500]

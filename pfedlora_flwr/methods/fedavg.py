@@ -21,6 +21,7 @@ class FedAvg(Method):
     """Algorithm 1 of the paper: the whole model down, local SGD, the whole model up, the weighted mean."""
 
     title = "FedAvg"
+    averages = True
 
     @classmethod
     def check_experiment(cls, experiment: Experiment) -> None:

@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping
 
 from pfedlora_flwr.comparison.spec import short
+from pfedlora_flwr.data import registry as datasets
 from pfedlora_flwr.keys import Scalar
 from pfedlora_flwr.report.measures import Estimate
 
-DATASETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
 _SYMBOLS = {"clients": "N", "mu": "μ", "adapter.hidden-dim": "h", "local-epochs": "E", "batch-size": "B", "rounds": "T"}
 NAMES = {
     "clients": "clients, N",
@@ -31,7 +31,7 @@ def key(name: str, value: Scalar) -> str:
     if name == "participation":
         return f"C={float(value) * 100:g} %"
     if name == "dataset":
-        return DATASETS.get(str(value), str(value))
+        return datasets.title(str(value))
     if name in ("setting", "method", "comparison"):
         return str(value)
     if name == "partition.classes-per-client":

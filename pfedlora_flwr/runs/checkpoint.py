@@ -13,9 +13,9 @@ from typing import Any
 import safetensors.torch
 from torch import Tensor
 
-from pfedlora_flwr.runs.ledger import Entry
 from pfedlora_flwr.files import write_atomically
 from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.runs.ledger import Entry
 
 logger = logging.getLogger(__name__)
 _KEPT = 2

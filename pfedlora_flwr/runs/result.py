@@ -7,10 +7,11 @@ import logging
 import statistics
 from typing import Any
 
+from pfedlora_flwr.data import registry as datasets
 from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.files import tensors_sha256
 from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.directory import FORMAT, Row, RunDirectory
-from pfedlora_flwr.files import tensors_sha256
 
 logger = logging.getLogger(__name__)
 LINE = "pfedlora: "
@@ -98,7 +99,7 @@ def comparable(rows: list[Row]) -> list[Row]:
 def to_target(e: Experiment, rows: list[Row]) -> dict[str, Any]:
     """Totals up to the first comparable round at the target accuracy, all clients and both ways; nulls when it was not reached."""
     names = ("parameters", "bytes", "flops")
-    target = e.target_accuracy if e.target_accuracy is not None else (0.5 if e.dataset == "cifar100" else 0.9)
+    target = e.target_accuracy if e.target_accuracy is not None else datasets.find(e.dataset).target
     sums = dict.fromkeys(names, 0)
     first = comparable(rows)[0]["round"]
     for row in rows:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from pfedlora_flwr.training.flops import count_operations
 from pfedlora_flwr.training.graphs import Steps, own_stream
+from pfedlora_flwr.training.sgd import SGD
 
 if TYPE_CHECKING:
     from pfedlora_flwr.experiment import Experiment
@@ -75,7 +76,7 @@ class Visit:
         e, device = self.experiment, data.labels.device
         epochs = epochs or e.local_epochs
         wanted = [p for p in parameters if p.requires_grad]
-        optimizer = torch.optim.SGD(wanted, lr or e.lr, momentum=e.momentum, weight_decay=e.weight_decay, fused=True)
+        optimizer = SGD(wanted, lr or e.lr, e.momentum, e.weight_decay)
         draws = Draws(len(data), self.generator, device, e.augment if augment is None else augment)
         total = torch.zeros((), device=device)
         per_sample = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data.datasets import Dataset, load
 from pfedlora_flwr.data.partition import Partition, make_partition, split_8_1_1
 from pfedlora_flwr.keys import UserError
+from tests.grown import Grown
 
 
 def fake(classes: int, each: int) -> Dataset:
@@ -63,6 +65,23 @@ def test_the_other_partitions_are_sound(keys: dict[str, object]) -> None:
     dataset = fake(10, 300)
     partition = make_partition(from_flat({"clients": 20, **keys}), dataset)
     check_sound(partition, dataset.labels)
+
+
+def test_a_partition_is_one_function_and_one_entry(tmp_path: Path) -> None:
+    grown = Grown(tmp_path)
+    grown.add_file(
+        "data/turns.py",
+        "import numpy as np\ndef turns(e, labels, classes):\n    return [np.arange(k, len(labels), e.clients) for k in range(e.clients)]\n",
+    )
+    grown.add_import("data/partition.py", "from pfedlora_flwr.data.turns import turns")
+    grown.add_line("data/partition.py", "KINDS", '"turns": turns,')
+    grown.run(
+        "from pfedlora_flwr.config import all_keys, from_flat\n"
+        "from pfedlora_flwr.data.local import shared_partition\n"
+        "assert all_keys()['partition.kind'].allowed == 'pathological | dirichlet | iid | turns'\n"
+        "_, partition = shared_partition(from_flat({'partition.kind': 'turns', 'clients': 3}))\n"
+        "assert {i % 3 for i in partition.clients[1].train} == {1}\n"
+    )
 
 
 def test_8_1_1_by_hand() -> None:

@@ -15,7 +15,8 @@ from typing import Any
 
 import psutil
 
-from pfedlora_flwr.launch.simulation import MARKER, QUIET, free_port, marked, stop_marked, tool
+from pfedlora_flwr.launch.flower import QUIET, tool
+from pfedlora_flwr.launch.processes import MARKER, free_port, marked, stop_marked
 from tests.conftest import ROOT
 
 PATIENCE = 240.0

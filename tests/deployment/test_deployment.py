@@ -17,7 +17,7 @@ import torch
 from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data.local import LocalData, Site
 from pfedlora_flwr.files import tensors_sha256
-from pfedlora_flwr.launch.simulation import free_port
+from pfedlora_flwr.launch.processes import free_port
 from pfedlora_flwr.methods.method import tensors_of
 from pfedlora_flwr.rng import derive
 from pfedlora_flwr.runs.directory import RunDirectory

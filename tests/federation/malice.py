@@ -21,7 +21,7 @@ from flwr.simulation import run_simulation
 from pfedlora_flwr import server_app
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.federation.client import PersonalisedClient
-from pfedlora_flwr.launch.simulation import QUIET
+from pfedlora_flwr.launch.flower import QUIET
 from tests.conftest import ROOT
 
 Arrays = list[np.ndarray]

@@ -121,11 +121,4 @@ def test_refuses_what_is_no_report(change: dict[str, torch.Tensor], word: str) -
 
 def test_models_of_different_last_layers_are_a_users_mistake() -> None:
     with pytest.raises(UserError, match="different widths"):
-        method(**{"models": "cnn5,tests.methods.test_fedproto:Narrow"}).state_init(0)
-
-
-class Narrow(torch.nn.Module):
-    def __init__(self, classes: int) -> None:
-        super().__init__()
-        self.encoder = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 32 * 32, 16))
-        self.head = torch.nn.Linear(16, classes)
+        method(**{"models": "cnn5,tests.methods.narrow:Narrow"}).state_init(0)

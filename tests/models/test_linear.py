@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from pfedlora_flwr.models import linear
 from pfedlora_flwr.models.linear import Linear
 
 
 @pytest.mark.parametrize(("batch", "width", "out"), [(64, 800, 2000), (64, 500, 60), (1, 300, 100), (3, 500, 10), (7, 400, 500)])
-def test_outputs_and_gradients_are_those_of_functional_linear(batch: int, width: int, out: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outputs_and_gradients_are_those_of_functional_linear(batch: int, width: int, out: int) -> None:
     torch.manual_seed(0)
     layer = Linear(width, out)
     images = torch.randn(batch, width, requires_grad=True)
@@ -32,11 +34,22 @@ def test_a_frozen_layer_gets_no_gradient_and_passes_one_on() -> None:
     assert torch.allclose(images.grad, layer.weight.sum(0).expand(8, -1), atol=1e-5)
 
 
-def test_large_products_take_the_fast_path_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-    original = linear._product
-    monkeypatch.setattr(linear, "_product", lambda *a: calls.append(1) or original(*a))
-    Linear(500, 10)(torch.randn(4, 500))
-    assert not calls
-    Linear(500, 60)(torch.randn(4, 500))
-    assert len(calls) == int(linear._AVAILABLE)
+class Operations(TorchDispatchMode):
+    """Notes the operations that PyTorch is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, operation: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(operation.name())
+        return operation(*args, **(kwargs or {}))
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="PyTorch was built without oneDNN")
+def test_large_products_run_on_onednn_and_small_ones_do_not() -> None:
+    for out, fast in ((10, False), (60, True)):
+        with Operations() as seen:
+            Linear(500, out)(torch.randn(4, 500))
+        assert ("mkldnn::_linear_pointwise" in seen.names) == fast
+        assert ("aten::addmm" in seen.names) == (not fast)

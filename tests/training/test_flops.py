@@ -14,7 +14,7 @@ from pfedlora_flwr.models.adapter import Adapter
 from pfedlora_flwr.models.cnn import SHAPES
 from pfedlora_flwr.models.registry import build
 from pfedlora_flwr.training.flops import count_operations
-from tests.plain import make, samples, visit
+from tests.plain import CELLS, make, samples, visit
 
 
 @pytest.fixture(autouse=True)
@@ -76,8 +76,7 @@ def agrees(module: nn.Module, inputs: torch.Tensor) -> None:
     assert ours.backward > 0
 
 
-@pytest.mark.parametrize("setting", ["heterogeneous", "homogeneous"])
-@pytest.mark.parametrize("name", ["standalone", "pfedlora", "fd", "fedproto", "fml", "fedkd", "lg_fedavg"])
+@pytest.mark.parametrize(("name", "setting"), CELLS)
 def test_whole_visits_against_torch(name: str, setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """All that a client's training executes. (FedKD's compression is no training: it is left out on both sides.)"""
     monkeypatch.setattr(fedkd, "compress", lambda tensors, energy: tensors)

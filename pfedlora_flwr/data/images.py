@@ -1,0 +1,63 @@
+"""Images of one's own: a folder for each class, an .npz file of arrays, and a single image file of any size."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from pfedlora_flwr.data.source import SIZE, Arrays
+from pfedlora_flwr.keys import UserError
+
+_SUFFIXES = (".png", ".jpg", ".jpeg")
+
+
+def folder(text: str, _data_path: str) -> Arrays:
+    """`folder:PATH`: one folder of PNG or JPEG images for each class."""
+    root = Path(text).expanduser()
+    if not root.is_dir():
+        raise UserError(f"dataset folder {root} does not exist; expected a folder of one folder of images for each class")
+    class_names = sorted(p.name for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
+    by_class = [sorted(f for f in (root / c).iterdir() if f.suffix.lower() in _SUFFIXES) for c in class_names]
+    files = [(file, label) for label, inside in enumerate(by_class) for file in inside]
+    if len(class_names) < 2 or not files:
+        raise UserError(f"dataset folder {root}: expected at least two class folders with PNG or JPEG images")
+    images = np.empty((len(files), SIZE, SIZE, 3), np.uint8)
+    for i, (file, _) in enumerate(files):
+        images[i] = read_image(file)
+    return images, np.array([label for _, label in files], np.int64), class_names
+
+
+def npz(text: str, _data_path: str) -> Arrays:
+    """`npz:FILE`: `images` uint8 [n, 32, 32, 3], `labels` [n] and perhaps `class_names`."""
+    path = Path(text).expanduser()
+    try:
+        with np.load(path, allow_pickle=False) as loaded:
+            images, labels = loaded["images"], loaded["labels"]
+            names = [str(n) for n in loaded["class_names"]] if "class_names" in loaded else None
+    except FileNotFoundError:
+        raise UserError(f"dataset file {path} does not exist") from None
+    except (KeyError, ValueError, OSError, EOFError, TypeError, AttributeError, zipfile.BadZipFile):
+        raise UserError(f"{path}: expected an npz with `images` uint8 [n, 32, 32, 3] and `labels` [n]") from None
+    if images.dtype != np.uint8 or images.shape[1:] != (SIZE, SIZE, 3) or labels.shape != (len(images),) or labels.dtype.kind not in "iu":
+        raise UserError(
+            f"{path}: images is {images.dtype} {list(images.shape)}, labels {labels.dtype}; expected uint8 [n, 32, 32, 3] and integers [n]"
+        )
+    if not len(labels) or labels.min() < 0 or (names is not None and labels.max() >= len(names)):
+        raise UserError(f"{path}: labels must count from 0 and have a name each")
+    return images, labels.astype(np.int64), names or [str(i) for i in range(int(labels.max()) + 1)]
+
+
+def read_image(path: Path) -> npt.NDArray[np.uint8]:
+    """A PNG or JPEG file (WebP or BMP, too) of any size and mode as uint8 [32, 32, 3]. Raises UserError for a file that is none."""
+    from PIL import Image
+
+    try:
+        with Image.open(path, formats=("PNG", "JPEG", "WEBP", "BMP")) as image:
+            deep = image.mode.startswith("I")  # 16 bits a pixel, which `convert` would cut off at 255
+            eight = Image.fromarray((np.asarray(image) / 257).round().astype(np.uint8)) if deep else image
+            return np.asarray(eight.convert("RGB").resize((SIZE, SIZE), Image.Resampling.BILINEAR), np.uint8)
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):  # all that Pillow raises for a damaged file
+        raise UserError(f"{path}: " + ("no readable PNG or JPEG image" if path.exists() else "no such file")) from None

@@ -1,0 +1,113 @@
+"""One Experiment executed: everything checked first, its directory claimed, the run carried out, and a result whatever came of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from rich.console import Console
+
+from pfedlora_flwr.data.local import count_classes, shared_partition
+from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.launch.flower import LaunchError, last_line
+from pfedlora_flwr.launch.processes import check_port, on_terminate
+from pfedlora_flwr.launch.simulation import Simulation, claimed, stop_left_over
+from pfedlora_flwr.methods import registry
+from pfedlora_flwr.rng import derive
+from pfedlora_flwr.runs.directory import Row, RunDirectory
+from pfedlora_flwr.runs.result import write_result
+from pfedlora_flwr.training.device import find_device
+
+Show = Callable[[Row | None, list[Row]], None]
+"""Told several times a second what the server is doing, as it writes it (None: nothing yet, or no more), and the rounds' lines."""
+
+
+class Engine(AbstractContextManager["Engine"], Protocol):
+    """What carries a run out, of which `Simulation` is one. Leaving it stops everything it started."""
+
+    def run(self, show: Show) -> None:
+        """Carries the run out, to the result in its directory. Raises LaunchError when none will come."""
+
+    def save_log(self) -> None:
+        """Keeps in the run's `logs` what was logged, for a run that is not completed. May raise LaunchError."""
+
+
+LOCAL_NOTE = "one client at a time in this process; for long runs `flwr run` with its actors, the default engine, is faster"
+ENGINES = ("flower", "local")
+"""`flwr run` on a SuperLink of our own, with Ray's actors; or everything in this process, one client at a time."""
+
+
+def execute(experiment: Experiment, show: Show, out: Console, *, port: int = 0, engine: str = "flower") -> Row:
+    """Runs the Experiment and returns its result, whatever came of it. Ctrl-C and SIGTERM stop the run.
+
+    Raises UserError before anything has started.
+    """
+    if engine not in ENGINES:
+        raise UserError(f"--engine is {engine!r}; allowed: {', '.join(ENGINES)}")
+    if port and engine == "local":
+        raise UserError("--port is for the engine flower: the local engine opens none")
+    directory = Path(experiment.output)
+    preflight(experiment)
+    run = RunDirectory(directory)
+    run.check_free(experiment)
+    if port:
+        check_port(port)
+    with claimed(directory):
+        stopped = stop_left_over(directory)
+        if stopped:
+            out.print(f"stopped {stopped} processes that a killed launcher had left running")
+        run.check_unlocked()
+        run.result_file.unlink(missing_ok=True)
+        return _carry_out(experiment, run, _engine(engine, experiment, run, port), show)
+
+
+def preflight(experiment: Experiment) -> None:
+    """Everything that can be known to be wrong before a process is started. Raises UserError."""
+    find_device(experiment.device)
+    shared_partition(experiment)
+    method = registry.make(experiment, count_classes(experiment))
+    for client in range(min(len(experiment.model_names), experiment.clients)):
+        method.client_model(client)
+    method.state_init(derive(experiment.seed, "state"))
+
+
+def resources(experiment: Experiment) -> tuple[int, float]:
+    """Actors and GPUs: one single-threaded actor a core, or one actor that holds the GPU."""
+    gpu = find_device(experiment.device).type == "cuda"
+    actors = experiment.actors or (1 if gpu else len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    return min(actors, max(1, experiment.clients)), float(torch.cuda.device_count()) if gpu else 0.0
+
+
+def _engine(name: str, experiment: Experiment, run: RunDirectory, port: int) -> Engine:
+    if name == "flower":
+        return Simulation(experiment, run, *resources(experiment), port)
+    from pfedlora_flwr.launch.local import LocalRun  # imports Flower, which the launcher of a simulation does not need
+
+    return LocalRun(experiment, run)
+
+
+def _carry_out(experiment: Experiment, run: RunDirectory, engine: Engine, show: Show) -> Row:
+    """The result that the run left, or one that says why it left none."""
+    status, error = "failed", ""
+    on_terminate(signal.SIGTERM, signal.SIGHUP)  # SIGHUP: the terminal was closed
+    with engine:
+        try:
+            engine.run(show)
+        except KeyboardInterrupt:
+            status, error = "stopped", "stopped by the user"
+        except LaunchError as failure:
+            error = str(failure)
+        result = run.result()
+        if (result or {}).get("status") != "completed":
+            with suppress(LaunchError):  # it is only there to be read
+                engine.save_log()
+    if result is None:
+        error = error or f"the server ended without a result: {last_line(run.logs / 'superlink.log')}"
+        result = write_result(run, experiment, status, error)
+    return result

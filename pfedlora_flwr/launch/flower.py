@@ -1,0 +1,165 @@
+"""Flower's own commands: where they are, what they run in, the app they are handed, and one way to call `flwr`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import site
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pfedlora_flwr
+from pfedlora_flwr.errors import exception_line, lines_of
+from pfedlora_flwr.experiment import Experiment
+
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_DEDUP_LOGS": "0",
+    "RAY_worker_niceness": "0",
+    "MALLOC_MMAP_THRESHOLD_": str(2**25),
+    "MALLOC_TRIM_THRESHOLD_": str(2**30),
+}
+"""Nothing calls out, Flower builds no environment of its own, clients train at the priority of any other program, and glibc
+keeps freed memory for the next client's tensors instead of having the kernel clear new pages for each."""
+_CALL = 60.0
+"""Seconds in which a call of `flwr` must be answered."""
+_APP = """[project]
+name = "pfedlora-flwr"
+version = {version}
+description = {description}
+dependencies = []
+
+[tool.hatch.build.targets.wheel]
+packages = ["."]
+
+[tool.flwr.app]
+publisher = "pfedlora"
+
+[tool.flwr.app.components]
+serverapp = "pfedlora_flwr.server_app:app"
+clientapp = "pfedlora_flwr.client_app:app"
+
+[tool.flwr.app.config]
+{config}
+"""
+
+
+class LaunchError(RuntimeError):
+    """A run could not be started or was lost; the text, one line, says what its processes said last."""
+
+
+class FlwrCommand:
+    """The `flwr` command for one SuperLink. What it does raises LaunchError when Flower refuses or does not answer.
+
+    superlink: a connection in Flower's config.toml. log: the file that keeps what a call said that failed.
+    """
+
+    def __init__(self, superlink: str, environment: Mapping[str, str], log: Path) -> None:
+        self.superlink = superlink
+        self._environment = environment
+        self._log = log
+
+    def run(self, app: Path, *options: str) -> str:
+        """Submits the app in this folder; the run's id."""
+        return str(self._asked("run", str(app), self.superlink, *options)["run-id"])
+
+    def status(self, run_id: str) -> str:
+        """What Flower says of the run, such as `finished:completed`."""
+        runs = self._asked("list", self.superlink, "--run-id", run_id).get("runs")
+        if not runs:
+            raise LaunchError(f"Flower does not know run {run_id}")
+        return str(runs[0]["status"])
+
+    def stop(self, run_id: str) -> None:
+        """Stops the run."""
+        self._asked("stop", run_id, self.superlink)
+
+    def log(self, run_id: str) -> str:
+        """What the run's processes have logged so far."""
+        return self._call("log", run_id, self.superlink, "--show")
+
+    def stream(self, run_id: str, log: BinaryIO) -> subprocess.Popen[bytes]:
+        """A process that writes the run's log, from its beginning, to `log` until the run ends or the connection breaks."""
+        command = [tool("flwr"), "log", run_id, self.superlink, "--stream"]
+        return subprocess.Popen(command, env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.DEVNULL)
+
+    def _asked(self, *words: str) -> dict[str, Any]:
+        """What the call answers in JSON. Flower says there, not by the exit code, that a call has failed."""
+        said = self._call(*words, "--format", "json")
+        try:
+            answer: dict[str, Any] = json.loads(said)
+        except ValueError:
+            raise self._failed(words[0], said) from None
+        if not answer.get("success", True):
+            raise self._failed(words[0], str(answer.get("error-message")))
+        return answer
+
+    def _call(self, *words: str) -> str:
+        command = [tool("flwr"), *words]
+        try:
+            done = subprocess.run(
+                command, env=self._environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_CALL, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise LaunchError(f"`flwr {words[0]}`: the SuperLink {self.superlink!r} did not answer within {_CALL:g} s") from None
+        if done.returncode:
+            raise self._failed(words[0], done.stdout + done.stderr)
+        return done.stdout
+
+    def _failed(self, word: str, said: str) -> LaunchError:
+        self._log.write_text(said)
+        return LaunchError(f"`flwr {word}` failed: {last_line(self._log)}")
+
+
+def tool(name: str) -> str:
+    """The path of a command that Flower installs: of this Python environment, else on the PATH. Raises LaunchError when it is nowhere."""
+    found = shutil.which(name, path=search_path())
+    if found is None:
+        where = f"neither beside {sys.executable} nor on the PATH"
+        raise LaunchError(f'the command `{name}` is {where}; pip install "flwr[simulation]" brings it')
+    return found
+
+
+def search_path() -> str:
+    """The PATH of the processes that we start, which look for Flower's commands there: where pip puts those of this Python comes first."""
+    folders = [str(Path(sys.executable).parent), sysconfig.get_path("scripts")]
+    if site.ENABLE_USER_SITE:  # pip install --user
+        folders.append(sysconfig.get_path("scripts", sysconfig.get_preferred_scheme("user")))
+    return os.pathsep.join(dict.fromkeys([*folders, os.environ.get("PATH", os.defpath)]))
+
+
+def environment(**own: str) -> dict[str, str]:
+    """What our processes inherit: this process's environment, quiet, with Flower's commands on the PATH, and `own`."""
+    return os.environ | QUIET | {"PATH": search_path()} | own
+
+
+def write_app(folder: Path, experiment: Experiment) -> Path:
+    """A Flower app that holds the configuration alone: the code is what is installed where it runs. Returns its new folder."""
+    folder.mkdir()
+    about = {"version": pfedlora_flwr.__version__, "description": pfedlora_flwr.__doc__}
+    config = "\n".join(f"{_toml(name)} = {_toml(value)}" for name, value in experiment.flat().items())
+    text = _APP.format(**{name: _toml(value) for name, value in about.items()}, config=config)
+    (folder / "pyproject.toml").write_text(text, encoding="utf-8")
+    return folder
+
+
+def last_line(log: Path) -> str:
+    """The last line of a log that says something, an exception's before any other."""
+    try:
+        text = log.read_text(errors="replace")
+    except OSError:
+        text = ""
+    line = exception_line(text) or next(reversed(lines_of(text)), None)
+    return f"{line[:300]} (see {log})" if line else f"nothing in {log}"
+
+
+def _toml(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)

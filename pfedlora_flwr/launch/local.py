@@ -1,0 +1,147 @@
+"""The local engine: server and clients in this process, one client at a time. For debugging and for short runs.
+
+The same ServerApp, Strategy, ClientApp with its mods, NumPyClient and wire encoding as in `flwr run`, and so the same bits; only the
+transport is this file. A breakpoint in a model or a method stops where it stands, and Ctrl-C acts at once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import count
+from typing import Any
+
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
+from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.proto.message_pb2 import Message as ProtoMessage
+from flwr.serverapp import Grid
+from flwr.supercore.run import Run
+from flwr.supercore.task_identity import TaskIdentity
+
+from pfedlora_flwr import client_app, server_app
+from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.launch.flower import LaunchError
+from pfedlora_flwr.runs.directory import Row, RunDirectory
+
+_RUN_ID, _TASK_ID, _FIRST_NODE = 1, 1, SUPERLINK_NODE_ID + 1
+
+
+class LocalGrid(Grid):
+    """A Grid whose nodes are calls of a ClientApp in this process, each with a context of its own.
+
+    node_configs: one for each node. replied: told after each client's turn how many of the messages that were sent together are
+    answered, and how many there are.
+    """
+
+    def __init__(
+        self,
+        app: ClientApp,
+        node_configs: Sequence[Mapping[str, Any]],
+        run_config: Mapping[str, Any],
+        replied: Callable[[int, int], None] = lambda done, of: None,
+    ) -> None:
+        TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = _RUN_ID, _TASK_ID, SUPERLINK_NODE_ID
+        self._app = app
+        self._replied = replied
+        self._contexts = {
+            node: Context(run_id=_RUN_ID, node_id=node, node_config=dict(config), state=RecordDict(), run_config=dict(run_config))
+            for node, config in enumerate(node_configs, start=_FIRST_NODE)
+        }
+        self._waiting: deque[bytes] = deque()
+        self._numbers = count(1)
+
+    def set_run(self, run: Run) -> None:
+        """There is one run, and it is set."""
+
+    @property
+    def run(self) -> Run:
+        return Run.create_empty(_RUN_ID)
+
+    def create_message(self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None) -> Message:
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def get_node_ids(self) -> Iterable[int]:
+        return list(self._contexts)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Takes the messages in their encoding; their clients' turns come when replies are pulled."""
+        ids = []
+        for message in messages:
+            ids.append(str(next(self._numbers)))
+            message.metadata.__dict__["_message_id"] = ids[-1]  # as Flower's own InMemoryGrid names them
+            self._waiting.append(message_to_proto(message).SerializeToString())
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """The replies to all messages that wait. Their clients have their turns now, in the order in which they were sent."""
+        wanted, replies, of = set(message_ids), [], len(self._waiting)
+        while self._waiting:
+            message = _decoded(self._waiting.popleft())
+            if message.metadata.message_id in wanted:
+                replies.append(_decoded(message_to_proto(self._turn(message)).SerializeToString()))
+                self._replied(len(replies), of)
+        return replies
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        return self.pull_messages(self.push_messages(messages))
+
+    def _turn(self, message: Message) -> Message:
+        """The node's answer; what it raises becomes an error reply, as on a SuperNode."""
+        try:
+            return self._app(message, self._contexts[message.metadata.dst_node_id])
+        except Exception as error:
+            return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, f"{type(error).__name__}: {error}"), reply_to=message)
+
+
+def _decoded(blob: bytes) -> Message:
+    return message_from_proto(ProtoMessage.FromString(blob))
+
+
+class LocalRun:
+    """One run in this process: an `Engine`."""
+
+    def __init__(self, experiment: Experiment, run: RunDirectory) -> None:
+        self._experiment = experiment
+        self._directory = run
+
+    def __enter__(self) -> LocalRun:
+        self._log = logging.FileHandler(self._directory.logs / "run.log", mode="w", encoding="utf-8")
+        self._log.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        package = logging.getLogger("pfedlora_flwr")
+        package.setLevel(logging.INFO)
+        package.addHandler(self._log)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        logging.getLogger("pfedlora_flwr").removeHandler(self._log)
+        self._log.close()
+
+    def run(self, show: Callable[[Row | None, list[Row]], None]) -> None:
+        """All rounds that are left. Raises LaunchError with what the server failed of."""
+        directory = self._directory
+
+        rounds, size = list[Row](), 0
+
+        def replied(done: int, of: int) -> None:
+            nonlocal rounds, size
+            if directory.rounds_size() != size:
+                rounds, size = directory.rounds(), directory.rounds_size()
+            state = directory.doing()
+            show(state | {"done": done, "of": of} if state else None, rounds)
+
+        nodes = [{"partition-id": k, "num-partitions": self._experiment.clients} for k in range(self._experiment.clients)]
+        config = dict(self._experiment.flat())
+        grid = LocalGrid(client_app.app, nodes, config, replied)
+        context = Context(run_id=_RUN_ID, node_id=SUPERLINK_NODE_ID, node_config={}, state=RecordDict(), run_config=config)
+        try:
+            server_app.serve(grid, context)
+        except Exception as error:  # its one line is in the result
+            logging.getLogger(__name__).exception("the run failed")
+            raise LaunchError(server_app.reason_of(error)) from None
+        show(None, directory.rounds())
+
+    def save_log(self) -> None:
+        """It is written as it comes."""

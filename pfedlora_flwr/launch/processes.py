@@ -1,0 +1,91 @@
+"""Processes and ports: what we start carries a marker in its environment, and is found and stopped by it; so are its children."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+import psutil
+
+from pfedlora_flwr.keys import UserError
+
+MARKER = "PFEDLORA_LAUNCH"
+"""The environment variable that holds the marker."""
+
+
+def marked(marker: str) -> Iterator[psutil.Process]:
+    """The running processes whose environment carries the marker, this one left out."""
+    for process in psutil.process_iter():
+        try:
+            if process.pid != os.getpid() and process.environ().get(MARKER) == marker and is_running(process.pid):
+                yield process
+        except (psutil.Error, OSError):
+            continue
+
+
+def stop_marked(marker: str, patience: float = 1.0) -> int:
+    """Stops every process that carries the marker: asks first, then kills. Returns how many there were."""
+    found = list(marked(marker))
+    for process in found:
+        _quietly(process.terminate)
+    stubborn = [*_still_running(found, patience), *marked(marker)]
+    for process in stubborn:
+        _quietly(process.kill)
+    _still_running(stubborn, patience)
+    return len(found)
+
+
+def is_running(pid: int) -> bool:
+    """Whether the process runs: one that was killed may stay as a zombie, since Flower does not wait for it."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def on_terminate(*numbers: signal.Signals) -> None:
+    """From here on these signals are taken like Ctrl-C."""
+
+    def interrupt(signum: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    for number in numbers:
+        signal.signal(number, interrupt)
+
+
+def free_port() -> int:
+    """A TCP port on 127.0.0.1 that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def check_port(port: int) -> None:
+    """Raises UserError when the port is no port or something listens on it."""
+    if not 0 < port < 2**16:
+        raise UserError(f"port is {port}; allowed: 0 to 65535, 0 for a free one")
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise UserError(f"port {port} cannot be used ({error.strerror}); choose another, or leave --port out for a free one") from None
+
+
+def _still_running(processes: list[psutil.Process], patience: float) -> list[psutil.Process]:
+    """Waits until none runs, at most `patience` seconds; returns those that still do. (psutil's own wait takes an ended process
+    for a running one until its parent has collected it: an orphan's may never.)"""
+    deadline = time.monotonic() + patience
+    while (left := [process for process in processes if is_running(process.pid)]) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return left
+
+
+def _quietly(action: Callable[[], None]) -> None:
+    with contextlib.suppress(psutil.Error):
+        action()

@@ -1,0 +1,88 @@
+"""A run on a SuperLink that is already there, and that others own: submitted, followed by its log, and judged at its end."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.launch.flower import FlwrCommand, LaunchError, environment, write_app
+from pfedlora_flwr.runs.result import LINE, RESULT_LINE
+
+_PATIENCE, _LOOK, _PAUSE = 120.0, 60.0, 2.0
+"""Seconds: without an answer before the SuperLink counts as gone, for one look at the log, and between two looks."""
+
+
+class Submission:
+    """One run on the nodes of `superlink`, a connection in Flower's config.toml. Its app and its log lie in `folder`."""
+
+    def __init__(self, superlink: str, folder: Path) -> None:
+        self.folder = folder
+        self.log = folder / "run.log"
+        self.run_id = ""
+        self._flwr = FlwrCommand(superlink, environment(PYTHONUNBUFFERED="1"), folder / "flwr.log")
+
+    def start(self, experiment: Experiment) -> None:
+        """Submits the run. Raises LaunchError when the SuperLink does not take it."""
+        self.run_id = self._flwr.run(write_app(self.folder / "app", experiment))
+
+    def follow(self, tell: Callable[[str], None]) -> None:
+        """Tells the ServerApp's own lines until the run is over. Raises LaunchError when the SuperLink is gone for long."""
+        told, answered = 0, time.monotonic()
+        while True:
+            told = self._stream(told, tell)
+            try:
+                if self.status().startswith("finished"):
+                    self._stream(told, tell)
+                    return
+                answered = time.monotonic()
+            except LaunchError:
+                if time.monotonic() > answered + _PATIENCE:
+                    raise
+            time.sleep(_PAUSE)
+
+    def status(self) -> str:
+        """What Flower says of the run, such as `finished:completed`. Raises LaunchError when it says nothing."""
+        return self._flwr.status(self.run_id)
+
+    def result(self) -> dict[str, Any] | None:
+        """What the ServerApp printed at its end: its directory and its result.json."""
+        lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.startswith(RESULT_LINE)]
+        return json.loads(lines[-1].removeprefix(RESULT_LINE)) if lines else None
+
+    def stop(self) -> str:
+        """Stops the run; says what came of that."""
+        if not self.run_id:
+            return "stopped by the user while submitting; `flwr list` says whether the run began"
+        try:
+            self._flwr.stop(self.run_id)
+            if self.status().startswith("finished"):
+                return "stopped: stopped by the user; continue it with --resume"
+        except LaunchError as failure:
+            return f"the run could not be stopped ({failure}); `flwr stop {self.run_id}` does it"
+        return f"the run goes on: `flwr stop {self.run_id}` stops it"
+
+    def _stream(self, told: int, tell: Callable[[str], None]) -> int:
+        """Keeps the run's log until it ends, the connection breaks or a while has passed; tells those lines after the first `told`
+        that are ours, and returns how many lines there are. Flower sends the log from its beginning each time."""
+        until = time.monotonic() + _LOOK
+        with self.log.open("wb") as log:
+            streaming = self._flwr.stream(self.run_id, log)
+        try:
+            while True:
+                over = streaming.poll() is not None or time.monotonic() > until
+                lines = self.log.read_text(errors="replace").splitlines(keepends=True)
+                for line in lines[told:]:
+                    if line.endswith("\n"):
+                        told += 1
+                        if line.startswith(LINE) and not line.startswith(RESULT_LINE):
+                            tell(line.removeprefix(LINE).rstrip())
+                if over:
+                    return told
+                time.sleep(0.3)
+        finally:
+            streaming.terminate()
+            streaming.wait()

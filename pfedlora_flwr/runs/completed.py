@@ -1,0 +1,66 @@
+"""A run as reports and comparisons take it: completed, with its figures, or missing, with the reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.runs.directory import Row, RunDirectory
+
+
+@dataclass(frozen=True)
+class Run:
+    """A completed run."""
+
+    directory: RunDirectory
+    result: Row
+
+    @property
+    def path(self) -> Path:
+        return self.directory.path
+
+    @cached_property
+    def experiment(self) -> Experiment:
+        return self.directory.experiment()
+
+    @cached_property
+    def rounds(self) -> list[Row]:
+        return self.directory.rounds()
+
+    @property
+    def accuracy(self) -> float:
+        """Mean test accuracy at best validation, in [0, 1]: the headline figure."""
+        return self.result["accuracy"]["at_best_validation"]
+
+    @property
+    def validation(self) -> float:
+        """The highest mean validation accuracy: that of the round which `accuracy` is taken at."""
+        best = self.result["accuracy"]["best_validation_round"]
+        return next(row["validation_accuracy"] for row in self.rounds if row["round"] == best)
+
+    @property
+    def clients(self) -> dict[int, float]:
+        """Test accuracy at the end, by client."""
+        return {int(k): row["accuracy"] for k, row in self.result["per_client"].items()}
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A run that is not completed. status: `not run`, `unfinished`, `failed` or `stopped`; reason: the same with its cause."""
+
+    status: str
+    reason: str
+
+
+def read_run(path: Path) -> Run | Missing:
+    """The run in a directory."""
+    directory = RunDirectory(path)
+    result = directory.result()
+    if result is None:
+        rounds = directory.rounds()
+        return Missing("unfinished", f"unfinished after round {rounds[-1]['round']}") if rounds else Missing("not run", "not run")
+    if result["status"] != "completed":
+        return Missing(result["status"], f"{result['status']}: {result['error']}")
+    return Run(directory, result)

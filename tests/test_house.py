@@ -1,0 +1,62 @@
+"""The floors of the house: a room imports from its own and from lower ones, never from a higher one, and nothing imports in a circle."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import pfedlora_flwr
+
+PACKAGE = Path(pfedlora_flwr.__file__).parent
+FLOORS: tuple[tuple[str, ...], ...] = (
+    ("errors", "keys", "rng", "files", "experiment"),
+    ("training",),
+    ("models",),
+    ("data",),
+    ("methods",),
+    ("config",),
+    ("runs",),
+    ("federation",),
+    ("client_app", "server_app"),
+    ("comparison", "launch"),
+    ("report",),
+    ("commands",),
+    ("cli",),
+)
+"""From the ground up; docs/architecture.md says what each room owns."""
+FILES = {str(path.relative_to(PACKAGE).with_suffix("")).replace("/", "."): path for path in PACKAGE.rglob("*.py")}
+MODULES = {name.removesuffix(".__init__"): path for name, path in FILES.items() if name != "__init__"}
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Our own modules that a file imports, wherever in it."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "pfedlora_flwr":
+            module = (node.module or "").removeprefix("pfedlora_flwr").removeprefix(".")
+            for alias in node.names:
+                inner = f"{module}.{alias.name}".removeprefix(".")
+                if inner in MODULES or module:
+                    yield inner if inner in MODULES else module
+
+
+def floor(module: str) -> int:
+    return next(i for i, rooms in enumerate(FLOORS) if module.split(".")[0] in rooms)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_nothing_imports_from_a_higher_floor(module: str) -> None:
+    higher = [other for other in imports(MODULES[module]) if floor(other) > floor(module)]
+    assert not higher, f"{module} is below what it imports"
+
+
+def test_nothing_imports_in_a_circle() -> None:
+    TopologicalSorter({module: set(imports(path)) - {module} for module, path in MODULES.items()}).prepare()
+
+
+def test_the_hallway_is_short_and_no_file_is_long() -> None:
+    assert len([path for path in PACKAGE.glob("*.py") if path.stem != "__init__"]) <= 9
+    assert not {name: n for name, path in MODULES.items() if (n := len(path.read_text().splitlines())) > 320}
