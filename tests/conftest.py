@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,10 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from rich.console import Console
 
+from pfedlora_flwr import config
+from pfedlora_flwr.launch.execute import execute
 from pfedlora_flwr.launch.processes import MARKER, is_running, stop_marked
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -101,6 +104,13 @@ class Cli:
         return [line[:200] for line in self.processes().values()]
 
 
+def run_locally(output: Path, keys: Mapping[str, object]) -> Done:
+    """A run by the local engine in the test's own process, checked and carried out as `pfedlora run --engine local` does."""
+    experiment = config.located(config.from_flat(keys), output)
+    result = execute(experiment, lambda state, rounds: None, Console(quiet=True), engine="local")
+    return Done(0 if result["status"] == "completed" else 1, "", result["error"] or "", output)
+
+
 @pytest.fixture(scope="session")
 def shared_cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
     """One folder of runs for tests that compare runs with each other."""
@@ -111,7 +121,9 @@ def shared_cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
 def trained_run(shared_cli: Cli) -> Done:
     """A small completed run on the digits, for tests that use its models: three clients, CNN-1 to CNN-3."""
     keys = {"clients": "3", "partition.kind": "iid", "batch-size": "16", "rounds": "3"}
-    done = shared_cli.run("trained", *(word for key, value in keys.items() for word in ("-o", f"{key}={value}")), "--tensorboard")
+    done = shared_cli.run(
+        "trained", *(word for key, value in keys.items() for word in ("-o", f"{key}={value}")), "--tensorboard", "--engine", "local"
+    )
     assert done.code == 0, done.stderr
     return done
 

@@ -1,13 +1,14 @@
-"""Every method through the front door: it completes, sends as many parameters as its paper says, and nothing else."""
+"""Every method, by the local engine: it completes, sends as many parameters as its paper says, and nothing else."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from pfedlora_flwr.methods.registry import NAMES
-from tests.conftest import Cli
+from tests.conftest import run_locally
 
 pytestmark = pytest.mark.slow
 HIDDEN = 4096
@@ -31,10 +32,10 @@ def test_every_method_is_run() -> None:
 
 @pytest.mark.parametrize(("method", "setting", "up", "down"), SENT)
 def test_a_method_completes_and_sends_what_it_should(
-    cli: Cli, method: str, setting: str, up: int | tuple[int, int], down: int | tuple[int, int]
+    tmp_path: Path, method: str, setting: str, up: int | tuple[int, int], down: int | tuple[int, int]
 ) -> None:
-    keys = {"method": method, "setting": setting, "clients": 5, "participation": 0.8, "rounds": 2, "batch-size": 32, "actors": 1}
-    done = cli.run("run", *(word for key, value in keys.items() for word in ("-o", f"{key}={value}")))
+    keys = {"method": method, "setting": setting, "clients": 5, "participation": 0.8, "rounds": 2, "batch-size": 32}
+    done = run_locally(tmp_path / "run", keys)
     assert done.code == 0, done.stderr
     rows = done.rows("clients.jsonl")
     assert len(rows) == 2 * 4

@@ -79,8 +79,8 @@ def test_images_of_any_size_and_mode(trained_run: Done, tmp_path: Path) -> None:
     assert np.array_equal(*(read_image(tmp_path / f"{bits}-bit.png") for bits in (8, 16)))
 
 
-def test_a_federation_with_more_classes_than_the_clients_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    output = simulate(tmp_path, monkeypatch, clients=2, rounds=1, classes=12)
+def test_a_federation_with_more_classes_than_the_clients_data(tmp_path: Path) -> None:
+    output = simulate(tmp_path, clients=2, rounds=1, classes=12)
     trained = load_trained(output, 0)
     assert trained.class_names == [*map(str, range(10)), "class 10", "class 11"]
     assert trained.logits(np.zeros((1, 32, 32, 3), np.uint8)).shape == (1, 12)

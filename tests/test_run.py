@@ -158,7 +158,7 @@ def test_a_corrupt_parquet_is_one_line(cli: Cli, cifar10: str) -> None:
 
 
 def test_the_quickstart_reaches_its_accuracy(cli: Cli) -> None:
-    done = cli.run("quickstart", str(ROOT / "conf" / "quickstart.yaml"))
+    done = cli.run("quickstart", str(ROOT / "conf" / "quickstart.yaml"), "--engine", "local")
     assert done.code == 0, done.stderr
     assert done.result["accuracy"]["final"] >= 0.95
     assert done.result["clients"] == 10

@@ -4,31 +4,24 @@ from __future__ import annotations
 
 import io
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
-from flwr.app import Context
+from flwr.app import Context, RecordDict
 from flwr.client import Client
 from flwr.clientapp import ClientApp
 from flwr.common import Code, EvaluateIns, EvaluateRes, FitIns, FitRes, GetPropertiesIns, GetPropertiesRes
-from flwr.serverapp import Grid, ServerApp
-from flwr.simulation import run_simulation
 
 from pfedlora_flwr import server_app
 from pfedlora_flwr.client_app import prepare_process
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.federation.client import PersonalisedClient
-from pfedlora_flwr.launch.flower import QUIET
-from tests.conftest import ROOT
+from pfedlora_flwr.launch.local import LocalGrid
 
 Arrays = list[np.ndarray]
 KEYS = {"batch-size": 16, "evaluate-initial": False, "partition.kind": "iid", "device": "cpu"}
-PLAN = "PFEDLORA_TEST_PLAN"
-"""The environment variable that holds the run's keys, and each malicious client's sort."""
 
 
 def _blob(array: np.ndarray, **options: Any) -> bytes:
@@ -165,36 +158,21 @@ class Malicious(Client):
         return self.honest.evaluate(ins)
 
 
-def client_fn(context: Context) -> Client:
-    """The first nodes are the strangers, who have client 0's data; then come the clients in order."""
-    plan = json.loads(os.environ[PLAN])
-    experiment = from_flat(plan["keys"])
-    index = int(context.node_config["partition-id"]) - len(plan["strangers"])
-    sort = plan["malice"].get(str(index)) if index >= 0 else plan["strangers"][index]
-    client = PersonalisedClient(experiment, {"partition-id": max(index, 0), "num-partitions": experiment.clients})
-    prepare_process(client.device)
-    return Malicious(client.to_client(), sort)
+def simulate(folder: Path, sorts: Mapping[int, str] = {}, strangers: Sequence[str] = (), **keys: Any) -> Path:
+    """Runs by the local engine's grid with these clients malicious and these nodes too many; the run's directory.
 
-
-app = ClientApp(client_fn=client_fn)
-
-
-def simulate(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, sorts: Mapping[int, str] = {}, strangers: Sequence[str] = (), **keys: Any
-) -> Path:
-    """Runs with these clients malicious and these nodes too many, in this process; the run's directory."""
+    The first nodes are the strangers, who have client 0's data; then come the clients in order.
+    """
     output = folder / "run"
     flat = KEYS | {"output": str(output)} | {name.replace("_", "-"): value for name, value in keys.items()}
-    plan = json.dumps({"keys": flat, "malice": dict(sorts), "strangers": list(strangers)})
-    for name, value in (QUIET | {PLAN: plan, "PYTHONPATH": str(ROOT)}).items():
-        monkeypatch.setenv(name, value)
-    server = ServerApp()
+    experiment = from_flat(flat)
 
-    @server.main()
-    def main(grid: Grid, context: Context) -> None:
-        context.run_config.update(flat)
-        server_app.main(grid, context)
+    def client_fn(context: Context) -> Client:
+        index = int(context.node_config["partition-id"]) - len(strangers)
+        client = PersonalisedClient(experiment, {"partition-id": max(index, 0), "num-partitions": experiment.clients})
+        prepare_process(client.device)
+        return Malicious(client.to_client(), sorts.get(index) if index >= 0 else strangers[index])
 
-    backend = {"init_args": {"num_cpus": 2, "include_dashboard": False}, "client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
-    run_simulation(server, app, flat["clients"] + len(strangers), backend_config=backend)  # type: ignore[arg-type]
+    grid = LocalGrid(ClientApp(client_fn=client_fn), [{"partition-id": i} for i in range(experiment.clients + len(strangers))], flat)
+    server_app.serve(grid, Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=flat))
     return output

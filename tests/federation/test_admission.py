@@ -24,14 +24,12 @@ def without(absent: list[int], rounds: int, **keys: Any) -> Plain:
 
 
 @pytest.mark.slow
-def test_every_malice_is_refused_with_its_reason_and_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_every_malice_is_refused_with_its_reason_and_changes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     honest = 4
     sorts = dict(enumerate([*malice.MALICE, *malice.FAILING], start=honest))
     clients = honest + len(sorts)
     keys = {"clients": clients, "min_success": 0.1}
-    output = simulate(tmp_path, monkeypatch, sorts, list(malice.STRANGERS), rounds=1, **keys)
+    output = simulate(tmp_path, sorts, list(malice.STRANGERS), rounds=1, **keys)
     rows = {row["client"]: row for row in RunDirectory(output).visits()}
     assert [client for client, row in rows.items() if row["status"] == "ok"] == list(range(honest))
     reasons = {sort: rows[client]["reason"] for client, sort in sorts.items()}
@@ -51,9 +49,9 @@ def test_every_malice_is_refused_with_its_reason_and_changes_nothing(
 
 
 @pytest.mark.slow
-def test_two_of_ten_that_send_nan_and_1000_times_might_as_well_not_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_of_ten_that_send_nan_and_1000_times_might_as_well_not_report(tmp_path: Path) -> None:
     keys = {"clients": 10, "min_success": 0.8}
-    output = simulate(tmp_path, monkeypatch, {3: "NaN", 8: "1000 times"}, [], rounds=2, **keys)
+    output = simulate(tmp_path, {3: "NaN", 8: "1000 times"}, [], rounds=2, **keys)
     result = json.loads((output / "result.json").read_text())
     expected = without([3, 8], rounds=2, **keys)
     assert result["shared_sha256"] == tensors_sha256(expected.state)
@@ -65,9 +63,9 @@ def test_two_of_ten_that_send_nan_and_1000_times_might_as_well_not_report(tmp_pa
 
 
 @pytest.mark.slow
-def test_a_client_that_is_gone_before_it_was_evaluated_does_not_stop_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_is_gone_before_it_was_evaluated_does_not_stop_the_others(tmp_path: Path) -> None:
     keys = {"clients": 4, "min_success": 0.6, "evaluate_every": 2}
-    output = simulate(tmp_path, monkeypatch, {3: malice.GONE}, rounds=2, **keys)
+    output = simulate(tmp_path, {3: malice.GONE}, rounds=2, **keys)
     result = json.loads((output / "result.json").read_text())
     assert result["status"] == "completed"
     assert [row["refused"] for row in RunDirectory(output).rounds() if row["round"]] == [[], [3]]

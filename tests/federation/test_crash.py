@@ -36,18 +36,18 @@ def test_a_full_disk_and_a_damaged_checkpoint_lose_nothing(
     server = tmp_path / "run" / "server"
 
     def full(file: int) -> None:
-        if "round-000002" in os.readlink(f"/proc/self/fd/{file}"):
+        if "round-000002.checkpoint" in os.readlink(f"/proc/self/fd/{file}"):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     sync = os.fsync
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
-        simulate(tmp_path, monkeypatch, **SMALL)
+        simulate(tmp_path, **SMALL)
     monkeypatch.setattr(os, "fsync", sync)
     assert read(tmp_path / "run")["error"].startswith("No space left on device: nothing that was written before is lost")
     assert {path.name for path in server.glob("*round-*")} == {"round-000001.checkpoint"}
 
-    output = simulate(tmp_path, monkeypatch, **SMALL, resume=True)
+    output = simulate(tmp_path, **SMALL, resume=True)
     assert read(output)["shared_sha256"] == tensors_sha256(plain.state)
 
     last = server / "round-000002.checkpoint"
@@ -56,7 +56,7 @@ def test_a_full_disk_and_a_damaged_checkpoint_lose_nothing(
     last.write_bytes(content)
     shutil.rmtree(output / "clients" / "0")
     with caplog.at_level(logging.WARNING):
-        simulate(tmp_path, monkeypatch, **SMALL, resume=True)
+        simulate(tmp_path, **SMALL, resume=True)
     assert "checkpoint round-000002.checkpoint is damaged (its checksum differs): falling back to the one before" in caplog.text
     assert "client 0 had lost its model" in caplog.text
     result = read(output)
@@ -67,5 +67,5 @@ def test_a_full_disk_and_a_damaged_checkpoint_lose_nothing(
     for path in server.glob("*.checkpoint"):
         path.write_bytes(b"")
     with pytest.raises(UserError, match=r"no checkpoint in .* can be read"):
-        simulate(tmp_path, monkeypatch, **SMALL, resume=True)
+        simulate(tmp_path, **SMALL, resume=True)
     assert sorted(output.glob("clients/*/round-*")) == models, "nothing is begun anew over the clients' models"
