@@ -1,7 +1,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: run test lint same-bits deployment-test fault-test docker-test clean
+.PHONY: run check test lint docs same-bits deployment-test fault-test docker-test clean
 
 # The environment, 7 GB with PyTorch's CUDA build, is made when it is missing or pyproject.toml or constraints.txt is newer.
 .venv/.installed: pyproject.toml constraints.txt
@@ -17,9 +17,18 @@ lint: .venv/.installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# What needs no federation: a minute or so.
+check: lint
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m 'not slow and not deployment and not faults'
+
 # Two tests at a time: a federation waits a good part of its time.
 test: lint
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
+
+# The files that are made from the code: docs/keys.md, the keys and the version in pyproject.toml and CITATION.cff, and the picture.
+docs: .venv/.installed
+	$(BIN)/python scripts/declare.py
+	$(BIN)/python scripts/idea.py
 
 # Whether this tree computes what commit BASE computed, to the last bit: a table of hashes.
 same-bits: .venv/.installed

@@ -73,8 +73,8 @@ def main() -> None:
     print(json.dumps(found))
 
 
-def turn(method_name: str, client: int, model: nn.Module | None, data: Samples, epochs: int, precision: str) -> nn.Module:
-    """One client's turn, as the client app runs it; the trained module."""
+def visit_once(method_name: str, client: int, model: nn.Module | None, data: Samples, epochs: int, precision: str) -> nn.Module:
+    """One client's visit, as the client app runs it; the trained module."""
     experiment = from_flat({"method": method_name, "local-epochs": epochs, "precision": precision})
     method = registry.find(method_name)(experiment, 10)
     if model is None:
@@ -93,7 +93,7 @@ def engine(name: str, images: torch.Tensor, labels: torch.Tensor, epochs: int, p
     def one_round() -> None:
         with capturing(captured):
             for client, samples in enumerate(data):
-                models[client] = turn(name, client, models[client], samples, epochs, precision)
+                models[client] = visit_once(name, client, models[client], samples, epochs, precision)
 
     return one_round
 
@@ -125,7 +125,7 @@ def differences(images: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
         for allowed in (True, False, False):
             with capturing(allowed):
                 torch.manual_seed(0)
-                model = turn(name, 4, None, data, 2, "fp32")
+                model = visit_once(name, 4, None, data, 2, "fp32")
                 trained.append(torch.cat([p.detach().flatten().double() for p in model.parameters()]))
         one, eager, again = trained
         found[name] = float((one - eager).norm() / eager.norm())

@@ -1,8 +1,7 @@
-"""Whole rounds inside `flwr run`, beside the yardsticks: a plain loop (reference_round.py) and the stock way (stock_flower.py).
+"""Whole rounds inside `flwr run`, beside two yardsticks: a plain loop (plain_loop.py) and a stock Flower app (stock_flower.py).
 
-    python benchmarks/rounds.py DATA [--yardsticks ../shared/tools/benchmark] [--methods standalone,pfedlora,…]
-        [--clients 10] [--sampled 10]
-        [--rounds 6] [--repeats 3] [--epochs 1] [--precision fp32]
+    python benchmarks/rounds.py DATA [--methods standalone,pfedlora,…] [--clients 10] [--sampled 10] [--rounds 6] [--repeats 3]
+        [--epochs 1] [--precision fp32]
 
 CIFAR-10, heterogeneous, batch 64. The sides run alternately, `repeats` times each; a side's figure is the median of its runs' medians
 (seconds a round with evaluation, first round left out). Prints a table, where the actors' time went, and one JSON line.
@@ -23,26 +22,24 @@ from typing import Any
 
 from sides import methods
 
+HERE = Path(__file__).resolve().parent
+
 
 def main() -> None:
     cli = argparse.ArgumentParser()
     cli.add_argument("data")
-    cli.add_argument("--yardsticks", default="../shared/tools/benchmark")
     cli.add_argument("--methods", default=methods())
     cli.add_argument("--precision", default="fp32")
     for name, default in (("clients", 10), ("sampled", 10), ("rounds", 6), ("repeats", 3), ("epochs", 1)):
         cli.add_argument(f"--{name}", type=int, default=default)
     a = cli.parse_args()
-    yardsticks = Path(a.yardsticks)
-    sides = [m for m in a.methods.split(",") if m]
-    if (yardsticks / "reference_round.py").exists():
-        sides = (["plain loop"] if a.clients == a.sampled == 10 else []) + ["stock flower", *sides]
-    else:
-        print(f"no yardsticks at {yardsticks}: ours only", file=sys.stderr)
+    sides = ["stock flower", *(m for m in a.methods.split(",") if m)]
+    if a.clients == a.sampled == 10:  # what the plain loop does
+        sides.insert(0, "plain loop")
     found: dict[str, list[dict[str, Any]]] = {side: [] for side in sides}
     for _ in range(a.repeats):
         for side in sides:
-            found[side].append(measure(side, yardsticks, a))
+            found[side].append(measure(side, a))
             print(f"{side}: {found[side][-1]['seconds']:.2f} s a round", file=sys.stderr)
     medians = {side: statistics.median(f["seconds"] for f in runs) for side, runs in found.items()}
     base = medians.get("plain loop", medians[sides[0]])
@@ -59,13 +56,13 @@ def main() -> None:
     print(json.dumps({"arguments": vars(a), "medians": medians, "runs": found}))
 
 
-def measure(side: str, yardsticks: Path, a: argparse.Namespace) -> dict[str, Any]:
+def measure(side: str, a: argparse.Namespace) -> dict[str, Any]:
     """Seconds a round of one run of one side."""
     if side == "plain loop":
-        return {"seconds": float(output([sys.executable, str(yardsticks / "reference_round.py"), a.data]))}
+        return {"seconds": float(output([sys.executable, str(HERE / "plain_loop.py"), a.data]))}
     if side == "stock flower":
         counts = ["--clients", str(a.clients), "--sampled", str(a.sampled), "--rounds", str(a.rounds)]
-        said = json.loads(output([sys.executable, str(yardsticks / "stock_flower.py"), a.data, *counts]).splitlines()[-1])
+        said = json.loads(output([sys.executable, str(HERE / "stock_flower.py"), a.data, *counts]).splitlines()[-1])
         return {"seconds": said["median"], "samples": said["samples"]}
     with tempfile.TemporaryDirectory() as folder:
         keys = {"method": side, "dataset": "cifar10", "data-path": a.data, "clients": a.clients, "participation": a.sampled / a.clients}
@@ -80,10 +77,10 @@ def measure(side: str, yardsticks: Path, a: argparse.Namespace) -> dict[str, Any
         began = time.perf_counter()
         output([str(Path(sys.executable).with_name("pfedlora")), "run", "--quiet", *options])
         whole = time.perf_counter() - began
-        rounds, turns = (read(Path(folder) / "run" / f"{name}.jsonl") for name in ("rounds", "clients"))
-    rounds, turns = ([row for row in rows if row["round"] > 1] for rows in (rounds, turns))
+        rounds, visits = (read(Path(folder) / "run" / f"{name}.jsonl") for name in ("rounds", "clients"))
+    rounds, visits = ([row for row in rows if row["round"] > 1] for rows in (rounds, visits))
     wall, workers = sum(row["seconds"] for row in rounds), max(row["workers"] for row in rounds)
-    parts = {part: sum(row["seconds"][part] for row in turns) / (wall * workers) for part in ("load", "train", "evaluate", "save")}
+    parts = {part: sum(row["seconds"][part] for row in visits) / (wall * workers) for part in ("load", "train", "evaluate", "save")}
     parts["idle"] = 1 - sum(parts.values())
     server = {
         part: sum(row["server_seconds"].get(part, 0.0) for row in rounds) / wall for part in ("prepare", "wait", "aggregate", "record")

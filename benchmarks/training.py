@@ -41,7 +41,7 @@ def main() -> None:
     for _ in range(a.repeats):
         rates.append(sgemm(1024))
         for cell in cells:
-            seconds, flops[cell] = turn(*cell, data, a.precision, a.epochs)
+            seconds, flops[cell] = visit_once(*cell, data, a.precision, a.epochs)
             times[cell].append(seconds)
     rate = statistics.median(rates)
     rows = []
@@ -63,8 +63,8 @@ def main() -> None:
     print(json.dumps({"sgemm_gflops": rate, "precision": a.precision, "rows": rows}))
 
 
-def turn(method_name: str, model_name: str, data: Samples, precision: str, epochs: int) -> tuple[float, int]:
-    """CPU seconds and operations of one client's turn. `models` names CNN-5 second: the mutual methods share it."""
+def visit_once(method_name: str, model_name: str, data: Samples, precision: str, epochs: int) -> tuple[float, int]:
+    """CPU seconds and operations of one client's visit. `models` names CNN-5 second: the mutual methods share it."""
     keys = {"method": method_name, "models": f"{model_name},cnn5", "precision": precision, "local-epochs": epochs}
     experiment = from_flat(keys)
     method = registry.find(method_name)(experiment, 10)

@@ -6,10 +6,14 @@ import errno
 import json
 import logging
 from collections.abc import Callable
+from typing import Any
 
+import httpx
 import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
+from flwr.supercore.run import RunNotRunningException
+from flwr.superlink.grid import HttpGrid
 
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data.local import count_classes
@@ -18,9 +22,10 @@ from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.rng import derive
 from pfedlora_flwr.runs.checkpoint import ServerState
-from pfedlora_flwr.runs.directory import Row, RunDirectory
+from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.output import on_the_server
 from pfedlora_flwr.runs.result import LINE, RESULT_LINE, write_result
+from pfedlora_flwr.runs.rows import Result
 
 logger = logging.getLogger(__name__)
 app = ServerApp()
@@ -33,7 +38,7 @@ def main(grid: Grid, context: Context) -> None:
     serve(grid, context, _tell)
 
 
-def serve(grid: Grid, context: Context, tell: Callable[[str, Row], None] = lambda directory, result: None) -> None:
+def serve(grid: Grid, context: Context, tell: Callable[[str, Result], None] = lambda directory, result: None) -> None:
     """A run, new or resumed. It ends with `result.json`, whatever happens; a failure is raised, so that Flower marks the run failed.
 
     tell: is handed the run's directory and its result at the end.
@@ -54,21 +59,30 @@ def serve(grid: Grid, context: Context, tell: Callable[[str, Row], None] = lambd
         run.rewind(state.round if state else -1)
         if state is None:
             state = ServerState(method.state_init(derive(experiment.seed, "state")))
-        PersonalisedStrategy(experiment, method, run, state).start(grid)
+        PersonalisedStrategy(experiment, method, run, state).complete(grid)
         tell(str(run.path), write_result(run, experiment, "completed"))
+    except RunNotRunningException:  # Flower's, and no Exception
+        tell(str(run.path), write_result(run, experiment, "stopped", "stopped through Flower"))
+        raise
     except Exception as error:
-        status = "stopped" if type(error).__name__ == "RunNotRunningException" else "failed"
-        tell(str(run.path), write_result(run, experiment, status, reason_of(error)))
+        tell(str(run.path), write_result(run, experiment, "failed", reason_of(error)))
         raise
     finally:
         run.close()
 
 
 def bound_retries(grid: Grid, seconds: float) -> None:
-    """Flower's grid tries to reach a SuperLink that is gone for ever, and would hold the run's directory as long."""
-    invoker = getattr(grid, "_retry_invoker", None)
-    if invoker is not None:
-        invoker.max_time = seconds
+    """Flower's grid tries to reach a SuperLink that is gone for ever, and would hold the run's directory as long.
+
+    How often it tries is a private part of Flower's: where it has another name, the log says what is missing.
+    """
+    if not isinstance(grid, HttpGrid):  # no SuperLink to wait for
+        return
+    invoker: Any = getattr(grid, "_retry_invoker", None)
+    if not hasattr(invoker, "max_time"):
+        logger.warning("this version of Flower hides its retries: should the SuperLink go, this process waits for it without end")
+        return
+    invoker.max_time = seconds
 
 
 def reason_of(error: Exception) -> str:
@@ -76,14 +90,12 @@ def reason_of(error: Exception) -> str:
     text = (str(error).splitlines() or [""])[0]
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return f"{error.strerror}: nothing that was written before is lost; make room and continue with --resume"
-    if type(error).__name__ == "RunNotRunningException":
-        return "stopped through Flower"
-    if type(error).__module__.startswith("httpx"):
+    if isinstance(error, httpx.HTTPError):
         return f"the SuperLink does not answer ({text}); start it again and continue with --resume"
     return text if text and isinstance(error, UserError | RuntimeError) else f"{type(error).__name__}: {text}".removesuffix(": ")
 
 
-def _tell(directory: str, result: Row) -> None:
+def _tell(directory: str, result: Result) -> None:
     """The run's result as a line of Flower's log, for whoever submitted it from elsewhere."""
     print(RESULT_LINE + json.dumps({"directory": directory, "result": result}), flush=True)
 

@@ -27,7 +27,7 @@ def _one_thread() -> None:
 
 @pytest.fixture(scope="session")
 def cifar10() -> str:
-    """The folder of the real CIFAR-10 in parquet files: $PFEDLORA_DATA, or ../shared/data/cifar10 beside the checkout."""
+    """The folder of the real CIFAR-10 in parquet files: $PFEDLORA_DATA, or shared/data/cifar10 in the folder that holds the checkout."""
     folder = Path(os.environ.get("PFEDLORA_DATA", ROOT.parent / "shared" / "data" / "cifar10"))
     if not (folder / "train.parquet").exists():
         pytest.skip(f"the real CIFAR-10 is not at {folder}; set PFEDLORA_DATA to the folder of train.parquet and test.parquet")

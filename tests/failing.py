@@ -13,7 +13,7 @@ from pfedlora_flwr.training.loop import Samples, Visit
 
 
 class ClientRaises(PFedLoRA):
-    """Client 2 raises in every turn."""
+    """Client 2 raises at every visit."""
 
     def local_update(self, model: object, received: Tensors, data: Samples, visit: Visit) -> Upload:
         if visit.client == 2:

@@ -85,7 +85,7 @@ def make(experiment: Experiment, classes: int = 10) -> Method:
 
 
 def visit(experiment: Experiment, client: int = 0, round: int = 1) -> Visit:
-    """A client's turn, with the draws that a real run would make."""
+    """A client's visit, with the draws that a real run would make."""
     return Visit(experiment, client, round, torch_generator(experiment.seed, "train", client, round))
 
 

@@ -321,8 +321,8 @@ def test_killed_midway_and_started_again_it_repeats_no_completed_round_and_ends_
     assert (first / "result.json").stat().st_mtime_ns == completed
     rounds = [json.loads(line) for line in (second / "rounds.jsonl").read_text().splitlines()]
     assert [row["round"] for row in rounds] == list(range(9))
-    turns = [json.loads(line)["round"] for line in (second / "clients.jsonl").read_text().splitlines()]
-    assert turns == [r for r in range(1, 9) for _ in range(2)]
+    visits = [json.loads(line)["round"] for line in (second / "clients.jsonl").read_text().splitlines()]
+    assert visits == [r for r in range(1, 9) for _ in range(2)]
     assert {path.name for path in (second / "clients" / "0").iterdir()} == {"about.json", "round-000008.safetensors"}
     assert (output / "report" / "report.html").exists()
 

@@ -93,7 +93,7 @@ def test_on_a_deployed_node_it_is_found_under_the_state_path(trained_run: Done, 
     for place in (tmp_path, tmp_path / token):
         node = load_trained(place, CLIENT)
         assert predict(node, [path for path, _ in pictures]) == here
-        assert node.figures["test-correct"] / node.figures["test"] == trained_run.result["per_client"][str(CLIENT)]["accuracy"]
+        assert node.counts.accuracy("test") == trained_run.result["per_client"][str(CLIENT)]["accuracy"]
     newest = tmp_path / token / str(CLIENT) / "round-000003.safetensors"
     newest.write_bytes(newest.read_bytes()[:-1])
     assert load_trained(tmp_path, CLIENT).version == 2, "a damaged version is passed over"

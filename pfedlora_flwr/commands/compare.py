@@ -27,6 +27,7 @@ from pfedlora_flwr.report.words import count
 from pfedlora_flwr.report.write import write_report
 from pfedlora_flwr.runs.completed import Missing, read_run
 from pfedlora_flwr.runs.directory import Row, RunDirectory
+from pfedlora_flwr.runs.rows import Result, RoundRow
 
 
 def compare(
@@ -87,7 +88,7 @@ class _Display:
         self._later = _seconds(jobs, self._speed) - self._speed.seconds(self._experiment)
         self.progress.reset(self._current, total=self._experiment.rounds, description=jobs[0].title, visible=True, what="starting")
 
-    def show(self, state: Row | None, rounds: list[Row]) -> None:
+    def show(self, state: Row | None, rounds: list[RoundRow]) -> None:
         """What the run is doing, and its rounds so far."""
         e, own = self._experiment, seconds_left(rounds, self._experiment.rounds)
         left = self._later + (self._speed.seconds(e) if own is None else own)
@@ -135,13 +136,13 @@ def _run_all(work: Work, out: Console, engine: str) -> bool:
                 speed.learn(job.experiment, result["seconds"]["total"])
                 came = f"accuracy {result['accuracy']['at_best_validation']:.4f} at best validation"
             else:
-                work.failed[job.directory] = result["error"]
+                work.failed[job.directory] = result["error"] or "no reason given"
                 came = f"failed: {result['error']}"
             out.print(f"{number} of {of}: {job.title}: {came}", highlight=False, markup=False, soft_wrap=True)
     return False
 
 
-def _run(job: Job, show: Show, out: Console, engine: str) -> Row:
+def _run(job: Job, show: Show, out: Console, engine: str) -> Result:
     """Starts, resumes or starts over one run; its result, also for one that could not start."""
     directory = RunDirectory(job.directory)
     begun = directory.holds_run  # what a run that was killed before this leaves is nothing to continue

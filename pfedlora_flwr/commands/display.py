@@ -11,6 +11,7 @@ from rich.table import Table
 
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.runs.directory import Row
+from pfedlora_flwr.runs.rows import Result, RoundRow
 
 FAILED, INTERRUPTED = 1, 130
 """Exit codes. A completed run's is 0, a user's mistake's 2."""
@@ -24,13 +25,13 @@ def progress_bars(out: Console, *, quiet: bool = False) -> Progress:
     return Progress(*columns, TimeElapsedColumn(), console=out, transient=True, refresh_per_second=4, disable=quiet)
 
 
-def seconds_left(rounds: list[Row], total: int) -> float | None:
+def seconds_left(rounds: list[RoundRow], total: int) -> float | None:
     """Seconds for the rounds up to `total` at the mean of the last five; None before the first one is done."""
     recent = [row["seconds"] for row in rounds if row["round"]][-_RECENT:]
     return (total - rounds[-1]["round"]) * fmean(recent) if recent else None
 
 
-def what_it_does(e: Experiment, state: Row | None, rounds: list[Row]) -> str:
+def what_it_does(e: Experiment, state: Row | None, rounds: list[RoundRow]) -> str:
     """A running run in words, as `execute` shows it."""
     phase = state["phase"] if state else "starting"
     if phase == "connecting" and state:
@@ -40,7 +41,7 @@ def what_it_does(e: Experiment, state: Row | None, rounds: list[Row]) -> str:
     return round_line(e, rounds) + (f" · {state['done']}/{state['of']}" if phase in ("training", "evaluating") and state else "")
 
 
-def round_line(e: Experiment, rounds: list[Row]) -> str:
+def round_line(e: Experiment, rounds: list[RoundRow]) -> str:
     """The last round's figures in a line."""
     last, left = rounds[-1], seconds_left(rounds, e.rounds)
     sent = sum(row["bytes_up"] + row["bytes_down"] for row in rounds)
@@ -48,7 +49,7 @@ def round_line(e: Experiment, rounds: list[Row]) -> str:
     return f"round {last['round']}/{e.rounds} · accuracy {last['accuracy']:.4f} · {megabytes(sent)}{time_left}"
 
 
-def conclude(result: Row, directory: Path | str, out: Console, err: Console) -> int:
+def conclude(result: Result, directory: Path | str, out: Console, err: Console) -> int:
     """Prints what came of the run; the exit code."""
     if result["status"] == "completed":
         out.print(client_table(result))
@@ -60,7 +61,7 @@ def conclude(result: Row, directory: Path | str, out: Console, err: Console) -> 
     return INTERRUPTED if result["status"] == "stopped" else FAILED
 
 
-def client_table(result: Row) -> Table:
+def client_table(result: Result) -> Table:
     """A line a client, at most 20."""
     table = Table(title=f"{result['method']} on {result['dataset']}: personalised test accuracy by client")
     for name in ("client", "model", "training samples", "last trained in round", "accuracy"):
@@ -73,7 +74,7 @@ def client_table(result: Row) -> Table:
     return table
 
 
-def summary(result: Row) -> str:
+def summary(result: Result) -> str:
     """The figures of a completed run, in three lines."""
     a, c, s = result["accuracy"], result["communication"], result["seconds"]
     return (

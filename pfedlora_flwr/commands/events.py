@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pfedlora_flwr.keys import UserError
-from pfedlora_flwr.runs.directory import Row, RunDirectory
+from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.runs.rows import RoundRow
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -35,7 +36,7 @@ class EventFiles:
         self._writer: SummaryWriter | None = None
         self._last = -1
 
-    def write(self, rounds: Sequence[Row]) -> None:
+    def write(self, rounds: Sequence[RoundRow]) -> None:
         """Writes the rounds that are new."""
         if self._writer is None and rounds:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -44,10 +45,11 @@ class EventFiles:
             if row["round"] <= self._last:
                 continue
             assert self._writer is not None
+            values: Mapping[str, Any] = row
             for tag, name in _SCALARS.items():
-                if row[name] is not None:
-                    self._writer.add_scalar(tag, row[name], row["round"])
-            for name, value in row["second"].items():
+                if values[name] is not None:
+                    self._writer.add_scalar(tag, values[name], row["round"])
+            for name, value in row["other_accuracies"].items():
                 self._writer.add_scalar(f"accuracy/{name}", value, row["round"])
             self._last = row["round"]
             self._writer.flush()

@@ -86,14 +86,15 @@ def export(trained: Trained, kind: str, target: Path) -> float:
 
 def card(trained: Trained, kind: str, file: str, difference: float) -> str:
     """The model card, in Markdown: what it is, how good it is, where it comes from, how to use it."""
-    e, f = trained.experiment, trained.figures
+    e, counts = trained.experiment, trained.counts
     architecture = e.model_of(trained.client)
     parameters = sum(p.numel() for p in trained.method.predictor(trained.module).parameters())
 
     def share(part: str) -> str:
-        if not f.get(part):
+        if counts is None or not getattr(counts, part):
             return "not evaluated at this round"
-        return f"{f[f'{part}-correct']} of {f[part]} correct ({100 * f[f'{part}-correct'] / f[part]:.2f} %)"
+        correct, whole = getattr(counts, f"{part}_correct"), getattr(counts, part)
+        return f"{correct} of {whole} correct ({100 * correct / whole:.2f} %)"
 
     settings = ", ".join(f"{name}={value}" for name, value in e.changed().items())
     versions = ", ".join(f"{name} {version}" for name, version in trained.about["versions"].items() if version)

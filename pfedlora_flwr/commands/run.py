@@ -11,6 +11,7 @@ from pfedlora_flwr.commands.events import event_files
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.launch.execute import LOCAL_NOTE, execute
 from pfedlora_flwr.runs.directory import Row
+from pfedlora_flwr.runs.rows import RoundRow
 
 
 def run(
@@ -30,7 +31,7 @@ def run(
     progress = progress_bars(out, quiet=quiet or engine == "local")
     task = progress.add_task(experiment.method, total=experiment.rounds, what="starting")
 
-    def show(state: Row | None, rounds: list[Row]) -> None:
+    def show(state: Row | None, rounds: list[RoundRow]) -> None:
         nonlocal shown
         progress.start()
         progress.update(task, completed=rounds[-1]["round"] if rounds else 0, what=what_it_does(experiment, state, rounds))

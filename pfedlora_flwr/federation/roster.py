@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import json
-import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
-from flwr.app import Message
 from flwr.serverapp import Grid
 
 from pfedlora_flwr.data.local import OWN
 from pfedlora_flwr.federation import wire
+from pfedlora_flwr.federation.exchange import POLL, SLOW_POLL, Refuse, exchange
+from pfedlora_flwr.federation.messages import Claim
 from pfedlora_flwr.files import write_atomically
 
-logger = logging.getLogger(__name__)
-_POLL = 0.05
-_SLOW_POLL = 1.0
 _QUESTION = 60.0
-_MOST_CLASSES, _LONGEST_NAME = 10**5, 200
-_HANDED_OUT = 0.15
-"""Seconds in which a simulation surely hands out what has been sent (it looks every 0.1)."""
-Properties = Mapping[str, Any]
-Refuse = Callable[[str], None]
+"""Seconds that a node may take to say who it is."""
 
 
 class Roster:
@@ -49,7 +41,7 @@ class Roster:
         self._number_of: dict[str, int] = json.loads(memory.read_text()) if memory.exists() else {}
         self._refuse = refuse
         self._patience = patience
-        self._claims: dict[int, Properties] = {}  # by node, in the order in which they came
+        self._claims: dict[int, Claim] = {}  # by node, in the order in which they came
         self._unclear: dict[int, tuple[int, float]] = {}  # by node without a good answer: how often it was asked, and when to ask again
         self._gone: dict[int, float] = {}  # by client that is not connected: since when
         self._update_gone()
@@ -66,7 +58,7 @@ class Roster:
 
     def wait_for(self, clients: Sequence[int], timeout: float) -> None:
         """Waits until all these clients are connected, or each that is not has been away for `timeout` seconds."""
-        pause = _POLL
+        pause = POLL
         while True:
             self.refresh(timeout)
             missing = [self._gone[c] for c in clients if c not in self.node_of]
@@ -74,11 +66,11 @@ class Roster:
             if not missing or left <= 0:
                 return
             time.sleep(min(pause, left))
-            pause = min(pause * 1.5, _SLOW_POLL)
+            pause = min(pause * 1.5, SLOW_POLL)
 
     def wait_for_count(self, count: int, timeout: float, report: Callable[[int], None]) -> bool:
         """Waits until `count` clients are connected; False when they are not within `timeout` seconds, or all nodes are turned away."""
-        deadline, pause = time.monotonic() + timeout, _POLL
+        deadline, pause = time.monotonic() + timeout, POLL
         while True:
             self.refresh(max(1.0, deadline - time.monotonic()))
             report(len(self.node_of))
@@ -88,12 +80,12 @@ class Roster:
             if time.monotonic() >= deadline or (len(self.refused) >= self.clients and not self.node_of):
                 return False
             time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
-            pause = min(pause * 1.5, _SLOW_POLL)
+            pause = min(pause * 1.5, SLOW_POLL)
 
     def refresh(self, timeout: float = _QUESTION) -> None:
         """Forgets nodes that are gone, and asks new ones who they are, waiting for their answers at most `timeout` seconds."""
         online = set(self.grid.get_node_ids())
-        self._claims = {node: said for node, said in self._claims.items() if node in online}
+        self._claims = {node: claim for node, claim in self._claims.items() if node in online}
         self.refused = {node: why for node, why in self.refused.items() if node in online}
         self._unclear = {node: asked for node, asked in self._unclear.items() if node in online}
         settled = self._claims.keys() | {n for n in self.refused if n not in self._unclear}
@@ -109,7 +101,7 @@ class Roster:
         for question, answer in exchange(self.grid, [wire.properties_message(n, timeout) for n in nodes], timeout, self._refuse):
             node = question.metadata.dst_node_id
             try:
-                said = _checked(wire.read_reply(answer).metrics, self.clients)
+                claim = Claim.from_metrics(wire.read_reply(answer).metrics, self.clients)
             except wire.Failed as failure:
                 times = self._unclear.get(node, (0, 0.0))[0] + 1
                 self._unclear[node] = times, time.monotonic() + min(_QUESTION, 2.0**times)
@@ -119,35 +111,34 @@ class Roster:
                 self._turn_away(node, str(error))
             else:
                 self._unclear.pop(node, None)
-                self._claims[node] = said
+                self._claims[node] = claim
 
     def _assign(self) -> None:
         """Who is who, by all claims together; a client's node stays as long as it is connected."""
         if not self._settled:  # until there are enough nodes to begin, most of them say what the partition and the classes are
-            partitions = Counter(str(said["partition"]) for said in self._claims.values() if said["partition"] != OWN)
+            partitions = Counter(claim.partition for claim in self._claims.values() if claim.partition != OWN)
             self._fingerprint = partitions.most_common(1)[0][0] if partitions else None
-            self._names = _most_supported([said["classes"] for said in self._claims.values()])
+            self._names = _most_supported([claim.classes for claim in self._claims.values()])
             self.node_of = {}
         self.node_of = {client: node for client, node in self.node_of.items() if node in self._claims}
         seated = set(self.node_of.values())
-        for node, said in sorted(self._claims.items(), key=lambda claim: claim[1]["name"] not in self._number_of):  # known names first
+        for node, claim in sorted(self._claims.items(), key=lambda item: item[1].name not in self._number_of):  # known names first
             if node in seated:
                 continue
-            classes = said["classes"]
             try:
-                if said["partition"] not in (OWN, self._fingerprint):
+                if claim.partition not in (OWN, self._fingerprint):
                     raise ValueError("its data or partition differs from the other nodes'")
-                if self._names[: len(classes)] != classes:
-                    told = f"its classes are {classes[:20]}, other nodes' {self._names[:20]}"
+                if self._names[: len(claim.classes)] != claim.classes:
+                    told = f"its classes are {claim.classes[:20]}, other nodes' {self._names[:20]}"
                     raise ValueError(f"{told}: a class needs the same number everywhere")
-                self._seat(node, said)
+                self._seat(node, claim)
             except ValueError as error:
                 self._turn_away(node, str(error))
 
-    def _seat(self, node: int, said: Properties) -> None:
-        client = said["partition-id"]
+    def _seat(self, node: int, claim: Claim) -> None:
+        client = claim.partition_id
         if client < 0:
-            client = self._number(said["name"])
+            client = self._number(claim.name)
         if client not in self.node_of:
             self.node_of[client] = node
             self.refused.pop(node, None)
@@ -178,76 +169,3 @@ class Roster:
 def _most_supported(told: Sequence[list[str]]) -> list[str]:
     """The class names that most nodes agree with: their own are the first of these, or all."""
     return max(told, key=lambda names: (sum(names[: len(other)] == other for other in told), len(names)), default=[])
-
-
-def _checked(said: Properties, clients: int) -> Properties:
-    """A node's answer. Raises ValueError for one that no client of ours gives."""
-    number, partition, name = said.get("partition-id"), said.get("partition"), said.get("name", "")
-    try:
-        classes = json.loads(said.get("classes", "[]"))
-    except (TypeError, ValueError, RecursionError):
-        classes = None
-    if type(number) is not int or not isinstance(partition, str) or not isinstance(name, str) or not isinstance(classes, list):
-        raise ValueError("its answer is not one of this app's clients'")
-    if number >= clients or (number < 0 and not name):
-        raise ValueError(f"partition-id is {number}; allowed: 0 to {clients - 1}")
-    if not all(isinstance(c, str) for c in classes) or len(classes) > _MOST_CLASSES or len(name) > _LONGEST_NAME:
-        raise ValueError("its name or its class names are none that a client of ours gives")
-    return {"partition-id": number, "partition": partition, "name": name, "classes": classes}
-
-
-def exchange(
-    grid: Grid,
-    messages: Sequence[Message],
-    timeout: float,
-    refuse: Refuse,
-    arrived: Callable[[], None] = lambda: None,
-    first: int = 0,
-) -> list[tuple[Message, Message | None]]:
-    """Sends the messages and waits at most `timeout` seconds; each message with its reply, or None where none came.
-
-    A reply that was not asked for, comes twice or comes from another node is refused; the wait for the right one goes on.
-    first: send so many ahead of the others. A simulation hands out what it finds in the order of its nodes, so this is how long
-    turns start before short ones and no actor is left with a long one at the end.
-    """
-    ahead, rest = messages[:first], messages[first:]
-    if ahead and rest:
-        grid.push_messages(ahead)
-        time.sleep(_HANDED_OUT)
-    grid.push_messages(rest or ahead)
-    asked = {m.metadata.message_id: m for m in messages}
-    replies: dict[str, Message] = {}
-    deadline, last = time.monotonic() + timeout, time.monotonic()
-    while len(replies) < len(asked) and time.monotonic() < deadline:
-        came = _pull(grid, [i for i in asked if i not in replies])
-        for reply in came:
-            about, sender = reply.metadata.reply_to_message_id, reply.metadata.src_node_id
-            if about not in asked:
-                refuse(f"a reply of node {sender} is refused: it answers a message that was not sent in this round")
-            elif about in replies:
-                refuse(f"a reply of node {sender} is refused: it comes twice")
-            elif not reply.has_error() and sender != asked[about].metadata.dst_node_id:
-                refuse(f"a reply of node {sender} is refused: node {asked[about].metadata.dst_node_id} was asked")
-            else:
-                replies[about] = reply  # an error reply has no other sign of whose it is
-                arrived()
-        now = time.monotonic()
-        last = now if came else last
-        if len(replies) < len(asked):
-            time.sleep(min(_POLL / 2 + (now - last) / 50, _SLOW_POLL / 2))  # the wait for the last reply stays a small share of it
-    return [(m, replies.get(m.metadata.message_id)) for m in messages]
-
-
-def _pull(grid: Grid, ids: list[str]) -> list[Message]:
-    """The replies that are there. One that cannot be read must not take the others with it."""
-    try:
-        return list(grid.pull_messages(ids))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        logger.warning("a reply cannot be read (%s: %s)", type(error).__name__, str(error)[:200])
-    found: list[Message] = []
-    for one in ids:
-        try:
-            found += grid.pull_messages([one])
-        except (ValueError, TypeError, KeyError, AttributeError):
-            continue  # its timeout is what is left to tell this client's failure
-    return found

@@ -1,15 +1,14 @@
-"""Messages between server and clients: the only module that knows Flower's record keys.
+"""Flower's messages: the only module that knows the keys of its records. What the messages say is in `messages.py`.
 
 A `NumPyClient` speaks the records of `flwr.compat`; the server's Strategy is on the current Message API. Tensors travel as a plain list of
-arrays in order, their names beside it in the config (down) or the metrics (up), as a JSON list under "names".
+arrays in order; their names are a part of what is said beside them.
 """
 
 from __future__ import annotations
 
 import io
-import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +29,7 @@ from flwr.compat.common.recorddict_compat import (
 from torch import Tensor
 
 from pfedlora_flwr.errors import exception_line, lines_of
+from pfedlora_flwr.federation.messages import failure_in
 
 Config = dict[str, bool | bytes | float | int | str]
 TRAIN, EVALUATE, PROPERTIES = "train", "evaluate", MessageTypeLegacy.GET_PROPERTIES
@@ -54,20 +54,14 @@ def to_arrays(tensors: Mapping[str, Tensor]) -> list[npt.NDArray[Any]]:
     return [np.ascontiguousarray(t.cpu().numpy()).reshape(t.shape) for t in tensors.values()]
 
 
-def names_of(tensors: Mapping[str, Tensor]) -> str:
-    """The names that ride beside the arrays."""
-    return json.dumps(list(tensors))
-
-
-def to_tensors(names: str, arrays: list[npt.NDArray[Any]]) -> dict[str, Tensor]:
+def to_tensors(names: Sequence[str], arrays: list[npt.NDArray[Any]]) -> dict[str, Tensor]:
     """Named tensors from what travelled."""
-    return {name: torch.from_numpy(np.array(array)) for name, array in zip(json.loads(names), arrays, strict=True)}
+    return {name: torch.from_numpy(np.array(array)) for name, array in zip(names, arrays, strict=True)}
 
 
 def train_message(node: int, round: int, tensors: Mapping[str, Tensor], config: Config, ttl: float) -> Message:
     """The instruction to train: `fit` of the client."""
-    parameters = ndarrays_to_parameters(to_arrays(tensors))
-    content = fitins_to_recorddict(FitIns(parameters, config | {"names": names_of(tensors)}), True)
+    content = fitins_to_recorddict(FitIns(ndarrays_to_parameters(to_arrays(tensors)), config), True)
     return _message(content, node, TRAIN, round, ttl)
 
 
@@ -110,8 +104,9 @@ def read_reply(message: Message | None) -> Reply:
         raise Failed(f"a malformed reply ({type(error).__name__}: {_first_line(str(error))})") from None
     if status.code != Code.OK:
         raise Failed(_first_line(status.message))
-    if "error" in reply.metrics:
-        raise Failed(_first_line(str(reply.metrics["error"])))
+    reason = failure_in(reply.metrics)
+    if reason is not None:
+        raise Failed(_first_line(reason))
     return reply
 
 

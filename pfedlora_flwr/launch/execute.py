@@ -22,9 +22,10 @@ from pfedlora_flwr.methods import registry
 from pfedlora_flwr.rng import derive
 from pfedlora_flwr.runs.directory import Row, RunDirectory
 from pfedlora_flwr.runs.result import write_result
+from pfedlora_flwr.runs.rows import Result, RoundRow, Status
 from pfedlora_flwr.training.device import find_device
 
-Show = Callable[[Row | None, list[Row]], None]
+Show = Callable[[Row | None, list[RoundRow]], None]
 """Told several times a second what the server is doing, as it writes it (None: nothing yet, or no more), and the rounds' lines."""
 
 
@@ -43,7 +44,7 @@ ENGINES = ("flower", "local")
 """`flwr run` on a SuperLink of our own, with Ray's actors; or everything in this process, one client at a time."""
 
 
-def execute(experiment: Experiment, show: Show, out: Console, *, port: int = 0, engine: str = "flower") -> Row:
+def execute(experiment: Experiment, show: Show, out: Console, *, port: int = 0, engine: str = "flower") -> Result:
     """Runs the Experiment and returns its result, whatever came of it. Ctrl-C and SIGTERM stop the run.
 
     Raises UserError before anything has started.
@@ -97,9 +98,10 @@ def _engine(name: str, experiment: Experiment, run: RunDirectory, port: int) -> 
     return LocalRun(experiment, run)
 
 
-def _carry_out(experiment: Experiment, run: RunDirectory, engine: Engine, show: Show) -> Row:
+def _carry_out(experiment: Experiment, run: RunDirectory, engine: Engine, show: Show) -> Result:
     """The result that the run left, or one that says why it left none."""
-    status, error = "failed", ""
+    status: Status = "failed"
+    error = ""
     on_terminate(signal.SIGTERM, signal.SIGHUP)  # SIGHUP: the terminal was closed
     with engine:
         try:
@@ -109,7 +111,7 @@ def _carry_out(experiment: Experiment, run: RunDirectory, engine: Engine, show: 
         except LaunchError as failure:
             error = str(failure)
         result = run.result()
-        if (result or {}).get("status") != "completed":
+        if result is None or result["status"] != "completed":
             with suppress(LaunchError):  # it is only there to be read
                 engine.save_log()
     if result is None:

@@ -25,6 +25,7 @@ from pfedlora_flwr import client_app, server_app
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.launch.flower import LaunchError
 from pfedlora_flwr.runs.directory import Row, RunDirectory
+from pfedlora_flwr.runs.rows import RoundRow
 
 _RUN_ID, _TASK_ID, _FIRST_NODE = 1, 1, SUPERLINK_NODE_ID + 1
 
@@ -119,11 +120,11 @@ class LocalRun:
         logging.getLogger("pfedlora_flwr").removeHandler(self._log)
         self._log.close()
 
-    def run(self, show: Callable[[Row | None, list[Row]], None]) -> None:
+    def run(self, show: Callable[[Row | None, list[RoundRow]], None]) -> None:
         """All rounds that are left. Raises LaunchError with what the server failed of."""
         directory = self._directory
 
-        rounds, size = list[Row](), 0
+        rounds, size = list[RoundRow](), 0
 
         def replied(done: int, of: int) -> None:
             nonlocal rounds, size

@@ -25,6 +25,7 @@ from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.launch.flower import FlwrCommand, LaunchError, environment, last_line, tool, write_app
 from pfedlora_flwr.launch.processes import MARKER, check_port, free_port, is_running, stop_marked
 from pfedlora_flwr.runs.directory import Row, RunDirectory, in_use
+from pfedlora_flwr.runs.rows import RoundRow
 
 _SUPERLINK_TIMEOUT, _SERVER_TIMEOUT, _LOOK = 60.0, 180.0, 15.0
 """Seconds: for the SuperLink to answer, for the server to say something, and between two questions to Flower until it does."""
@@ -64,7 +65,7 @@ class Simulation:
             for number, handler in kept:
                 signal.signal(number, handler)
 
-    def run(self, show: Callable[[Row | None, list[Row]], None]) -> None:
+    def run(self, show: Callable[[Row | None, list[RoundRow]], None]) -> None:
         """Starts the run and shows it until its result is there. Raises LaunchError when none will come."""
         self._start_superlink()
         self._submit()
@@ -111,11 +112,11 @@ class Simulation:
         )
         self._run_id = self._flwr.run(app, "--federation-config", federation)
 
-    def _watch(self, show: Callable[[Row | None, list[Row]], None]) -> None:
+    def _watch(self, show: Callable[[Row | None, list[RoundRow]], None]) -> None:
         """Shows the run until its result is there, or its server is gone."""
         directory = self.directory
         deadline, next_look = time.monotonic() + _SERVER_TIMEOUT, time.monotonic() + _LOOK
-        began, rounds, size = time.time(), list[Row](), 0
+        began, rounds, size = time.time(), list[RoundRow](), 0
         while directory.result() is None:
             state = directory.doing()
             if state and state["time"] < began:  # an earlier server's: this one has not taken up the directory yet

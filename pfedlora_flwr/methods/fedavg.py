@@ -21,6 +21,7 @@ class FedAvg(Method):
     """Algorithm 1 of the paper: the whole model down, local SGD, the whole model up, the weighted mean."""
 
     title = "FedAvg"
+    averages = True
 
     @classmethod
     def check_experiment(cls, experiment: Experiment) -> None:
@@ -39,7 +40,7 @@ class FedAvg(Method):
     def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
         return weighted_mean(uploads)
 
-    def second_figures(self, model: ClientModel, received: Tensors) -> dict[str, Callable[[Tensor], Tensor]]:
+    def other_predictors(self, model: ClientModel, received: Tensors) -> dict[str, Callable[[Tensor], Tensor]]:
         """The global model as it arrived."""
         whole = self.client_model(0)
         whole.load_state_dict(received)

@@ -48,6 +48,10 @@ class FedKD(Method):
         energy_start: float = key(0.95, "share of σ² kept by compression in the first round", low=0, high=1)
         energy_end: float = key(0.98, "share of σ² kept by compression in the last round", low=0, high=1)
 
+    @property
+    def uses_rounds(self) -> bool:
+        return self.options.energy_start != self.options.energy_end  # the threshold rises up to the last round
+
     def state_init(self, seed: int) -> Tensors:
         """θ = θ₀: a difference of 0. (`seed` is the one that `initial` uses at both ends.)"""
         return compress({name: torch.zeros_like(t) for name, t in self.initial.items()}, self.energy(1))

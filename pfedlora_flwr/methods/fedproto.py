@@ -69,7 +69,7 @@ class FedProto(Method):
     def largest_upload(self, state: Tensors) -> int:
         return largest_report(state, self.classes)
 
-    def second_figures(self, model: ClientModel, received: Tensors) -> dict[str, Callable[[Tensor], Tensor]]:
+    def other_predictors(self, model: ClientModel, received: Tensors) -> dict[str, Callable[[Tensor], Tensor]]:
         """The nearest of the global prototypes that arrived; none before the first have."""
         if not len(received["classes"]):
             return {}

@@ -23,6 +23,7 @@ class FML(Method):
     """Algorithm 1 of the paper."""
 
     title = "FML"
+    averages = True
 
     @dataclass(frozen=True)
     class Options(Method.Options):

@@ -18,6 +18,7 @@ class LGFedAvg(Method):
     """Algorithm 1 of the paper: local and global parts are trained together, only the global part is averaged."""
 
     title = "LG-FedAvg"
+    averages = True
 
     def state_init(self, seed: int) -> Tensors:
         self.shared_width("one last layer", "choose models whose last layers have inputs of one width")

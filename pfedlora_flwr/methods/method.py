@@ -45,10 +45,18 @@ class Method(ABC):
     title: ClassVar[str] = ""
     """The method's name in tables and figures, as its paper writes it; the class's where it has none."""
 
+    averages: ClassVar[bool] = False
+    """Whether `aggregate` is the weighted mean of uploads that are laid out like the download."""
+
     def __init__(self, experiment: Experiment, classes: int) -> None:
         self.experiment = experiment
         self.classes = classes
         self.options: Any = experiment.options
+
+    @property
+    def uses_rounds(self) -> bool:
+        """Whether a run's course depends on T, the number of rounds: then a finished run cannot go on."""
+        return False
 
     @classmethod  # noqa: B027 - a method without a rule of its own runs any
     def check_experiment(cls, experiment: Experiment) -> None:
@@ -95,8 +103,8 @@ class Method(ABC):
         """The personalised model inside what a client keeps."""
         return model
 
-    def second_figures(self, model: Any, received: Tensors) -> dict[str, Callable[[Tensor], Tensor]]:
-        """Further predictors, by name, whose accuracy is taken at the visit beside the personalised model's."""
+    def other_predictors(self, model: Any, received: Tensors) -> dict[str, Callable[[Tensor], Tensor]]:
+        """Client: further predictors, by name, whose test accuracy is taken at the visit beside the personalised model's."""
         return {}
 
     def client_model(self, client: int) -> ClientModel:

@@ -13,8 +13,8 @@ from pfedlora_flwr.models.cnn import ClientModel
 
 
 def small_model(experiment: Experiment, classes: int) -> ClientModel:
-    """A fresh small model: the smallest of the client models, CNN-5 of the five, CNN-1 where all are CNN-1 (Section 5.2)."""
-    return registry.build(registry.smallest(experiment.model_names, classes), classes)
+    """A fresh small model (Section 5.2 of the pFedLoRA paper: CNN-5 if the clients' are different, CNN-1 if they are all CNN-1)."""
+    return registry.small_model(experiment.model_names, classes)
 
 
 def received_model(experiment: Experiment, classes: int, tensors: Tensors, device: torch.device) -> ClientModel:

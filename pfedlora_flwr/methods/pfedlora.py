@@ -24,6 +24,7 @@ class PFedLoRA(Method):
     """Algorithm 1 (appendix A)."""
 
     title = "pFedLoRA"
+    averages = True
 
     @dataclass(frozen=True)
     class Options(Method.Options):

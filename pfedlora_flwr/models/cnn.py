@@ -42,6 +42,10 @@ class ClientModel(nn.Module):
         """The layer that makes logits."""
         raise NotImplementedError
 
+    def drop_last_layer(self) -> None:
+        """Leaves the extractor alone: from here on only `encode` can be called."""
+        raise NotImplementedError
+
     def forward(self, images: Tensor) -> Tensor:
         return self.head(self.encode(images))
 
@@ -49,15 +53,15 @@ class ClientModel(nn.Module):
 class CNN(ClientModel):
     """CNN-1 … CNN-5. R is the output of FC2, 500 wide for all five, or, before the last two layers, that of FC1, 2000 … 500 wide."""
 
-    def __init__(self, name: str, classes: int) -> None:
+    def __init__(self, name: str, classes: int, width_fc2: int = WIDTH_FC2) -> None:
         super().__init__()
         filters, width = SHAPES[name]
         self.conv1 = nn.Conv2d(3, 16, 5)
         self.conv2 = nn.Conv2d(16, filters, 5)
         self.fc1 = Linear(25 * filters, width)
-        self.fc2 = Linear(width, WIDTH_FC2)
-        self.fc3 = Linear(WIDTH_FC2, classes)
-        self.widths = WIDTH_FC2, width
+        self.fc2 = Linear(width, width_fc2)
+        self.fc3 = Linear(width_fc2, classes)
+        self.widths = width_fc2, width
 
     def encode(self, images: Tensor, layers: int = 1) -> Tensor:
         x = torch.relu(nn.functional.max_pool2d(self.conv1(images), 2))  # [B, 16, 14, 14]
@@ -70,6 +74,9 @@ class CNN(ClientModel):
 
     def last_layer(self) -> nn.Linear:
         return self.fc3
+
+    def drop_last_layer(self) -> None:
+        del self.fc3
 
 
 class Custom(ClientModel):
@@ -88,3 +95,6 @@ class Custom(ClientModel):
 
     def last_layer(self) -> nn.Linear:
         return self.module.head  # type: ignore[return-value]
+
+    def drop_last_layer(self) -> None:
+        self.module.head = nn.Identity()

@@ -10,20 +10,38 @@ import torch
 from torch import nn
 
 from pfedlora_flwr.keys import UserError
-from pfedlora_flwr.models.cnn import CNN, SHAPES, ClientModel, Custom
+from pfedlora_flwr.models.cnn import CNN, SHAPES, WIDTH_FC2, ClientModel, Custom
 from pfedlora_flwr.rng import seeded
 
 IMAGE = (3, 32, 32)
 """What a client model takes: channels, height, width. Every dataset's images are made so."""
 
 
-def build(name: str, classes: int) -> ClientModel:
-    """The client model `name`, freshly initialised from torch's global generator. Raises UserError for an unknown name."""
+def build(name: str, classes: int, width: int | None = None) -> ClientModel:
+    """The client model `name`, freshly initialised from torch's global generator; `width`: of its last layer's input, if not its own.
+
+    Raises UserError for an unknown name, and for a width that a user's model does not have.
+    """
     if name in SHAPES:
-        return CNN(name, classes)
+        return CNN(name, classes, width or WIDTH_FC2)
     if ":" not in name:
         raise UserError(f"models names {name!r}; allowed: {', '.join(SHAPES)}, or package.module:Class")
-    return _custom(name, classes)
+    model = _custom(name, classes)
+    if width not in (None, model.width):
+        raise UserError(f"model {name!r} has a representation {model.width} wide, and {width} is wanted; take one of: {', '.join(SHAPES)}")
+    return model
+
+
+def small_model(names: tuple[str, ...], classes: int, width: int | None = None) -> ClientModel:
+    """A fresh small model that clients can share: the smallest of theirs, CNN-5 of the five, CNN-1 where all are CNN-1."""
+    return build(smallest(names, classes), classes, width)
+
+
+def small_extractor(names: tuple[str, ...], classes: int) -> ClientModel:
+    """The same without its last layer: it has `encode` alone, and only what that needs travels."""
+    model = small_model(names, classes)
+    model.drop_last_layer()
+    return model
 
 
 @lru_cache(maxsize=16)

@@ -17,7 +17,7 @@ from pfedlora_flwr.report import measures, words
 from pfedlora_flwr.report.load import Study
 from pfedlora_flwr.report.style import drawing, large_numbers, legend, of_method, save
 from pfedlora_flwr.runs.completed import Run
-from pfedlora_flwr.runs.directory import Row
+from pfedlora_flwr.runs.rows import RoundRow
 
 _SMALLEST_SWEEP = 3
 """Points that make a curve."""
@@ -34,7 +34,7 @@ class Picture:
 def curves(study: Study, scenario: Keys, folder: Path) -> Picture:
     """Accuracy against rounds, bytes and operations: the mean over seeds, the band from the lowest to the highest seed."""
     outcomes = study.ordered(scenario)
-    panels: list[tuple[str, str, Callable[[Row], float]]] = [
+    panels: list[tuple[str, str, Callable[[RoundRow], float]]] = [
         ("round", "linear", lambda row: 0.0),
         ("bytes sent, up and down", "log", lambda row: row["bytes_up"] + row["bytes_down"]),
         ("operations in training (FLOP)", "linear", lambda row: row["flops"]),
@@ -148,7 +148,7 @@ def _silent(outcome: Outcome) -> bool:
     return all(c["bytes_up"] + c["bytes_down"] == 0 for c in sent)
 
 
-def _curve(axis: Any, outcome: Outcome, measure: Callable[[Row], float] | None, scale: str) -> None:
+def _curve(axis: Any, outcome: Outcome, measure: Callable[[RoundRow], float] | None, scale: str) -> None:
     """One method's line: the seeds share their rounds, and x is the seeds' mean of the measure summed up to the round."""
     colour, marker, line = of_method(outcome.method)
     runs = [run.rounds for run in outcome.runs.values()]

@@ -88,6 +88,7 @@ def cost(run: Run) -> Cost | None:
     full = to_target(run.experiment, run.rounds)
     if full["rounds"] is None:
         return None
+    assert full["parameters"] is not None and full["bytes"] is not None and full["flops"] is not None  # noqa: PT018
     rows = [row for row in run.rounds if 0 < row["round"] <= full["rounds"]]
     visits = sum(len(row["admitted"]) for row in rows)
     upload = sum(row["parameters_up"] for row in rows) / visits if visits else 0.0

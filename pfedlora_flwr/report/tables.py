@@ -67,7 +67,7 @@ def accuracy(study: Study) -> Table:
 
 def accuracies(study: Study) -> Table:
     """All three accuracies, and each method against Standalone."""
-    second = any(run.result["accuracy"]["second"] for o in study.outcomes for run in o.runs.values())
+    others = any(run.result["accuracy"]["other"] for o in study.outcomes for run in o.runs.values())
     rows = []
     for o in (o for scenario in study.scenarios for o in study.ordered(scenario)):
         alone = study.at(o.scenario, "standalone") if o.method != "standalone" else None
@@ -84,7 +84,7 @@ def accuracies(study: Study) -> Table:
             "− Standalone, points": words.percent(difference, sign=True),
             "clients better than Standalone": "–" if wins is None else f"{100 * wins:.0f} %",
         }
-        rows.append(row | ({"second predictors": _second(o)} if second else {}))
+        rows.append(row | ({"other predictors": _other(o)} if others else {}))
     note = (
         "Percent. `max test` chooses the round by test accuracy, as papers of this family do, and is never a headline. "
         "Worst client, spread and comparison by client are of the final models; a tie is half a win; differences are paired by seed."
@@ -230,11 +230,11 @@ def _claims(study: Study, ours: Outcome) -> dict[str, str]:
     }
 
 
-def _second(outcome: Outcome) -> str:
+def _other(outcome: Outcome) -> str:
     """The further predictors' accuracies."""
-    found = [run.result["accuracy"]["second"] for run in outcome.runs.values()]
-    names = dict.fromkeys(name for second in found for name in second)
-    return ", ".join(f"{name} {100 * statistics.fmean(second[name] for second in found):.2f}" for name in names) or "–"
+    found = [run.result["accuracy"]["other"] for run in outcome.runs.values()]
+    names = dict.fromkeys(name for other in found for name in other)
+    return ", ".join(f"{name} {100 * statistics.fmean(other[name] for other in found):.2f}" for name in names) or "–"
 
 
 def _names(outcome: Outcome) -> dict[str, str]:
@@ -257,7 +257,7 @@ def _mean(outcome: Outcome) -> float:
 
 def _over_seeds(outcome: Outcome, accuracy: str) -> measures.Estimate | None:
     """One of a result's accuracies, over the seeds."""
-    return measures.estimate([run.result["accuracy"][accuracy] for run in outcome.runs.values()])
+    return measures.estimate([_value(run, f"accuracy/{accuracy}") for run in outcome.runs.values()])
 
 
 def _average(outcome: Outcome, place: str) -> float:

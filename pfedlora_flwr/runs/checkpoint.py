@@ -15,14 +15,14 @@ from torch import Tensor
 
 from pfedlora_flwr.files import write_atomically
 from pfedlora_flwr.keys import UserError
-from pfedlora_flwr.runs.ledger import Entry
+from pfedlora_flwr.runs.ledger import Cost
 
 logger = logging.getLogger(__name__)
 _KEPT = 2
 
 
 @dataclass(frozen=True)
-class Figures:
+class Counts:
     """One client's last evaluation: correct predictions of how many, on its own validation and test samples."""
 
     validation_correct: int
@@ -30,23 +30,28 @@ class Figures:
     test_correct: int
     test: int
 
+    def accuracy(self, part: str) -> float:
+        """Correct predictions over samples of `part` ("test", "validation"), in [0, 1]; 0 where there are no samples."""
+        return getattr(self, f"{part}_correct") / max(1, getattr(self, part))
+
 
 @dataclass
 class ServerState:
     """All that the server remembers after `round`.
 
-    versions: by client, the round whose update was last admitted. models: by client, the SHA-256 of that version.
-    stale: clients that trained since they were last evaluated. failed_rounds: rounds below min-success in a row.
+    versions: by client, the round whose update was last admitted. models: by client, the SHA-256 of that version. counts and
+    other_accuracies (of the method's further predictors): by client, of its last evaluation. stale: clients that trained since.
+    failed_rounds: rounds below min-success in a row. seconds: of all rounds but round 0; busy: trained or evaluated at visits.
     """
 
     tensors: dict[str, Tensor]
     round: int = 0
     versions: dict[int, int] = field(default_factory=dict)
     models: dict[int, str] = field(default_factory=dict)
-    figures: dict[int, Figures] = field(default_factory=dict)
-    second: dict[int, dict[str, float]] = field(default_factory=dict)
+    counts: dict[int, Counts] = field(default_factory=dict)
+    other_accuracies: dict[int, dict[str, float]] = field(default_factory=dict)
     stale: set[int] = field(default_factory=set)
-    totals: Entry = field(default_factory=Entry)
+    totals: Cost = field(default_factory=Cost)
     refused: int = 0
     failed_rounds: int = 0
     seconds: float = 0.0
@@ -54,25 +59,31 @@ class ServerState:
     busy_seconds: float = 0.0
 
     def accuracies(self, part: str) -> dict[int, float]:
-        """By client: correct predictions over samples of `part` ("test", "validation") at its last evaluation."""
-        return {k: getattr(f, f"{part}_correct") / max(1, getattr(f, part)) for k, f in sorted(self.figures.items())}
+        """By client, its accuracy on `part` ("test", "validation") at its last evaluation."""
+        return {client: counts.accuracy(part) for client, counts in sorted(self.counts.items())}
 
     def mean_accuracy(self, part: str) -> float:
         """The unweighted mean of the evaluated clients' accuracies on `part`."""
         shares = self.accuracies(part)
         return statistics.fmean(shares.values()) if shares else 0.0
 
+    def mean_other_accuracies(self) -> dict[str, float]:
+        """By further predictor of the method: the unweighted mean of its test accuracy over the clients that have it."""
+        found = self.other_accuracies.values()
+        names = dict.fromkeys(name for shares in found for name in shares)
+        return {name: statistics.fmean(shares[name] for shares in found if name in shares) for name in names}
+
     def to_json(self) -> dict[str, Any]:
         """Everything but the tensors."""
         meta = {k: v for k, v in self.__dict__.items() if k != "tensors"}
-        figures = {k: list(asdict(f).values()) for k, f in self.figures.items()}
-        return meta | {"figures": figures, "stale": sorted(self.stale), "totals": self.totals.as_dict()}
+        counts = {k: asdict(c) for k, c in self.counts.items()}
+        return meta | {"counts": counts, "stale": sorted(self.stale), "totals": self.totals.as_dict()}
 
     @classmethod
     def from_json(cls, meta: dict[str, Any], tensors: dict[str, Tensor]) -> ServerState:
-        by_client = {n: {int(k): v for k, v in meta[n].items()} for n in ("versions", "models", "second", "figures")}
-        by_client["figures"] = {k: Figures(*v) for k, v in by_client["figures"].items()}
-        return cls(tensors, **(meta | by_client | {"stale": set(meta["stale"]), "totals": Entry(**meta["totals"])}))
+        by_client = {n: {int(k): v for k, v in meta[n].items()} for n in ("versions", "models", "other_accuracies", "counts")}
+        by_client["counts"] = {k: Counts(**c) for k, c in by_client["counts"].items()}
+        return cls(tensors, **(meta | by_client | {"stale": set(meta["stale"]), "totals": Cost(**meta["totals"])}))
 
 
 class Checkpoints:

@@ -1,4 +1,4 @@
-"""A run as reports and comparisons take it: completed, with its figures, or missing, with the reason."""
+"""A run as reports and comparisons take it: completed, with its measures, or missing, with the reason."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from functools import cached_property
 from pathlib import Path
 
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.runs.directory import Row, RunDirectory
+from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.runs.rows import Result, RoundRow
 
 
 @dataclass(frozen=True)
@@ -15,7 +16,7 @@ class Run:
     """A completed run."""
 
     directory: RunDirectory
-    result: Row
+    result: Result
 
     @property
     def path(self) -> Path:
@@ -26,12 +27,12 @@ class Run:
         return self.directory.experiment()
 
     @cached_property
-    def rounds(self) -> list[Row]:
+    def rounds(self) -> list[RoundRow]:
         return self.directory.rounds()
 
     @property
     def accuracy(self) -> float:
-        """Mean test accuracy at best validation, in [0, 1]: the headline figure."""
+        """Mean test accuracy at best validation, in [0, 1]: the headline."""
         return self.result["accuracy"]["at_best_validation"]
 
     @property

@@ -20,6 +20,7 @@ from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.rng import derive
 from pfedlora_flwr.runs.checkpoint import Checkpoints
 from pfedlora_flwr.runs.provenance import git_commit, versions
+from pfedlora_flwr.runs.rows import FailedVisitRow, Result, RoundRow, VisitRow
 from pfedlora_flwr.runs.store import ClientStore
 
 Row = dict[str, Any]
@@ -68,15 +69,15 @@ class RunDirectory:
         except (OSError, yaml.YAMLError, AttributeError):
             raise UserError(f"{self.config} cannot be read as a run's configuration") from None
 
-    def result(self) -> Row | None:
+    def result(self) -> Result | None:
         """What the run came to, or None: it goes on, was killed, or never began."""
         return _read_json(self.result_file)
 
-    def rounds(self) -> list[Row]:
+    def rounds(self) -> list[RoundRow]:
         """The lines of its rounds; a last line that was cut off is left out."""
         return _read_rows(self._rounds)
 
-    def visits(self) -> list[Row]:
+    def visits(self) -> list[VisitRow | FailedVisitRow]:
         """The lines of its clients' visits, those that failed included."""
         return _read_rows(self._clients)
 
@@ -157,7 +158,7 @@ class RunDirectory:
         content = yaml.safe_dump({**experiment.flat(), "about": about}, sort_keys=False, allow_unicode=True)
         write_atomically(self.config, content.encode())
 
-    def write_result(self, result: Mapping[str, Any]) -> None:
+    def write_result(self, result: Result) -> None:
         write_atomically(self.result_file, (json.dumps(result, indent=2) + "\n").encode())
 
     def write_partition(self, fingerprint: str) -> None:
@@ -166,10 +167,10 @@ class RunDirectory:
             raise UserError(f"the nodes' data or partition is not what the run in {str(self.path)!r} began with")
         write_atomically(self._partition, fingerprint.encode())
 
-    def append_round(self, row: Mapping[str, Any]) -> None:
+    def append_round(self, row: RoundRow) -> None:
         _append(self._rounds, [row])
 
-    def append_visits(self, rows: Iterable[Mapping[str, Any]]) -> None:
+    def append_visits(self, rows: Iterable[VisitRow | FailedVisitRow]) -> None:
         _append(self._clients, rows)
 
     def rewind(self, round: int) -> None:
@@ -184,7 +185,7 @@ class RunDirectory:
         write_atomically(self._progress, now.encode(), durable=False)
 
     def drop_models(self) -> None:
-        """Removes the clients' models; the figures stay."""
+        """Removes the clients' models; the lines stay."""
         shutil.rmtree(self.clients, ignore_errors=True)
 
     def trim(self) -> None:
@@ -227,14 +228,14 @@ def find_runs(folder: Path) -> list[RunDirectory]:
     return [RunDirectory(config.parent) for config in sorted(folder.rglob(CONFIG))]
 
 
-def _read_json(path: Path) -> Row | None:
+def _read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text())
     except (OSError, ValueError):
         return None
 
 
-def _read_rows(path: Path) -> list[Row]:
+def _read_rows(path: Path) -> list[Any]:
     rows = []
     if path.exists():
         for line in path.read_text(encoding="utf-8").splitlines():
@@ -245,6 +246,6 @@ def _read_rows(path: Path) -> list[Row]:
     return rows
 
 
-def _append(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+def _append(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
     with path.open("a", encoding="utf-8") as stream:
         stream.writelines(json.dumps(row) + "\n" for row in rows)

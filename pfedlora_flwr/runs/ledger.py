@@ -1,20 +1,19 @@
-"""What a run sent and computed: parameters, payload bytes, bytes on the wire and operations, of one client's turn and summed."""
+"""What a run sends and computes: parameters, payload bytes, bytes on the wire and operations, of one visit and summed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from typing import cast
 
 from torch import Tensor
 
+from pfedlora_flwr.runs.rows import CostFields
+
 
 @dataclass(frozen=True)
-class Entry:
-    """One client's turn, or a sum of turns. up: from client to server.
-
-    parameters: elements of floating-point tensors. bytes: of all tensors. wire: of whole messages, names, metrics and headers included.
-    flops: floating-point operations the clients executed in training (2 a multiply-add).
-    """
+class Cost:
+    """Of one visit, or a sum of visits; `CostFields` says what each field counts."""
 
     parameters_up: int = 0
     parameters_down: int = 0
@@ -24,11 +23,11 @@ class Entry:
     wire_down: int = 0
     flops: int = 0
 
-    def __add__(self, other: Entry) -> Entry:
-        return Entry(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
-    def as_dict(self) -> dict[str, int]:
-        return asdict(self)
+    def as_dict(self) -> CostFields:
+        return cast(CostFields, asdict(self))
 
 
 def parameters(tensors: Mapping[str, Tensor]) -> int:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import logging
 import statistics
-from typing import Any
 
 from pfedlora_flwr.data import registry as datasets
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import tensors_sha256
 from pfedlora_flwr.runs.checkpoint import ServerState
-from pfedlora_flwr.runs.directory import FORMAT, Row, RunDirectory
+from pfedlora_flwr.runs.directory import FORMAT, RunDirectory
+from pfedlora_flwr.runs.rows import Result, RoundRow, Status, ToTarget
 
 logger = logging.getLogger(__name__)
 LINE = "pfedlora: "
@@ -19,14 +19,21 @@ RESULT_LINE = LINE + "result "
 """How the ServerApp's own lines begin in Flower's log, and its last one, which holds the result."""
 
 
-def write_result(run: RunDirectory, experiment: Experiment, status: str, error: str | None = None) -> Row:
-    """Writes and returns the result. status: completed, failed or stopped."""
-    result: Row = {"format": FORMAT, "status": status, "error": error, "method": experiment.method, "dataset": experiment.dataset}
-    result |= {"fingerprint": experiment.fingerprint(), "clients": experiment.clients}
+def write_result(run: RunDirectory, experiment: Experiment, status: Status, error: str | None = None) -> Result:
+    """Writes and returns the result."""
+    result: Result = {
+        "format": FORMAT,
+        "status": status,
+        "error": error,
+        "method": experiment.method,
+        "dataset": experiment.dataset,
+        "fingerprint": experiment.fingerprint(),
+        "clients": experiment.clients,
+    }
     state = run.checkpoints.load()
     rows = run.rounds()
     if state is not None and rows:
-        result |= _figures(run, experiment, state, rows)
+        result = _with_measures(result, run, experiment, state, rows)
     try:
         run.write_result(result)
     except OSError as failure:  # a full disk: whoever reads the log must still get the reason
@@ -36,17 +43,18 @@ def write_result(run: RunDirectory, experiment: Experiment, status: str, error: 
     return result
 
 
-def _figures(run: RunDirectory, e: Experiment, state: ServerState, rows: list[Row]) -> Row:
+def _with_measures(result: Result, run: RunDirectory, e: Experiment, state: ServerState, rows: list[RoundRow]) -> Result:
     per_client = state.accuracies("test")
     over_all = comparable(rows)
     evaluated = [row for row in over_all if e.evaluates(row["round"])]
     best = max(evaluated or over_all, key=lambda row: row["validation_accuracy"])  # the earliest of ties
-    turns = [row for row in run.visits() if row["status"] == "ok"]
-    latest = {row["client"]: row for row in turns}
+    visits = [row for row in run.visits() if row["status"] == "ok"]
+    latest = {row["client"]: row for row in visits}
     totals = state.totals
     trained = [row for row in rows if row["round"] > 0]
     workers = max((row["workers"] for row in trained), default=0)
     return {
+        **result,
         "rounds": state.round,
         "accuracy": {
             "final": rows[-1]["accuracy"],
@@ -56,20 +64,25 @@ def _figures(run: RunDirectory, e: Experiment, state: ServerState, rows: list[Ro
             "std": statistics.pstdev(per_client.values()) if per_client else 0.0,
             "evaluated": len(per_client),
             "worst": min(per_client.values(), default=0.0),
-            "second": rows[-1]["second"],
+            "other": rows[-1]["other_accuracies"],
         },
         "per_client": {
             str(k): {
                 "model": e.model_of(k),
                 "accuracy": accuracy,
-                "test": state.figures[k].test,
+                "test": state.counts[k].test,
                 "samples": latest[k]["samples"] if k in latest else None,
                 "last_round": state.versions.get(k, 0),
             }
             for k, accuracy in per_client.items()
         },
         "communication": {
-            n: getattr(totals, n) for n in ("parameters_up", "parameters_down", "bytes_up", "bytes_down", "wire_up", "wire_down")
+            "parameters_up": totals.parameters_up,
+            "parameters_down": totals.parameters_down,
+            "bytes_up": totals.bytes_up,
+            "bytes_down": totals.bytes_down,
+            "wire_up": totals.wire_up,
+            "wire_down": totals.wire_down,
         },
         "flops": totals.flops,
         "to_target": to_target(e, rows),
@@ -84,11 +97,11 @@ def _figures(run: RunDirectory, e: Experiment, state: ServerState, rows: list[Ro
         "models_sha256": models_sha256(state),
         "partition": run.partition,
         "refused": state.refused,
-        "lost": sum(row["lost"] for row in turns),
+        "lost": sum(row["lost"] for row in visits),
     }
 
 
-def comparable(rows: list[Row]) -> list[Row]:
+def comparable(rows: list[RoundRow]) -> list[RoundRow]:
     """The rounds whose accuracy is a mean over as many clients as the last one's: the others' are means over other clients.
 
     That is all of them, unless clients had not been evaluated before their first visit (`evaluate-initial` is false, or they failed).
@@ -96,19 +109,21 @@ def comparable(rows: list[Row]) -> list[Row]:
     return [row for row in rows if row["evaluated"] == rows[-1]["evaluated"]]
 
 
-def to_target(e: Experiment, rows: list[Row]) -> dict[str, Any]:
+def to_target(e: Experiment, rows: list[RoundRow]) -> ToTarget:
     """Totals up to the first comparable round at the target accuracy, all clients and both ways; nulls when it was not reached."""
-    names = ("parameters", "bytes", "flops")
     target = e.target_accuracy if e.target_accuracy is not None else datasets.find(e.dataset).target
-    sums = dict.fromkeys(names, 0)
-    first = comparable(rows)[0]["round"]
-    for row in rows:
-        sums["parameters"] += row["parameters_up"] + row["parameters_down"]
-        sums["bytes"] += row["bytes_up"] + row["bytes_down"]
-        sums["flops"] += row["flops"]
-        if row["round"] >= max(1, first) and row["accuracy"] >= target:
-            return {"accuracy": target, "rounds": row["round"], **sums}
-    return {"accuracy": target, "rounds": None, **dict.fromkeys(names)}
+    first = max(1, comparable(rows)[0]["round"])
+    reached = next((i for i, row in enumerate(rows) if row["round"] >= first and row["accuracy"] >= target), None)
+    if reached is None:
+        return {"accuracy": target, "rounds": None, "parameters": None, "bytes": None, "flops": None}
+    until = rows[: reached + 1]
+    return {
+        "accuracy": target,
+        "rounds": rows[reached]["round"],
+        "parameters": sum(row["parameters_up"] + row["parameters_down"] for row in until),
+        "bytes": sum(row["bytes_up"] + row["bytes_down"] for row in until),
+        "flops": sum(row["flops"] for row in until),
+    }
 
 
 def models_sha256(state: ServerState) -> str:

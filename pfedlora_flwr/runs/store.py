@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import safetensors.torch
 from torch import Tensor
 
 from pfedlora_flwr.files import tensors_sha256, write_atomically
+from pfedlora_flwr.runs.checkpoint import Counts
 
 logger = logging.getLogger(__name__)
 ABOUT = "about.json"
@@ -46,12 +48,13 @@ class ClientStore:
             return None
         return tensors
 
-    def figures(self, version: int) -> dict[str, int]:
-        """What the evaluation of `version` counted, as it was saved with it; empty where there was none."""
+    def counts(self, version: int) -> Counts | None:
+        """What the evaluation of `version` counted, as it was saved with it; None where there was none."""
         with safetensors.safe_open(self.path(version), "pt") as stored:
-            return json.loads((stored.metadata() or {})["figures"])
+            found = json.loads((stored.metadata() or {})["counts"])
+        return Counts(**found) if found else None
 
-    def save(self, version: int, tensors: Mapping[str, Tensor], admitted: int, figures: Mapping[str, int] | None = None) -> str:
+    def save(self, version: int, tensors: Mapping[str, Tensor], admitted: int, counts: Counts | None = None) -> str:
         """Writes `version`, with what its evaluation counted, and returns the tensors' SHA-256.
 
         Keeps `admitted` (the version the server named), the one before it and the new one, and removes the others: whichever
@@ -59,7 +62,8 @@ class ClientStore:
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         digest = tensors_sha256(tensors)
-        metadata = {"order": "\n".join(tensors), "sha256": digest, "round": str(version), "figures": json.dumps(figures or {})}
+        counted = json.dumps(asdict(counts) if counts else None)
+        metadata = {"order": "\n".join(tensors), "sha256": digest, "round": str(version), "counts": counted}
         write_atomically(self.path(version), safetensors.torch.save(dict(tensors), metadata))
         before = [v for v in self.versions() if v < admitted]
         self.keep(version, admitted, *before[-1:])

@@ -19,6 +19,7 @@ from pfedlora_flwr.files import tensors_sha256
 from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method, tensors_of
+from pfedlora_flwr.runs.checkpoint import Counts
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.store import ABOUT, ClientStore
 from pfedlora_flwr.training.loop import Samples, infer
@@ -28,8 +29,8 @@ from pfedlora_flwr.training.loop import Samples, infer
 class Trained:
     """A client's model after its visit in round `version`, in evaluation mode on the CPU.
 
-    about: what the client left beside it: experiment, classes, class_names, mean, std, versions. figures: what its evaluation counted
-    ("test", "test-correct", "validation", "validation-correct"); empty where this version was not evaluated.
+    about: what the client left beside it: experiment, classes, class_names, mean, std, versions. counts: of its evaluation; None
+    where this version was not evaluated.
     """
 
     client: int
@@ -39,7 +40,7 @@ class Trained:
     method: Method
     module: nn.Module
     about: Mapping[str, Any]
-    figures: Mapping[str, int]
+    counts: Counts | None
 
     @property
     def class_names(self) -> list[str]:
@@ -78,7 +79,7 @@ def load_trained(place: Path, client: int) -> Trained:
     for version in reversed(stores[0].versions()):  # the newest whole one: the server, which knows what it admitted, is elsewhere
         tensors = stores[0].load(version)
         if tensors is not None:
-            return _build(stores[0], client, version, tensors, stores[0].figures(version))
+            return _build(stores[0], client, version, tensors, stores[0].counts(version))
     raise UserError(f"{stores[0].folder} holds no readable model")
 
 
@@ -99,14 +100,11 @@ def _from_run(run: RunDirectory, client: int) -> Trained:
     tensors = store.load(version)
     if tensors is None:
         raise UserError(f"{store.path(version)} is missing or damaged")
-    counted = state.figures.get(client) if client not in state.stale else None
-    figures = {"test": counted.test, "test-correct": counted.test_correct} if counted else {}
-    if counted:
-        figures |= {"validation": counted.validation, "validation-correct": counted.validation_correct}
-    return _build(store, client, version, tensors, figures)
+    counts = state.counts.get(client) if client not in state.stale else None
+    return _build(store, client, version, tensors, counts)
 
 
-def _build(store: ClientStore, client: int, version: int, tensors: dict[str, Tensor], figures: Mapping[str, int]) -> Trained:
+def _build(store: ClientStore, client: int, version: int, tensors: dict[str, Tensor], counts: Counts | None) -> Trained:
     about = store.about()
     experiment = from_flat(about["experiment"])
     names = about["class_names"]  # of the client's own data, which may have fewer classes than the federation
@@ -116,4 +114,4 @@ def _build(store: ClientStore, client: int, version: int, tensors: dict[str, Ten
     module = method.private_init(client, 0)
     module.load_state_dict(tensors)
     module = module.eval().to(memory_format=torch.channels_last)
-    return Trained(client, version, tensors_sha256(tensors_of(module)), experiment, method, module, about, figures)
+    return Trained(client, version, tensors_sha256(tensors_of(module)), experiment, method, module, about, counts)

@@ -27,7 +27,7 @@ class Operations:
 @contextmanager
 def count_operations() -> Iterator[Operations]:
     """Counts what runs inside, in this thread's process. Backward is what autograd will do for the graph that is built:
-    a pass of 2·MAC for the weight's gradient if it wants one, another for the input's (method sheet, section 5)."""
+    a pass of 2·MAC for the weight's gradient if it wants one, another for the input's (docs/fidelity.md, Measures)."""
     seen = Operations()
 
     def count(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:

@@ -48,7 +48,7 @@ class Samples:
 
 @dataclass
 class Visit:
-    """One client's turn in one round: its randomness, its SGD, and the operations it has spent."""
+    """One client's visit in one round: its randomness, its SGD, and the operations it has spent."""
 
     experiment: Experiment
     client: int

@@ -78,7 +78,7 @@ def test_three_authenticated_nodes_over_tls_reach_the_simulations_bits(tmp_path:
     assert deployed["shared_sha256"] == sha256(simulated, 2)
     assert deployed["accuracy"]["final"] == pytest.approx(simulated.accuracy(), abs=1e-12)
     assert usable.sha256 == tensors_sha256(tensors_of(simulated.model(1)))
-    assert usable.figures["test-correct"] == deployed["per_client"]["1"]["accuracy"] * usable.figures["test"]
+    assert usable.counts.accuracy("test") == deployed["per_client"]["1"]["accuracy"]
     lines = "".join(f"{k}:{tensors_sha256(tensors_of(simulated.model(k)))}\n" for k in range(3))
     assert deployed["models_sha256"] == hashlib.sha256(lines.encode()).hexdigest()
 

@@ -126,7 +126,7 @@ def test_simulation(target: str, point: str, cli: Cli, gates: Gates, undisturbed
 
 @pytest.mark.faults
 def test_a_client_that_dies_at_every_attempt_is_left_out(tmp_path: Path, gates: Gates, tell: list[str]) -> None:
-    """With a lower min-success the run comes to the bits of one in which exactly this client's turn is left out."""
+    """With a lower min-success the run comes to the bits of one in which exactly this client's visit is left out."""
     with Federation(tmp_path / "federation", **{GATES: os.environ[GATES]}) as federation:
         federation.start_superlink()
         for node in range(3):
@@ -145,7 +145,7 @@ def test_a_client_that_dies_at_every_attempt_is_left_out(tmp_path: Path, gates: 
             time.sleep(0.05)
         assert run.returncode == 0, federation.log("submit")
         rounds, result = RunDirectory(federation.output).rounds(), federation.result()
-    tell += ["deployment", "client", f"training, {len(killed)} times", "min-success=0.6: completed without this turn"]
+    tell += ["deployment", "client", f"training, {len(killed)} times", "min-success=0.6: completed without this visit"]
     expected = Plain(KEYS)
     expected.train(1)
     expected.play([1, 2])

@@ -1,4 +1,4 @@
-"""Clients that do their turn honestly and then send something else: one sort of malice each, by name."""
+"""Clients that do their visit honestly and then send something else: one sort of malice each, by name."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
 from pfedlora_flwr import server_app
+from pfedlora_flwr.client_app import prepare_process
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.federation.client import PersonalisedClient
 from pfedlora_flwr.launch.flower import QUIET
@@ -49,7 +50,7 @@ def _first(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[FitRes], Non
 
 
 def _metrics(**changes: Any) -> Callable[[FitRes], None]:
-    return lambda result: result.metrics.update({name.replace("_", "-"): value for name, value in changes.items()})
+    return lambda result: result.metrics.update(changes)
 
 
 def _samples(count: Any) -> Callable[[FitRes], None]:
@@ -107,10 +108,10 @@ MALICE: dict[str, tuple[Callable[[FitRes], None], str]] = {
     "a huge loss": (_metrics(losses='{"model": 1' + "0" * 400 + "}"), "its losses[model] is a huge number"),
     "a loss beyond all sums": (_metrics(loss=1.7e308), "its loss is 1.7e+308"),
     "a name that forges a line": (_metrics(losses='{"x\\npfedlora: result {}\\n": true}'), "its losses[x\\npfedlora: result"),
-    "no figures": (_without("test"), "its test sample count is None"),
+    "no counts": (_without("test"), "its test sample count is None"),
     "no hash": (_metrics(model_sha256="Z" * 64), "its model hash is"),
-    "negative operations": (_metrics(flops='{"model": -1}'), "its flops[model] is -1"),
-    "an accuracy of 2": (_metrics(second='{"global": 2}'), "its second[global] is 2"),
+    "negative operations": (_metrics(flops_by_phase='{"model": -1}'), "its flops_by_phase[model] is -1"),
+    "an accuracy of 2": (_metrics(other_accuracies='{"global": 2}'), "its other_accuracies[global] is 2"),
     "seconds that are none": (_metrics(seconds="[]"), "its seconds are []"),
     "lost what": (_metrics(lost="yes"), "its lost is 'yes'"),
 }
@@ -138,8 +139,8 @@ class Malicious(Client):
         result = self.honest.get_properties(ins)
         lies: dict[str, dict[str, Any]] = {
             "other data": {"partition": "f" * 64},
-            "no such number": {"partition-id": 10**6},
-            "no client": {"partition-id": "0"},
+            "no such number": {"partition_id": 10**6},
+            "no client": {"partition_id": "0"},
         }
         result.properties.update(lies.get(self.sort or "", {}))
         return result
@@ -171,6 +172,7 @@ def client_fn(context: Context) -> Client:
     index = int(context.node_config["partition-id"]) - len(plan["strangers"])
     sort = plan["malice"].get(str(index)) if index >= 0 else plan["strangers"][index]
     client = PersonalisedClient(experiment, {"partition-id": max(index, 0), "num-partitions": experiment.clients})
+    prepare_process(client.device)
     return Malicious(client.to_client(), sort)
 
 

@@ -16,7 +16,7 @@ from tests.plain import Plain
 
 
 def without(absent: list[int], rounds: int, **keys: Any) -> Plain:
-    """The same run with these clients' turns left out."""
+    """The same run with these clients' visits left out."""
     plain = Plain(KEYS, rounds=rounds, **keys)
     for _ in range(rounds):
         plain.play([k for k in range(plain.experiment.clients) if k not in absent])

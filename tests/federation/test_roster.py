@@ -14,7 +14,8 @@ from flwr.common import Code, GetPropertiesRes, Status
 from flwr.compat.common.recorddict_compat import getpropertiesres_to_recorddict
 from flwr.supercore.task_identity import TaskIdentity
 
-from pfedlora_flwr.federation.roster import Roster, exchange
+from pfedlora_flwr.federation.exchange import exchange
+from pfedlora_flwr.federation.roster import Roster
 from pfedlora_flwr.federation.wire import properties_message
 
 
@@ -51,8 +52,7 @@ class Grid:
 
 
 def reply(to: Message, **properties: Any) -> Message:
-    said = {name.replace("_", "-"): value for name, value in properties.items()}
-    return Message(getpropertiesres_to_recorddict(GetPropertiesRes(Status(Code.OK, ""), said)), reply_to=to)
+    return Message(getpropertiesres_to_recorddict(GetPropertiesRes(Status(Code.OK, ""), properties)), reply_to=to)
 
 
 def client(number: int, partition: str = "p", **more: Any) -> dict[str, Any]:
@@ -204,7 +204,7 @@ def test_replies_that_come_twice_unasked_or_from_another_node_are_refused() -> N
 
     grid.push_messages, grid.pull_messages = meddle, everything  # type: ignore[method-assign]
     answers = exchange(grid, messages, 1.0, refused.append)  # type: ignore[arg-type]
-    said = [None if a is None else a.content.config_records["getpropertiesres.properties"]["partition-id"] for _, a in answers]
+    said = [None if a is None else a.content.config_records["getpropertiesres.properties"]["partition_id"] for _, a in answers]
     assert said == [0, None, 2], "the first reply counts, and nobody answers for another"
     assert sorted(text.split("refused: ")[1] for text in refused) == [
         "it answers a message that was not sent in this round",

@@ -7,6 +7,7 @@ import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +26,7 @@ from pfedlora_flwr import config
 from pfedlora_flwr.config import all_keys, from_flat
 from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.admission import admit
-from pfedlora_flwr.federation.roster import _checked
+from pfedlora_flwr.federation.messages import Claim, Instruction
 from pfedlora_flwr.files import tensors_sha256
 from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.methods.method import Refused
@@ -125,18 +126,18 @@ def server() -> SimpleNamespace:
     state = method.state_init(derive(0, "state"))
     told = {
         "losses": '{"model": 1.5}',
-        "flops": '{"model": 10}',
+        "flops_by_phase": '{"model": 10}',
         "seconds": '{"train": 0.1}',
-        "second": "{}",
+        "other_accuracies": "{}",
         "model": "cnn1",
         "worker": "1",
     }
-    counts = {"test": 10, "test-correct": 5, "validation": 10, "validation-correct": 5}
+    counts = {"test": 10, "test_correct": 5, "validation": 10, "validation_correct": 5}
     honest = {
         "round": 1,
         "client": 0,
-        "names": wire.names_of(state),
-        "model-sha256": "0" * 64,
+        "names": json.dumps(list(state)),
+        "model_sha256": "0" * 64,
         "loss": 1.5,
         "lost": False,
         **told,
@@ -152,10 +153,10 @@ def read(content: RecordDict) -> wire.Reply:
 
 def test_the_honest_reply_is_admitted(server: SimpleNamespace) -> None:
     result = FitRes(Status(Code.OK, ""), Parameters(server.blobs, "numpy.ndarray"), 480, server.metrics)
-    turn = admit(read(fitres_to_recorddict(result, True)), server.method, server.state, 0, 1, 1000)
-    assert tensors_sha256(turn.upload.tensors) == tensors_sha256(server.state)
-    assert turn.figures is not None
-    assert turn.report.flops == {"model": 10}
+    visit = admit(read(fitres_to_recorddict(result, True)), server.method, server.state, 0, 1, 1000)
+    assert tensors_sha256(visit.upload.tensors) == tensors_sha256(server.state)
+    assert visit.report.counts is not None
+    assert visit.report.flops_by_phase == {"model": 10}
 
 
 @MANY
@@ -173,16 +174,27 @@ def test_a_reply_with_anything_changed_is_admitted_failed_or_refused(server: Sim
     if dropped is not None:
         del content[dropped]
     with documented(wire.Failed, Refused):
-        turn = admit(read(content), server.method, server.state, 0, 1, 1000)
-        assert 0 < turn.upload.samples <= 1000
-        json.dumps([turn.report.losses, turn.report.flops, turn.report.seconds, turn.report.second], allow_nan=False)
+        visit = admit(read(content), server.method, server.state, 0, 1, 1000)
+        assert 0 < visit.upload.samples <= 1000
+        json.dumps(asdict(visit.report), allow_nan=False)
 
 
 @SOME
-@given(st.dictionaries(st.sampled_from(["partition-id", "partition", "name", "classes", "x"]), SCALARS))
+@given(st.dictionaries(st.sampled_from(["partition_id", "partition", "name", "classes", "x"]), SCALARS))
 def test_a_node_may_say_anything_of_itself(said: dict[str, Any]) -> None:
     with suppress(ValueError):
-        assert _checked(said, 5)["partition-id"] < 5
+        assert Claim.from_metrics(said, 5).partition_id < 5
+
+
+@SOME
+@given(st.data())
+def test_an_instruction_is_read_as_it_was_written_or_refused(data: st.DataObject) -> None:
+    told = Instruction(round=3, client=1, version=2, token="ab12", run="/r", evaluate=True, names=["w", "b"])
+    config = told.to_config()
+    assert Instruction.from_config(config) == told
+    config |= data.draw(st.dictionaries(st.sampled_from([*config, "other"]), SCALARS, max_size=3))
+    with documented(Refused):
+        Instruction.from_config(config)
 
 
 KEYS = st.sampled_from(sorted(all_keys()))

@@ -37,9 +37,9 @@ def test_loss_is_ce_plus_lambda_times_soft_ce_where_there_is_a_target(weight: fl
     for row, y in zip(logits, LABELS, strict=True):
         if y in targets:
             expected += weight * obvious.soft_cross_entropy(targets[y].astype(float), row) / len(LABELS)
-    turn = visit(fd.experiment)
-    fd.local_update(model, received, data, turn)
-    assert turn.losses["model"] == pytest.approx(expected, rel=1e-5)
+    made = visit(fd.experiment)
+    fd.local_update(model, received, data, made)
+    assert made.losses["model"] == pytest.approx(expected, rel=1e-5)
 
 
 def test_gradient_pulls_towards_the_target() -> None:

@@ -105,9 +105,9 @@ def test_loss_is_adaptive_mutual_distillation() -> None:
     labelled = obvious.cross_entropy(y_t, LABELS) + obvious.cross_entropy(y_s, LABELS)
     hidden = ((h_t - h_s @ obvious.array(model.projection.weight).T) ** 2).mean()
     expected = labelled + (obvious.kl(y_s, y_t) + obvious.kl(y_t, y_s) + 2 * hidden) / labelled
-    turn = visit(fedkd.experiment)
-    fedkd.local_update(model, fedkd.state_init(0), data, turn)
-    assert turn.losses["model"] == pytest.approx(expected, rel=1e-5)
+    made = visit(fedkd.experiment)
+    fedkd.local_update(model, fedkd.state_init(0), data, made)
+    assert made.losses["model"] == pytest.approx(expected, rel=1e-5)
 
 
 def test_targets_and_denominator_get_no_gradient() -> None:
@@ -141,9 +141,9 @@ def test_perfect_predictions_divide_by_no_zero() -> None:
     with torch.no_grad():
         model.local.fc3.bias[0] += 1000
         fedkd.initial["fc3.bias"][0] += 1000
-    turn = visit(fedkd.experiment)
-    upload = fedkd.local_update(model, fedkd.state_init(0), data, turn)
-    assert np.isfinite(turn.losses["model"])
+    made = visit(fedkd.experiment)
+    upload = fedkd.local_update(model, fedkd.state_init(0), data, made)
+    assert np.isfinite(made.losses["model"])
     assert all(torch.isfinite(t).all() for t in upload.tensors.values())
 
 

@@ -41,9 +41,9 @@ def test_loss_is_ce_plus_lambda_times_mse_where_there_is_a_prototype(weight: flo
     for r, y in zip(obvious.array(model.encode(data.images)), LABELS, strict=True):
         if y in known:
             expected += weight * ((r - known[y]) ** 2).mean() / len(LABELS)
-    turn = visit(proto.experiment)
-    proto.local_update(model, received, data, turn)
-    assert turn.losses["model"] == pytest.approx(expected, rel=1e-5)
+    made = visit(proto.experiment)
+    proto.local_update(model, received, data, made)
+    assert made.losses["model"] == pytest.approx(expected, rel=1e-5)
 
 
 def test_a_step_follows_that_loss() -> None:
@@ -80,22 +80,22 @@ def test_global_prototype_is_the_mean_of_all_reporters_last_ones(weighting: str)
     assert all(torch.equal(got[name], proto.download(state, 4, 3)[name]) for name in got), "the same for everyone"
 
 
-def test_nearest_prototype_is_a_second_figure() -> None:
+def test_the_nearest_prototype_is_another_predictor() -> None:
     proto, data = method(), samples([0] * 20)
     model = proto.private_init(0, 1)
     received = prototypes([1, 4, 8])
     received["means"] = received["means"] * 0.2
     r, known = obvious.array(model.encode(data.images)), obvious.array(received["means"])
     expected = [[1, 4, 8][int(np.argmin([((row - p) ** 2).sum() for p in known]))] for row in r]
-    scores = proto.second_figures(model, received)["prototype"](data.images)
+    scores = proto.other_predictors(model, received)["prototype"](data.images)
     assert scores.shape == (20, 10)
     assert not scores.isnan().any()
     assert scores.argmax(1).tolist() == expected
 
 
-def test_no_prototypes_no_second_figure() -> None:
+def test_no_prototypes_no_other_predictor() -> None:
     proto = method()
-    assert proto.second_figures(proto.private_init(0, 1), proto.download(proto.state_init(0), 0, 1)) == {}
+    assert proto.other_predictors(proto.private_init(0, 1), proto.download(proto.state_init(0), 0, 1)) == {}
 
 
 @pytest.mark.parametrize(

@@ -39,9 +39,9 @@ def test_loss_is_the_sum_of_both_models_losses() -> None:
     own, shared = obvious.array(model(data.images)), obvious.array(small(data.images))
     local_loss = 0.3 * obvious.cross_entropy(own, LABELS) + 0.7 * obvious.kl(shared, own)
     small_loss = 0.8 * obvious.cross_entropy(shared, LABELS) + 0.2 * obvious.kl(own, shared)
-    turn = visit(fml.experiment)
-    fml.local_update(model, theta, data, turn)
-    assert turn.losses["model"] == pytest.approx(local_loss + small_loss, rel=1e-5)
+    made = visit(fml.experiment)
+    fml.local_update(model, theta, data, made)
+    assert made.losses["model"] == pytest.approx(local_loss + small_loss, rel=1e-5)
 
 
 def test_a_step_is_one_step_of_each_model_with_its_own_optimiser() -> None:

@@ -30,7 +30,7 @@ CLASS_MEANS = [("fd", 10, 2, 20), ("fd", 100, 10, 1_000), ("fedproto", 10, 3, 1_
 LESS_THAN_FML = "fedkd"  # its ranks differ from upload to upload
 
 
-def turn(name: str, setting: str, classes: int, held: int) -> tuple[Tensors, Tensors, Upload]:
+def first_visit(name: str, setting: str, classes: int, held: int) -> tuple[Tensors, Tensors, Upload]:
     """State, download and upload of a first visit by client 0, which holds `held` classes."""
     method = make(from_flat({"method": name, "setting": setting}), classes)
     state, data = method.state_init(1), samples([i % held for i in range(2 * held)])
@@ -47,14 +47,14 @@ def test_every_method_is_counted() -> None:
 
 @pytest.mark.parametrize(("name", "setting", "classes", "expected"), AS_MUCH_DOWN_AS_UP)
 def test_as_much_down_as_up(name: str, setting: str, classes: int, expected: int) -> None:
-    _, received, upload = turn(name, setting, classes, 2)
+    _, received, upload = first_visit(name, setting, classes, 2)
     assert (parameters(received), parameters(upload.tensors)) == (expected, expected)
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize(("name", "classes", "held", "up"), CLASS_MEANS)
 def test_class_means_cost_a_row_for_each_class_held(name: str, setting: str, classes: int, held: int, up: int) -> None:
-    state, received, upload = turn(name, setting, classes, held)
+    state, received, upload = first_visit(name, setting, classes, held)
     assert (parameters(received), parameters(upload.tensors)) == (0, up)
     method = make(from_flat({"method": name, "setting": setting}), classes)
     everything = {n: torch.arange(classes) if n == "classes" else torch.ones(classes, *t.shape[1:]).to(t.dtype) for n, t in state.items()}
@@ -68,7 +68,7 @@ def test_class_means_cost_a_row_for_each_class_held(name: str, setting: str, cla
 @pytest.mark.parametrize(("setting", "fml"), [("heterogeneous", 670_058), ("homogeneous", 2_621_558)])
 def test_fedkd_costs_less_than_fml(setting: str, fml: int) -> None:
     """At rank r, a matrix [m, n] costs r (m + n): counted from the factors' own shapes."""
-    _, received, upload = turn(LESS_THAN_FML, setting, 10, 2)
+    _, received, upload = first_visit(LESS_THAN_FML, setting, 10, 2)
     for sent in (received, upload.tensors):
         matrices = [(sent[n], sent[f"{n[:-2]}/v"]) for n in sent if n.endswith("/u")]
         vectors = sum(t.numel() for n, t in sent.items() if "/" not in n)

@@ -91,10 +91,10 @@ def test_augmented_phase_2_recomputes_the_features_in_every_epoch() -> None:
     spent = {}
     for augment in (True, False):
         method, data = setup(**{"augment": augment, "adapter-epochs": 2})
-        turn = visit(method)
-        upload = method.local_update(method.private_init(0, 3), method.state_init(5), data, turn)
+        made = visit(method)
+        upload = method.local_update(method.private_init(0, 3), method.state_init(5), data, made)
         assert all(bool(torch.isfinite(t).all()) for t in upload.tensors.values())
-        spent[augment] = turn.flops["adapter"]
+        spent[augment] = made.flops["adapter"]
     features = 2 * (2_875_800 - 5_000) * len(data)  # CNN-5 without FC3
     assert spent[True] - spent[False] == features
 

@@ -48,7 +48,7 @@ def make_run(
             "validation_accuracy": validation[round],
             "evaluated": n,
         }
-        rows.append(row | sent | {"flops": k * flops, "seconds": 1.0, "second": {}, "loss": 1.0})
+        rows.append(row | sent | {"flops": k * flops, "seconds": 1.0, "other_accuracies": {}, "loss": 1.0})
     (folder / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     best = max(range(len(accuracies)), key=lambda i: (validation[i], -i))
     names = ("parameters_up", "parameters_down", "bytes_up", "bytes_down")
@@ -65,7 +65,7 @@ def make_run(
             "max_test": max(accuracies),
             "std": 0.0,
             "worst": min(clients),
-            "second": {},
+            "other": {},
         },
         "per_client": {str(k): {"accuracy": accuracy} for k, accuracy in enumerate(clients)},
         "communication": {name: sum(row[name] for row in rows) for name in names},

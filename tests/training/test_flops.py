@@ -25,10 +25,10 @@ def _plain_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def spent(method_name: str, n: int, **keys: object) -> dict[str, int]:
     method = make(from_flat({"method": method_name, "batch-size": 4, **keys}))
-    turn = visit(method.experiment)
+    made = visit(method.experiment)
     data = samples([i % 3 for i in range(n)])
-    method.local_update(method.private_init(0, 1), method.download(method.state_init(1), 0, 1), data, turn)
-    return turn.flops
+    method.local_update(method.private_init(0, 1), method.download(method.state_init(1), 0, 1), data, made)
+    return made.flops
 
 
 def test_the_worked_example() -> None:

@@ -41,9 +41,9 @@ def test_inputs_are_scaled_and_shifted_by_channel() -> None:
 @pytest.mark.parametrize("keys", [{}, {"weight-decay": 0.1, "clip-norm": 0.5, "momentum": 0.5, "local-epochs": 3}])
 def test_sgd_is_an_obvious_loop(keys: dict[str, object]) -> None:
     """By hand: v ← m v + (g + λ w), w ← w − η v, over batches of a seeded permutation; the last, smaller batch counts too."""
-    data, model, turn = some(), classifier(), visit(lr=0.1, **keys)
-    turn.sgd("model", model.parameters(), lambda x, y: cross_entropy(model(x), y), data)
-    e, twin, generator = turn.experiment, classifier(), torch_generator(3, "train")
+    data, model, made = some(), classifier(), visit(lr=0.1, **keys)
+    made.sgd("model", model.parameters(), lambda x, y: cross_entropy(model(x), y), data)
+    e, twin, generator = made.experiment, classifier(), torch_generator(3, "train")
     velocity = [torch.zeros_like(p) for p in twin.parameters()]
     for _ in range(e.local_epochs):
         losses = []
@@ -59,14 +59,14 @@ def test_sgd_is_an_obvious_loop(keys: dict[str, object]) -> None:
             losses.append(loss.item() * len(index))
     for ours, theirs in zip(model.parameters(), twin.parameters(), strict=True):
         assert torch.allclose(ours, theirs, atol=1e-6)
-    assert turn.losses["model"] == pytest.approx(sum(losses) / 30, rel=1e-5)
+    assert made.losses["model"] == pytest.approx(sum(losses) / 30, rel=1e-5)
 
 
 def test_frozen_parameters_stay() -> None:
-    data, model, turn = some(), classifier(), visit()
+    data, model, made = some(), classifier(), visit()
     model[1].bias.requires_grad_(False)
     before = model[1].bias.clone()
-    turn.sgd("model", model.parameters(), lambda x, y: cross_entropy(model(x), y), data)
+    made.sgd("model", model.parameters(), lambda x, y: cross_entropy(model(x), y), data)
     assert torch.equal(model[1].bias, before)
 
 

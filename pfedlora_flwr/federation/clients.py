@@ -1,0 +1,107 @@
+"""A run's clients as the server reaches them: waits for them, sends instructions, opens what they answer."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Literal
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.federation import wire
+from pfedlora_flwr.federation.exchange import Refuse, exchange
+from pfedlora_flwr.federation.roster import Roster
+from pfedlora_flwr.federation.round import Round
+from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.runs.rows import VisitRow
+
+logger = logging.getLogger(__name__)
+Phase = Literal["training", "evaluating"]
+Replies = Mapping[int, wire.Reply]
+"""By client."""
+Write = Callable[[Round, int, int, Phase], Message]
+Fail = Callable[[Round, int, str], None]
+
+
+class RunFailed(RuntimeError):
+    """The run cannot go on; what it has done is on disk, and `--resume` continues it."""
+
+
+class Clients:
+    """They are connected when this is made; RunFailed is raised when too few are within `node-timeout`.
+
+    write: the instruction of a round to a client on a node. fail: told of a client without an answer, and why. refuse: told of a
+    message or a node that is no client's.
+    """
+
+    def __init__(self, grid: Grid, experiment: Experiment, run: RunDirectory, write: Write, fail: Fail, refuse: Refuse) -> None:
+        self.experiment = experiment
+        self.run = run
+        self._write = write
+        self._fail = fail
+        self._refuse = refuse
+        self._seconds: dict[int, float] = {}  # by client, how long its last visit took: long ones start first
+        self._workers = 0  # processes that trained in the last round
+        patience = min(60.0, experiment.node_timeout / 2)
+        self.roster = Roster(grid, experiment.clients, run.numbers_file, run.partition, refuse, patience)
+        self._connect()
+
+    def messages(self, round: Round, clients: Iterable[int], phase: Phase) -> dict[int, Message]:
+        """The instructions, by client. Waits for clients that are not connected; one that is away for `node-timeout` has failed."""
+        wanted, node_of = list(clients), self.roster.node_of
+        if any(client not in node_of for client in wanted):
+            self.roster.wait_for(wanted, self.experiment.node_timeout)
+            node_of = self.roster.node_of
+        for client in wanted:
+            if client not in node_of:
+                self._fail(round, client, "not connected")
+        return {client: self._write(round, client, node_of[client], phase) for client in wanted if client in node_of}
+
+    def ask(self, round: Round, messages: Mapping[int, Message], phase: Phase) -> Replies:
+        """The opened replies that are no errors. A client that failed is asked once more within the round."""
+        deadline, of, arrivals = time.monotonic() + self.experiment.round_timeout, len(messages), itertools.count(1)
+        replies = {}
+
+        def arrived() -> None:
+            self.run.progress(phase=phase, round=round.number, done=min(next(arrivals), of), of=of)
+
+        for attempt in (1, 2):
+            failed: dict[int, str] = {}
+            order = sorted(messages, key=lambda client: -self._seconds.get(client, 0.0))
+            left = max(1.0, deadline - time.monotonic())
+            answers = exchange(self.roster.grid, [messages[c] for c in order], left, self._refuse, arrived, 2 * self._workers)
+            for client, (_, reply) in zip(order, answers, strict=True):
+                try:
+                    replies[client] = wire.read_reply(reply)
+                except wire.Failed as failure:
+                    failed[client] = str(failure)
+            if attempt == 2 or not failed or time.monotonic() >= deadline:
+                break
+            for client, reason in failed.items():
+                logger.warning("round %d: client %d failed (%s); it is asked once more", round.number, client, reason)
+            self.roster.refresh()
+            messages = self.messages(round, failed, phase)
+        for client, reason in failed.items():
+            if client not in round.failures:
+                self._fail(round, client, reason)
+        return replies
+
+    def learn(self, visits: Sequence[VisitRow], workers: int) -> None:
+        """What the last round says of the next: how long visits take, and how many processes share them."""
+        self._seconds |= {visit["client"]: sum(visit["seconds"].values()) for visit in visits}
+        self._workers = workers
+
+    def _connect(self) -> None:
+        e, roster = self.experiment, self.roster
+        wanted = e.min_clients or e.clients
+        if not roster.wait_for_count(wanted, e.node_timeout, lambda done: self.run.progress(phase="connecting", done=done, of=wanted)):
+            reasons = "; ".join(f"node {node}: {why}" for node, why in list(roster.refused.items())[:3])
+            raise RunFailed(
+                f"only {len(roster.node_of)} of {wanted} clients connected within node-timeout ({e.node_timeout:g} s); "
+                + (f"turned away: {reasons}" if reasons else "start their nodes, or lower min-clients")
+            )
+        self.run.write_partition(roster.partition)

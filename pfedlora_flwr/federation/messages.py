@@ -1,0 +1,235 @@
+"""What server and clients tell each other: every key of their messages, and what is taken for true of what a stranger says.
+
+A key is the name of a field here; lists and dictionaries travel as JSON. How Flower's records carry all this is `wire.py`'s matter.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+from pfedlora_flwr.methods.method import Refused
+from pfedlora_flwr.runs.checkpoint import Counts
+
+Config = dict[str, bool | bytes | float | int | str]
+LARGEST_COUNT = 10**9
+"""Samples that an evaluation may claim to have seen."""
+_LARGEST_LOSS = 1e30
+_WORDS = 200
+_MOST_CLASSES = 10**5
+_ERROR = "error"
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """What the server tells a client.
+
+    version: the round whose model it is to take up, 0 for its initial one. token: the run's name on a node's disk. run: the run's
+    directory, where a simulated client keeps its model. evaluate: whether to evaluate after training. names: of the tensors that
+    come with it.
+    """
+
+    round: int
+    client: int
+    version: int
+    token: str
+    run: str
+    evaluate: bool
+    names: list[str]
+
+    def to_config(self) -> Config:
+        return _written(self)
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Instruction:
+        """Raises Refused for one that no server of ours gives."""
+        return cls(
+            round=count(config.get("round"), "the instruction's round"),
+            client=count(config.get("client"), "the instruction's client"),
+            version=count(config.get("version"), "the instruction's version"),
+            token=_word(config.get("token"), "the instruction's token"),
+            run=_word(config.get("run"), "the instruction's run", most=4096),
+            evaluate=_flag(config.get("evaluate"), "the instruction's evaluate"),
+            names=_names(config),
+        )
+
+
+@dataclass(frozen=True)
+class Report:
+    """A client's account of its visit.
+
+    names: of the tensors that come with it. model_sha256: of the version it has saved. worker: the process that it ran in.
+    counts: of its evaluation; None where it was not told to evaluate. The other fields are those of a `VisitRow`.
+    """
+
+    round: int
+    client: int
+    names: list[str]
+    model_sha256: str
+    worker: str
+    counts: Counts | None
+    model: str
+    lost: bool
+    loss: float
+    losses: dict[str, float]
+    other_accuracies: dict[str, float]
+    flops_by_phase: dict[str, int]
+    seconds: dict[str, float]
+
+    def to_metrics(self) -> Config:
+        return _written(self)
+
+    @classmethod
+    def from_metrics(cls, metrics: Mapping[str, Any], evaluated: bool) -> Report:
+        """The report in a reply, with its counts where it was told to evaluate. Raises Refused for what cannot be."""
+        return cls(
+            round=count(metrics.get("round"), "its round"),
+            client=count(metrics.get("client"), "its client"),
+            names=_names(metrics),
+            model_sha256=_sha256(metrics.get("model_sha256"), "its model hash"),
+            worker=_word(metrics.get("worker"), "its worker"),
+            counts=counts_from_metrics(metrics) if evaluated else None,
+            model=_word(metrics.get("model"), "its model"),
+            lost=_flag(metrics.get("lost"), "its lost"),
+            loss=_loss(metrics.get("loss"), "its loss"),
+            losses=_numbers(metrics, "losses", _loss),
+            other_accuracies=_numbers(metrics, "other_accuracies", lambda value, what: _number(value, what, low=0, high=1)),
+            flops_by_phase=_numbers(metrics, "flops_by_phase", lambda value, what: count(value, what, high=2**63 - 1)),
+            seconds=_numbers(metrics, "seconds", lambda value, what: _number(value, what, low=0, high=LARGEST_COUNT)),
+        )
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Who a node says it is.
+
+    partition_id: its client's number, -1 where it goes by `name`. partition: the fingerprint of the partition that its data comes
+    from, or `own`. classes: the names of its own data's classes, in order.
+    """
+
+    partition_id: int
+    partition: str
+    classes: list[str]
+    name: str
+
+    def to_metrics(self) -> Config:
+        return _written(self)
+
+    @classmethod
+    def from_metrics(cls, metrics: Mapping[str, Any], clients: int) -> Claim:
+        """A node's claim in a run of `clients`. Raises ValueError for one that no client of ours makes."""
+        number, partition, name = metrics.get("partition_id"), metrics.get("partition"), metrics.get("name")
+        try:
+            classes = json.loads(metrics["classes"])
+        except (KeyError, TypeError, ValueError, RecursionError):
+            classes = None
+        if type(number) is not int or not isinstance(partition, str) or not isinstance(name, str) or not isinstance(classes, list):
+            raise ValueError("its answer is not one of this app's clients'")
+        if number >= clients or (number < 0 and not name):
+            raise ValueError(f"partition-id is {number}; allowed: 0 to {clients - 1}")
+        if not all(isinstance(c, str) for c in classes) or len(classes) > _MOST_CLASSES or len(name) > _WORDS:
+            raise ValueError("its name or its class names are none that a client of ours gives")
+        return cls(number, partition, classes, name)
+
+
+def counts_to_metrics(counts: Counts) -> Config:
+    """The whole answer to the instruction to evaluate."""
+    return _written(counts)
+
+
+def counts_from_metrics(metrics: Mapping[str, Any]) -> Counts:
+    """Raises Refused for impossible ones."""
+    found = {}
+    for part in ("validation", "test"):
+        found[part] = count(metrics.get(part), f"its {part} sample count")
+        found[f"{part}_correct"] = count(metrics.get(f"{part}_correct"), f"its correct {part} predictions", high=found[part])
+    return Counts(**found)
+
+
+def failure(reason: str) -> Config:
+    """The answer of a client that could not do what it was told to."""
+    return {_ERROR: reason}
+
+
+def failure_in(metrics: Mapping[str, Any]) -> str | None:
+    """Why a client could not do what it was told to; None where it did."""
+    return str(metrics[_ERROR]) if _ERROR in metrics else None
+
+
+def count(value: Any, what: str, low: int = 0, high: int = LARGEST_COUNT) -> int:
+    """The value, if it is an integer in this range. Raises Refused."""
+    if type(value) is not int or not low <= value <= high:
+        raise Refused(f"{what} is {short(value)}; allowed: an integer from {low} to {high}")
+    return value
+
+
+def short(value: object) -> str:
+    """A stranger's value for a line of the log: cut, and its control characters escaped."""
+    text = repr(value) if not isinstance(value, int) or abs(value) < 10**100 else "a huge number"
+    return text if len(text) <= _WORDS else text[:_WORDS] + "…"
+
+
+def _written(record: Any) -> Config:
+    """A record's fields under their names: one inside it by its own fields, and nothing for None."""
+    said: Config = {}
+    for field in fields(record):
+        value = getattr(record, field.name)
+        if is_dataclass(value):
+            said |= _written(value)
+        elif value is not None:
+            said[field.name] = json.dumps(value) if isinstance(value, list | dict) else value
+    return said
+
+
+def _names(metrics: Mapping[str, Any]) -> list[str]:
+    names = _json(metrics, "names", list)
+    if not all(isinstance(name, str) for name in names):
+        raise Refused(f"its names are {short(names)}")
+    return names
+
+
+def _numbers(metrics: Mapping[str, Any], name: str, check: Callable[[Any, str], Any]) -> dict[str, Any]:
+    found = _json(metrics, name, dict)
+    if len(found) > 100 or any(len(key) > _WORDS for key in found):
+        raise Refused(f"its {name} are {short(found)}")
+    return {key: check(value, f"its {name}[{short(key)[1:-1]}]") for key, value in found.items()}
+
+
+def _json(metrics: Mapping[str, Any], name: str, kind: type) -> Any:
+    try:
+        value = json.loads(metrics[name])
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise Refused(f"its {name} cannot be read ({type(error).__name__})") from None
+    if type(value) is not kind:
+        raise Refused(f"its {name} are {short(value)}")
+    return value
+
+
+def _number(value: Any, what: str, low: float, high: float) -> float:
+    if type(value) not in (int, float) or not low <= value <= high:  # NaN is not
+        raise Refused(f"{what} is {short(value)}; allowed: a number from {low:g} to {high:g}")
+    return float(value)
+
+
+def _loss(value: Any, what: str) -> float:
+    return _number(value, what, low=-_LARGEST_LOSS, high=_LARGEST_LOSS)
+
+
+def _word(value: Any, what: str, most: int = _WORDS) -> str:
+    if not isinstance(value, str) or len(value) > most:
+        raise Refused(f"{what} is {short(value)}")
+    return value
+
+
+def _flag(value: Any, what: str) -> bool:
+    if type(value) is not bool:
+        raise Refused(f"{what} is {short(value)}; allowed: true or false")
+    return value
+
+
+def _sha256(value: Any, what: str) -> str:
+    if not isinstance(value, str) or len(value) != 64 or not set(value) <= set("0123456789abcdef"):
+        raise Refused(f"{what} is {short(value)}")
+    return value

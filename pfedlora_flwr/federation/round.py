@@ -1,0 +1,40 @@
+"""What the server holds of one round while it lasts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from pfedlora_flwr.federation.admission import Admitted
+from pfedlora_flwr.federation.clock import Clock
+from pfedlora_flwr.runs.ledger import Cost, parameters, payload_bytes
+
+
+@dataclass
+class Round:
+    """It is dropped whole at the round's end. By client: `sent`, what has gone down; `failures`, why there is no admitted answer."""
+
+    number: int
+    sampled: list[int]
+    clock: Clock
+    sent: dict[int, Cost] = field(default_factory=dict)
+    failures: dict[int, str] = field(default_factory=dict)
+    visits: dict[int, Admitted] = field(default_factory=dict)
+
+    def send(self, client: int, cost: Cost) -> None:
+        """Adds to what was sent to a client, which may be asked twice."""
+        self.sent[client] = self.sent.get(client, Cost()) + cost
+
+    def cost_of(self, client: int) -> Cost:
+        """What the admitted visit of a client cost."""
+        visit = self.visits[client]
+        return replace(
+            self.sent[client],
+            parameters_up=parameters(visit.upload.tensors),
+            bytes_up=payload_bytes(visit.upload.tensors),
+            wire_up=visit.wire_bytes,
+            flops=sum(visit.report.flops_by_phase.values()),
+        )
+
+    def cost(self) -> Cost:
+        """What all clients cost: of one without an admitted visit, what was sent to it."""
+        return sum((self.cost_of(c) if c in self.visits else self.sent[c] for c in self.sent), Cost())

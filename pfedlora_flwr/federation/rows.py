@@ -1,0 +1,56 @@
+"""The lines that a round leaves in `rounds.jsonl` and `clients.jsonl`; what each field means stands in `runs/rows.py`."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any, cast
+
+from pfedlora_flwr.federation.messages import Report
+from pfedlora_flwr.federation.round import Round
+from pfedlora_flwr.runs.checkpoint import ServerState
+from pfedlora_flwr.runs.rows import FailedVisitRow, RoundRow, VisitRow
+
+_REPORTED = [f.name for f in fields(Report) if f.name in VisitRow.__annotations__]
+"""What goes from a client's report into its line as it is: a new measure is a field of both."""
+
+
+def visit_rows(round: Round) -> list[VisitRow]:
+    """A line for each admitted visit."""
+    return [_visit_row(round, client) for client in round.visits]
+
+
+def failed_visit(round: int, client: int, reason: str) -> FailedVisitRow:
+    return {"round": round, "client": client, "status": "failed", "reason": reason}
+
+
+def round_row(round: Round, state: ServerState, visits: Sequence[VisitRow]) -> RoundRow:
+    """The round's own line, from its visits' and the state after it."""
+    laps = round.clock.laps
+    return {
+        "round": round.number,
+        "sampled": round.sampled,
+        "admitted": list(round.visits),
+        "refused": sorted(round.failures),
+        "accuracy": state.mean_accuracy("test"),
+        "validation_accuracy": state.mean_accuracy("validation"),
+        "evaluated": len(state.counts),
+        "other_accuracies": state.mean_other_accuracies(),
+        "loss": statistics.fmean(row["loss"] for row in visits) if visits else None,
+        **round.cost().as_dict(),
+        "seconds": sum(laps.values()),
+        "server_seconds": dict(laps),
+        "training_seconds": sum(row["seconds"].get("train", 0.0) for row in visits),
+        "evaluation_seconds": sum(row["seconds"].get("evaluate", 0.0) for row in visits),
+        "workers": len({visit.report.worker for visit in round.visits.values()}),
+    }
+
+
+def _visit_row(round: Round, client: int) -> VisitRow:
+    visit = round.visits[client]
+    row: dict[str, Any] = {name: getattr(visit.report, name) for name in _REPORTED}
+    row |= {"status": "ok", "samples": visit.upload.samples}
+    if visit.report.counts is not None:
+        row |= {"accuracy": visit.report.counts.accuracy("test"), "validation_accuracy": visit.report.counts.accuracy("validation")}
+    return cast(VisitRow, row | round.cost_of(client).as_dict())

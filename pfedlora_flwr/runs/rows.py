@@ -1,0 +1,151 @@
+"""The files that users parse, field by field: a line of `rounds.jsonl`, a line of `clients.jsonl`, and `result.json`.
+
+Accuracies are shares in [0, 1], seconds are wall-clock time, flops are floating-point operations (2 a multiply-add), clients are numbers
+from 0. "up" is from client to server.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NotRequired, TypedDict
+
+Status = Literal["completed", "failed", "stopped"]
+
+
+class CostFields(TypedDict):
+    """What was sent and computed, as counts ≥ 0: in a visit, of that client; in a round, of all its clients.
+
+    Down is all that was sent, to clients that then failed and to those asked twice too; up and flops are of admitted visits alone.
+    Messages that only ask for an evaluation are not counted.
+    """
+
+    parameters_up: int  # elements of floating-point tensors
+    parameters_down: int
+    bytes_up: int  # of all tensors, integer ones (class names, counts) included
+    bytes_down: int
+    wire_up: int  # bytes of whole messages: tensors, names, metrics and headers
+    wire_down: int
+    flops: int  # executed in training; evaluation is not counted
+
+
+class RoundRow(CostFields):
+    """A line of `rounds.jsonl`. Round 0, where there is one, is the evaluation of the initial models: nobody trains in it."""
+
+    round: int  # from 0
+    sampled: list[int]  # the clients that were to take part, ascending; empty in round 0
+    admitted: list[int]  # those whose update was merged, ascending; empty also where `min-success` was not reached
+    refused: list[int]  # those without an admitted answer for whatever reason, ascending: absent, failed, refused; clients.jsonl says why
+    accuracy: float  # unweighted mean of the clients' last test accuracies; 0 while nobody has been evaluated
+    validation_accuracy: float  # the same of the validation parts
+    evaluated: int  # how many clients the two are means over: those that have been evaluated in this round or before
+    other_accuracies: dict[str, float]  # by further predictor of the method: mean test accuracy over the clients that have it; often empty
+    loss: float | None  # mean over the admitted visits of their `loss`; null where there is none
+    seconds: float  # the round's length: the sum of `server_seconds`
+    server_seconds: dict[str, float]  # by part: record (the round before), prepare, wait, aggregate, evaluate
+    training_seconds: float  # sum over the visits of the seconds that they trained, on whatever worker
+    evaluation_seconds: float  # the same of evaluating
+    workers: int  # processes that the admitted visits ran in
+
+
+class VisitRow(CostFields):
+    """A line of `clients.jsonl` with `status` ok: a client's visit in a round, whose update was admitted."""
+
+    round: int  # from 1
+    client: int
+    status: Literal["ok"]
+    model: str  # the client's architecture, as in the key `models`
+    samples: int  # of training: n_k ≥ 1
+    lost: bool  # the client had lost its model and started again from its initial one
+    loss: float  # the first of `losses`; 0 where the method tells none
+    losses: dict[str, float]  # by phase, as the method names them: the mean over the phase's last epoch
+    accuracy: NotRequired[float]  # after training, on the client's own test part; only in rounds that evaluate
+    validation_accuracy: NotRequired[float]  # the same on its validation part
+    other_accuracies: dict[str, float]  # by further predictor of the method: test accuracy; often empty
+    flops_by_phase: dict[str, int]  # sums to `flops`
+    seconds: dict[str, float]  # on the client, by part: load, train, evaluate, save
+
+
+class FailedVisitRow(TypedDict):
+    """A line of `clients.jsonl` with `status` failed: a client without an admitted answer."""
+
+    round: int  # 0: it could not be evaluated before the first round
+    client: int
+    status: Literal["failed"]
+    reason: str  # one line; it begins with "refused: " where an answer came and the server did not admit it
+
+
+class Accuracy(TypedDict):
+    """Test accuracy: unweighted means over the clients, each on its own test part."""
+
+    final: float  # after the last round
+    at_best_validation: float  # after the round with the highest mean validation accuracy (the first of ties): the headline
+    best_validation_round: int  # that round
+    max_test: float  # of all rounds; a choice by the test data, for comparison with papers that report it
+    std: float  # population standard deviation over the clients' last accuracies
+    evaluated: int  # clients that `final`, `std` and `worst` are over
+    worst: float  # the lowest of the clients' last accuracies
+    other: dict[str, float]  # `other_accuracies` of the last round
+
+
+class PerClient(TypedDict):
+    """A client at the end of the run."""
+
+    model: str  # its architecture
+    accuracy: float  # at its last evaluation, on its own test part
+    test: int  # samples of that part
+    samples: int | None  # of training; null where it never trained
+    last_round: int  # whose update of it was merged last; 0 where none was
+
+
+class Communication(TypedDict):
+    """Totals over all rounds and clients, as in CostFields."""
+
+    parameters_up: int
+    parameters_down: int
+    bytes_up: int
+    bytes_down: int
+    wire_up: int
+    wire_down: int
+
+
+class ToTarget(TypedDict):
+    """The costs up to the first round whose mean test accuracy reaches the target, all clients and both ways; nulls where none does."""
+
+    accuracy: float  # the target: `target-accuracy`, or the dataset's usual one
+    rounds: int | None
+    parameters: int | None
+    bytes: int | None
+    flops: int | None
+
+
+class Seconds(TypedDict):
+    """Wall-clock time, stops and restarts between rounds left out."""
+
+    total: float  # of all rounds but round 0
+    training: float  # sum over the visits
+    per_round_median: float  # round 0 left out; 0 where there is none
+    workers: int  # the most processes that trained in one round
+    busy_share: float  # of workers · total: spent training or evaluating at visits, in [0, 1]
+
+
+class Result(TypedDict):
+    """`result.json`. A run that failed or was stopped before its first checkpoint has the fields up to `clients` alone."""
+
+    status: Status
+    error: str | None  # one line; null of a completed run
+    format: NotRequired[int]  # of these files: 2
+    method: NotRequired[str]
+    dataset: NotRequired[str]
+    fingerprint: NotRequired[str]  # of every key that can change a result: equal ones are the same Experiment
+    clients: NotRequired[int]
+    rounds: NotRequired[int]  # done
+    accuracy: NotRequired[Accuracy]
+    per_client: NotRequired[dict[str, PerClient]]  # by client, ascending; those that have been evaluated
+    communication: NotRequired[Communication]
+    flops: NotRequired[int]  # total, as in CostFields
+    to_target: NotRequired[ToTarget]
+    seconds: NotRequired[Seconds]
+    shared_sha256: NotRequired[str]  # of the server's tensors: equal hashes, equal bits
+    models_sha256: NotRequired[str]  # over the SHA-256 of all visited clients' models, in client order
+    partition: NotRequired[str | None]  # fingerprint of who holds which samples; `own` where nodes brought their own data
+    refused: NotRequired[int]  # replies and nodes that were not admitted, over the whole run
+    lost: NotRequired[int]  # visits whose client had lost its model

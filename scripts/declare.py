@@ -1,0 +1,100 @@
+"""Writes what the code declares into the files that repeat it: `make docs`.
+
+docs/keys.md: every configuration key. pyproject.toml: every key's default, for `flwr run`, and the version, which Flower reads there
+(it takes no dynamic one). CITATION.cff: the version and the project's address. A test holds all three equal to the code.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+
+from pfedlora_flwr import __version__
+from pfedlora_flwr.config import all_keys
+from pfedlora_flwr.experiment import KEYS, option_keys
+from pfedlora_flwr.keys import Key
+from pfedlora_flwr.methods import registry
+
+ROOT = Path(__file__).resolve().parent.parent
+_PAGE = """# Every key
+
+<!-- Written by `make docs` from the declarations in the code: change those. -->
+
+In YAML keys nest at the dots (`partition: {kind: iid}`) or are written as they stand here; `-o` and Flower's run-config take them as they
+stand. `auto` lets the program choose. A value out of range is refused, with what is allowed, before anything starts.
+
+The options of all our methods may stand in one file: a run takes those of its own method. A method of yours declares its options itself
+and gets them by `method-options` ([extending](extending.md)).
+"""
+_RESULT = "Keys that can change a result. Together with the method's options they are the Experiment, and give its fingerprint."
+_REST = "How and where it runs. A resumed run may change these."
+
+
+def keys_page() -> str:
+    """docs/keys.md."""
+    general = [k for name, k in all_keys().items() if name in KEYS]
+    parts = [_PAGE, "## The Experiment", _RESULT, _table(k for k in general if k.result)]
+    parts += ["## The run", _REST, _table(k for k in general if not k.result)]
+    for name in registry.NAMES:
+        own = option_keys(name, registry.find(name).Options)
+        if own:
+            parts += [f"## {registry.title(name)}", _table(own.values())]
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def pyproject(text: str) -> str:
+    """pyproject.toml with the version, and every key with its default."""
+    text = _line(text, 'version = "', __version__, '"')
+    return re.sub(r"\[tool\.flwr\.app\.config\].*?(?=\n\n\[tool\.ruff\])", lambda _: _toml_tables(), text, flags=re.DOTALL)
+
+
+def citation(text: str) -> str:
+    """CITATION.cff with the version and the address."""
+    address = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Homepage"]
+    return _line(_line(text, "version: ", __version__), "repository-code: ", address)
+
+
+def declared() -> dict[Path, str]:
+    """Each file with the text it should have."""
+    project, cited = ROOT / "pyproject.toml", ROOT / "CITATION.cff"
+    return {
+        ROOT / "docs" / "keys.md": keys_page(),
+        project: pyproject(project.read_text(encoding="utf-8")),
+        cited: citation(cited.read_text(encoding="utf-8")),
+    }
+
+
+def _table(keys: Iterable[Key]) -> str:
+    rows = [f"| `{k.name}` | `{_shown(k)}` | {k.meaning} | {k.allowed.replace('|', '&#124;')} |" for k in keys]
+    return "\n".join(["| key | default | meaning | allowed |", "| --- | --- | --- | --- |", *rows])
+
+
+def _toml_tables() -> str:
+    tables: dict[str, list[str]] = {"": []}
+    for k in all_keys().values():
+        table, _, name = k.name.rpartition(".")
+        tables.setdefault(table, []).append(f"{name} = {_shown(k)}")
+    head = "tool.flwr.app.config"
+    return "\n\n".join("\n".join([f"[{head}.{t}]" if t else f"[{head}]", *lines]) for t, lines in tables.items())
+
+
+def _shown(k: Key) -> str:
+    """The default as YAML and TOML write it."""
+    return json.dumps(k.text(k.default), ensure_ascii=False)
+
+
+def _line(text: str, before: str, value: str, after: str = "") -> str:
+    """The text with the line that begins with `before` set to the value."""
+    return re.sub(rf"^{re.escape(before)}.*$", lambda _: f"{before}{value}{after}", text, count=1, flags=re.MULTILINE)
+
+
+def main() -> None:
+    for path, text in declared().items():
+        path.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""The strategy as Flower sees it: its own `start` drives it too, and comes to the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from flwr.app import ArrayRecord, Context, Message, RecordDict
+from flwr.serverapp.strategy import Strategy
+from flwr.supercore.task_identity import TaskIdentity
+
+from pfedlora_flwr.client_app import app
+from pfedlora_flwr.federation.strategy import PersonalisedStrategy
+from pfedlora_flwr.files import tensors_sha256
+from pfedlora_flwr.rng import derive
+from pfedlora_flwr.runs.checkpoint import ServerState
+from pfedlora_flwr.runs.directory import RunDirectory
+from tests.federation.malice import KEYS
+from tests.plain import Plain, make
+
+
+class Grid:
+    """Nodes 10, 11, … that run the ClientApp in this process, and answer at once."""
+
+    def __init__(self, plain: Plain) -> None:
+        self.keys, self.clients = plain.experiment.flat(), plain.experiment.clients
+        self.replies: list[Message] = []
+
+    def get_node_ids(self) -> Iterable[int]:
+        return range(10, 10 + self.clients)
+
+    def push_messages(self, messages: Iterable[Message]) -> None:
+        for message in messages:
+            node = message.metadata.dst_node_id
+            message.metadata.__dict__["_message_id"] = f"to-{node}"
+            config = {"partition-id": node - 10, "num-partitions": self.clients}
+            self.replies.append(app(message, Context(1, node, config, RecordDict(), dict(self.keys))))
+
+    def pull_messages(self, ids: Iterable[str]) -> Iterable[Message]:
+        came, self.replies = self.replies, []
+        return came
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        self.push_messages(messages)
+        return self.pull_messages([])
+
+
+@pytest.fixture(autouse=True)
+def _run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages belong to a run."""
+    for name in ("_run_id", "_node_id", "_task_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+
+
+@pytest.mark.parametrize("flowers", [False, True])
+def test_flowers_start_and_our_loop_come_to_the_same(tmp_path: Path, flowers: bool) -> None:
+    plain = Plain(KEYS | {"clients": 3, "rounds": 2, "participation": 0.7, "dataset": "synthetic:300", "output": str(tmp_path / "run")})
+    run = RunDirectory(tmp_path / "run")
+    run.open(plain.experiment)
+    strategy = PersonalisedStrategy(plain.experiment, make(plain.experiment), run, ServerState(plain.method.state_init(derive(0, "state"))))
+    assert isinstance(strategy, Strategy)
+    grid = Grid(plain)
+    if flowers:
+        strategy.start(grid, ArrayRecord(), num_rounds=2)  # type: ignore[arg-type]
+    else:
+        strategy.complete(grid)  # type: ignore[arg-type]
+    run.close()
+    plain.train(2)
+    assert tensors_sha256(strategy.state.tensors) == tensors_sha256(plain.state)
+    saved = run.checkpoints.load()
+    assert saved is not None
+    assert (saved.round, tensors_sha256(saved.tensors)) == (2, tensors_sha256(plain.state))
+    assert [len(row["admitted"]) for row in run.rounds()] == [2, 2]
+    assert saved.mean_accuracy("test") == run.rounds()[-1]["accuracy"]

@@ -1,0 +1,66 @@
+"""The ServerApp and those parts of Flower that are not its public API: what it needs of them is there, or is missed aloud."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+from flwr.supercore.run import RunNotRunningException
+from flwr.superlink.grid import HttpGrid, InMemoryGrid
+
+from pfedlora_flwr import server_app
+from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.runs.directory import RunDirectory
+
+
+def test_the_grids_retries_are_where_they_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    grid = HttpGrid(token="any")
+    assert grid._retry_invoker.max_time is None, "Flower's own: for ever"
+    with caplog.at_level(logging.WARNING):
+        server_app.bound_retries(grid, 12.0)
+        server_app.bound_retries(InMemoryGrid.__new__(InMemoryGrid), 12.0)
+    assert grid._retry_invoker.max_time == 12.0
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("parts", [{}, {"_retry_invoker": object()}])
+def test_a_flower_that_hides_its_retries_is_told_of(parts: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        server_app.bound_retries(SimpleNamespace(**parts), 12.0)  # type: ignore[arg-type]
+    assert "hides its retries" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "reason"),
+    [
+        (RunNotRunningException(), "stopped", "stopped through Flower"),
+        (httpx.ConnectError("refused"), "failed", "the SuperLink does not answer (refused); start it again and continue with --resume"),
+        (OSError(errno.ENOSPC, "No space left on device"), "failed", "No space left on device: nothing that was written before is lost"),
+        (ValueError("a\nb"), "failed", "ValueError: a"),
+        (UserError("so what"), "failed", "so what"),
+    ],
+)
+def test_whatever_ends_a_run_leaves_a_result(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], error: BaseException, status: str, reason: str
+) -> None:
+    class Grid(InMemoryGrid):
+        def __init__(self) -> None:
+            pass
+
+        def get_node_ids(self) -> list[int]:
+            raise error
+
+    keys = {"output": str(tmp_path / "run"), "dataset": "synthetic:300", "device": "cpu"}
+    with pytest.raises(type(error)):
+        server_app.main(Grid(), SimpleNamespace(run_config=keys))  # type: ignore[arg-type]
+    result = RunDirectory(tmp_path / "run").result()
+    assert result is not None
+    assert (result["status"], str(result["error"])[: len(reason)]) == (status, reason)
+    told = json.loads(capsys.readouterr().out.partition("pfedlora: result ")[2])
+    assert told == {"directory": str(tmp_path / "run"), "result": result}
