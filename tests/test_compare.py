@@ -115,6 +115,12 @@ def test_bad_input_is_one_clear_line(tmp_path: Path, text: str, expected: str) -
     assert "\n" not in str(raised.value)
 
 
+def test_the_example_of_the_documentation_is_valid(tmp_path: Path) -> None:
+    [example] = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "comparison.md").read_text(), re.DOTALL)
+    cell = Comparison.load(conf(tmp_path, example)).cells()[-1]
+    assert cell.candidates[1].runs[0] == "clients-50_participation-0.2_batch-size-64/pfedlora_mu-0.7/seed-0"
+
+
 def test_ours_are_found_by_name_and_write_to_the_same_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quick = ROOT / "conf" / "quick" / "table2.yaml"
     assert [find_conf(name) for name in ("quick/table2", "quick/table2.yaml", str(quick))] == [quick] * 3
