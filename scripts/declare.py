@@ -1,11 +1,12 @@
 """Writes what the code declares into the files that repeat it: `make docs`.
 
-docs/keys.md: every configuration key. pyproject.toml: every key's default, for `flwr run`, and the version, which Flower reads there
-(it takes no dynamic one). CITATION.cff: the version and the project's address. A test holds all three equal to the code.
+docs/keys.md: every configuration key. docs/output.md: every field of the files that programs read. pyproject.toml: every key's default, for `flwr run`, and the version, which Flower reads there
+(it takes no dynamic one). CITATION.cff: the version and the project's address. A test holds all of them equal to the code.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import tomllib
@@ -17,6 +18,7 @@ from pfedlora_flwr.config import all_keys
 from pfedlora_flwr.experiment import KEYS, option_keys
 from pfedlora_flwr.keys import Key
 from pfedlora_flwr.methods import registry
+from pfedlora_flwr.runs import rows
 
 ROOT = Path(__file__).resolve().parent.parent
 _PAGE = """# Every key
@@ -29,6 +31,7 @@ stand. `auto` lets the program choose. A value out of range is refused, with wha
 The options of all our methods may stand in one file: a run takes those of its own method. A method of yours declares its options itself
 and gets them by `method-options` ([extending](extending.md)).
 """
+_ROWS = "<!-- From here on written by `make docs` from pfedlora_flwr/runs/rows.py: change that. -->"
 _RESULT = "Keys that can change a result. Together with the method's options they are the Experiment, and give its fingerprint."
 _REST = "How and where it runs. A resumed run may change these."
 
@@ -42,6 +45,23 @@ def keys_page() -> str:
         own = option_keys(name, registry.find(name).Options)
         if own:
             parts += [f"## {registry.title(name)}", _table(own.values())]
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def output_page(text: str) -> str:
+    """docs/output.md with every TypedDict of the rows and its fields, by their comments."""
+    source = Path(rows.__file__).read_text(encoding="utf-8")
+    tree, lines = ast.parse(source), source.splitlines()
+    parts = [text.partition(_ROWS)[0], _ROWS, "## Units", (ast.get_docstring(tree) or "").partition("\n\n")[2]]
+    for node in (n for n in tree.body if isinstance(n, ast.ClassDef)):
+        inherits = [f"Also the fields of `{base.id}`." for base in node.bases if isinstance(base, ast.Name) and base.id != "TypedDict"]
+        fields = [
+            f"| `{field.target.id}` | `{ast.unparse(field.annotation).replace('|', '&#124;')}` | {_comment(lines[field.lineno - 1])} |"
+            for field in node.body
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        ]
+        table = "\n".join(["| field | type | meaning |", "| --- | --- | --- |", *fields])
+        parts += [f"## {node.name}", " ".join([ast.get_docstring(node) or "", *inherits]), table]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
@@ -59,9 +79,10 @@ def citation(text: str) -> str:
 
 def declared() -> dict[Path, str]:
     """Each file with the text it should have."""
-    project, cited = ROOT / "pyproject.toml", ROOT / "CITATION.cff"
+    project, cited, output = ROOT / "pyproject.toml", ROOT / "CITATION.cff", ROOT / "docs" / "output.md"
     return {
         ROOT / "docs" / "keys.md": keys_page(),
+        output: output_page(output.read_text(encoding="utf-8")),
         project: pyproject(project.read_text(encoding="utf-8")),
         cited: citation(cited.read_text(encoding="utf-8")),
     }
@@ -70,6 +91,10 @@ def declared() -> dict[Path, str]:
 def _table(keys: Iterable[Key]) -> str:
     rows = [f"| `{k.name}` | `{_shown(k)}` | {k.meaning} | {k.allowed.replace('|', '&#124;')} |" for k in keys]
     return "\n".join(["| key | default | meaning | allowed |", "| --- | --- | --- | --- |", *rows])
+
+
+def _comment(line: str) -> str:
+    return line.partition("  # ")[2].replace("|", "&#124;")
 
 
 def _toml_tables() -> str:

@@ -19,11 +19,11 @@ class CostFields(TypedDict):
     """
 
     parameters_up: int  # elements of floating-point tensors
-    parameters_down: int
+    parameters_down: int  # the same, from server to client
     bytes_up: int  # of all tensors, integer ones (class names, counts) included
-    bytes_down: int
+    bytes_down: int  # the same, from server to client
     wire_up: int  # bytes of whole messages: tensors, names, metrics and headers
-    wire_down: int
+    wire_down: int  # the same, from server to client
     flops: int  # executed in training; evaluation is not counted
 
 
