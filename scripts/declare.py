@@ -1,7 +1,8 @@
 """Writes what the code declares into the files that repeat it: `make docs`.
 
-docs/keys.md: every configuration key. docs/output.md: every field of the files that programs read. pyproject.toml: every key's default, for `flwr run`, and the version, which Flower reads there
-(it takes no dynamic one). CITATION.cff: the version and the project's address. A test holds all of them equal to the code.
+docs/keys.md: every configuration key. docs/output.md: every field of the files that programs read. pyproject.toml: every key's default,
+for `flwr run`, and the version, which Flower reads there (it takes no dynamic one). CITATION.cff: the version and the project's address.
+A test holds all of them equal to the code.
 """
 
 from __future__ import annotations

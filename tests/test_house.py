@@ -60,3 +60,8 @@ def test_nothing_imports_in_a_circle() -> None:
 def test_the_hallway_is_short_and_no_file_is_long() -> None:
     assert len([path for path in PACKAGE.glob("*.py") if path.stem != "__init__"]) <= 9
     assert not {name: n for name, path in MODULES.items() if (n := len(path.read_text().splitlines())) > 320}
+
+
+def test_the_architecture_page_names_every_file() -> None:
+    page = (PACKAGE.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
+    assert not [path.name for path in MODULES.values() if path.stem != "__init__" and f"`{path.name}`" not in page]

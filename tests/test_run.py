@@ -125,7 +125,22 @@ def test_ctrl_c_stops_the_run_resumable_and_leaves_no_process(shared_cli: Cli, r
     stopped = Done(0, "", "", shared_cli.folder / "stopped").result
     assert stopped["status"] == "stopped"
     assert stopped["accuracy"]["final"] > 0
-    done = shared_cli.run("stopped", "--resume")  # as it was, without its options
+    done = shared_cli.run("stopped", "--resume", "--engine", "local")  # as it was, without its options, and by the other engine
+    assert facts(done.result) == facts(reference.result)
+
+
+def test_the_local_engine_gives_the_same_bits_also_when_it_is_killed_and_the_other_goes_on(shared_cli: Cli, reference: Done) -> None:
+    done = shared_cli.run("local", *SMALL, "--engine", "local")
+    assert done.code == 0, done.stderr
+    assert "round 3/5" in done.stdout
+    assert facts(done.result) == facts(reference.result)
+    process = shared_cli.start("local-killed", *SMALL, "--engine", "local")
+    wait_for_rounds(shared_cli.folder / "local-killed", 2)
+    process.kill()
+    process.communicate(timeout=10)
+    assert not (shared_cli.folder / "local-killed" / "result.json").exists(), "it was over before it was killed"
+    done = shared_cli.run("local-killed", *SMALL, "--resume")
+    assert done.code == 0, done.stderr
     assert facts(done.result) == facts(reference.result)
 
 
@@ -142,6 +157,9 @@ def test_ctrl_c_stops_the_run_resumable_and_leaves_no_process(shared_cli: Cli, r
         (["--resume", "--overwrite"], "resume and overwrite exclude each other"),
         (["-o", "adapter.kind=reduced"], "one adapter cannot fit"),
         (["--superlink", "x", "--tensorboard"], "--tensorboard is for simulations"),
+        (["--superlink", "x", "--engine", "local"], "--engine local trains in this process, --superlink on nodes"),
+        (["--engine", "ray"], "--engine is 'ray'; allowed: flower, local"),
+        (["--engine", "local", "--port", "9"], "--port is for the engine flower"),
     ],
 )
 def test_a_mistake_is_one_line_before_anything_starts(cli: Cli, words: list[str], expected: str) -> None:

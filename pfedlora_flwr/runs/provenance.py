@@ -7,12 +7,15 @@ import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-_PACKAGES = ("pfedlora-flwr", "flwr", "torch", "numpy", "ray")
+from pfedlora_flwr import __version__
+
+_PACKAGES = ("flwr", "torch", "numpy", "ray")
 
 
 def versions() -> dict[str, str | None]:
     """The versions of what makes a result."""
-    return {package: _version(package) for package in _PACKAGES} | {"python": platform.python_version()}
+    others = {package: _version(package) for package in _PACKAGES}
+    return {"pfedlora-flwr": __version__, **others, "python": platform.python_version()}
 
 
 def git_commit(file: Path = Path(__file__)) -> str | None:
