@@ -74,6 +74,8 @@ class PersonalisedStrategy(Strategy):
 
     def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Iterable[Message]:
         """The instructions to this round's sampled clients, as far as they are connected. The Experiment decides the rest."""
+        if server_round != self.state.round + 1:
+            raise RunFailed(f"Flower's start asks for round {server_round}, the run is after round {self.state.round}: `complete` goes on")
         clients = self._started[1] if self._started else self._connect(grid)
         round = self._round(server_round, Clock())
         self._started = round, clients
@@ -81,8 +83,9 @@ class PersonalisedStrategy(Strategy):
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[None, MetricRecord]:
         """Merges what is admitted into `state`, which is not handed out. Raises RunFailed below `min-success`."""
-        round, _, opened = self._open(replies)
-        self._merge(round, opened)
+        assert self._started is not None
+        round, clients = self._started
+        self._merge(round, self._open(round, clients, round.sent, replies))
         return None, MetricRecord({"admitted": len(round.visits)})
 
     def configure_evaluate(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Iterable[Message]:
@@ -94,15 +97,15 @@ class PersonalisedStrategy(Strategy):
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord:
         """Takes the counts that came, and writes the round."""
-        round, clients, opened = self._open(replies)
-        self._take_counts(round, opened)
+        assert self._started is not None
+        round, clients = self._started
+        wanted = self.state.stale if self.experiment.evaluates(server_round) else set()
+        self._take_counts(round, self._open(round, clients, sorted(wanted), replies))
         self._finish(round, clients)
         return MetricRecord({"accuracy": self.state.mean_accuracy("test")})
 
-    def _open(self, replies: Iterable[Message]) -> tuple[Round, Clients, Replies]:
-        """The round that Flower's `start` is in, and those of its replies that are a client's and no error."""
-        assert self._started is not None
-        round, clients = self._started
+    def _open(self, round: Round, clients: Clients, asked: Iterable[int], replies: Iterable[Message]) -> Replies:
+        """Those of the replies that are a client's and no error; who was asked and gave none has failed."""
         opened = {}
         for reply in replies:
             client = clients.roster.client_of.get(reply.metadata.src_node_id)
@@ -112,7 +115,10 @@ class PersonalisedStrategy(Strategy):
                 opened[client] = wire.read_reply(reply)
             except wire.Failed as failure:
                 self._fail(round, client, str(failure))
-        return round, clients, opened
+        for client in asked:
+            if client not in opened and client not in round.failures:
+                self._fail(round, client, "no answer")
+        return opened
 
     # A round
 

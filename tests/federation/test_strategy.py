@@ -11,7 +11,8 @@ from flwr.serverapp.strategy import Strategy
 from flwr.supercore.task_identity import TaskIdentity
 
 from pfedlora_flwr.client_app import app
-from pfedlora_flwr.federation.strategy import PersonalisedStrategy
+from pfedlora_flwr.federation.strategy import PersonalisedStrategy, RunFailed
+from pfedlora_flwr.federation.wire import TRAIN
 from pfedlora_flwr.files import tensors_sha256
 from pfedlora_flwr.rng import derive
 from pfedlora_flwr.runs.checkpoint import ServerState
@@ -23,8 +24,9 @@ from tests.plain import Plain, make
 class Grid:
     """Nodes 10, 11, … that run the ClientApp in this process, and answer at once."""
 
-    def __init__(self, plain: Plain) -> None:
+    def __init__(self, plain: Plain, silent: int | None = None) -> None:
         self.keys, self.clients = plain.experiment.flat(), plain.experiment.clients
+        self.silent = silent  # a client that answers nothing but who it is
         self.replies: list[Message] = []
 
     def get_node_ids(self) -> Iterable[int]:
@@ -35,7 +37,8 @@ class Grid:
             node = message.metadata.dst_node_id
             message.metadata.__dict__["_message_id"] = f"to-{node}"
             config = {"partition-id": node - 10, "num-partitions": self.clients}
-            self.replies.append(app(message, Context(1, node, config, RecordDict(), dict(self.keys))))
+            if node - 10 != self.silent or message.metadata.message_type != TRAIN:
+                self.replies.append(app(message, Context(1, node, config, RecordDict(), dict(self.keys))))
 
     def pull_messages(self, ids: Iterable[str]) -> Iterable[Message]:
         came, self.replies = self.replies, []
@@ -73,3 +76,16 @@ def test_flowers_start_and_our_loop_come_to_the_same(tmp_path: Path, flowers: bo
     assert (saved.round, tensors_sha256(saved.tensors)) == (2, tensors_sha256(plain.state))
     assert [len(row["admitted"]) for row in run.rounds()] == [2, 2]
     assert saved.mean_accuracy("test") == run.rounds()[-1]["accuracy"]
+
+
+def test_flowers_start_counts_who_does_not_answer_and_continues_no_run(tmp_path: Path) -> None:
+    plain = Plain(KEYS | {"clients": 3, "rounds": 1, "min-success": 0.6, "dataset": "synthetic:300", "output": str(tmp_path / "run")})
+    run = RunDirectory(tmp_path / "run")
+    run.open(plain.experiment)
+    strategy = PersonalisedStrategy(plain.experiment, make(plain.experiment), run, ServerState(plain.method.state_init(derive(0, "state"))))
+    strategy.start(Grid(plain, silent=1), ArrayRecord(), num_rounds=1)  # type: ignore[arg-type]
+    assert [(row["admitted"], row["refused"]) for row in run.rounds()] == [([0, 2], [1])]
+    assert {row["client"]: row["status"] for row in run.visits()} == {0: "ok", 1: "failed", 2: "ok"}
+    with pytest.raises(RunFailed, match="asks for round 1, the run is after round 1"):
+        strategy.start(Grid(plain), ArrayRecord(), num_rounds=1)  # type: ignore[arg-type]
+    run.close()
