@@ -19,6 +19,7 @@ class Round:
     sent: dict[int, Cost] = field(default_factory=dict)
     failures: dict[int, str] = field(default_factory=dict)
     visits: dict[int, Admitted] = field(default_factory=dict)
+    server_flops: int = 0  # executed in the merge
 
     def send(self, client: int, cost: Cost) -> None:
         """Adds to what was sent to a client, which may be asked twice."""

@@ -39,6 +39,7 @@ def round_row(round: Round, state: ServerState, visits: Sequence[VisitRow]) -> R
         "other_accuracies": state.mean_other_accuracies(),
         "loss": statistics.fmean(row["loss"] for row in visits) if visits else None,
         **round.cost().as_dict(),
+        "server_flops": round.server_flops,
         "seconds": sum(laps.values()),
         "server_seconds": dict(laps),
         "training_seconds": sum(row["seconds"].get("train", 0.0) for row in visits),

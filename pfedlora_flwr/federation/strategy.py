@@ -22,6 +22,7 @@ from pfedlora_flwr.rng import sample_clients
 from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.ledger import Cost, parameters, payload_bytes
+from pfedlora_flwr.training.flops import count_operations
 
 logger = logging.getLogger(__name__)
 
@@ -148,7 +149,9 @@ class PersonalisedStrategy(Strategy):
         state.failed_rounds = 0
         round.visits = admitted
         if uploads:
-            state.tensors = self.method.aggregate(uploads, state.tensors, round.number)
+            with count_operations() as operations:
+                state.tensors = self.method.aggregate(uploads, state.tensors, round.number)
+            round.server_flops = operations.total
         for client, visit in admitted.items():
             report = visit.report
             state.versions[client], state.models[client] = round.number, report.model_sha256
@@ -203,6 +206,7 @@ class PersonalisedStrategy(Strategy):
         visits = rows.visit_rows(round)
         row = rows.round_row(round, state, visits)
         state.totals += round.cost()
+        state.server_flops += round.server_flops
         state.seconds += row["seconds"] if round.number else 0.0
         state.training_seconds += row["training_seconds"]
         state.busy_seconds += row["training_seconds"] + row["evaluation_seconds"]

@@ -111,6 +111,7 @@ def costs(study: Study) -> Table:
             "whole run: parameters up": words.count(_average(o, "communication/parameters_up")),
             "down": words.count(_average(o, "communication/parameters_down")),
             "FLOP": words.count(_average(o, "flops")),
+            "FLOP, server": words.count(_average(o, "operations/server")),
             "seconds": words.count(_average(o, "seconds/total")),
         }
         rows.append(row)

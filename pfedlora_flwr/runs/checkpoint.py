@@ -52,6 +52,7 @@ class ServerState:
     other_accuracies: dict[int, dict[str, float]] = field(default_factory=dict)
     stale: set[int] = field(default_factory=set)
     totals: Cost = field(default_factory=Cost)
+    server_flops: int = 0
     refused: int = 0
     failed_rounds: int = 0
     seconds: float = 0.0

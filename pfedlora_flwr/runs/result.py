@@ -85,6 +85,7 @@ def _with_measures(result: Result, run: RunDirectory, e: Experiment, state: Serv
             "wire_down": totals.wire_down,
         },
         "flops": totals.flops,
+        "operations": {"clients": totals.flops, "server": state.server_flops},
         "to_target": to_target(e, rows),
         "seconds": {
             "total": state.seconds,

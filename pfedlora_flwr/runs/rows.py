@@ -39,6 +39,7 @@ class RoundRow(CostFields):
     evaluated: int  # how many clients the two are means over: those that have been evaluated in this round or before
     other_accuracies: dict[str, float]  # by further predictor of the method: mean test accuracy over the clients that have it; often empty
     loss: float | None  # mean over the admitted visits of their `loss`; null where there is none
+    server_flops: int  # executed by layers that the server trains in the merge; sums and means are not counted
     seconds: float  # the round's length: the sum of `server_seconds`
     server_seconds: dict[str, float]  # by part: record (the round before), prepare, wait, aggregate, evaluate
     training_seconds: float  # sum over the visits of the seconds that they trained, on whatever worker
@@ -107,6 +108,13 @@ class Communication(TypedDict):
     wire_down: int
 
 
+class Operations(TypedDict):
+    """Floating-point operations of the whole run, 2 a multiply-add, counted from the modules as they ran."""
+
+    clients: int  # the total of `flops`
+    server: int  # the total of `server_flops`
+
+
 class ToTarget(TypedDict):
     """The costs up to the first round whose mean test accuracy reaches the target, all clients and both ways; nulls where none does."""
 
@@ -142,6 +150,7 @@ class Result(TypedDict):
     per_client: NotRequired[dict[str, PerClient]]  # by client, ascending; those that have been evaluated
     communication: NotRequired[Communication]
     flops: NotRequired[int]  # total, as in CostFields
+    operations: NotRequired[Operations]
     to_target: NotRequired[ToTarget]
     seconds: NotRequired[Seconds]
     shared_sha256: NotRequired[str]  # of the server's tensors: equal hashes, equal bits

@@ -70,6 +70,7 @@ def make_run(
         "per_client": {str(k): {"accuracy": accuracy} for k, accuracy in enumerate(clients)},
         "communication": {name: sum(row[name] for row in rows) for name in names},
         "flops": sum(row["flops"] for row in rows),
+        "operations": {"clients": sum(row["flops"] for row in rows), "server": 0},
         "seconds": {"total": float(len(rows) - 1)},
         "partition": partition or shared_partition(e)[1].fingerprint,
     }
