@@ -48,7 +48,7 @@ def test_help_does_not_import_pytorch() -> None:
 
 
 def test_every_command_has_plain_help_that_names_its_arguments(pfedlora: Any) -> None:
-    arguments = {"run": "CONF.yaml", "compare": "CONF.yaml", "report": "RUN_OR_DIR", "predict": "IMAGE", "export": "RUN", "doctor": ""}
+    arguments = {"run": "CONF", "compare": "CONF", "report": "RUN_OR_DIR", "predict": "IMAGE", "export": "RUN", "doctor": ""}
     for command, argument in arguments.items():
         code, text, _ = pfedlora(command, "--help")
         assert code == 0
@@ -66,7 +66,7 @@ def test_the_version(pfedlora: Any) -> None:
     ("words", "expected"),
     [
         (["run", "-o", "mu=2"], "mu is 2.0; allowed"),
-        (["compare", "nowhere.yaml"], "nowhere.yaml: cannot be read"),
+        (["compare", "nowhere.yaml"], "nowhere.yaml: no such file, and no configuration that comes with pfedlora"),
         (["report", "a", "b"], "several paths are given: say with --output"),
         (["predict", "nowhere", "--client", "0", "image.png"], "nowhere"),
     ],
