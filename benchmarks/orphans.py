@@ -41,14 +41,14 @@ def main(count: int) -> int:
 
 
 def _run(output: Path, kind: str) -> tuple[int, float]:
-    """The exit code and seconds of one run; `stopped` gets its Ctrl-C in its third round."""
+    """The exit code and seconds of one run; `stopped` is stopped in its third round."""
     began = time.monotonic()
     command = [sys.executable, "-m", "pfedlora_flwr.cli", "run", "--quiet", "-o", f"output={output}", *_KEYS, "-o", _KINDS[kind]]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     while kind == "stopped" and process.poll() is None and len(RunDirectory(output).rounds()) < 3:
         time.sleep(0.1)
     if kind == "stopped":
-        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)  # taken like Ctrl-C, also where a shell has us ignore that
     return process.wait(), time.monotonic() - began
 
 

@@ -14,6 +14,7 @@ import yaml
 
 from pfedlora_flwr.data import registry as datasets
 from pfedlora_flwr.data.partition import KINDS
+from pfedlora_flwr.errors import user_code
 from pfedlora_flwr.experiment import KEYS, Experiment, option_keys
 from pfedlora_flwr.keys import Key, UserError, keys_of
 from pfedlora_flwr.methods import registry
@@ -83,7 +84,8 @@ def _method_options(e: Experiment, method: type[Method]) -> dict[str, Any]:
 
 def _check(e: Experiment, method: type[Method]) -> None:
     """What no single key can be checked for. Raises UserError."""
-    method.check_experiment(e)
+    with user_code("method", e.method):
+        method.check_experiment(e)
     if e.min_clients is not None and e.min_clients > e.clients:
         raise UserError(f"min-clients is {e.min_clients}; allowed: auto, or at most clients, which is {e.clients}")
     if e.resume and e.overwrite:

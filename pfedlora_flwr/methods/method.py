@@ -124,6 +124,24 @@ class Method(ABC):
         return next(iter(widths.values()))
 
 
+def check_state(what: str, state: object, like: Tensors | None = None) -> None:
+    """Raises UserError unless the server's state is named tensors with finite values and, where `like` is given, laid out like it.
+
+    what: whose it is, in words.
+    """
+    if not isinstance(state, dict) or not all(isinstance(t, Tensor) for t in state.values()):
+        found = "a dict with other values" if isinstance(state, dict) else "None" if state is None else type(state).__name__
+        raise UserError(f"{what} returned {found}, expected a dict of tensors")
+    if like is not None:
+        try:
+            check_layout(state, like)
+        except Refused as reason:
+            raise UserError(f"{what} returned a state of another layout: {reason}") from None
+    for name, tensor in state.items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise UserError(f"{what} returned {name} with values that are not finite")
+
+
 def tensors_of(module: nn.Module) -> Tensors:
     """A module's parameters and buffers, detached, by name."""
     return {name: tensor.detach() for name, tensor in module.state_dict().items()}

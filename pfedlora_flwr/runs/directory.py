@@ -43,6 +43,7 @@ class RunDirectory:
         self.logs = path / "logs"
         self.report = path / "report"
         self.events = path / "events"
+        self.traceback_file = self.logs / "traceback.txt"
         self.launch_file = self.logs / "launch.json"
         self.launch_lock = self.logs / "launch.lock"
         self.numbers_file = self.server / "numbers.json"
@@ -112,6 +113,7 @@ class RunDirectory:
         self._acquire(_DYING if experiment.resume else 0.0)
         if not experiment.resume:
             self._clear()
+            self.traceback_file.unlink(missing_ok=True)
             token = f"{derive(time.time_ns(), str(self.path)):016x}"
             write_atomically(self._token, token.encode())
             self.write_config(experiment)
