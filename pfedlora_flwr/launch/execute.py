@@ -78,7 +78,9 @@ def check_engine(engine: str) -> None:
 def preflight(experiment: Experiment) -> None:
     """Everything that can be known to be wrong before a process is started. Raises UserError."""
     find_device(experiment.device)
-    shared_partition(experiment)
+    dataset, _ = shared_partition(experiment)
+    if experiment.classes not in (None, dataset.classes):
+        raise UserError(f"classes is {experiment.classes}; allowed: auto, or {dataset.classes}, which dataset {dataset.name!r} has")
     method = registry.make(experiment, count_classes(experiment))
     with user_code("method", experiment.method):
         for client in range(min(len(experiment.model_names), experiment.clients)):
