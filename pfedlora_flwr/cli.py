@@ -13,6 +13,7 @@ from rich.console import Console
 from typer.core import TyperCommand
 
 from pfedlora_flwr import __version__
+from pfedlora_flwr.errors import UserCodeError, with_traceback
 from pfedlora_flwr.keys import UserError
 
 cli = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -200,7 +201,8 @@ def main() -> None:
     try:
         cli()
     except UserError as error:
-        err.print(f"error: {error}", markup=False, highlight=False)
+        line = with_traceback(str(error), error) if isinstance(error, UserCodeError) else str(error)
+        err.print(f"error: {line}", markup=False, highlight=False)
         sys.exit(2)
 
 

@@ -14,6 +14,7 @@ import yaml
 
 from pfedlora_flwr.data import registry as datasets
 from pfedlora_flwr.data.partition import KINDS
+from pfedlora_flwr.errors import user_code
 from pfedlora_flwr.experiment import KEYS, Experiment, option_keys
 from pfedlora_flwr.keys import Key, UserError, keys_of
 from pfedlora_flwr.methods import registry
@@ -54,6 +55,8 @@ def from_flat(flat: Mapping[str, object]) -> Experiment:
 def load(path: Path | None, overrides: Iterable[str] = ()) -> Experiment:
     """An Experiment from a YAML file and `key=value` overrides (later ones win)."""
     flat = read_yaml(path) if path else {}
+    if "methods" in flat:
+        raise UserError(f"{path} is a comparison (it has methods): use pfedlora compare")
     return from_flat(flat | parse_overrides(overrides))
 
 
@@ -66,6 +69,9 @@ def located(e: Experiment, output: Path) -> Experiment:
 def _key(name: str) -> Key:
     known = all_keys()
     if name not in known:
+        within = [other for other in known if other.startswith(f"{name}.")]
+        if within:
+            raise UserError(f"{name} is no key but a section of keys: {', '.join(within)}")
         near = difflib.get_close_matches(name, known, 1)
         raise UserError(f"unknown key {name!r}" + (f"; did you mean {near[0]!r}?" if near else "; see pfedlora run --help"))
     return known[name]
@@ -83,7 +89,12 @@ def _method_options(e: Experiment, method: type[Method]) -> dict[str, Any]:
 
 def _check(e: Experiment, method: type[Method]) -> None:
     """What no single key can be checked for. Raises UserError."""
-    method.check_experiment(e)
+    with user_code("method", e.method):
+        method.check_experiment(e)
+    if e.method_options and ":" not in e.method:
+        own = ", ".join(option_keys(e.method, method.Options))
+        told = f"method-options is {e.method_options!r}, which is for a package.module:Class method"
+        raise UserError(f"{told}; the options of {e.method} are keys: {own or 'it has none'}")
     if e.min_clients is not None and e.min_clients > e.clients:
         raise UserError(f"min-clients is {e.min_clients}; allowed: auto, or at most clients, which is {e.clients}")
     if e.resume and e.overwrite:
@@ -114,19 +125,26 @@ def _own_confs() -> Path:
 
 def read_yaml(path: Path) -> dict[str, object]:
     """A YAML file's keys, flattened with dots. Raises UserError for a file that is missing or no mapping."""
-    return flatten(read_mapping(path))
+    content = read_mapping(path)
+    try:
+        return flatten(content)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
 
 
 def read_mapping(path: Path) -> dict[Any, Any]:
     """A YAML file's mapping as it stands. Raises UserError for a file that is missing or no mapping."""
     try:
-        loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
+        loaded = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
-    except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
-        line = getattr(getattr(error, "problem_mark", None), "line", None)
-        where = f" at line {line + 1}" if line is not None else ""
-        raise UserError(f"{path}: not valid YAML{where}") from None
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise UserError(f"{path}: not valid YAML at line {line}: it is not in UTF-8 (byte 0x{error.object[error.start]:02x})") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None) or str(error)
+        where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise UserError(f"{path}: not valid YAML{where}: {' '.join(problem.split())}") from None
     if loaded is None:
         return {}
     if not isinstance(loaded, dict):
@@ -138,11 +156,25 @@ def flatten(nested: Mapping[Any, object], prefix: str = "") -> dict[str, object]
     """Nested mappings as flat keys with dots."""
     flat: dict[str, object] = {}
     for name, value in nested.items():
-        if isinstance(value, dict):
-            flat |= flatten(value, f"{prefix}{name}.")
-        else:
-            flat[f"{prefix}{name}"] = value
+        added = flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+        twice = next((key for key in added if key in flat), None)
+        if twice is not None:
+            raise UserError(f"{twice} is there twice, under its section and with a dot")
+        flat |= added
     return flat
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a mapping in which a key is there twice: of two values one would be ignored."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is there twice", key.start_mark)
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
 
 
 def parse_overrides(overrides: Iterable[str]) -> dict[str, object]:
@@ -158,9 +190,12 @@ def parse_overrides(overrides: Iterable[str]) -> dict[str, object]:
 
 def _words(text: str) -> dict[str, object]:
     try:
-        return parse_overrides(shlex.split(text))
+        words = shlex.split(text)
     except ValueError as error:
         raise UserError(f"method-options is {text!r}: {error}") from None
+    if any("=" not in word.lstrip("=") for word in words):
+        raise UserError(f"method-options is {text!r}; allowed: key=value key=value")
+    return parse_overrides(words)
 
 
 def _scalar(text: str) -> object:

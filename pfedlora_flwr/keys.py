@@ -12,6 +12,8 @@ from typing import Any
 
 Scalar = bool | int | float | str
 AUTO = "auto"
+_LARGEST = 2**63
+"""Flower's run-config holds 64-bit integers."""
 
 
 class UserError(ValueError):
@@ -88,7 +90,8 @@ class Key:
         if self.kind is str and self.choices is None and isinstance(value, int | float) and not isinstance(value, bool):
             value = str(value)  # `-o output=123`
         if type(value) is not self.kind or not self._in_range(value):
-            raise UserError(f"{self.name} is {value!r}; allowed: {self.allowed}")
+            huge = isinstance(value, int | float) and not abs(value) < _LARGEST  # NaN too
+            raise UserError(f"{self.name} is {_short(value)}; allowed: {self.allowed}{', finite and below 2^63' if huge else ''}")
         return value
 
     def text(self, value: Any) -> Scalar:
@@ -100,13 +103,18 @@ class Key:
             return chosen(value, self.choices) is not None
         if isinstance(value, int | float) and not isinstance(value, bool):
             return (
-                (math.isfinite(value) and abs(value) < 2**63)
+                abs(value) < _LARGEST  # not of infinities and NaN
                 and (self.low is None or value >= self.low)
                 and (self.high is None or value <= self.high)
                 and (self.above is None or value > self.above)
                 and (self.below is None or value < self.below)
             )
         return True
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def chosen(value: str, choices: Iterable[str]) -> str | None:

@@ -17,9 +17,13 @@ from flwr.superlink.grid import HttpGrid
 
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data.local import count_classes
+from pfedlora_flwr.errors import UserCodeError, brief, names_traceback, user_code, with_traceback
+from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.federation.clients import RunFailed
 from pfedlora_flwr.federation.strategy import PersonalisedStrategy
 from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.methods import registry
+from pfedlora_flwr.methods.method import Method, Tensors, check_state
 from pfedlora_flwr.rng import derive
 from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.directory import RunDirectory
@@ -58,14 +62,16 @@ def serve(grid: Grid, context: Context, tell: Callable[[str, Result], None] = la
         state = run.checkpoints.load() if experiment.resume else None
         run.rewind(state.round if state else -1)
         if state is None:
-            state = ServerState(method.state_init(derive(experiment.seed, "state")))
+            state = ServerState(_initial(experiment, method))
         PersonalisedStrategy(experiment, method, run, state).complete(grid)
         tell(str(run.path), write_result(run, experiment, "completed"))
     except RunNotRunningException:  # Flower's, and no Exception
         tell(str(run.path), write_result(run, experiment, "stopped", "stopped through Flower"))
         raise
     except Exception as error:
-        tell(str(run.path), write_result(run, experiment, "failed", reason_of(error)))
+        reason = with_traceback(reason_of(error), error, run.traceback_file) if _is_bug(error) else reason_of(error)
+        again = not isinstance(error, UserError) and not names_traceback(reason)
+        tell(str(run.path), write_result(run, experiment, "failed", reason, resumable=again))
         raise
     finally:
         run.close()
@@ -88,11 +94,25 @@ def bound_retries(grid: Grid, seconds: float) -> None:
 def reason_of(error: Exception) -> str:
     """One line for whoever reads the result."""
     text = (str(error).splitlines() or [""])[0]
+    if _is_bug(error):
+        return brief(error)
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return f"{error.strerror}: nothing that was written before is lost; make room and continue with --resume"
     if isinstance(error, httpx.HTTPError):
         return f"the SuperLink does not answer ({text}); start it again and continue with --resume"
-    return text if text and isinstance(error, UserError | RuntimeError) else f"{type(error).__name__}: {text}".removesuffix(": ")
+    return text or type(error).__name__
+
+
+def _is_bug(error: Exception) -> bool:
+    """Whether code, ours or the user's, went wrong, and not what it works with."""
+    return isinstance(error, UserCodeError) or not isinstance(error, UserError | RunFailed | OSError | httpx.HTTPError)
+
+
+def _initial(experiment: Experiment, method: Method) -> Tensors:
+    with user_code("method", experiment.method):
+        state = method.state_init(derive(experiment.seed, "state"))
+    check_state(f"method {experiment.method!r}: state_init", state)
+    return state
 
 
 def _tell(directory: str, result: Result) -> None:

@@ -133,7 +133,7 @@ def test_doctor_of_a_package_that_is_not_installed(monkeypatch: pytest.MonkeyPat
 def test_exit_codes_of_what_came_of_a_run() -> None:
     out, err = Console(quiet=True), Console(file=(said := io.StringIO()), width=200)
     assert conclude({"status": "failed", "error": "no"}, "here", out, err) == 1
-    assert conclude({"status": "stopped", "error": "by the user", "rounds": 3}, "here", out, err) == 130
+    assert conclude({"status": "stopped", "error": "by the user", "rounds": 3, "resumable": True}, "here", out, err) == 130
     assert said.getvalue() == "failed: no\nstopped: by the user; continue it with --resume\n"
 
 

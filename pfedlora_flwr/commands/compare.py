@@ -18,6 +18,7 @@ from pfedlora_flwr.commands.display import FAILED, INTERRUPTED, progress_bars, s
 from pfedlora_flwr.comparison import estimate
 from pfedlora_flwr.comparison.spec import Comparison
 from pfedlora_flwr.comparison.work import Job, Work
+from pfedlora_flwr.data import datasets
 from pfedlora_flwr.files import make_folder
 from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.launch import execute as executing
@@ -37,6 +38,7 @@ def compare(
     executing.check_engine(engine)
     work = Work(part, output.absolute())
     Work(whole, work.output).check()  # the report is on all of it
+    _preflight(work, dry_run)
     if dry_run:
         _show_work(work, out, engine)
         return 0
@@ -44,8 +46,6 @@ def compare(
         whole.plan().write(work.output)
         _stop_left_over(work.output)
         try:
-            for experiment in work.examples():
-                executing.preflight(experiment)
             stopped = _run_all(work, out, engine)
         except KeyboardInterrupt:
             stopped = True
@@ -118,6 +118,18 @@ def _stop_left_over(output: Path) -> None:
             stop_left_over(directory)
 
 
+def _preflight(work: Work, dry_run: bool) -> None:
+    """Raises UserError, with the scenario's name, where a run could not start. A dry run downloads nothing: it leaves such out."""
+    for job in work.examples():
+        e = job.experiment
+        if dry_run and datasets.needs_download(e.dataset, e.data_path):
+            continue
+        try:
+            executing.preflight(e)
+        except UserError as error:
+            raise type(error)(f"{job.title}: {error}") from error.__cause__
+
+
 def _run_all(work: Work, out: Console, engine: str) -> bool:
     """Does every job there is; True when it was stopped."""
     speed, done = _speed(work, engine), len(work.completed())
@@ -159,7 +171,7 @@ def _run(job: Job, show: Show, out: Console, engine: str) -> Result:
 
 
 def _speed(work: Work, engine: str) -> estimate.Speed:
-    actors, _ = executing.resources(work.examples()[0])
+    actors, _ = executing.resources(work.examples()[0].experiment)
     speed = estimate.Speed(actors if engine == "flower" else 1)
     for run in work.completed():
         speed.learn(run.experiment, run.result["seconds"]["total"])

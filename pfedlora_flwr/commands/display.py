@@ -8,6 +8,7 @@ from statistics import fmean
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.runs.directory import Row
@@ -56,14 +57,16 @@ def conclude(result: Result, directory: Path | str, out: Console, err: Console) 
         out.print(summary(result), highlight=False, soft_wrap=True)
         out.print(f"everything is in {directory}", highlight=False, soft_wrap=True)
         return 0
-    hint = "; continue it with --resume" if "rounds" in result else ""
+    can = "rounds" in result and result.get("resumable") and "--resume" not in str(result["error"])
+    hint = "; continue it with --resume" if can else ""
     err.print(f"{result['status']}: {result['error']}{hint}", markup=False, highlight=False)
     return INTERRUPTED if result["status"] == "stopped" else FAILED
 
 
 def client_table(result: Result) -> Table:
     """A line a client, at most 20."""
-    table = Table(title=f"{result['method']} on {result['dataset']}: personalised test accuracy by client")
+    title = Text(f"{result['method']} on {result['dataset']}: personalised test accuracy by client")  # as markup, :100: is an emoji
+    table = Table(title=title)
     for name in ("client", "model", "training samples", "last trained in round", "accuracy"):
         table.add_column(name, justify="left" if name == "model" else "right")
     rows = list(result["per_client"].items())

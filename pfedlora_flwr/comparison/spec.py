@@ -86,6 +86,8 @@ class Comparison:
     def experiment(self, cell: Cell, candidate: Candidate, seed: int, output: Path = Path()) -> Experiment:
         """The Experiment of one run, `output` being the comparison's directory."""
         flat = self.base | cell.scenario | candidate.tuned | {"method": cell.method, "seed": seed}
+        if ":" not in cell.method:  # as with the keys of other methods
+            flat.pop("method-options", None)
         return located(from_flat(flat), output / candidate.runs[seed])
 
     def plan(self) -> Plan:

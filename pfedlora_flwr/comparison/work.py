@@ -41,10 +41,10 @@ class Work:
         found = [job for cell in self.comparison.cells() for job in self._jobs_of(cell)]
         return sorted(found, key=lambda job: order.index(job.experiment.seed))
 
-    def examples(self) -> list[Experiment]:
-        """One Experiment a cell, for what is the same in all of its runs."""
+    def examples(self) -> list[Job]:
+        """A run of each cell, for what is the same in all of its runs."""
         c = self.comparison
-        return [self._job(cell, cell.candidates[0], c.seeds[0]).experiment for cell in c.cells()]
+        return [self._job(cell, cell.candidates[0], c.seeds[0]) for cell in c.cells()]
 
     def completed(self) -> list[Run]:
         """The runs of the comparison that are done, those of rejected candidates included."""

@@ -7,6 +7,9 @@ import numpy as np
 from pfedlora_flwr.data.source import SIZE, Arrays
 from pfedlora_flwr.keys import UserError
 
+_MOST = 5_000_000
+"""Images of 3 KiB each."""
+
 
 def digits(_text: str, _data_path: str) -> Arrays:
     """Scikit-learn's 8 × 8 digits, each pixel four by four times."""
@@ -33,6 +36,6 @@ def synthetic(text: str, _data_path: str) -> Arrays:
 
 def count(text: str) -> int:
     """COUNT in `synthetic:COUNT`. Raises UserError."""
-    if not text.isdigit() or int(text) < 10:
-        raise UserError(f"dataset is 'synthetic:{text}'; allowed: synthetic:COUNT with at least 10 images")
+    if not (text.isascii() and text.isdigit()) or len(text) > 9 or not 10 <= int(text) <= _MOST:
+        raise UserError(f"dataset is 'synthetic:{text[:40]}'; allowed: synthetic:COUNT with 10 to {_MOST} images")
     return int(text)

@@ -15,6 +15,7 @@ from flwr.client import NumPyClient
 from torch import nn
 
 from pfedlora_flwr.data.local import LocalData, Site
+from pfedlora_flwr.errors import UserCodeError, brief, user_code, with_traceback
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation import messages, wire
 from pfedlora_flwr.federation.clock import Clock
@@ -34,6 +35,8 @@ from pfedlora_flwr.training.loop import Samples, Visit, count_correct
 
 logger = logging.getLogger(__name__)
 Arrays = list[npt.NDArray[Any]]
+_ERRORS = (Exception, SystemExit)
+"""What a user's code may raise; the process that calls it goes on."""
 
 
 class PersonalisedClient(NumPyClient):
@@ -48,24 +51,24 @@ class PersonalisedClient(NumPyClient):
         """Who this node is."""
         try:
             return self._claim().to_metrics()
-        except Exception as error:
-            return _failure(error)
+        except _ERRORS as error:
+            return self._failure(error, config)
 
     def fit(self, parameters: Arrays, config: Config) -> tuple[Arrays, int, Config]:
         """A visit: the two phases of pFedLoRA, or whatever the method does."""
         try:
             upload, report = self._visit(self._instruction(config), parameters)
             return wire.to_arrays(upload.tensors), upload.samples, report.to_metrics()
-        except Exception as error:
-            return [], 0, _failure(error)
+        except _ERRORS as error:
+            return [], 0, self._failure(error, config)
 
     def evaluate(self, parameters: Arrays, config: Config) -> tuple[float, int, Config]:
         """The accuracy of the model as it is; nothing is trained or saved."""
         try:
             counts = self._evaluate(self._instruction(config))
             return 0.0, counts.test, messages.counts_to_metrics(counts)
-        except Exception as error:
-            return 0.0, 0, _failure(error)
+        except _ERRORS as error:
+            return 0.0, 0, self._failure(error, config)
 
     def _claim(self) -> Claim:
         client = int(self.node_config.get("partition-id", -1))
@@ -99,7 +102,10 @@ class PersonalisedClient(NumPyClient):
         clock.lap("load")
         torch.manual_seed(derive(seed, "visit", told.client, told.round))  # for modules that draw, such as a user's dropout
         visit = Visit(self.experiment, told.client, told.round, torch_generator(seed, "train", told.client, told.round))
-        upload = method.local_update(model.train(), received, data.train, visit)
+        with user_code("method", self.experiment.method):
+            upload = method.local_update(model.train(), received, data.train, visit)
+            if not isinstance(upload, Upload):
+                raise TypeError(f"local_update returned {type(upload).__name__}, expected an Upload")
         clock.lap("train")
         counts, others = None, {}
         if told.evaluate:
@@ -181,12 +187,25 @@ class PersonalisedClient(NumPyClient):
         """A simulated client keeps its model in the run's directory, a real node under its own `state-path`."""
         if not told.token.isalnum():
             raise UserError(f"the server names its run {told.token!r}, which is no folder's name")
-        run = RunDirectory(Path(told.run))
+        run = self._simulation(told.run, told.token)
+        return run.client_store(told.client) if run else ClientStore(self._state_path() / told.token / str(told.client))
+
+    def _simulation(self, run: str, token: str) -> RunDirectory | None:
+        """The run's directory, where server and clients share it; None on a real node."""
+        directory = RunDirectory(Path(run))
         try:
-            here = "state-path" not in self.node_config and run.token == told.token
+            return directory if "state-path" not in self.node_config and directory.token == token else None
         except OSError:
-            here = False
-        return run.client_store(told.client) if here else ClientStore(self._state_path() / told.token / str(told.client))
+            return None
+
+    def _failure(self, error: BaseException, config: Config) -> Config:
+        """The reply to whatever went wrong: one line for the server. What is no user's error leaves its traceback in the run's
+        directory or, on a real node, in the node's log."""
+        if isinstance(error, UserError) and not isinstance(error, UserCodeError):
+            return messages.failure(str(error))
+        logger.error("the client failed", exc_info=error)
+        run = self._simulation(str(config.get("run", "")), str(config.get("token", "")))
+        return messages.failure(with_traceback(brief(error), error, run.traceback_file) if run else f"{brief(error)} (see the node's log)")
 
 
 def _count(method: Method, model: nn.Module, data: LocalData) -> Counts:
@@ -196,11 +215,3 @@ def _count(method: Method, model: nn.Module, data: LocalData) -> Counts:
         return count_correct(lambda images: method.predict(model, images), samples)
 
     return Counts(correct(data.validation), len(data.validation), correct(data.test), len(data.test))
-
-
-def _failure(error: Exception) -> Config:
-    """The reply to whatever went wrong: one line for the server. What is no user's error goes into this node's log as a whole."""
-    if isinstance(error, UserError):
-        return messages.failure(str(error))
-    logger.error("the client failed", exc_info=error)
-    return messages.failure(f"{type(error).__name__}: {error}")

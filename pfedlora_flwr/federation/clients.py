@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
@@ -97,11 +98,10 @@ class Clients:
 
     def _connect(self) -> None:
         e, roster = self.experiment, self.roster
-        wanted = e.min_clients or e.clients
+        wanted, began = e.min_clients or e.clients, time.monotonic()
         if not roster.wait_for_count(wanted, e.node_timeout, lambda done: self.run.progress(phase="connecting", done=done, of=wanted)):
-            reasons = "; ".join(f"node {node}: {why}" for node, why in list(roster.refused.items())[:3])
-            raise RunFailed(
-                f"only {len(roster.node_of)} of {wanted} clients connected within node-timeout ({e.node_timeout:g} s); "
-                + (f"turned away: {reasons}" if reasons else "start their nodes, or lower min-clients")
-            )
+            waited = f" within node-timeout ({e.node_timeout:g} s)" if time.monotonic() - began >= e.node_timeout else ""
+            turned_away = "; ".join(f"{count} turned away: {why}" for why, count in Counter(roster.refused.values()).most_common(3))
+            advice = turned_away or "start their nodes, or lower min-clients"
+            raise RunFailed(f"only {len(roster.node_of)} of {wanted} clients connected{waited}; {advice}")
         self.run.write_partition(roster.partition)

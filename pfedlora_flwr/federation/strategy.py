@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
+from pfedlora_flwr.errors import user_code
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation import rows, wire
 from pfedlora_flwr.federation.admission import admit, outliers
@@ -17,7 +18,7 @@ from pfedlora_flwr.federation.clients import Clients, Phase, Replies, RunFailed
 from pfedlora_flwr.federation.clock import Clock
 from pfedlora_flwr.federation.messages import Instruction, counts_from_metrics
 from pfedlora_flwr.federation.round import Round
-from pfedlora_flwr.methods.method import Method, Refused
+from pfedlora_flwr.methods.method import Method, Refused, Tensors, Upload, check_state
 from pfedlora_flwr.rng import sample_clients
 from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.directory import RunDirectory
@@ -150,7 +151,7 @@ class PersonalisedStrategy(Strategy):
         round.visits = admitted
         if uploads:
             with count_operations() as operations:
-                state.tensors = self.method.aggregate(uploads, state.tensors, round.number)
+                state.tensors = self._aggregate(uploads, round.number)
             round.server_flops = operations.total
         for client, visit in admitted.items():
             report = visit.report
@@ -163,6 +164,14 @@ class PersonalisedStrategy(Strategy):
                 state.other_accuracies[client] = report.other_accuracies
             if report.lost:
                 logger.warning("client %d had lost its model: it started again from its initial one", client)
+
+    def _aggregate(self, uploads: Mapping[int, Upload], round: int) -> Tensors:
+        """The next state, checked as what is received is: it must not be a checkpoint from which no run can go on."""
+        name = self.experiment.method
+        with user_code("method", name):
+            merged = self.method.aggregate(uploads, self.state.tensors, round)
+        check_state(f"method {name!r}: aggregate", merged, self.state.tensors if self.method.averages else None)
+        return merged
 
     def _evaluate(self, round: Round, clients: Clients) -> None:
         """Evaluates the clients whose last evaluation is older than their model: all of them before round 1."""

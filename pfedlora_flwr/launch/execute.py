@@ -13,12 +13,14 @@ import torch
 from rich.console import Console
 
 from pfedlora_flwr.data.local import count_classes, shared_partition
+from pfedlora_flwr.errors import user_code
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.launch.flower import LaunchError, last_line
 from pfedlora_flwr.launch.processes import check_port, on_terminate
 from pfedlora_flwr.launch.simulation import Simulation, claimed, stop_left_over
 from pfedlora_flwr.methods import registry
+from pfedlora_flwr.methods.method import check_state
 from pfedlora_flwr.rng import derive
 from pfedlora_flwr.runs.directory import Row, RunDirectory
 from pfedlora_flwr.runs.result import write_result
@@ -76,11 +78,15 @@ def check_engine(engine: str) -> None:
 def preflight(experiment: Experiment) -> None:
     """Everything that can be known to be wrong before a process is started. Raises UserError."""
     find_device(experiment.device)
-    shared_partition(experiment)
+    dataset, _ = shared_partition(experiment)
+    if experiment.classes not in (None, dataset.classes):
+        raise UserError(f"classes is {experiment.classes}; allowed: auto, or {dataset.classes}, which dataset {dataset.name!r} has")
     method = registry.make(experiment, count_classes(experiment))
-    for client in range(min(len(experiment.model_names), experiment.clients)):
-        method.client_model(client)
-    method.state_init(derive(experiment.seed, "state"))
+    with user_code("method", experiment.method):
+        for client in range(min(len(experiment.model_names), experiment.clients)):
+            method.private_init(client, 0)
+        state = method.state_init(derive(experiment.seed, "state"))
+    check_state(f"method {experiment.method!r}: state_init", state)
 
 
 def resources(experiment: Experiment) -> tuple[int, float]:

@@ -16,6 +16,7 @@ from pfedlora_flwr.keys import UserError
 
 MARKER = "PFEDLORA_LAUNCH"
 """The environment variable that holds the marker."""
+_HUNTS = 5
 
 
 def marked(marker: str) -> Iterator[psutil.Process]:
@@ -29,14 +30,18 @@ def marked(marker: str) -> Iterator[psutil.Process]:
 
 
 def stop_marked(marker: str, patience: float = 1.0) -> int:
-    """Stops every process that carries the marker: asks first, then kills. Returns how many there were."""
+    """Stops every process that carries the marker: asks first, then kills until none is found. Returns how many there were at first."""
     found = list(marked(marker))
     for process in found:
         _quietly(process.terminate)
-    stubborn = [*_still_running(found, patience), *marked(marker)]
-    for process in stubborn:
-        _quietly(process.kill)
-    _still_running(stubborn, patience)
+    _still_running(found, patience)
+    for _ in range(_HUNTS):  # one that is killed may have just started another
+        stubborn = list(marked(marker))
+        if not stubborn:
+            break
+        for process in stubborn:
+            _quietly(process.kill)
+        _still_running(stubborn, patience)
     return len(found)
 
 

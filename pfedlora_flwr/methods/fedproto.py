@@ -31,7 +31,7 @@ class FedProto(Method):
         weighting: str = key("count", "clients' weights in a global prototype: samples of the class, or equal", choices=("count", "equal"))
 
     def state_init(self, seed: int) -> Tensors:
-        width = self.shared_width("prototypes", "choose models whose last layers have inputs of one width")
+        width = self.shared_width("prototypes")
         return no_reports(width, counts=True)
 
     def download(self, state: Tensors, client: int, round: int) -> Tensors:

@@ -21,7 +21,7 @@ class LGFedAvg(Method):
     averages = True
 
     def state_init(self, seed: int) -> Tensors:
-        self.shared_width("one last layer", "choose models whose last layers have inputs of one width")
+        self.shared_width("one last layer")
         with seeded(seed):
             return tensors_of(self.client_model(0).last_layer())
 

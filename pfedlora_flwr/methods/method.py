@@ -111,17 +111,36 @@ class Method(ABC):
         """A fresh model of client's own architecture, initialised from torch's global generator."""
         return registry.build(self.experiment.model_of(client), self.classes)
 
-    def shared_width(self, what: str, advice: str, layers: int = 1) -> int:
+    def shared_width(self, what: str, layers: int = 1, advice: str = "") -> int:
         """The width that all client models' representations have before the last `layers` layers.
 
-        Raises UserError where `what` would not fit them all.
+        advice: what to do where they have one before the last layer alone. Raises UserError where `what` would not fit them all.
         """
-        names = dict.fromkeys(self.experiment.model_names)
-        widths = {name: registry.build(name, self.classes).widths[layers - 1] for name in names}
-        if len(set(widths.values())) > 1:
-            found = ", ".join(f"{name} {width}" for name, width in widths.items())
-            raise UserError(f"{what} cannot fit representations of different widths ({found}); {advice}")
-        return next(iter(widths.values()))
+        found = {name: registry.build(name, self.classes).widths for name in dict.fromkeys(self.experiment.model_names)}
+        if len({widths[layers - 1] for widths in found.values()}) > 1:
+            told = ", ".join(f"{name} {widths[layers - 1]}" for name, widths in found.items())
+            if not advice or len({widths[0] for widths in found.values()}) > 1:
+                advice = "choose models whose last layers have inputs of one width, or a method that shares no layer (fd, fml)"
+            raise UserError(f"{what} cannot fit representations of different widths ({told}); {advice}")
+        return next(iter(found.values()))[layers - 1]
+
+
+def check_state(what: str, state: object, like: Tensors | None = None) -> None:
+    """Raises UserError unless the server's state is named tensors with finite values and, where `like` is given, laid out like it.
+
+    what: whose it is, in words.
+    """
+    if not isinstance(state, dict) or not all(isinstance(t, Tensor) for t in state.values()):
+        found = "a dict with other values" if isinstance(state, dict) else "None" if state is None else type(state).__name__
+        raise UserError(f"{what} returned {found}, expected a dict of tensors")
+    if like is not None:
+        try:
+            check_layout(state, like)
+        except Refused as reason:
+            raise UserError(f"{what} returned a state of another layout: {reason}") from None
+    for name, tensor in state.items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise UserError(f"{what} returned {name} with values that are not finite")
 
 
 def tensors_of(module: nn.Module) -> Tensors:

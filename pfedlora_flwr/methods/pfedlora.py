@@ -35,7 +35,7 @@ class PFedLoRA(Method):
             name="adapter.kind",
             choices=("auto", "reduced", "decomposed"),
         )
-        adapter_hidden_dim: int = key(60, "h, the adapter's hidden width (its rank)", name="adapter.hidden-dim", low=1)
+        adapter_hidden_dim: int = key(60, "h, the adapter's hidden width (its rank)", name="adapter.hidden-dim", low=1, high=10_000)
         adapter_init: str = key(
             "random",
             "PyTorch's default, or first Gaussian and second zero",
@@ -48,9 +48,8 @@ class PFedLoRA(Method):
 
     def state_init(self, seed: int) -> Tensors:
         """θ⁰, the global adapter."""
-        advice = "set adapter.kind=decomposed" if self.layers == 2 else "choose models whose last layers have inputs of one width"
         with seeded(seed):
-            return tensors_of(self._adapter(self.shared_width("one adapter", advice, self.layers)))
+            return tensors_of(self._adapter(self.shared_width("one adapter", self.layers, "set adapter.kind=decomposed")))
 
     def local_update(self, model: ClientModel, received: Tensors, data: Samples, visit: Visit) -> Upload:
         """Freeze the adapter, train the model; then freeze the model, train the adapter."""

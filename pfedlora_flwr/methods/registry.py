@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Iterable
 from importlib import import_module
 
+from pfedlora_flwr.errors import user_code
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.methods.method import Method
@@ -41,7 +42,9 @@ def find(name: str) -> type[Method]:
 
 def make(experiment: Experiment, classes: int) -> Method:
     """The Experiment's method, for `classes` logits."""
-    return find(experiment.method)(experiment, classes)
+    found = find(experiment.method)
+    with user_code("method", experiment.method):
+        return found(experiment, classes)
 
 
 def title(name: str) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import os
 from functools import lru_cache
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from pfedlora_flwr.errors import UserCodeError, user_code
 from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.models.cnn import CNN, SHAPES, WIDTH_FC2, ClientModel, Custom
 from pfedlora_flwr.rng import seeded
@@ -56,28 +58,55 @@ def smallest(names: tuple[str, ...], classes: int) -> str:
 
 
 def load_object(path: str, what: str) -> Any:
-    """The object at `package.module:Name`. Raises UserError when there is none."""
+    """The object at `package.module:Name`. Raises UserError when there is none, UserCodeError when its module raises."""
     module, _, attribute = path.partition(":")
     try:
-        return getattr(importlib.import_module(module), attribute)
-    except ImportError as error:
-        raise UserError(f"{what} {path!r}: module {module!r} cannot be imported ({error})") from None
-    except AttributeError:
-        raise UserError(f"{what} {path!r}: module {module!r} has no {attribute!r}") from None
+        with user_code(what, path):
+            imported = importlib.import_module(module)
+    except UserCodeError as error:
+        missing = error.__cause__
+        if isinstance(missing, ModuleNotFoundError) and missing.name and f"{module}.".startswith(f"{missing.name}."):
+            where = "run this in the folder where it lies, or install it"
+            raise UserError(f"{what} {path!r}: module {module!r} cannot be imported from {os.getcwd()}: {where}") from None
+        raise
+    found = getattr(imported, attribute, None)
+    if found is None:
+        raise UserError(f"{what} {path!r}: module {module!r} has no {attribute!r}")
+    return found
 
 
 def _custom(name: str, classes: int) -> ClientModel:
-    module: Any = load_object(name, "model")(classes)
+    found = load_object(name, "model")
+    with user_code("model", name):
+        return _checked(name, classes, found(classes))
+
+
+def _checked(name: str, classes: int, module: Any) -> ClientModel:
+    """A user's module as a client model, tried on two blank images. Raises UserError where it is none."""
     shaped = isinstance(module, nn.Module) and hasattr(module, "encoder") and isinstance(getattr(module, "head", None), nn.Linear)
     if not shaped:
         raise UserError(f"model {name!r}: expected an nn.Module with an `encoder` and a `head` that is an nn.Linear")
-    training = module.training
+    training, blank = module.training, torch.zeros(2, *IMAGE)
     with torch.no_grad():
-        representation = module.eval().encoder(torch.zeros(2, *IMAGE))
-    module.train(training)
+        representation = module.eval().encoder(blank)
+    if not isinstance(representation, Tensor):
+        raise UserError(f"model {name!r}: the encoder gives {_kind(representation)}, expected a tensor [images, width]")
     if representation.ndim != 2 or representation.shape[1] != module.head.in_features:
         shape = list(representation.shape)
         raise UserError(f"model {name!r}: the encoder gives {shape} for 2 images, its head takes [2, {module.head.in_features}]")
     if module.head.out_features != classes:
         raise UserError(f"model {name!r}: its head gives {module.head.out_features} logits, the dataset has {classes} classes")
+    if type(module).forward is not nn.Module.forward:
+        with torch.no_grad():
+            own, ours = module(blank), module.head(representation)
+        if not isinstance(own, Tensor) or own.shape != ours.shape or not torch.allclose(own, ours, rtol=1e-4, atol=1e-5, equal_nan=True):
+            raise UserError(
+                f"model {name!r}: its forward gives something else than head(encoder(images)), which alone is trained and asked; "
+                "move what forward adds into the encoder, or make the two equal"
+            )
+    module.train(training)
     return Custom(module, representation.shape[1])
+
+
+def _kind(value: object) -> str:
+    return "None" if value is None else type(value).__name__

@@ -43,6 +43,7 @@ class RunDirectory:
         self.logs = path / "logs"
         self.report = path / "report"
         self.events = path / "events"
+        self.traceback_file = self.logs / "traceback.txt"
         self.launch_file = self.logs / "launch.json"
         self.launch_lock = self.logs / "launch.lock"
         self.numbers_file = self.server / "numbers.json"
@@ -112,6 +113,7 @@ class RunDirectory:
         self._acquire(_DYING if experiment.resume else 0.0)
         if not experiment.resume:
             self._clear()
+            self.traceback_file.unlink(missing_ok=True)
             token = f"{derive(time.time_ns(), str(self.path)):016x}"
             write_atomically(self._token, token.encode())
             self.write_config(experiment)
@@ -127,11 +129,15 @@ class RunDirectory:
             self.check_same(experiment, "resume it as it was")
             return
         inside = self.path.iterdir() if self.path.is_dir() else iter(())
-        found = {p.name for p in inside if not p.match(".*.tmp")} or ({"a file"} if self.path.is_file() else set())
+        found = {p.name for p in inside if not p.match(".*.tmp")}
         ours = {p.name for p in (self.config, self._rounds, self._clients, self.result_file, self.server, self.clients, self.logs)}
         if experiment.overwrite and not found <= ours | {self.report.name, self.events.name}:
             raise UserError(f"output {str(self.path)!r} is not a run's directory: it is not overwritten")
-        if not experiment.overwrite and not found <= {self.logs.name, RESULT}:  # these two: a run that never began
+        if self.path.is_file():
+            raise UserError(f"output {str(self.path)!r} is a file; choose a directory")
+        last = self.result()
+        nothing = found <= ours and last is not None and "fingerprint" in last and "rounds" not in last  # it failed before its first round
+        if not experiment.overwrite and not nothing and not found <= {self.logs.name, RESULT}:  # these two: a run that never began
             raise UserError(f"output {str(self.path)!r} exists; continue it with --resume, replace it with --overwrite, or choose another")
 
     def check_same(self, experiment: Experiment, advice: str) -> None:

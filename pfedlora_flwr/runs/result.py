@@ -19,8 +19,8 @@ RESULT_LINE = LINE + "result "
 """How the ServerApp's own lines begin in Flower's log, and its last one, which holds the result."""
 
 
-def write_result(run: RunDirectory, experiment: Experiment, status: Status, error: str | None = None) -> Result:
-    """Writes and returns the result."""
+def write_result(run: RunDirectory, experiment: Experiment, status: Status, error: str | None = None, *, resumable: bool = True) -> Result:
+    """Writes and returns the result. resumable: whether what ended the run is over when it is resumed."""
     result: Result = {
         "format": FORMAT,
         "status": status,
@@ -29,6 +29,7 @@ def write_result(run: RunDirectory, experiment: Experiment, status: Status, erro
         "dataset": experiment.dataset,
         "fingerprint": experiment.fingerprint(),
         "clients": experiment.clients,
+        "resumable": resumable and status != "completed",
     }
     state = run.checkpoints.load()
     rows = run.rounds()

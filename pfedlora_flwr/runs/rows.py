@@ -145,6 +145,7 @@ class Result(TypedDict):
     dataset: NotRequired[str]
     fingerprint: NotRequired[str]  # of every key that can change a result: equal ones are the same Experiment
     clients: NotRequired[int]
+    resumable: NotRequired[bool]  # whether --resume goes on; false of a completed run, and where code or configuration is to be mended
     rounds: NotRequired[int]  # done
     accuracy: NotRequired[Accuracy]
     per_client: NotRequired[dict[str, PerClient]]  # by client, ascending; those that have been evaluated

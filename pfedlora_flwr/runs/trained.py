@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data import local
+from pfedlora_flwr.errors import user_code
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import tensors_sha256
 from pfedlora_flwr.keys import UserError
@@ -111,7 +112,8 @@ def _build(store: ClientStore, client: int, version: int, tensors: dict[str, Ten
     classes = about.get("classes", len(names))
     about["class_names"] = [*names, *(f"class {i}" for i in range(len(names), classes))]
     method = registry.make(experiment, classes)
-    module = method.private_init(client, 0)
+    with user_code("method", experiment.method):
+        module = method.private_init(client, 0)
     module.load_state_dict(tensors)
     module = module.eval().to(memory_format=torch.channels_last)
     return Trained(client, version, tensors_sha256(tensors_of(module)), experiment, method, module, about, counts)
