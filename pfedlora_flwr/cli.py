@@ -83,19 +83,28 @@ def run(
     from pfedlora_flwr.commands.submit import submit
     from pfedlora_flwr.runs.directory import RunDirectory
     from pfedlora_flwr.runs.output import of_run
+    from pfedlora_flwr.runs.resume import resumed, resumed_output
 
     overrides = [*(option or []), *(text for flag, text in ((resume, "resume=true"), (overwrite, "overwrite=true")) if flag)]
     path = config.find_conf(conf) if conf else None
-    experiment = config.load(path, overrides)
+    of_conf, options = config.read_yaml(path) if path else {}, config.parse_overrides(overrides)
+    named = of_conf | options
     if superlink and tensorboard:
         raise UserError("--tensorboard is for simulations: a deployed run's rounds.jsonl is on the SuperLink's host")
     if superlink and engine != "flower":
         raise UserError(f"--engine {engine} trains in this process, --superlink on nodes: give one of them")
     if superlink:  # `output` is a path on the SuperLink's host
-        raise typer.Exit(submit(experiment, superlink, out, err, quiet=quiet))
-    output = of_run(experiment, path)
-    if resume:  # as it was: CONF only says where it is
-        experiment = RunDirectory(output.expanduser()).resumed(config.parse_overrides(overrides))
+        if named.get("resume") is True and "rounds" in options:
+            named["extend"] = True  # the server knows whether it does
+        raise typer.Exit(submit(config.from_flat(named), superlink, out, err, quiet=quiet))
+    if named.get("resume") is True:
+        output = resumed_output(named, path)
+        experiment, unused = resumed(RunDirectory(output.expanduser()), of_conf, options, str(conf))
+        if unused:
+            out.print(unused, markup=False, highlight=False, soft_wrap=True)
+    else:
+        experiment = config.from_flat(named)
+        output = of_run(experiment, path)
     raise typer.Exit(run_here(config.located(experiment, output), out, err, port=port, quiet=quiet, tensorboard=tensorboard, engine=engine))
 
 

@@ -40,7 +40,7 @@ def from_flat(flat: Mapping[str, object]) -> Experiment:
 
     Options of other methods than its own are checked and left out: one file may serve several methods.
     """
-    parsed = {name: _key(name).parse(value) for name, value in flat.items()}
+    parsed = parse(flat)
     experiment = Experiment(**{KEYS[name].attribute: value for name, value in parsed.items() if name in KEYS})
     method = registry.find(experiment.method)
     own = option_keys(experiment.method, method.Options)
@@ -50,6 +50,11 @@ def from_flat(flat: Mapping[str, object]) -> Experiment:
     experiment = experiment.replace(options=method.Options(**given))
     _check(experiment, method)
     return experiment
+
+
+def parse(flat: Mapping[str, object]) -> dict[str, Any]:
+    """The values of flat keys, each by itself. Raises UserError for an unknown key, a wrong type, a value out of range."""
+    return {name: _key(name).parse(value) for name, value in flat.items()}
 
 
 def load(path: Path | None, overrides: Iterable[str] = ()) -> Experiment:
@@ -99,6 +104,8 @@ def _check(e: Experiment, method: type[Method]) -> None:
         raise UserError(f"min-clients is {e.min_clients}; allowed: auto, or at most clients, which is {e.clients}")
     if e.resume and e.overwrite:
         raise UserError("resume and overwrite exclude each other: resume continues the run, overwrite replaces it")
+    if e.extend and not e.resume:
+        raise UserError("extend is true; allowed: only with resume, of which it is a part")
 
 
 def find_conf(name: str) -> Path:

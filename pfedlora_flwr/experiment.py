@@ -57,6 +57,7 @@ class Experiment:
     actors: int | None = key(None, "clients trained at once; auto: one a core, or one on a GPU", low=1, high=4096, result=False)
     output: str = key("", "the run's directory; empty: runs/NAME, or ~/.pfedlora/runs by `flwr run`", result=False)
     resume: bool = key(False, "continue the run in `output`", result=False)
+    extend: bool = key(False, "with resume: go on to more rounds than the run had (`--resume -o rounds=N` sets it)", result=False)
     overwrite: bool = key(False, "replace the run in `output`", result=False)
     min_clients: int | None = key(None, "nodes to wait for before round 1; auto: all", low=1, result=False)
     min_success: float = key(1.0, "share of the sampled clients that must succeed for a round to count", above=0, high=1, result=False)

@@ -116,7 +116,7 @@ class PersonalisedClient(NumPyClient):
         tensors = {name: t.cpu().contiguous() for name, t in tensors_of(model).items()}
         store = self._store(told)
         digest = store.save(told.round, tensors, told.version, counts)
-        store.write_about(lambda: self._about(told.client))
+        store.write_about(self.experiment.rounds, lambda: self._about(told.client))
         MODELS.put(told.token, told.client, told.round, model)
         clock.lap("save")
         return upload, Report(

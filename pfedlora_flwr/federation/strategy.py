@@ -69,8 +69,9 @@ class PersonalisedStrategy(Strategy):
     def summary(self) -> None:
         """One line about the run in Flower's log."""
         e = self.experiment
-        text = "%s on %s: %d clients, %d a round, %d rounds, into %s"
-        logger.info(text, e.method, e.dataset, e.clients, e.sampled, e.rounds, self.run.path)
+        begins = f", going on after round {self.state.round}" if e.resume else ""
+        text = "%s on %s: %d clients, %d a round, %d rounds, into %s%s"
+        logger.info(text, e.method, e.dataset, e.clients, e.sampled, e.rounds, self.run.path, begins)
 
     # Flower's `start`, which keeps the waits and hands the replies on
 

@@ -55,8 +55,10 @@ def execute(experiment: Experiment, show: Show, out: Console, *, port: int = 0, 
     if port and engine == "local":
         raise UserError("--port is for the engine flower: the local engine opens none")
     directory = Path(experiment.output)
-    preflight(experiment)
     run = RunDirectory(directory)
+    done = experiment.resume and run.is_completed(experiment)
+    if not done:
+        preflight(experiment)
     run.check_free(experiment)
     if port:
         check_port(port)
@@ -65,6 +67,11 @@ def execute(experiment: Experiment, show: Show, out: Console, *, port: int = 0, 
         if stopped:
             out.print(f"stopped {stopped} processes that a killed launcher had left running")
         run.check_unlocked()
+        if done and (result := run.result()):
+            out.print(f"{directory} is completed: round {experiment.rounds} was its last", highlight=False, soft_wrap=True)
+            return result
+        if experiment.resume:
+            out.print(_goes_on(experiment, run), highlight=False, soft_wrap=True)
         run.result_file.unlink(missing_ok=True)
         return _carry_out(experiment, run, _engine(engine, experiment, run, port), show)
 
@@ -94,6 +101,21 @@ def resources(experiment: Experiment) -> tuple[int, float]:
     gpu = find_device(experiment.device).type == "cuda"
     actors = experiment.actors or (1 if gpu else len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     return min(actors, max(1, experiment.clients)), float(torch.cuda.device_count()) if gpu else 0.0
+
+
+def _goes_on(e: Experiment, run: RunDirectory) -> str:
+    """What is resumed, and from which round."""
+    run.check_models(e)
+    saved, last = run.experiment(), run.last_round(e)
+    words = f"continuing {e.method} on {e.dataset} in {run.path}: rounds {last + 1} to {e.rounds}"
+    if e.rounds == saved.rounds:
+        return words
+    again = (
+        f"; round {saved.rounds} is done again, since a run of {e.rounds} does not evaluate in it"
+        if last < saved.rounds <= e.rounds
+        else ""
+    )
+    return f"{words} (it was to end at {saved.rounds}{again})"
 
 
 def _engine(name: str, experiment: Experiment, run: RunDirectory, port: int) -> Engine:

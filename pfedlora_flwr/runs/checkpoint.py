@@ -97,22 +97,33 @@ class Checkpoints:
         """The checkpoints on disk, oldest first."""
         return sorted(self.folder.glob("round-*.checkpoint"))
 
+    def rounds(self) -> list[int]:
+        """Their rounds, ascending."""
+        return [int(path.stem.removeprefix("round-")) for path in self.paths()]
+
+    def drop(self, round: int) -> None:
+        """Removes the checkpoint of a round: the run goes on after the one before."""
+        self._path(round).unlink()
+
     def save(self, state: ServerState) -> None:
         """Writes the state after its round, then removes all but the last two."""
         self.folder.mkdir(parents=True, exist_ok=True)
         metadata = {"state": json.dumps(state.to_json()), "order": json.dumps(list(state.tensors))}
         payload = safetensors.torch.save(state.tensors, metadata)
         seal = hashlib.sha256(payload).hexdigest().encode()
-        write_atomically(self.folder / f"round-{state.round:06d}.checkpoint", seal + payload)
+        write_atomically(self._path(state.round), seal + payload)
         for old in self.paths()[:-_KEPT]:
             old.unlink(missing_ok=True)
 
-    def load(self) -> ServerState | None:
-        """The newest whole checkpoint; a damaged one is passed over with a warning. None where there never was one.
+    def load(self, before: int | None = None) -> ServerState | None:
+        """The newest whole checkpoint, of those before a round if one is given; a damaged one is passed over with a warning.
 
-        Raises UserError when there are some and none can be read: to begin anew would throw away what the clients hold.
+        None where there never was one. Raises UserError when there are some and none can be read: to begin anew would throw away
+        what the clients hold.
         """
-        for path in reversed(self.paths()):
+        for path, round in zip(reversed(self.paths()), reversed(self.rounds()), strict=True):
+            if before is not None and round >= before:
+                continue
             try:
                 return self._read(path)
             except (ValueError, KeyError, TypeError) as error:
@@ -123,6 +134,9 @@ class Checkpoints:
                 f"no checkpoint in {str(self.folder)!r} can be read ({', '.join(damaged)}); restore one, or begin anew with --overwrite"
             )
         return None
+
+    def _path(self, round: int) -> Path:
+        return self.folder / f"round-{round:06d}.checkpoint"
 
     @staticmethod
     def _read(path: Path) -> ServerState:

@@ -6,7 +6,8 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from pfedlora_flwr.files import write_atomically
 from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.rng import derive
 from pfedlora_flwr.runs.checkpoint import Checkpoints
+from pfedlora_flwr.runs.extension import check_extension, repeated_round
 from pfedlora_flwr.runs.provenance import git_commit, versions
 from pfedlora_flwr.runs.rows import FailedVisitRow, Result, RoundRow, VisitRow
 from pfedlora_flwr.runs.store import ClientStore
@@ -111,13 +113,15 @@ class RunDirectory:
         self.check_free(experiment)
         self.server.mkdir(parents=True, exist_ok=True)
         self._acquire(_DYING if experiment.resume else 0.0)
-        if not experiment.resume:
-            self._clear()
-            self.traceback_file.unlink(missing_ok=True)
-            token = f"{derive(time.time_ns(), str(self.path)):016x}"
-            write_atomically(self._token, token.encode())
-            self.write_config(experiment)
         self.result_file.unlink(missing_ok=True)
+        if experiment.resume:
+            self._go_on(experiment)
+            return
+        self._clear()
+        self.traceback_file.unlink(missing_ok=True)
+        token = f"{derive(time.time_ns(), str(self.path)):016x}"
+        write_atomically(self._token, token.encode())
+        self.write_config(experiment)
 
     def close(self) -> None:
         self._lock.release()
@@ -125,8 +129,7 @@ class RunDirectory:
     def check_free(self, experiment: Experiment) -> None:
         """Raises UserError unless the run may start (or resume) here. Changes nothing."""
         if experiment.resume:
-            self._check_resumable()
-            self.check_same(experiment, "resume it as it was")
+            self._check_goes_on(experiment)
             return
         inside = self.path.iterdir() if self.path.is_dir() else iter(())
         found = {p.name for p in inside if not p.match(".*.tmp")}
@@ -140,6 +143,20 @@ class RunDirectory:
         if not experiment.overwrite and not nothing and not found <= {self.logs.name, RESULT}:  # these two: a run that never began
             raise UserError(f"output {str(self.path)!r} exists; continue it with --resume, replace it with --overwrite, or choose another")
 
+    def check_models(self, experiment: Experiment) -> None:
+        """Raises UserError where more rounds shall go on from simulated clients' models that are not here any more."""
+        saved = self.experiment()
+        if experiment.rounds == saved.rounds:
+            return
+        state = self.checkpoints.load(before=repeated_round(saved, experiment, self.checkpoints))
+        needed = state.versions.items() if state else ()
+        gone = [client for client, version in needed if not self.client_store(client).path(version).exists()]
+        if state and gone:
+            raise UserError(
+                f"output {str(self.path)!r} no longer holds the models of {len(gone)} clients after round {state.round}, from which "
+                "more rounds would go on (`compare` removes them); begin a new run"
+            )
+
     def check_same(self, experiment: Experiment, advice: str) -> None:
         """Raises UserError, with the keys that differ, when the run here is of another Experiment."""
         if different := differences(self.experiment(), experiment):
@@ -151,16 +168,29 @@ class RunDirectory:
             self._acquire()
             self._lock.release()
 
-    def resumed(self, overrides: Mapping[str, object]) -> Experiment:
-        """The Experiment of the run here, with the keys of this call. Raises UserError when there is none."""
-        self._check_resumable()
-        return from_flat({**self.saved_keys(), "overwrite": False, **overrides})
+    def check_resumable(self) -> None:
+        """Raises UserError when no run was begun here."""
+        if not self.holds_run:
+            raise UserError(f"output {str(self.path)!r} holds no run to resume")
+
+    def is_completed(self, experiment: Experiment) -> bool:
+        """Whether all rounds of the Experiment are done, and told."""
+        result = self.result()
+        return result is not None and result["status"] == "completed" and result["rounds"] == experiment.rounds
+
+    def last_round(self, experiment: Experiment) -> int:
+        """The round after which a resumed run goes on; 0 also where none is done."""
+        state = self.checkpoints.load(before=repeated_round(self.experiment(), experiment, self.checkpoints))
+        return state.round if state else 0
 
     # Writing
 
-    def write_config(self, experiment: Experiment) -> None:
-        """The resolved configuration, with what made the run: versions and the git commit."""
-        about = {"format": FORMAT, "versions": versions(), "git-commit": git_commit(), "fingerprint": experiment.fingerprint()}
+    def write_config(self, experiment: Experiment, history: Sequence[Row] = (), last_round: int = 0) -> None:
+        """The resolved configuration, with what made the run: versions, the git commit, and the history of its starts, this one added."""
+        commit, now = git_commit(), datetime.now(UTC).isoformat(timespec="seconds")
+        begun = {"date": now, "git-commit": commit, "rounds": experiment.rounds, "after-round": last_round}
+        about = {"format": FORMAT, "versions": versions(), "git-commit": commit, "fingerprint": experiment.fingerprint()}
+        about["history"] = [*history, begun]
         content = yaml.safe_dump({**experiment.flat(), "about": about}, sort_keys=False, allow_unicode=True)
         write_atomically(self.config, content.encode())
 
@@ -200,9 +230,25 @@ class RunDirectory:
         for client, version in (state.versions if state else {}).items():
             self.client_store(client).keep(version)
 
-    def _check_resumable(self) -> None:
-        if not self.holds_run:
-            raise UserError(f"output {str(self.path)!r} holds no run to resume")
+    def _check_goes_on(self, experiment: Experiment) -> None:
+        """Raises UserError unless the run here is of this Experiment, or of one that this one extends."""
+        self.check_resumable()
+        saved = self.experiment()
+        if experiment.extend:
+            check_extension(saved, experiment, self.checkpoints, self.path)
+            self.check_same(experiment.replace(rounds=saved.rounds), "resume it as it was")
+        else:
+            self.check_same(experiment, "resume it as it was; only -o rounds=N (in Flower's run-config with extend=true) extends it")
+
+    def _go_on(self, experiment: Experiment) -> None:
+        """Takes up the run here, adding to its history; for more rounds than it had, as if it had had them from the start."""
+        saved, last = self.experiment(), self.last_round(experiment)
+        again = repeated_round(saved, experiment, self.checkpoints)
+        if again is not None:
+            self.checkpoints.drop(again)  # before the configuration says so: killed between the two, it ends as it would have
+        if last < experiment.rounds:
+            history = (yaml.safe_load(self.config.read_text(encoding="utf-8")).get("about") or {}).get("history", ())
+            self.write_config(saved.replace(rounds=experiment.rounds), history, last)
 
     def _acquire(self, patience: float = 0.0) -> None:
         try:

@@ -69,10 +69,10 @@ class ClientStore:
         self.keep(version, admitted, *before[-1:])
         return digest
 
-    def write_about(self, about: Callable[[], Mapping[str, Any]]) -> None:
-        """Writes once what it takes to use the models away from their run: see `trained.py`."""
+    def write_about(self, rounds: int, about: Callable[[], Mapping[str, Any]]) -> None:
+        """Writes what it takes to use the models away from their run (see `trained.py`): once, and again when it got more `rounds`."""
         path = self.folder / ABOUT
-        if not path.exists():
+        if not path.exists() or self.about()["experiment"]["rounds"] != rounds:
             write_atomically(path, (json.dumps(about(), indent=1) + "\n").encode())
 
     def about(self) -> dict[str, Any]:

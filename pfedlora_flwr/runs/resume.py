@@ -1,0 +1,59 @@
+"""The Experiment of a resumed run: the one on disk, with what this call may change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from pfedlora_flwr import config
+from pfedlora_flwr.data import registry as datasets
+from pfedlora_flwr.experiment import KEYS, Experiment
+from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.runs.output import of_run
+
+Flat = Mapping[str, object]
+
+
+def resumed_output(named: Flat, conf: Path | None) -> Path:
+    """The directory of the run that these keys mean, which need not be all of its keys. Raises UserError for a wrong one."""
+    values = config.parse(named)
+    return of_run(Experiment(**{KEYS[name].attribute: value for name, value in values.items() if name in KEYS}), conf)
+
+
+def resumed(run: RunDirectory, conf: Flat, options: Flat, conf_name: str) -> tuple[Experiment, str]:
+    """The Experiment in `run` with the keys that a resumed run may change, and a line on the `rounds` of CONF where they are not used.
+
+    conf: the keys that CONF names. options: those given by -o, which win; `rounds` among them extends the run. Raises UserError, with
+    the names, for any other key that can change a result and is not what the run has.
+    """
+    run.check_resumable()
+    saved = run.experiment()
+    named = {name: value for name, value in {**conf, **options}.items() if name != "rounds" or name in options}
+    check_unchanged(saved, named, run.path)
+    extends = options.get("rounds", saved.rounds) != saved.rounds
+    experiment = config.from_flat({**run.saved_keys(), "overwrite": False, **named, "extend": extends})
+    return experiment, "" if "rounds" in options else _unused_rounds(conf, conf_name, saved.rounds)
+
+
+def check_unchanged(saved: Experiment, named: Flat, path: Path) -> None:
+    """Raises UserError, with the keys as `key: was → is`, where a named one differs and can change a result; `rounds` is not looked at."""
+    before, changed = saved.keys(), []
+    for name, value in config.parse(named).items():
+        if name not in before or name == "rounds":  # another method's option: a run leaves it out
+            continue
+        key, was = before[name]
+        wanted = datasets.located(value) if name == "dataset" else value
+        if key.result and wanted != was:
+            changed.append(f"{name}: {key.text(was)!r} → {key.text(wanted)!r}")
+    if changed:
+        raise UserError(
+            f"output {str(path)!r} holds another Experiment ({'; '.join(changed)}); resume it as it was: without CONF, by -o output={path}"
+        )
+
+
+def _unused_rounds(conf: Flat, name: str, rounds: int) -> str:
+    wanted = config.parse(conf).get("rounds", rounds)
+    if wanted == rounds:
+        return ""
+    return f"{name} says rounds={wanted}; this run ends at {rounds}" + (f"; -o rounds={wanted} extends it" if wanted > rounds else "")

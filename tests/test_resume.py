@@ -1,0 +1,141 @@
+"""Going on with a run: what a call may change, and more rounds than the run had, to what it would have been with them from the start."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from rich.console import Console
+
+from pfedlora_flwr import cli, config
+from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.launch.execute import execute
+from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.runs.resume import resumed
+from tests.conftest import Done, run_locally
+
+KEYS = {
+    "clients": 4,
+    "participation": 0.5,
+    "rounds": 6,
+    "evaluate-every": 4,
+    "batch-size": 4,
+    "lr": 0.03,
+    "partition.kind": "iid",
+    "dataset": "synthetic:200",
+}
+TIMES = {"seconds", "server_seconds", "training_seconds", "evaluation_seconds", "wire_up"}  # a report on the wire holds seconds as text
+
+
+def timeless(value: Any) -> Any:
+    """Without whatever is a time: of the rest every field must be equal."""
+    if isinstance(value, dict):
+        return {name: timeless(inner) for name, inner in value.items() if name not in TIMES}
+    return [timeless(inner) for inner in value] if isinstance(value, list) else value
+
+
+def facts(done: Done) -> list[Any]:
+    return [timeless(found) for found in (done.result, done.rows("rounds.jsonl"), done.rows("clients.jsonl"))]
+
+
+def extend(output: Path, rounds: int, **keys: object) -> tuple[Done, str]:
+    """What `--resume -o rounds=ROUNDS` does, and what it says."""
+    options = {"resume": True, "rounds": rounds, **keys}
+    experiment, unused = resumed(RunDirectory(output), {}, options, "")
+    assert not unused
+    out = Console(file=(said := io.StringIO()), width=300)
+    result = execute(config.located(experiment, output), lambda state, rounds: None, out, engine="local")
+    return Done(0 if result["status"] == "completed" else 1, "", result["error"] or "", output), said.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "keys"),
+    [
+        (6, 12, {}),  # round 6 was evaluated only for being the last
+        (3, 4, {"evaluate-every": 3, "method": "fedkd", "fedkd.energy-end": 0.95}),  # round 3 is evaluated in any case
+        (5, 6, {"evaluate-initial": False, "method": "fedproto"}),
+        (1, 2, {"evaluate-initial": False}),  # no checkpoint before the round that is done again
+    ],
+)
+def test_an_extended_run_is_what_it_would_have_been_from_the_start(tmp_path: Path, first: int, last: int, keys: dict[str, object]) -> None:
+    keys = KEYS | {"target-accuracy": 0.2, "rounds": first} | keys
+    whole = run_locally(tmp_path / "a", keys | {"rounds": last})
+    short = run_locally(tmp_path / "b", keys)
+    assert facts(short) != facts(whole)
+    extended, said = extend(tmp_path / "b", last)
+    assert (whole.code, extended.code) == (0, 0), extended.stderr
+    assert facts(extended) == facts(whole)
+    again = keys["evaluate-every"] == 4
+    assert f"rounds {first if again else first + 1} to {last} (it was to end at {first}" in said
+    assert ("is done again" in said) == again
+    about = yaml.safe_load((tmp_path / "b" / "config.yaml").read_text())["about"]
+    assert [(entry["rounds"], entry["after-round"]) for entry in about["history"]] == [(first, 0), (last, first - again)]
+    assert about["fingerprint"] == extended.result["fingerprint"]
+    assert {entry["git-commit"] for entry in about["history"]} == {about["git-commit"]}
+    visited_last = RunDirectory(tmp_path / "b").client_store(extended.rows("clients.jsonl")[-1]["client"])
+    assert visited_last.about()["experiment"]["rounds"] == last
+
+
+def test_what_cannot_be_extended_is_one_line(tmp_path: Path) -> None:
+    output = run_locally(tmp_path / "run", KEYS | {"rounds": 2}).output
+    before = (output / "config.yaml").read_text()
+    with pytest.raises(UserError, match=r"rounds is 1; the run in .* ends at 2: it can be extended, not shortened"):
+        extend(output, 1)
+    with pytest.raises(UserError, match=r"holds another Experiment \(lr: 0.03 → 0.5\); resume it as it was"):
+        extend(output, 3, lr=0.5)
+    (output / "server" / "round-000001.checkpoint").unlink()
+    with pytest.raises(UserError, match=r"round 2 has to be done again, since evaluate-every=4 .* the checkpoint before it is not there"):
+        extend(output, 3)
+    assert (output / "config.yaml").read_text() == before
+    compared = run_locally(tmp_path / "compared", KEYS | {"rounds": 2}).output
+    RunDirectory(compared).trim()
+    with pytest.raises(UserError, match=r"no longer holds the models of . clients after round 1"):
+        extend(compared, 3)
+    scheduled = run_locally(tmp_path / "fedkd", KEYS | {"rounds": 1, "method": "fedkd"}).output
+    with pytest.raises(UserError, match="with method fedkd each round depends on how many there are: a run of 1 cannot be extended"):
+        extend(scheduled, 2)
+
+
+def test_flowers_run_config_extends_only_when_it_says_so(tmp_path: Path) -> None:
+    output = run_locally(tmp_path / "run", KEYS | {"rounds": 1}).output
+    resume = KEYS | {"output": str(output), "resume": True, "rounds": 2}
+    with pytest.raises(UserError, match=r"rounds: 1 → 2\); resume it as it was; only .* with extend=true\) extends it"):
+        RunDirectory(output).check_free(config.from_flat(resume))
+    RunDirectory(output).check_free(config.from_flat(resume | {"extend": True}))
+    with pytest.raises(UserError, match="extend is true; allowed: only with resume"):
+        config.from_flat({"extend": True})
+
+
+def test_the_command_names_what_it_does_not_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    conf = {"clients": 3, "rounds": 1, "partition.kind": "iid", "dataset": "synthetic:100", "mu": 0.5, "actors": 1, "fml.alpha": 0.5}
+    (tmp_path / "a.yaml").write_text(yaml.safe_dump(conf))
+
+    def call(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["pfedlora", "run", "--quiet", "--engine", "local", *words])
+        with pytest.raises(SystemExit) as raised:
+            cli.main()
+        return int(raised.value.code or 0), *capsys.readouterr()
+
+    assert call("a.yaml")[0] == 0
+    (tmp_path / "a.yaml").write_text(yaml.safe_dump(conf | {"mu": 0.9, "lr": 0.02}))
+    code, _, err = call("a.yaml", "--resume")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "holds another Experiment (lr: 0.01 → 0.02; mu: 0.5 → 0.9); resume it as it was: without CONF, by -o output=runs/a" in err
+    assert "(mu: 0.5 → 0.7)" in call("--resume", "-o", "output=runs/a", "-o", "mu=0.7")[2]
+    (tmp_path / "a.yaml").write_text(yaml.safe_dump(conf | {"rounds": 7, "actors": 2, "fml.alpha": 0.7}))
+    code, out, _ = call("a.yaml", "--resume")
+    assert code == 0
+    assert "a.yaml says rounds=7; this run ends at 1; -o rounds=7 extends it\n" in out
+    assert "runs/a is completed: round 1 was its last" in out
+    assert "mean test accuracy" in out
+    code, out, _ = call("--resume", "-o", "output=runs/a", "-o", "rounds=2")
+    assert code == 0
+    assert "continuing pfedlora on synthetic:100 in " in out
+    assert "rounds 2 to 2 (it was to end at 1)" in out
+    assert RunDirectory(tmp_path / "runs" / "a").experiment().rounds == 2
