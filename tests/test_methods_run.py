@@ -23,6 +23,7 @@ SENT = [
     ("pfedlora", "homogeneous", 120_670, 120_670),
     ("fedavg", "homogeneous", 2_621_558, 2_621_558),
     ("fedgh", "heterogeneous", 1000, 5010),
+    ("fedssa", "heterogeneous", 1002, (0, 5010)),
 ]
 """Method, setting, and the parameters of one client's upload and download, or their bounds."""
 

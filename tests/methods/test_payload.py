@@ -31,6 +31,8 @@ CLASS_MEANS = [
     ("fd", 100, 10, 1_000, 10_000),
     ("fedproto", 10, 3, 1_500, 5_000),
     ("fedproto", 100, 10, 5_000, 50_000),
+    ("fedssa", 10, 2, 1_002, 5_010),
+    ("fedssa", 100, 10, 5_010, 50_100),
 ]
 """Method, classes, classes held, parameters up, and down once every class has been reported."""
 HEADER_DOWN = [
