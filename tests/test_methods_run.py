@@ -24,6 +24,7 @@ SENT = [
     ("fedavg", "homogeneous", 2_621_558, 2_621_558),
     ("fedgh", "heterogeneous", 1000, 5010),
     ("fedssa", "heterogeneous", 1002, (0, 5010)),
+    ("fedtgp", "heterogeneous", 1000, (0, 5000)),
 ]
 """Method, setting, and the parameters of one client's upload and download, or their bounds."""
 

@@ -22,6 +22,7 @@ _CLASSES = {
     "fedavg": "FedAvg",
     "fedgh": "FedGH",
     "fedssa": "FedSSA",
+    "fedtgp": "FedTGP",
 }
 """Module in this folder → class. Their order is that of help, tables and colours; a new one goes to the end."""
 NAMES = tuple(_CLASSES)

@@ -33,6 +33,8 @@ CLASS_MEANS = [
     ("fedproto", 100, 10, 5_000, 50_000),
     ("fedssa", 10, 2, 1_002, 5_010),
     ("fedssa", 100, 10, 5_010, 50_100),
+    ("fedtgp", 10, 2, 1_000, 5_000),
+    ("fedtgp", 100, 10, 5_000, 50_000),
 ]
 """Method, classes, classes held, parameters up, and down once every class has been reported."""
 HEADER_DOWN = [
