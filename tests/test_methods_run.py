@@ -25,6 +25,7 @@ SENT = [
     ("fedgh", "heterogeneous", 1000, 5010),
     ("fedssa", "heterogeneous", 1002, (0, 5010)),
     ("fedtgp", "heterogeneous", 1000, (0, 5000)),
+    ("fedre", "heterogeneous", 510, 5010),
 ]
 """Method, setting, and the parameters of one client's upload and download, or their bounds."""
 

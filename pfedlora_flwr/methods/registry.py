@@ -23,6 +23,7 @@ _CLASSES = {
     "fedgh": "FedGH",
     "fedssa": "FedSSA",
     "fedtgp": "FedTGP",
+    "fedre": "FedRE",
 }
 """Module in this folder → class. Their order is that of help, tables and colours; a new one goes to the end."""
 NAMES = tuple(_CLASSES)

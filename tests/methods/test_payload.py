@@ -40,6 +40,8 @@ CLASS_MEANS = [
 HEADER_DOWN = [
     ("fedgh", 10, 2, 1_000, 5_010),
     ("fedgh", 100, 10, 5_000, 50_100),
+    ("fedre", 10, 2, 510, 5_010),
+    ("fedre", 100, 10, 600, 50_100),
 ]
 """The same of methods that send a header down from the first round on."""
 LESS_THAN_FML = "fedkd"  # its ranks differ from upload to upload
