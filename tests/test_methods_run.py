@@ -26,6 +26,7 @@ SENT = [
     ("fedssa", "heterogeneous", 1002, (0, 5010)),
     ("fedtgp", "heterogeneous", 1000, (0, 5000)),
     ("fedre", "heterogeneous", 510, 5010),
+    ("fedorgp", "heterogeneous", 1000, (0, 5000)),
 ]
 """Method, setting, and the parameters of one client's upload and download, or their bounds."""
 

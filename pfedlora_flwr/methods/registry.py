@@ -24,6 +24,7 @@ _CLASSES = {
     "fedssa": "FedSSA",
     "fedtgp": "FedTGP",
     "fedre": "FedRE",
+    "fedorgp": "FedORGP",
 }
 """Module in this folder → class. Their order is that of help, tables and colours; a new one goes to the end."""
 NAMES = tuple(_CLASSES)

@@ -35,6 +35,8 @@ CLASS_MEANS = [
     ("fedssa", 100, 10, 5_010, 50_100),
     ("fedtgp", 10, 2, 1_000, 5_000),
     ("fedtgp", 100, 10, 5_000, 50_000),
+    ("fedorgp", 10, 2, 1_000, 5_000),
+    ("fedorgp", 100, 10, 5_000, 50_000),
 ]
 """Method, classes, classes held, parameters up, and down once every class has been reported."""
 HEADER_DOWN = [
