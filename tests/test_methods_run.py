@@ -22,6 +22,11 @@ SENT = [
     ("lg_fedavg", "heterogeneous", 5010, 5010),
     ("pfedlora", "homogeneous", 120_670, 120_670),
     ("fedavg", "homogeneous", 2_621_558, 2_621_558),
+    ("fedgh", "heterogeneous", 1000, 5010),
+    ("fedssa", "heterogeneous", 1002, (0, 5010)),
+    ("fedtgp", "heterogeneous", 1000, (0, 5000)),
+    ("fedre", "heterogeneous", 510, 5010),
+    ("fedorgp", "heterogeneous", 1000, (0, 5000)),
 ]
 """Method, setting, and the parameters of one client's upload and download, or their bounds."""
 

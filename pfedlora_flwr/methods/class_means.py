@@ -1,18 +1,20 @@
-"""Class means: what FD and FedProto clients send, what the server remembers of them, and how it averages them by class.
+"""Class means: what clients of FD, FedProto and others send, what the server remembers of them, and how it averages them by class.
 
 A report is `classes` int64 [m], ascending, and `means` float32 [m, d], a row for each class that the client holds; FedProto adds
-`counts` int64 [m]. The server's state is one table of all reporters' last rows, with `clients` int64 [r] before them.
+`counts` int64 [m]. The server's table, where it keeps one, is all reporters' last rows, with `clients` int64 [r] before them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
 from pfedlora_flwr.methods.method import Refused, Tensors, Upload, check_layout
+from pfedlora_flwr.models.cnn import ClientModel
+from pfedlora_flwr.training.loop import Samples, Visit
 
 
 class ClassMeans:
@@ -34,12 +36,31 @@ class ClassMeans:
         return {"classes": classes, "means": (self.sums[classes] / self.weights[classes, None]).float()}
 
 
+def local_prototypes(model: ClientModel, classes: int, data: Samples, visit: Visit) -> ClassMeans:
+    """R̄_c, the mean input of the last layer over the client's samples of each class c: one clean pass of the model as it is."""
+    model.eval()
+    own = ClassMeans(classes, model.width, data.labels.device)
+    own.add(visit.infer("prototypes", model.encode, data), data.labels)
+    return own
+
+
 def by_class(received: Tensors, classes: int) -> tuple[Tensor, Tensor]:
     """The received means as a table [classes, d], 0 where there is none, and which rows are known, [classes], 1.0 or 0.0."""
     means = received["means"]
     table = means.new_zeros(classes, means.shape[1]).index_copy_(0, received["classes"], means)
     known = means.new_zeros(classes).index_fill_(0, received["classes"], 1.0)
     return table, known
+
+
+def nearest(model: ClientModel, received: Tensors, classes: int) -> Callable[[Tensor], Tensor]:
+    """Scores of images by the received prototypes: the nearer the higher, [B, classes]; −∞ for a class that has none."""
+    table, known = by_class(received, classes)
+
+    def scores(images: Tensor) -> Tensor:
+        distance = torch.cdist(model.encode(images), table)
+        return torch.where(known > 0, -distance, -torch.inf)
+
+    return scores
 
 
 def no_reports(width: int, *, counts: bool) -> Tensors:

@@ -9,12 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.keys import key
-from pfedlora_flwr.methods.class_means import ClassMeans, by_class, check_report, largest_report, no_reports, remember
+from pfedlora_flwr.methods.class_means import (
+    ClassMeans,
+    by_class,
+    check_report,
+    largest_report,
+    local_prototypes,
+    nearest,
+    no_reports,
+    remember,
+)
 from pfedlora_flwr.methods.method import Method, Refused, Tensors, Upload
 from pfedlora_flwr.models.cnn import ClientModel
 from pfedlora_flwr.training.loop import Samples, Visit
@@ -51,9 +59,7 @@ class FedProto(Method):
             return own + self.options.lambda_ * (known[labels] * distance).mean()
 
         visit.sgd("model", model.parameters(), loss, data)
-        model.eval()
-        own = ClassMeans(self.classes, model.width, data.labels.device)  # C_k^{(j)}: one clean pass
-        own.add(visit.infer("prototypes", model.encode, data), data.labels)
+        own = local_prototypes(model, self.classes, data, visit)  # C_k^{(j)}
         report = own.tensors()
         return Upload(report | {"counts": own.weights[report["classes"]].long()}, len(data))
 
@@ -71,12 +77,4 @@ class FedProto(Method):
 
     def other_predictors(self, model: ClientModel, received: Tensors) -> dict[str, Callable[[Tensor], Tensor]]:
         """The nearest of the global prototypes that arrived; none before the first have."""
-        if not len(received["classes"]):
-            return {}
-        prototypes, known = by_class(received, self.classes)
-
-        def nearest(images: Tensor) -> Tensor:
-            distance = torch.cdist(model.encode(images), prototypes)  # [B, C]
-            return torch.where(known > 0, -distance, -torch.inf)
-
-        return {"prototype": nearest}
+        return {"prototype": nearest(model, received, self.classes)} if len(received["classes"]) else {}

@@ -21,6 +21,11 @@ _CLASSES = {
     "fd": "FD",
     "fedproto": "FedProto",
     "fedavg": "FedAvg",
+    "fedgh": "FedGH",
+    "fedssa": "FedSSA",
+    "fedtgp": "FedTGP",
+    "fedre": "FedRE",
+    "fedorgp": "FedORGP",
 }
 """Module in this folder → class. Their order is that of help, tables and colours; a new one goes to the end."""
 NAMES = tuple(_CLASSES)

@@ -26,7 +26,26 @@ AS_MUCH_DOWN_AS_UP = [
     ("fedavg", "homogeneous", 100, 2_666_648),
     ("standalone", "heterogeneous", 10, 0),
 ]
-CLASS_MEANS = [("fd", 10, 2, 20), ("fd", 100, 10, 1_000), ("fedproto", 10, 3, 1_500), ("fedproto", 100, 10, 5_000)]
+CLASS_MEANS = [
+    ("fd", 10, 2, 20, 100),
+    ("fd", 100, 10, 1_000, 10_000),
+    ("fedproto", 10, 3, 1_500, 5_000),
+    ("fedproto", 100, 10, 5_000, 50_000),
+    ("fedssa", 10, 2, 1_002, 5_010),
+    ("fedssa", 100, 10, 5_010, 50_100),
+    ("fedtgp", 10, 2, 1_000, 5_000),
+    ("fedtgp", 100, 10, 5_000, 50_000),
+    ("fedorgp", 10, 2, 1_000, 5_000),
+    ("fedorgp", 100, 10, 5_000, 50_000),
+]
+"""Method, classes, classes held, parameters up, and down once every class has been reported."""
+HEADER_DOWN = [
+    ("fedgh", 10, 2, 1_000, 5_010),
+    ("fedgh", 100, 10, 5_000, 50_100),
+    ("fedre", 10, 2, 510, 5_010),
+    ("fedre", 100, 10, 600, 50_100),
+]
+"""The same of methods that send a header down from the first round on."""
 LESS_THAN_FML = "fedkd"  # its ranks differ from upload to upload
 
 
@@ -42,7 +61,7 @@ def first_visit(name: str, setting: str, classes: int, held: int) -> tuple[Tenso
 
 
 def test_every_method_is_counted() -> None:
-    assert {row[0] for row in AS_MUCH_DOWN_AS_UP + CLASS_MEANS} | {LESS_THAN_FML} == set(NAMES)
+    assert {row[0] for row in AS_MUCH_DOWN_AS_UP + CLASS_MEANS + HEADER_DOWN} | {LESS_THAN_FML} == set(NAMES)
 
 
 @pytest.mark.parametrize(("name", "setting", "classes", "expected"), AS_MUCH_DOWN_AS_UP)
@@ -52,17 +71,22 @@ def test_as_much_down_as_up(name: str, setting: str, classes: int, expected: int
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize(("name", "classes", "held", "up"), CLASS_MEANS)
-def test_class_means_cost_a_row_for_each_class_held(name: str, setting: str, classes: int, held: int, up: int) -> None:
+@pytest.mark.parametrize(("name", "classes", "held", "up", "down"), CLASS_MEANS)
+def test_class_means_cost_a_row_for_each_class(name: str, setting: str, classes: int, held: int, up: int, down: int) -> None:
     state, received, upload = first_visit(name, setting, classes, held)
     assert (parameters(received), parameters(upload.tensors)) == (0, up)
     method = make(from_flat({"method": name, "setting": setting}), classes)
-    everything = {n: torch.arange(classes) if n == "classes" else torch.ones(classes, *t.shape[1:]).to(t.dtype) for n, t in state.items()}
-    del everything["clients"]
+    everything = {n: torch.ones(classes, *t.shape[1:]).to(t.dtype) for n, t in upload.tensors.items()} | {"classes": torch.arange(classes)}
     full = method.aggregate({0: upload, 1: Upload(everything, classes)}, state, 1)
-    width = classes if name == "fd" else 500
-    assert parameters(method.download(full, 2, 2)) == classes * width, "at most: 100, 10,000 for FD; 5,000, 50,000 for FedProto"
-    assert parameters(method.download(full, 1, 2)) == (held if name == "fd" else classes) * width
+    assert parameters(method.download(full, 2, 2)) == down
+    assert parameters(method.download(full, 1, 2)) == (up if name == "fd" else down), "FD: the other clients' classes"
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize(("name", "classes", "held", "up", "down"), HEADER_DOWN)
+def test_a_header_down_and_means_up(name: str, setting: str, classes: int, held: int, up: int, down: int) -> None:
+    _, received, upload = first_visit(name, setting, classes, held)
+    assert (parameters(received), parameters(upload.tensors)) == (down, up)
 
 
 @pytest.mark.parametrize(("setting", "fml"), [("heterogeneous", 670_058), ("homogeneous", 2_621_558)])

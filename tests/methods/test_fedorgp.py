@@ -1,0 +1,121 @@
+"""FedORGP: whole rounds against a slow loop, and angles: aligned with the own class, at right angles to the others."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from pfedlora_flwr.config import from_flat
+from pfedlora_flwr.methods.fedorgp import FedORGP
+from pfedlora_flwr.methods.fedtgp import PrototypeNet
+from pfedlora_flwr.methods.method import Tensors
+from tests.methods import obvious, slow, slow_server
+from tests.methods.test_fedtgp import a_report, net_of
+from tests.plain import make, samples, visit
+
+KEYS = {"fedorgp.lambda": 2.0, "fedorgp.server-lambda": 0.7, "fedorgp.gamma": 1.5}
+KEYS |= {"method": "fedorgp", "seed": slow_server.SEED, "fedorgp.server-lr": 0.3, "fedorgp.server-epochs": 3, "fedorgp.server-batch": 4}
+
+
+def method(classes: int = 10, **keys: object) -> FedORGP:
+    made = make(from_flat({"method": "fedorgp", "models": "cnn5", "batch-size": 8, **keys}), classes)
+    assert isinstance(made, FedORGP)
+    return made
+
+
+def cosine(a: Tensor, b: Tensor) -> Tensor:
+    return (a * b).sum() / (a.square().sum().sqrt() * b.square().sum().sqrt())
+
+
+def largest_difference(wrong: str = "") -> float:
+    def turn(kept: Tensors, received: Tensors, client: slow.Client) -> Tensors:
+        known = dict(zip(received["classes"].int().tolist(), received["means"], strict=True))
+
+        def loss(x: Tensor, y: Tensor) -> Tensor:
+            total = slow_server.own_loss(kept, x, y)
+            for r, c in zip(slow.extract(kept, x), y.tolist(), strict=True):
+                if c in known:
+                    of = r.detach() if wrong == "detached" else r
+                    total = total + 2.0 * (1 - cosine(of, known[c])) / len(y)
+            return total
+
+        slow_server.descend(kept, client, loss)
+        return slow_server.report(kept, client)
+
+    def server(sent: dict[int, Tensors], counts: dict[int, int], state: Tensors, round: int) -> Tensors:
+        reports = slow_server.rows(sent)
+        new = {name: state[name].clone().requires_grad_() for name in PrototypeNet(1, 1).state_dict()}
+        for index in slow_server.batches(len(reports), 4, 3, "prototypes", round):
+            prototypes = net_of(new)
+            own = [cosine(reports[i][1], prototypes[reports[i][0]]) for i in index]
+            other = [cosine(reports[i][1], prototypes[j]) for i in index for j in range(10) if j != reports[i][0] or wrong == "own too"]
+            d = torch.stack([c if wrong == "signed" else c.abs() for c in other]).mean()
+            weights = (1.5, 0.7) if wrong == "swapped" else (0.7, 1.5)
+            slow_server.step(list(new.values()), weights[0] * (1 - torch.stack(own).mean()) + weights[1] * d, 0.3)
+        known = sorted({int(c) for c in state["classes"]} | {c for c, _ in reports})
+        new = {name: t.detach() for name, t in new.items()}
+        return new | {"classes": torch.tensor(known).double(), "means": net_of(new)[known]}
+
+    return slow.largest_difference(turn, server, lambda state: {n: state[n] for n in ("classes", "means")}, **KEYS)
+
+
+def test_two_rounds_are_those_of_a_slow_loop() -> None:
+    assert largest_difference() < 1e-4
+
+
+@pytest.mark.parametrize("wrong", ["detached", "own too", "signed", "swapped"])
+def test_a_wrong_loop_is_noticed(wrong: str) -> None:
+    assert largest_difference(wrong) > 1e-3
+
+
+def test_server_loss_by_hand() -> None:
+    """Three orthogonal axes: a report on its own prototype's axis, and one halfway to a third class's."""
+    orgp = method(classes=3, **{"fedorgp.server-lambda": 2.0, "fedorgp.gamma": 3.0})
+    axes = torch.eye(500)[:3] * torch.tensor([[5.0], [-1.0], [0.1]])
+    reports, labels = torch.stack([torch.eye(500)[0], torch.eye(500)[1] + torch.eye(500)[2]]), torch.tensor([0, 1])
+    s = (1 - np.sqrt(0.5)) / 2
+    d = (0 + 0 + 0 + np.sqrt(0.5)) / 4
+    assert float(orgp.server_loss(reports, labels)(reports, labels, axes)) == pytest.approx(2 * (1 - s) + 3 * d)
+
+
+def test_the_server_turns_prototypes_to_their_reports() -> None:
+    orgp = method(**{"fedorgp.server-lr": 0.1, "fedorgp.server-epochs": 20})
+    uploads = {0: a_report([1, 4]), 3: a_report([4, 8], seed=1)}
+    p, y = (torch.cat([u.tensors[name] for u in uploads.values()]) for name in ("means", "classes"))
+    state, losses = orgp.state_init(1), []
+    for round in range(1, 4):
+        losses.append(float(orgp.server_loss(p, y)(p, y, net_of(state))))
+        state = orgp.aggregate(uploads, state, round)
+    assert losses[0] > losses[1] > losses[2]
+    assert orgp.download(state, 0, 4)["classes"].tolist() == [1, 4, 8]
+
+
+def test_vectors_of_zeros_have_finite_gradients() -> None:
+    orgp = method()
+    prototypes, zeros = torch.rand(10, 500, requires_grad=True), torch.zeros(2, 500)
+    orgp.server_loss(zeros, torch.tensor([0, 1]))(zeros, torch.tensor([0, 1]), prototypes).backward()
+    representation = torch.zeros(2, 500, requires_grad=True)
+    orgp.pull(representation, prototypes.detach()[:2]).sum().backward()
+    assert torch.isfinite(prototypes.grad).all()
+    assert torch.isfinite(representation.grad).all()
+
+
+def test_a_last_batch_of_one_and_one_class_alone() -> None:
+    orgp = method(**{"batch-size": 4})
+    state = orgp.aggregate({0: a_report([2])}, orgp.state_init(1), 1)
+    upload = orgp.local_update(orgp.private_init(0, 1), orgp.download(state, 0, 2), samples([2] * 5), visit(orgp.experiment))
+    assert upload.tensors["classes"].tolist() == [2]
+    assert all(torch.isfinite(t).all() for t in orgp.aggregate({0: upload}, state, 2).values())
+
+
+def test_the_smallest_angle_is_another_predictor() -> None:
+    orgp, data = method(), samples([0] * 20)
+    model = orgp.private_init(0, 1)
+    assert orgp.other_predictors(model, orgp.download(orgp.state_init(0), 0, 1)) == {}
+    received = {"classes": torch.tensor([1, 4, 8]), "means": torch.randn(3, 500, generator=torch.Generator().manual_seed(0))}
+    scores = obvious.array(orgp.other_predictors(model, received)["prototype"](data.images))
+    for row, r in zip(scores, model.encode(data.images).detach(), strict=True):
+        cosines = [float(cosine(r, p)) for p in received["means"]]
+        assert int(row.argmax()) == [1, 4, 8][int(np.argmax(cosines))]
