@@ -34,7 +34,7 @@ class FedGH(Method):
 
     def state_init(self, seed: int) -> Tensors:
         """θ⁰."""
-        self.shared_width("one global header", "choose models whose last layers have inputs of one width")
+        self.shared_width("one global header")
         with seeded(seed):
             return tensors_of(self.client_model(0).last_layer())
 

@@ -33,7 +33,7 @@ class FedSSA(Method):
         stable_rounds: int = key(2, "T_stable, the rounds in which that weight falls to 0", low=1)
 
     def state_init(self, seed: int) -> Tensors:
-        self.shared_width("global rows of a last layer", "choose models whose last layers have inputs of one width")
+        self.shared_width("global rows of a last layer")
         return no_reports(rows_of(self.client_model(0)).shape[1], counts=False)
 
     def download(self, state: Tensors, client: int, round: int) -> Tensors:

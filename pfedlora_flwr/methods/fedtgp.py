@@ -49,7 +49,7 @@ class FedTGP(Method):
         server_batch: int = key(0, "reports a step on the server; 0: all at once", low=0)
 
     def state_init(self, seed: int) -> Tensors:
-        width = self.shared_width("prototypes", "choose models whose last layers have inputs of one width")
+        width = self.shared_width("prototypes")
         with seeded(seed):
             net = PrototypeNet(self.classes, width)
         return tensors_of(net) | {"classes": torch.zeros(0, dtype=torch.int64), "means": torch.zeros(0, width)}
