@@ -33,7 +33,7 @@ _RUN_ID, _TASK_ID, _FIRST_NODE = 1, 1, SUPERLINK_NODE_ID + 1
 class LocalGrid(Grid):
     """A Grid whose nodes are calls of a ClientApp in this process, each with a context of its own.
 
-    node_configs: one for each node. replied: told after each client's turn how many of the messages that were sent together are
+    node_configs: one for each node. replied: told after each client's visit how many of the messages that were sent together are
     answered, and how many there are.
     """
 
@@ -68,7 +68,7 @@ class LocalGrid(Grid):
         return list(self._contexts)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Takes the messages in their encoding; their clients' turns come when replies are pulled."""
+        """Takes the messages in their encoding; their clients' visits come when replies are pulled."""
         ids = []
         for message in messages:
             ids.append(str(next(self._numbers)))
@@ -77,19 +77,19 @@ class LocalGrid(Grid):
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """The replies to all messages that wait. Their clients have their turns now, in the order in which they were sent."""
+        """The replies to all messages that wait. Their clients have their visits now, in the order in which they were sent."""
         wanted, replies, of = set(message_ids), [], len(self._waiting)
         while self._waiting:
             message = _decoded(self._waiting.popleft())
             if message.metadata.message_id in wanted:
-                replies.append(_decoded(message_to_proto(self._turn(message)).SerializeToString()))
+                replies.append(_decoded(message_to_proto(self._answer(message)).SerializeToString()))
                 self._replied(len(replies), of)
         return replies
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         return self.pull_messages(self.push_messages(messages))
 
-    def _turn(self, message: Message) -> Message:
+    def _answer(self, message: Message) -> Message:
         """The node's answer; what it raises becomes an error reply, as on a SuperNode."""
         try:
             return self._app(message, self._contexts[message.metadata.dst_node_id])

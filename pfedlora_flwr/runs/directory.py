@@ -1,4 +1,4 @@
-"""A run's directory: the only place that names its files, their readers, and its one writer. `docs/output.md` describes each file."""
+"""A run's directory: the names of its files, their readers, and its one writer. `docs/output.md` describes each file."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class CostFields(TypedDict):
     bytes_down: int  # the same, from server to client
     wire_up: int  # bytes of whole messages: tensors, names, metrics and headers
     wire_down: int  # the same, from server to client
-    flops: int  # executed in training; evaluation is not counted
+    flops: int  # of linear and convolutional layers in training, from the first batch of each phase; evaluation is not counted
 
 
 class RoundRow(CostFields):
@@ -32,8 +32,12 @@ class RoundRow(CostFields):
 
     round: int  # from 0
     sampled: list[int]  # the clients that were to take part, ascending; empty in round 0
-    admitted: list[int]  # those whose update was merged, ascending; empty also where `min-success` was not reached
-    refused: list[int]  # those without an admitted answer for whatever reason, ascending: absent, failed, refused; clients.jsonl says why
+    admitted: list[
+        int
+    ]  # those whose update was merged, ascending; empty where `min-success` was not reached: then the good ones are in neither list
+    refused: list[
+        int
+    ]  # those without an admitted answer, ascending: absent, failed, refused, also at an evaluation; clients.jsonl says why
     accuracy: float  # unweighted mean of the clients' last test accuracies; 0 while nobody has been evaluated
     validation_accuracy: float  # the same of the validation parts
     evaluated: int  # how many clients the two are means over: those that have been evaluated in this round or before
