@@ -66,11 +66,17 @@ class RunDirectory:
         return from_flat(self.saved_keys())
 
     def saved_keys(self) -> Row:
-        """The configuration as flat keys. Raises UserError when it cannot be read."""
+        """The configuration as flat keys. Raises UserError when it cannot be read, or is of another format than ours."""
         try:
-            return {k: v for k, v in yaml.safe_load(self.config.read_text(encoding="utf-8")).items() if k != "about"}
-        except (OSError, yaml.YAMLError, AttributeError):
+            content = dict(yaml.safe_load(self.config.read_text(encoding="utf-8")))
+            found = content.pop("about").get("format", 1)
+        except (OSError, yaml.YAMLError, AttributeError, TypeError, ValueError, KeyError):
             raise UserError(f"{self.config} cannot be read as a run's configuration") from None
+        if found != FORMAT:
+            raise UserError(
+                f"{self.config} has format {found}, and this version reads {FORMAT}: another version made this run; make it again"
+            )
+        return content
 
     def result(self) -> Result | None:
         """What the run came to, or None: it goes on, was killed, or never began."""
