@@ -21,6 +21,7 @@ SENT = [
     ("lg_fedavg", "heterogeneous", 5010, 5010),
     ("pfedlora", "homogeneous", 120_670, 120_670),
     ("fedavg", "homogeneous", 2_621_558, 2_621_558),
+    ("fedmrl", "heterogeneous", 465_658, 465_658),
 ]
 """Method, setting, and the parameters of one client's upload and download, or their bounds."""
 

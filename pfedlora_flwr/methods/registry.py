@@ -20,6 +20,7 @@ _CLASSES = {
     "fd": "FD",
     "fedproto": "FedProto",
     "fedavg": "FedAvg",
+    "fedmrl": "FedMRL",
 }
 """Module in this folder → class. Their order is that of help, tables and colours; a new one goes to the end."""
 NAMES = tuple(_CLASSES)

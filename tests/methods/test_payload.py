@@ -25,6 +25,10 @@ AS_MUCH_DOWN_AS_UP = [
     ("fedavg", "homogeneous", 10, 2_621_558),
     ("fedavg", "homogeneous", 100, 2_666_648),
     ("standalone", "heterogeneous", 10, 0),
+    ("fedmrl", "heterogeneous", 10, 465_658),
+    ("fedmrl", "heterogeneous", 100, 474_748),
+    ("fedmrl", "homogeneous", 10, 1_817_158),
+    ("fedmrl", "homogeneous", 100, 1_826_248),
 ]
 CLASS_MEANS = [("fd", 10, 2, 20), ("fd", 100, 10, 1_000), ("fedproto", 10, 3, 1_500), ("fedproto", 100, 10, 5_000)]
 LESS_THAN_FML = "fedkd"  # its ranks differ from upload to upload
