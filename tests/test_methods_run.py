@@ -22,6 +22,7 @@ SENT = [
     ("pfedlora", "homogeneous", 120_670, 120_670),
     ("fedavg", "homogeneous", 2_621_558, 2_621_558),
     ("fedmrl", "heterogeneous", 465_658, 465_658),
+    ("pfedes", "heterogeneous", 443, 443),
 ]
 """Method, setting, and the parameters of one client's upload and download, or their bounds."""
 

@@ -21,6 +21,7 @@ _CLASSES = {
     "fedproto": "FedProto",
     "fedavg": "FedAvg",
     "fedmrl": "FedMRL",
+    "pfedes": "PFedES",
 }
 """Module in this folder → class. Their order is that of help, tables and colours; a new one goes to the end."""
 NAMES = tuple(_CLASSES)

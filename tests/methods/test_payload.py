@@ -29,6 +29,9 @@ AS_MUCH_DOWN_AS_UP = [
     ("fedmrl", "heterogeneous", 100, 474_748),
     ("fedmrl", "homogeneous", 10, 1_817_158),
     ("fedmrl", "homogeneous", 100, 1_826_248),
+    ("pfedes", "heterogeneous", 10, 443),
+    ("pfedes", "heterogeneous", 100, 443),
+    ("pfedes", "homogeneous", 10, 443),
 ]
 CLASS_MEANS = [("fd", 10, 2, 20), ("fd", 100, 10, 1_000), ("fedproto", 10, 3, 1_500), ("fedproto", 100, 10, 5_000)]
 LESS_THAN_FML = "fedkd"  # its ranks differ from upload to upload
