@@ -23,6 +23,7 @@ SENT = [
     ("fedavg", "homogeneous", 2_621_558, 2_621_558),
     ("fedmrl", "heterogeneous", 465_658, 465_658),
     ("pfedes", "heterogeneous", 443, 443),
+    ("pfedmoe", "heterogeneous", 665_048, 665_048),
 ]
 """Method, setting, and the parameters of one client's upload and download, or their bounds."""
 

@@ -22,6 +22,7 @@ _CLASSES = {
     "fedavg": "FedAvg",
     "fedmrl": "FedMRL",
     "pfedes": "PFedES",
+    "pfedmoe": "PFedMoE",
 }
 """Module in this folder → class. Their order is that of help, tables and colours; a new one goes to the end."""
 NAMES = tuple(_CLASSES)
