@@ -24,6 +24,7 @@ SENT = [
     ("fedmrl", "heterogeneous", 465_658, 465_658),
     ("pfedes", "heterogeneous", 443, 443),
     ("pfedmoe", "heterogeneous", 665_048, 665_048),
+    ("pfedafm", "heterogeneous", 665_048, 665_048),
 ]
 """Method, setting, and the parameters of one client's upload and download, or their bounds."""
 

@@ -23,6 +23,7 @@ _CLASSES = {
     "fedmrl": "FedMRL",
     "pfedes": "PFedES",
     "pfedmoe": "PFedMoE",
+    "pfedafm": "PFedAFM",
 }
 """Module in this folder → class. Their order is that of help, tables and colours; a new one goes to the end."""
 NAMES = tuple(_CLASSES)

@@ -35,6 +35,9 @@ AS_MUCH_DOWN_AS_UP = [
     ("pfedmoe", "heterogeneous", 10, 665_048),
     ("pfedmoe", "heterogeneous", 100, 665_048),
     ("pfedmoe", "homogeneous", 100, 2_616_548),
+    ("pfedafm", "heterogeneous", 10, 665_048),
+    ("pfedafm", "heterogeneous", 100, 665_048),
+    ("pfedafm", "homogeneous", 100, 2_616_548),
 ]
 CLASS_MEANS = [("fd", 10, 2, 20), ("fd", 100, 10, 1_000), ("fedproto", 10, 3, 1_500), ("fedproto", 100, 10, 5_000)]
 LESS_THAN_FML = "fedkd"  # its ranks differ from upload to upload

@@ -14,7 +14,7 @@ from pfedlora_flwr.runs.trained import Trained
 from tests.plain import make
 
 
-@pytest.mark.parametrize("name", ["fedmrl", "pfedmoe"])
+@pytest.mark.parametrize("name", ["fedmrl", "pfedmoe", "pfedafm"])
 def test_both_models_are_exported_and_named(name: str, tmp_path: Path) -> None:
     method = make(from_flat({"method": name}))
     about = {"mean": [0.5] * 3, "std": [0.25] * 3, "class_names": list("0123456789"), "versions": {}}
