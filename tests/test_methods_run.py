@@ -27,6 +27,10 @@ SENT = [
     ("fedtgp", "heterogeneous", 1000, (0, 5000)),
     ("fedre", "heterogeneous", 510, 5010),
     ("fedorgp", "heterogeneous", 1000, (0, 5000)),
+    ("fedmrl", "heterogeneous", 465_658, 465_658),
+    ("pfedes", "heterogeneous", 443, 443),
+    ("pfedmoe", "heterogeneous", 665_048, 665_048),
+    ("pfedafm", "heterogeneous", 665_048, 665_048),
 ]
 """Method, setting, and the parameters of one client's upload and download, or their bounds."""
 

@@ -87,8 +87,9 @@ def export(trained: Trained, kind: str, target: Path) -> float:
 def card(trained: Trained, kind: str, file: str, difference: float) -> str:
     """The model card, in Markdown: what it is, how good it is, where it comes from, how to use it."""
     e, counts = trained.experiment, trained.counts
-    architecture = e.model_of(trained.client)
-    parameters = sum(p.numel() for p in trained.method.predictor(trained.module).parameters())
+    predictor = trained.method.predictor(trained.module)
+    architecture = predictor.description
+    parameters = sum(p.numel() for p in predictor.parameters())
 
     def share(part: str) -> str:
         if counts is None or not getattr(counts, part):
@@ -131,7 +132,7 @@ Keys that are not at their defaults: {settings or "none"}; fingerprint `{e.finge
 def _safetensors(trained: Trained, whole: WithNormalisation, path: Path) -> Exported:
     model = whole.model
     metadata = {
-        "architecture": trained.experiment.model_of(trained.client),
+        "architecture": model.description,
         "class_names": json.dumps(trained.class_names),
         "mean": json.dumps(trained.about["mean"]),
         "std": json.dumps(trained.about["std"]),
@@ -139,7 +140,7 @@ def _safetensors(trained: Trained, whole: WithNormalisation, path: Path) -> Expo
         "round": str(trained.version),
     }
     write_atomically(path, safetensors.torch.save({k: v.contiguous() for k, v in tensors_of(model).items()}, metadata))
-    fresh = trained.method.client_model(trained.client).eval()
+    fresh = trained.method.predictor(trained.method.private_init(trained.client, 0)).eval()
     fresh.load_state_dict(safetensors.torch.load_file(path))
     return WithNormalisation(fresh, trained.about["mean"], trained.about["std"])
 

@@ -48,6 +48,9 @@ class Method(ABC):
     averages: ClassVar[bool] = False
     """Whether `aggregate` is the weighted mean of uploads that are laid out like the download."""
 
+    needs_images: ClassVar[bool] = False
+    """Whether inputs must be images, [B, channels, height, width]; other methods ask no more of them than their models do."""
+
     def __init__(self, experiment: Experiment, classes: int) -> None:
         self.experiment = experiment
         self.classes = classes

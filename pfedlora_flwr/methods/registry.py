@@ -26,6 +26,10 @@ _CLASSES = {
     "fedtgp": "FedTGP",
     "fedre": "FedRE",
     "fedorgp": "FedORGP",
+    "fedmrl": "FedMRL",
+    "pfedes": "PFedES",
+    "pfedmoe": "PFedMoE",
+    "pfedafm": "PFedAFM",
 }
 """Module in this folder → class. Their order is that of help, tables and colours; a new one goes to the end."""
 NAMES = tuple(_CLASSES)

@@ -24,6 +24,8 @@ class ClientModel(nn.Module):
 
     widths: tuple[int, int]
     """Width of R for `layers` of 1 and 2."""
+    description = "a model of its own"
+    """What a model card calls it: the name that it was built by, or the names of what it is made of."""
 
     @property
     def width(self) -> int:

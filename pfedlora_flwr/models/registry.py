@@ -24,13 +24,12 @@ def build(name: str, classes: int, width: int | None = None) -> ClientModel:
 
     Raises UserError for an unknown name, and for a width that a user's model does not have.
     """
-    if name in SHAPES:
-        return CNN(name, classes, width or WIDTH_FC2)
-    if ":" not in name:
+    if name not in SHAPES and ":" not in name:
         raise UserError(f"models names {name!r}; allowed: {', '.join(SHAPES)}, or package.module:Class")
-    model = _custom(name, classes)
+    model = CNN(name, classes, width or WIDTH_FC2) if name in SHAPES else _custom(name, classes)
     if width not in (None, model.width):
         raise UserError(f"model {name!r} has a representation {model.width} wide, and {width} is wanted; take one of: {', '.join(SHAPES)}")
+    model.description = name
     return model
 
 

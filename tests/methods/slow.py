@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import conv2d, linear, max_pool2d, relu
 
 from pfedlora_flwr.experiment import Experiment
@@ -85,10 +85,16 @@ def largest_difference(
     download: Callable[[Tensors], Tensors] = lambda state: state,
     *,
     rounds: int = 2,
+    prepare: Callable[[nn.Module], object] = lambda module: None,
     **keys: object,
 ) -> float:
-    """Of any tensor that is received, sent or kept, between our method and the slow one: norm of the difference / norm."""
+    """Of any tensor that is received, sent or kept, between our method and the slow one: norm of the difference / norm.
+
+    `prepare` changes what a client keeps before it starts.
+    """
     plain = Plain({**WORLD, **keys})
+    for k in range(plain.experiment.clients):
+        prepare(plain.model(k))
     state = doubled(plain.state)
     kept = {k: doubled(tensors_of(plain.model(k))) for k in range(plain.experiment.clients)}
     found, visits = [], []

@@ -1,0 +1,95 @@
+"""FedMRL. Yi, Yu, Ren, Wang, Liu, Li: Federated Model Heterogeneous Matryoshka Representation Learning (NeurIPS 2024, arXiv 2406.00488).
+
+Symbols: F_k is the client's own model, whose representation is d2 wide; G(θ) is a small model of one structure for everyone, d1 wide,
+and the only one that is shared; P_k is the client's projector of both representations, side by side, to d2; R is what it gives; m_G
+and m_F weigh the two losses. R nests like a Matryoshka doll: G's last layer takes its first d1 numbers, F_k's takes all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from pfedlora_flwr.keys import UserError, key
+from pfedlora_flwr.methods.method import Method, Tensors, Upload, seeded, tensors_of, weighted_mean
+from pfedlora_flwr.models import registry
+from pfedlora_flwr.models.cnn import ClientModel
+from pfedlora_flwr.models.composite import Composite
+from pfedlora_flwr.models.linear import Linear
+from pfedlora_flwr.training.loop import Samples, Visit
+
+
+class Matryoshka(Composite):
+    """What a client keeps: F_k, G as it left the last visit, and P_k. It predicts from the whole of R."""
+
+    def __init__(self, local: ClientModel, small: ClientModel) -> None:
+        super().__init__(local, small)
+        self.projector = Linear(small.width + local.width, local.width)
+
+    def encode(self, images: Tensor, layers: int = 1) -> Tensor:
+        """R = P_k(G_ex(x) | F_ex(x)), [B, d2]; nothing after the projection, so its signs are free."""
+        return self.projector(torch.cat([self.small.encode(images), self.local.encode(images)], 1))
+
+    def small_head(self, representation: Tensor) -> Tensor:
+        """R, [B, d2] → logits of G's last layer, from its first d1 numbers."""
+        return self.small.last_layer()(representation[:, : self.small.width])
+
+
+class FedMRL(Method):
+    """Algorithm 1 of the paper."""
+
+    title = "FedMRL"
+    averages = True
+
+    @dataclass(frozen=True)
+    class Options(Method.Options):
+        representation_dim: int = key(100, "d1, the width of the small model's representation", low=1)
+        small_weight: float = key(1.0, "m_G, the weight of the small last layer's loss", low=0)
+        large_weight: float = key(1.0, "m_F, the weight of the client's own last layer's loss", low=0)
+
+    def state_init(self, seed: int) -> Tensors:
+        """θ⁰. Raises UserError where a client's R would be narrower than its nested part."""
+        d1 = self.options.representation_dim
+        for name in dict.fromkeys(self.experiment.model_names):
+            if (d2 := registry.build(name, self.classes).width) < d1:
+                raise UserError(f"fedmrl.representation-dim is {d1}; allowed: at most {d2}, the width of {name}'s representation")
+        with seeded(seed):
+            return tensors_of(self._small())
+
+    def private_init(self, client: int, seed: int) -> Matryoshka:
+        with seeded(seed):
+            local = self.client_model(client)  # first, so that it starts as with every other method
+            return Matryoshka(local, self._small())
+
+    def local_update(self, model: Matryoshka, received: Tensors, data: Samples, visit: Visit) -> Upload:
+        """Everything is trained end to end on the sum of the losses of both last layers."""
+        o = self.options
+        model.small.load_state_dict(received)  # θ_k ← θ^{t-1}
+
+        def loss(images: Tensor, labels: Tensor) -> Tensor:
+            representation = model.encode(images)  # R
+            small = cross_entropy(model.small_head(representation), labels)  # ℓ_G
+            large = cross_entropy(model.head(representation), labels)  # ℓ_F
+            return o.small_weight * small + o.large_weight * large
+
+        visit.sgd("model", model.parameters(), loss, data)
+        return Upload(tensors_of(model.small), len(data))  # θ_k^t goes up, ω_k^t and P_k^t stay
+
+    def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
+        """θ^t = Σ n_k/n · θ_k^t, n over the admitted clients."""
+        return weighted_mean(uploads)
+
+    def other_predictors(self, model: Matryoshka, received: Tensors) -> dict[str, Callable[[Tensor], Tensor]]:
+        """The small last layer on its part of R, and each model without the other."""
+        return {
+            "mix-small": lambda images: model.small_head(model.encode(images)),
+            "single-small": model.small,
+            "single-large": model.local,
+        }
+
+    def _small(self) -> ClientModel:
+        return registry.small_model(self.experiment.model_names, self.classes, self.options.representation_dim)

@@ -1,0 +1,97 @@
+"""pFedAFM. Yi, Yu, Ren, Wang, Liu, Li: pFedAFM: Adaptive Feature Mixture for Batch-Level Personalization in Heterogeneous Federated
+Learning (2024, arXiv 2404.17847).
+
+Symbols: F_k(ω_k) is the client's own model, F_ex its extractor and F_hd its last layer; G(θ) is a small extractor, the only part that is
+shared; α_k ∈ [0, 1]^d is the client's, and mixes the two representations number by number into R̃.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from pfedlora_flwr.methods.method import Method, Tensors, Upload, seeded, tensors_of, weighted_mean
+from pfedlora_flwr.models import registry
+from pfedlora_flwr.models.cnn import ClientModel
+from pfedlora_flwr.models.composite import Composite
+from pfedlora_flwr.training.loop import Samples, Visit
+
+
+class FeatureMixture(Composite):
+    """What a client keeps: F_k, G as the last visit received it, which F_hd and α_k were fitted to, and α_k."""
+
+    trained: Callable[[Tensor], Tensor] | None = None
+    """`encode` of G as this visit has trained it: for `other_predictors`, and no part of what is kept."""
+
+    def __init__(self, local: ClientModel, small: ClientModel) -> None:
+        super().__init__(local, small)
+        self.small.requires_grad_(False)  # frozen: a copy of it is trained
+        self.alpha = nn.Parameter(torch.ones(local.width))
+
+    def encode(self, images: Tensor, layers: int = 1) -> Tensor:
+        """R̃, [B, d]."""
+        return self.mix(images, self.small.encode)
+
+    def mix(self, images: Tensor, shared: Callable[[Tensor], Tensor]) -> Tensor:
+        """R̃ = α ⊙ F_ex(x) + (1 − α) ⊙ G(x), [B, d], with `shared` for G."""
+        return self.alpha * self.local.encode(images) + (1 - self.alpha) * shared(images)
+
+    def bound(self) -> None:
+        """α ← the nearest in [0, 1]^d."""
+        with torch.no_grad():
+            self.alpha.clamp_(0, 1)
+
+
+class PFedAFM(Method):
+    """Algorithm 1 of the paper."""
+
+    title = "pFedAFM"
+    averages = True
+
+    def state_init(self, seed: int) -> Tensors:
+        """θ⁰: an extractor alone."""
+        self.shared_width("one extractor")
+        with seeded(seed):
+            return tensors_of(self._small())
+
+    def private_init(self, client: int, seed: int) -> FeatureMixture:
+        with seeded(seed):
+            local = self.client_model(client)  # first, so that it starts as with every other method
+            return FeatureMixture(local, self._small())
+
+    def local_update(self, model: FeatureMixture, received: Tensors, data: Samples, visit: Visit) -> Upload:
+        """Freeze the extractor, train the model and α; then freeze the model, train a copy of the extractor under its last layer."""
+        model.small.load_state_dict(received)  # θ_k ← θ^{t-1}
+        model.small.eval()  # frozen: no running statistics, no dropout (in a model of the user's)
+        small = copy.deepcopy(model.small).requires_grad_(True).train()
+
+        def mixture_loss(images: Tensor, labels: Tensor) -> Tensor:
+            model.bound()  # after each step: nothing reads α in between
+            return cross_entropy(model(images), labels)
+
+        def small_loss(images: Tensor, labels: Tensor) -> Tensor:
+            return cross_entropy(model.head(small.encode(images)), labels)  # F_hd(G(x))
+
+        visit.sgd("model", model.parameters(), mixture_loss, data)
+        model.bound()
+        model.local.requires_grad_(False)
+        visit.sgd("extractor", small.parameters(), small_loss, data)
+        model.local.requires_grad_(True)
+        model.trained = small.eval().encode
+        return Upload(tensors_of(small), len(data))  # θ_k^t goes up, ω_k^t and α_k^t stay
+
+    def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
+        """θ^t = Σ n_k/n · θ_k^t, n over the admitted clients."""
+        return weighted_mean(uploads)
+
+    def other_predictors(self, model: FeatureMixture, received: Tensors) -> dict[str, Callable[[Tensor], Tensor]]:
+        """The mixture with the extractor as this visit has trained it, not as it arrived."""
+        trained = model.trained
+        return {"trained-small": lambda images: model.head(model.mix(images, trained))} if trained else {}
+
+    def _small(self) -> ClientModel:
+        return registry.small_extractor(self.experiment.model_names, self.classes)

@@ -1,0 +1,82 @@
+"""pFedMoE. Yi, Yu, Ren, Zhang, Wang, Liu, Li: pFedMoE: Data-Level Personalization with Mixture of Experts for Model-Heterogeneous
+Personalized Federated Learning (2024, arXiv 2402.01350).
+
+Symbols: F_k(ω_k) is the client's own model, whose extractor is the local expert; G(θ) is a small extractor, the global expert, and the
+only part that is shared; H_k(φ_k) is the client's gate, whose weights a_G and a_F mix the experts' representations for each sample.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from pfedlora_flwr.keys import key
+from pfedlora_flwr.methods.method import Method, Tensors, Upload, seeded, tensors_of, weighted_mean
+from pfedlora_flwr.models import registry
+from pfedlora_flwr.models.cnn import ClientModel
+from pfedlora_flwr.models.composite import Composite
+from pfedlora_flwr.models.gate import Gate
+from pfedlora_flwr.training.loop import Samples, Visit
+
+
+class Mixture(Composite):
+    """What a client keeps: F_k, G as it left the last visit, and H_k."""
+
+    def __init__(self, local: ClientModel, small: ClientModel, hidden: int) -> None:
+        super().__init__(local, small)
+        self.gate = Gate(math.prod(registry.IMAGE), hidden)
+
+    def encode(self, images: Tensor, layers: int = 1) -> Tensor:
+        """R = a_G · G(x) + a_F · F_ex(x), [B, d]."""
+        a_g, a_f = self.gate(images).split(1, 1)  # [B, 1] each
+        return a_g * self.small.encode(images) + a_f * self.local.encode(images)
+
+
+class PFedMoE(Method):
+    """Algorithm 1 of the paper."""
+
+    title = "pFedMoE"
+    averages = True
+
+    @dataclass(frozen=True)
+    class Options(Method.Options):
+        gate_hidden_dim: int = key(128, "m, the width of the gate's hidden layer", low=1)
+
+    def state_init(self, seed: int) -> Tensors:
+        """θ⁰, the global expert: an extractor alone."""
+        self.shared_width("one global expert")
+        with seeded(seed):
+            return tensors_of(self._small())
+
+    def private_init(self, client: int, seed: int) -> Mixture:
+        with seeded(seed):
+            local = self.client_model(client)  # first, so that it starts as with every other method
+            return Mixture(local, self._small(), self.options.gate_hidden_dim)
+
+    def local_update(self, model: Mixture, received: Tensors, data: Samples, visit: Visit) -> Upload:
+        """Both experts, the gate and the last layer are trained end to end."""
+        model.small.load_state_dict(received)  # θ_k ← θ^{t-1}
+
+        def loss(images: Tensor, labels: Tensor) -> Tensor:
+            return cross_entropy(model(images), labels)
+
+        visit.sgd("model", model.parameters(), loss, data)
+        return Upload(tensors_of(model.small), len(data))  # θ_k^t goes up, ω_k^t and φ_k^t stay
+
+    def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
+        """θ^t = Σ n_k/n · θ_k^t, n over the admitted clients."""
+        return weighted_mean(uploads)
+
+    def other_predictors(self, model: Mixture, received: Tensors) -> dict[str, Callable[[Tensor], Tensor]]:
+        """The last layer on either expert alone."""
+        return {
+            "global-expert": lambda images: model.head(model.small.encode(images)),
+            "local-expert": model.local,
+        }
+
+    def _small(self) -> ClientModel:
+        return registry.small_extractor(self.experiment.model_names, self.classes)

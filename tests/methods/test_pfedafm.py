@@ -1,0 +1,170 @@
+"""pFedAFM against its equations: whole rounds, α's bounds, which part is frozen when, and what travels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from pfedlora_flwr.config import from_flat
+from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.methods.method import Refused, Tensors, Upload, tensors_of
+from pfedlora_flwr.methods.pfedafm import FeatureMixture
+from tests.methods.slow import Client, Turn, extract, largest_difference, layer, part
+from tests.plain import Plain, make, samples, visit
+
+KEYS = {"method": "pfedafm"}
+WRONG = ("α", "order", "not frozen", "keeps the trained", "never clamped")
+
+
+def slow(wrong: str = "") -> Turn:
+    """ω_k and α: CE(F_hd(α F_ex(x) + (1 − α) G(x)), y), α clamped after each step; then θ: CE(F_hd(G(x)), y) on a copy of G."""
+
+    def turn(kept: Tensors, received: Tensors, client: Client) -> Tensors:
+        small, local, alpha = part(kept, "small."), part(kept, "local."), kept["alpha"]
+        for name, t in received.items():
+            small[name].copy_(t)
+        trained = {name: t.clone() for name, t in received.items()}
+
+        def mixture(x: Tensor, y: Tensor) -> Tensor:
+            a = 1 - alpha if wrong == "α" else alpha
+            r = a * extract(local, x) + (1 - a) * extract(small, x)
+            return cross_entropy(layer(local, "fc3", r), y)
+
+        def model_phase() -> None:
+            also = list(small.values()) if wrong == "not frozen" else []
+            client.sgd([*local.values(), alpha, *also], mixture, after=lambda: None if wrong == "never clamped" else alpha.clamp_(0, 1))
+
+        def extractor_phase() -> None:
+            client.sgd(list(trained.values()), lambda x, y: cross_entropy(layer(local, "fc3", extract(trained, x)), y))
+
+        for phase in (extractor_phase, model_phase) if wrong == "order" else (model_phase, extractor_phase):
+            phase()
+        if wrong == "keeps the trained":
+            for name, t in trained.items():
+                small[name].copy_(t)
+        return trained
+
+    return turn
+
+
+@torch.no_grad()
+def stir(model: FeatureMixture) -> None:
+    """From here α moves within a few steps, and out of its bounds where nothing holds it."""
+    model.alpha.copy_(torch.linspace(0, 1, 500))
+    model.local.fc3.weight.mul_(30)
+
+
+@pytest.mark.parametrize("prepare", [stir, lambda model: None])
+def test_two_rounds_are_those_of_the_equations(prepare: Callable[[FeatureMixture], None]) -> None:
+    assert largest_difference(slow(), **KEYS, prepare=prepare) < 1e-4
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_wrong_term_would_be_seen(wrong: str) -> None:
+    assert largest_difference(slow(wrong), **KEYS, prepare=stir) > 1e-3
+
+
+def method(**keys: object):
+    return make(from_flat({"method": "pfedafm", "batch-size": 8, "models": "cnn4,cnn5", **keys}))
+
+
+def test_alpha_starts_at_one_and_stays_between_0_and_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What every loss sees is inside."""
+    afm, data = method(**{"local-epochs": 5, "lr": 0.05}), samples([0, 1, 2, 3] * 4)
+    model = afm.private_init(0, 1)
+    assert torch.equal(model.alpha, torch.ones(500))
+    stir(model)
+    seen, head = [], model.head
+
+    def watched(representation: Tensor, layers: int = 1) -> Tensor:
+        seen.append(model.alpha.detach().clone())
+        return head(representation, layers)
+
+    monkeypatch.setattr(model, "head", watched)
+    afm.local_update(model, afm.state_init(2), data, visit(afm.experiment))
+    assert all(bool(((a >= 0) & (a <= 1)).all()) for a in seen)
+    assert ((model.alpha >= 0) & (model.alpha <= 1)).all()
+    assert max(int((a == bound).sum()) for a in seen for bound in (0, 1)) > 1, "nothing was stopped at a bound"
+
+
+def test_a_frozen_alpha_of_one_is_standalone() -> None:
+    afm, data = method(**{"batch-size": 5}), samples([0, 1, 2, 3] * 3)
+    alone = make(afm.experiment.replace(method="standalone"))
+    one, two = afm.private_init(0, 1), alone.private_init(0, 1)
+    one.alpha.requires_grad_(False)
+    afm.local_update(one, afm.state_init(2), data, visit(afm.experiment))
+    alone.local_update(two, {}, data, visit(afm.experiment))
+    assert all(torch.equal(t, two.state_dict()[name]) for name, t in tensors_of(one.local).items())
+
+
+def test_each_phase_leaves_the_other_part_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    afm, data = method(), samples([0, 1, 2, 3] * 3)
+    model, received, turn = afm.private_init(0, 1), afm.state_init(2), visit(afm.experiment)
+    seen, sgd = {}, turn.sgd
+
+    def watched(phase: str, parameters: object, *arguments: object, **more: object) -> None:
+        sgd(phase, parameters, *arguments, **more)
+        seen[phase] = {n: t.clone() for n, t in tensors_of(model).items()}
+
+    monkeypatch.setattr(turn, "sgd", watched)
+    upload = afm.local_update(model, received, data, turn)
+    assert list(seen) == ["model", "extractor"]
+    assert all(torch.equal(part(seen["model"], "small.")[name], t) for name, t in received.items()), "phase 1 changed θ"
+    seen["model"]["alpha"].clamp_(0, 1)  # the last step's
+    assert all(torch.equal(seen["model"][name], t) for name, t in seen["extractor"].items()), "phase 2 changed ω_k or α"
+    assert not any(torch.equal(upload.tensors[name], t) for name, t in received.items())
+    assert all(p.requires_grad for p in model.local.parameters()), "left frozen"
+
+
+def test_it_predicts_with_the_extractor_that_arrived_and_shows_the_trained_one_beside() -> None:
+    plain = Plain(method="pfedafm", models="cnn4,cnn5", clients=2, partition__kind="iid", dataset="synthetic:60", seed=1)
+    images = samples([0, 1, 2]).images
+    stir(plain.model(0))
+    plain.play([0, 1])
+    model, received, sent = plain.model(0).eval(), plain.received[0], plain.uploads[0].tensors
+    before = {name: t.clone() for name, t in tensors_of(model).items()}
+    local, alpha = part(before, "local."), before["alpha"]
+
+    def expected(theta: Tensors) -> Tensor:
+        return layer(local, "fc3", alpha * extract(local, images) + (1 - alpha) * extract(theta, images))
+
+    torch.testing.assert_close(plain.method.predict(model, images), expected(received), rtol=0, atol=1e-5)
+    found = plain.method.other_predictors(model, received)
+    assert list(found) == ["trained-small"]
+    torch.testing.assert_close(found["trained-small"](images), expected(sent), rtol=0, atol=1e-5)
+    assert (expected(received) - expected(sent)).abs().max() > 1e-4, "the two are too alike to tell"
+    plain.play([1])
+    assert all(torch.equal(t, before[name]) for name, t in tensors_of(model).items()), "a client that is not sampled predicts as before"
+    assert plain.method.other_predictors(plain.method.private_init(0, 1), received) == {}
+
+
+@pytest.mark.parametrize(("setting", "expected"), [("heterogeneous", 665_048), ("homogeneous", 2_616_548)])
+def test_neither_alpha_nor_last_layer_travels(setting: str, expected: int) -> None:
+    afm, data = make(from_flat({"method": "pfedafm", "setting": setting, "batch-size": 8})), samples([0, 1, 2, 3] * 2)
+    upload = afm.local_update(afm.private_init(0, 1), afm.state_init(2), data, visit(afm.experiment))
+    assert list(upload.tensors) == [f"{name}.{kind}" for name in ("conv1", "conv2", "fc1", "fc2") for kind in ("weight", "bias")]
+    assert sum(t.numel() for t in upload.tensors.values()) == expected
+
+
+@pytest.mark.parametrize("labels", [[4] * 8, [0, 1, 2, 3, 4, 5, 6, 7, 8]], ids=["one class", "a last batch of one"])
+def test_small_data(labels: list[int]) -> None:
+    afm, data = method(), samples(labels)
+    upload = afm.local_update(afm.private_init(0, 1).train(), afm.state_init(2), data, visit(afm.experiment))
+    assert all(bool(t.isfinite().all()) for t in upload.tensors.values())
+
+
+def test_refuses_a_last_layer() -> None:
+    afm = method()
+    state = afm.state_init(0)
+    afm.check(Upload(state, 3), state, 0)
+    with pytest.raises(Refused, match="fc3"):
+        afm.check(Upload(state | {"fc3.weight": torch.zeros(10, 500)}, 3), state, 0)
+
+
+def test_models_of_different_widths_are_a_users_mistake() -> None:
+    with pytest.raises(UserError, match="one extractor cannot fit representations of different widths"):
+        method(models="cnn5,tests.methods.narrow:Narrow").state_init(0)

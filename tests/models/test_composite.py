@@ -1,0 +1,28 @@
+"""A model of two, exported: one file that gives its logits, and a card that names both."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors
+
+from pfedlora_flwr.commands.export import export
+from pfedlora_flwr.config import from_flat
+from pfedlora_flwr.runs.trained import Trained
+from tests.plain import make
+
+
+@pytest.mark.parametrize("name", ["fedmrl", "pfedmoe", "pfedafm"])
+def test_both_models_are_exported_and_named(name: str, tmp_path: Path) -> None:
+    method = make(from_flat({"method": name}))
+    about = {"mean": [0.5] * 3, "std": [0.25] * 3, "class_names": list("0123456789"), "versions": {}}
+    trained = Trained(1, 3, "0" * 64, method.experiment, method, method.private_init(1, 5).eval(), about, {})
+    assert export(trained, "safetensors", tmp_path / "model") < 1e-5
+    with safetensors.safe_open(tmp_path / "model", "pt") as stored:
+        assert stored.metadata()["architecture"] == "cnn2 with a shared cnn5"
+        assert {key.split(".")[0] for key in stored.keys()} >= {"local", "small"}  # noqa: SIM118 - it is no dict
+    assert "| architecture | cnn2 with a shared cnn5, " in (tmp_path / "model.md").read_text()
+    images = np.zeros((2, 32, 32, 3), dtype=np.uint8)
+    assert trained.representations(images).shape == (2, 500)
