@@ -62,7 +62,7 @@ def serve(grid: Grid, context: Context, tell: Callable[[str, Result], None] = la
         PersonalisedStrategy(experiment, method, run, state).complete(grid)
         tell(str(run.path), write_result(run, experiment, "completed"))
     except RunNotRunningException:  # Flower's, and no Exception
-        tell(str(run.path), write_result(run, experiment, "stopped", "stopped through Flower"))
+        tell(str(run.path), write_result(run, experiment, "stopped", "stopped through Flower", "user"))
         raise
     except Exception as error:
         tell(str(run.path), write_result(run, experiment, "failed", reason_of(error)))

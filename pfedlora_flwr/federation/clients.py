@@ -65,6 +65,7 @@ class Clients:
         """The opened replies that are no errors. A client that failed is asked once more within the round."""
         deadline, of, arrivals = time.monotonic() + self.experiment.round_timeout, len(messages), itertools.count(1)
         replies = {}
+        self.run.progress(phase=phase, round=round.number, done=0, of=of)
 
         def arrived() -> None:
             self.run.progress(phase=phase, round=round.number, done=min(next(arrivals), of), of=of)
@@ -98,6 +99,7 @@ class Clients:
     def _connect(self) -> None:
         e, roster = self.experiment, self.roster
         wanted = e.min_clients or e.clients
+        self.run.progress(phase="connecting", done=0, of=wanted)
         if not roster.wait_for_count(wanted, e.node_timeout, lambda done: self.run.progress(phase="connecting", done=done, of=wanted)):
             reasons = "; ".join(f"node {node}: {why}" for node, why in list(roster.refused.items())[:3])
             raise RunFailed(
