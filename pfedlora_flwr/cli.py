@@ -96,7 +96,7 @@ def run(
     if superlink:  # `output` is a path on the SuperLink's host
         if named.get("resume") is True and "rounds" in options:
             named["extend"] = True  # the server knows whether it does
-        raise typer.Exit(submit(config.from_flat(named), superlink, out, err, quiet=quiet))
+        raise typer.Exit(submit(config.from_flat(named), superlink, out, err, sys.argv[1:], quiet=quiet))
     if named.get("resume") is True:
         output = resumed_output(named, path)
         experiment, unused = resumed(RunDirectory(output.expanduser()), of_conf, options, str(conf))

@@ -66,7 +66,7 @@ def serve(grid: Grid, context: Context, tell: Callable[[str, Result], None] = la
         PersonalisedStrategy(experiment, method, run, state).complete(grid)
         tell(str(run.path), write_result(run, experiment, "completed"))
     except RunNotRunningException:  # Flower's, and no Exception
-        tell(str(run.path), write_result(run, experiment, "stopped", "stopped through Flower"))
+        tell(str(run.path), write_result(run, experiment, "stopped", "stopped through Flower", "user"))
         raise
     except Exception as error:
         reason = with_traceback(reason_of(error), error, run.traceback_file) if _is_bug(error) else reason_of(error)

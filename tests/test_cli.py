@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import signal
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError
@@ -14,11 +16,13 @@ from rich.console import Console
 
 import pfedlora_flwr
 from pfedlora_flwr import cli
-from pfedlora_flwr.commands import doctor, submit
-from pfedlora_flwr.commands.display import conclude, round_line, seconds_left, what_it_does
+from pfedlora_flwr.commands import doctor, run, submit
+from pfedlora_flwr.commands.course import Course, round_line, seconds_left
+from pfedlora_flwr.commands.display import conclude
 from pfedlora_flwr.config import all_keys, from_flat
 from pfedlora_flwr.launch import flower
 from pfedlora_flwr.launch.flower import LaunchError
+from pfedlora_flwr.launch.processes import Stopped, stoppable
 from tests.conftest import ROOT
 from tests.report.made import make_run
 
@@ -132,9 +136,39 @@ def test_doctor_of_a_package_that_is_not_installed(monkeypatch: pytest.MonkeyPat
 
 def test_exit_codes_of_what_came_of_a_run() -> None:
     out, err = Console(quiet=True), Console(file=(said := io.StringIO()), width=200)
-    assert conclude({"status": "failed", "error": "no"}, "here", out, err) == 1
-    assert conclude({"status": "stopped", "error": "by the user", "rounds": 3, "resumable": True}, "here", out, err) == 130
-    assert said.getvalue() == "failed: no\nstopped: by the user; continue it with --resume\n"
+    stopped = {"status": "stopped", "error": "stopped by the user", "rounds": 3, "stopped_by": "user"}
+    assert conclude({"status": "failed", "error": "no"}, "here", out, err, "again") == 1
+    assert conclude({"status": "failed", "error": "no", "rounds": 3, "resumable": True}, "here", out, err, "again") == 1
+    assert conclude(stopped, "here", out, err, "again") == 130
+    assert conclude({"status": "stopped", "error": "stopped by SIGTERM", "stopped_by": "system"}, "here", out, err, "again") == 75
+    assert conclude({"status": "failed", "error": "a bug", "rounds": 3, "resumable": False}, "here", out, err, "again") == 1
+    assert said.getvalue().splitlines() == [
+        "failed: no",
+        "failed after round 3: no",
+        "to continue once that is mended: again",
+        "stopped by the user after round 3",
+        "to continue: again",
+        "stopped by SIGTERM",
+        "failed after round 3: a bug",
+    ]
+
+
+def test_the_command_that_continues_a_run_is_whole(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run.again(tmp_path / "runs" / "a b", "local") == "pfedlora run --resume -o 'output=runs/a b' --engine local"
+    assert run.again(Path("/elsewhere/x"), "flower") == "pfedlora run --resume -o output=/elsewhere/x"
+    words = ["run", "a.yaml", "--superlink", "site", "--overwrite"]
+    assert submit.again(words, "/x") == "pfedlora run a.yaml --superlink site -o output=/x --resume"
+    assert submit.again([*words, "-o", "output=/y"], "/x") == "pfedlora run a.yaml --superlink site -o output=/y --resume"
+
+
+def test_the_second_signal_changes_nothing() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with stoppable(signal.SIGTERM):
+        with pytest.raises(Stopped, match="SIGTERM"):
+            os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_a_submission_that_is_not_taken_is_one_line_and_code_1(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -143,9 +177,8 @@ def test_a_submission_that_is_not_taken_is_one_line_and_code_1(monkeypatch: pyte
 
     monkeypatch.setattr(flower, "tool", nowhere)
     monkeypatch.setattr(submit.tempfile, "mkdtemp", lambda prefix: str(tmp_path))
-    monkeypatch.setattr(submit, "on_terminate", lambda *numbers: None)
     out, err = Console(quiet=True), Console(file=(said := io.StringIO()), width=200)
-    assert submit.submit(from_flat({}), "there", out, err) == 1
+    assert submit.submit(from_flat({}), "there", out, err, []) == 1
     assert said.getvalue() == "failed: the command `flwr` is nowhere\n"
 
 
@@ -157,8 +190,34 @@ def test_a_run_in_words() -> None:
     assert seconds_left(rounds[:1], 10) is None, "round 0 only evaluates"
     assert seconds_left(rounds[:3], 10) == 8 * 5.5
     assert seconds_left(rounds, 10) == 4 * 2.0, "by the last five rounds"
-    assert round_line(e, rounds) == "round 6/10 · accuracy 0.5000 · 10.50 MB · 8 s left"
-    assert what_it_does(e, None, []) == "starting"
-    assert what_it_does(e, {"phase": "connecting", "done": 1, "of": 3}, []) == "1 of 3 clients connected"
-    assert what_it_does(e, {"phase": "evaluating", "done": 1, "of": 3}, []) == "evaluating the initial models: 1 of 3"
-    assert what_it_does(e, {"phase": "training", "done": 1, "of": 3}, rounds) == round_line(e, rounds) + " · 1/3"
+    assert round_line(e, rounds) == "round 6/10 · accuracy 0.5000 · 10.50 MB · about 8 s left"
+
+
+def test_a_run_as_it_goes_on() -> None:
+    now = 0.0
+    guesses = []
+    course = Course(from_flat({"rounds": 10}), lambda: guesses.append(1) or 600.0, lambda: now)
+    row = {"round": 0, "seconds": 1.0, "accuracy": 0.1, "bytes_up": 0, "bytes_down": 0}
+
+    def look(phase: str | None, round: int = 0, done: int = 0, of: int = 4, rounds: int = -1) -> tuple[str, float]:
+        state = {"phase": phase, "round": round, "done": done, "of": of} if phase else None
+        course.look(state, [row | {"round": r, "seconds": 4.0} for r in range(rounds + 1)])  # type: ignore[arg-type]
+        return course.words, course.rounds
+
+    assert look("superlink") == ("starting: the SuperLink · the rounds may take 10 min (a guess)", 0)
+    assert look("submitting")[0].startswith("starting: `flwr run` · ")
+    assert look(None)[0] == "starting: the server · the rounds may take 10 min (a guess)"
+    assert look("connecting")[0].startswith("starting: Ray and its actors")
+    now = 60.0
+    assert look("connecting", done=3)[0] == "starting: 3 of 4 clients connected · the rounds may take 10 min (a guess)"
+    assert len(guesses) == 1
+    assert look("evaluating", 0, 2)[0].startswith("round 0/10 · evaluating: 2 of 4 clients")
+    assert look("training", 1, 0, rounds=0) == (
+        "round 1/10 · 0 of 4 clients · accuracy 0.1000 · 0.00 MB · the rounds may take 10 min (a guess)",
+        0,
+    )
+    now = 65.0
+    assert look("training", 1, 1, rounds=0) == ("round 1/10 · 1 of 4 clients · accuracy 0.1000 · 0.00 MB · about 3 min left", 0.25)
+    assert look("training", 2, 2, rounds=1) == ("round 2/10 · 2 of 4 clients · accuracy 0.1000 · 0.00 MB · about 36 s left", 1.5)
+    assert look("evaluating", 2, 2, rounds=1)[1] == 1
+    assert look("stopping", rounds=1)[0] == "stopping… · accuracy 0.1000 · 0.00 MB"

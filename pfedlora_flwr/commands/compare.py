@@ -14,7 +14,8 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 from rich.console import Console
 
-from pfedlora_flwr.commands.display import FAILED, INTERRUPTED, progress_bars, seconds_left, what_it_does
+from pfedlora_flwr.commands.course import Course, duration
+from pfedlora_flwr.commands.display import FAILED, progress_bars, stopped_code
 from pfedlora_flwr.comparison import estimate
 from pfedlora_flwr.comparison.spec import Comparison
 from pfedlora_flwr.comparison.work import Job, Work
@@ -22,7 +23,8 @@ from pfedlora_flwr.data import datasets
 from pfedlora_flwr.files import make_folder
 from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.launch import execute as executing
-from pfedlora_flwr.launch.execute import Show
+from pfedlora_flwr.launch.execute import STOPPED, Show
+from pfedlora_flwr.launch.processes import SIGNALS, Stopped, stoppable
 from pfedlora_flwr.launch.simulation import claimed, stop_left_over
 from pfedlora_flwr.report.words import count
 from pfedlora_flwr.report.write import write_report
@@ -42,16 +44,16 @@ def compare(
     if dry_run:
         _show_work(work, out, engine)
         return 0
-    with _claimed(output):
+    with _claimed(output), stoppable(*SIGNALS):
         whole.plan().write(work.output)
         _stop_left_over(work.output)
         try:
             stopped = _run_all(work, out, engine)
-        except KeyboardInterrupt:
-            stopped = True
+        except Stopped as stop:
+            stopped = {"status": "stopped", "error": stop.number.name, "stopped_by": STOPPED[stop.number][1]}
         if stopped:
             err.print("stopped; the same command goes on where it was", highlight=False)
-            return INTERRUPTED
+            return stopped_code(stopped)
         written = write_report([work.output], work.output / "report", out)
     out.print(f"the report is in {written.folder}", highlight=False, soft_wrap=True)
     for directory, reason in work.failed.items():
@@ -59,18 +61,6 @@ def compare(
     if work.failed:
         err.print(f"{len(work.failed)} runs failed; the same command tries them again", highlight=False)
     return FAILED if work.failed else 0
-
-
-def duration(seconds: float) -> str:
-    """Seconds in words: `40 s`, `12 min`, `3 h 20 min`, `2 d 4 h`."""
-    minutes = round(seconds / 60)
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if minutes < 60:
-        return f"{minutes} min"
-    if minutes < 48 * 60:
-        return f"{minutes // 60} h {minutes % 60} min"
-    return f"{minutes // 1440} d {minutes % 1440 // 60} h"
 
 
 class _Display:
@@ -85,16 +75,18 @@ class _Display:
     def begin(self, jobs: Sequence[Job], number: int, of: int) -> None:
         """The first of `jobs` begins; it is run `number` of `of`."""
         self._experiment, self._number, self._of = jobs[0].experiment, number, of
+        self._course = Course(self._experiment)
         self._later = _seconds(jobs, self._speed) - self._speed.seconds(self._experiment)
         self.progress.reset(self._current, total=self._experiment.rounds, description=jobs[0].title, visible=True, what="starting")
 
     def show(self, state: Row | None, rounds: list[RoundRow]) -> None:
         """What the run is doing, and its rounds so far."""
-        e, own = self._experiment, seconds_left(rounds, self._experiment.rounds)
-        left = self._later + (self._speed.seconds(e) if own is None else own)
+        self._course.look(state, rounds)
+        own = self._course.left(state, rounds)
+        left = self._later + (self._speed.seconds(self._experiment) if own is None else own)
         words = f"run {self._number} of {self._of} · about {duration(left)} left"
         self.progress.update(self._all, total=self._of, completed=self._number - 1, what=words)
-        self.progress.update(self._current, completed=rounds[-1]["round"] if rounds else 0, what=what_it_does(e, state, rounds))
+        self.progress.update(self._current, completed=self._course.rounds, what=self._course.words)
 
 
 @contextmanager
@@ -130,8 +122,8 @@ def _preflight(work: Work, dry_run: bool) -> None:
             raise type(error)(f"{job.title}: {error}") from error.__cause__
 
 
-def _run_all(work: Work, out: Console, engine: str) -> bool:
-    """Does every job there is; True when it was stopped."""
+def _run_all(work: Work, out: Console, engine: str) -> Result | None:
+    """Does every job there is; the result of the run in which it was stopped, if it was."""
     speed, done = _speed(work, engine), len(work.completed())
     display = _Display(speed, out, quiet=engine == "local")  # a bar would be drawn over a debugger
     with display.progress:
@@ -141,7 +133,7 @@ def _run_all(work: Work, out: Console, engine: str) -> bool:
             display.begin(jobs, number, of)
             result = _run(job, display.show, out, engine)
             if result["status"] == "stopped":
-                return True
+                return result
             if result["status"] == "completed":
                 work.drop_rejected()
                 done += 1
@@ -151,7 +143,7 @@ def _run_all(work: Work, out: Console, engine: str) -> bool:
                 work.failed[job.directory] = result["error"] or "no reason given"
                 came = f"failed: {result['error']}"
             out.print(f"{number} of {of}: {job.title}: {came}", highlight=False, markup=False, soft_wrap=True)
-    return False
+    return None
 
 
 def _run(job: Job, show: Show, out: Console, engine: str) -> Result:

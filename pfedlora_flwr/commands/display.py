@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from statistics import fmean
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.runs.directory import Row
-from pfedlora_flwr.runs.rows import Result, RoundRow
+from pfedlora_flwr.commands.course import megabytes
+from pfedlora_flwr.runs.rows import Result
 
-FAILED, INTERRUPTED = 1, 130
-"""Exit codes. A completed run's is 0, a user's mistake's 2."""
-_RECENT, _LISTED = 5, 20
-"""Rounds that the time left is judged by, and clients that a table lists."""
+FAILED, AGAIN_LATER, INTERRUPTED = 1, 75, 130
+"""Exit codes. A completed run's is 0, a user's mistake's 2. 75 (EX_TEMPFAIL): the time was over, or SIGTERM came; the run can go on."""
+_LISTED = 20
+"""Clients that a table lists."""
 
 
 def progress_bars(out: Console, *, quiet: bool = False) -> Progress:
@@ -26,41 +24,24 @@ def progress_bars(out: Console, *, quiet: bool = False) -> Progress:
     return Progress(*columns, TimeElapsedColumn(), console=out, transient=True, refresh_per_second=4, disable=quiet)
 
 
-def seconds_left(rounds: list[RoundRow], total: int) -> float | None:
-    """Seconds for the rounds up to `total` at the mean of the last five; None before the first one is done."""
-    recent = [row["seconds"] for row in rounds if row["round"]][-_RECENT:]
-    return (total - rounds[-1]["round"]) * fmean(recent) if recent else None
-
-
-def what_it_does(e: Experiment, state: Row | None, rounds: list[RoundRow]) -> str:
-    """A running run in words, as `execute` shows it."""
-    phase = state["phase"] if state else "starting"
-    if phase == "connecting" and state:
-        return f"{state['done']} of {state['of']} clients connected"
-    if not rounds:
-        return f"evaluating the initial models: {state['done']} of {state['of']}" if phase == "evaluating" and state else "starting"
-    return round_line(e, rounds) + (f" · {state['done']}/{state['of']}" if phase in ("training", "evaluating") and state else "")
-
-
-def round_line(e: Experiment, rounds: list[RoundRow]) -> str:
-    """The last round's figures in a line."""
-    last, left = rounds[-1], seconds_left(rounds, e.rounds)
-    sent = sum(row["bytes_up"] + row["bytes_down"] for row in rounds)
-    time_left = f" · {left:.0f} s left" if left is not None else ""
-    return f"round {last['round']}/{e.rounds} · accuracy {last['accuracy']:.4f} · {megabytes(sent)}{time_left}"
-
-
-def conclude(result: Result, directory: Path | str, out: Console, err: Console) -> int:
-    """Prints what came of the run; the exit code."""
+def conclude(result: Result, directory: Path | str, out: Console, err: Console, again: str) -> int:
+    """Prints what came of the run, and `again`, the command that goes on with it; the exit code."""
     if result["status"] == "completed":
         out.print(client_table(result))
         out.print(summary(result), highlight=False, soft_wrap=True)
         out.print(f"everything is in {directory}", highlight=False, soft_wrap=True)
         return 0
-    can = "rounds" in result and result.get("resumable") and "--resume" not in str(result["error"])
-    hint = "; continue it with --resume" if can else ""
-    err.print(f"{result['status']}: {result['error']}{hint}", markup=False, highlight=False)
-    return INTERRUPTED if result["status"] == "stopped" else FAILED
+    after = f" after round {result['rounds']}" if "rounds" in result else ""
+    stopped = result["status"] == "stopped"
+    err.print(f"{result['error']}{after}" if stopped else f"failed{after}: {result['error']}", markup=False, highlight=False)
+    if after and (stopped or result.get("resumable")):
+        err.print(f"{'to continue' if stopped else 'to continue once that is mended'}: {again}", markup=False, highlight=False)
+    return stopped_code(result) if stopped else FAILED
+
+
+def stopped_code(result: Result) -> int:
+    """The exit code of a stopped run."""
+    return AGAIN_LATER if result.get("stopped_by") in ("system", "time") else INTERRUPTED
 
 
 def client_table(result: Result) -> Table:
@@ -86,11 +67,7 @@ def summary(result: Result) -> str:
         f"sent up {c['parameters_up']:,} parameters ({megabytes(c['bytes_up'])}), "
         f"down {c['parameters_down']:,} ({megabytes(c['bytes_down'])}); "
         f"computed {result['flops']:.3g} FLOP\n"
-        f"{result['rounds']} rounds in {s['total']:.1f} s, {s['per_round_median']:.2f} s a round; "
+        f"{result['rounds']} {'round' if result['rounds'] == 1 else 'rounds'} in {s['total']:.1f} s, "
+        f"median {s['per_round_median']:.2f} s a round; "
         f"{s['busy_share']:.0%} of {s['workers']} workers' time spent training or evaluating"
     )
-
-
-def megabytes(count: float) -> str:
-    """Bytes in words."""
-    return f"{count / 1e6:.2f} MB"

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from rich.console import Console
 
-from pfedlora_flwr.commands.display import conclude, progress_bars, round_line, what_it_does
+from pfedlora_flwr.commands.course import Course, round_line
+from pfedlora_flwr.commands.display import conclude, progress_bars
 from pfedlora_flwr.commands.events import event_files
+from pfedlora_flwr.comparison.estimate import START, Speed
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.launch.execute import LOCAL_NOTE, execute
+from pfedlora_flwr.launch.execute import LOCAL_NOTE, execute, resources
 from pfedlora_flwr.runs.directory import Row
 from pfedlora_flwr.runs.rows import RoundRow
 
@@ -29,12 +32,18 @@ def run(
     events = event_files(directory) if tensorboard else None
     lines = engine == "local" or not out.is_terminal  # a bar would be drawn over a debugger
     progress = progress_bars(out, quiet=quiet or engine == "local")
-    task = progress.add_task(experiment.method, total=experiment.rounds, what="starting")
+    course = Course(experiment, lambda: Speed(resources(experiment)[0]).seconds(experiment) - START)
+    task = progress.add_task(experiment.method, total=experiment.rounds, what=course.words)
 
     def show(state: Row | None, rounds: list[RoundRow]) -> None:
         nonlocal shown
-        progress.start()
-        progress.update(task, completed=rounds[-1]["round"] if rounds else 0, what=what_it_does(experiment, state, rounds))
+        stopping = state is not None and state["phase"] == "stopping"
+        if not lines:
+            progress.start()
+            course.look(state, rounds)
+            progress.update(task, completed=course.rounds, what=course.words, refresh=stopping)
+        elif stopping and not quiet:
+            out.print("stopping…", highlight=False)
         if len(rounds) > shown and not quiet and lines:
             out.print(round_line(experiment, rounds), highlight=False)
         if events is not None:
@@ -49,4 +58,10 @@ def run(
         progress.stop()
         if events is not None:
             events.close()
-    return conclude(result, directory, out, err)
+    return conclude(result, directory, out, err, again(directory, engine))
+
+
+def again(directory: Path, engine: str) -> str:
+    """The command that goes on with the run, ready to paste in the folder that this one was given in."""
+    here = directory.relative_to(Path.cwd()) if directory.is_relative_to(Path.cwd()) else directory
+    return shlex.join(["pfedlora", "run", "--resume", "-o", f"output={here}", *(["--engine", engine] if engine != "flower" else [])])

@@ -6,24 +6,29 @@ the result that the ServerApp prints as its last line, since its directory is on
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import signal
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
-from pfedlora_flwr.commands.display import FAILED, INTERRUPTED, conclude
+from pfedlora_flwr.commands.display import FAILED, conclude, stopped_code
 from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.launch.execute import STOPPED
 from pfedlora_flwr.launch.flower import LaunchError, last_line
-from pfedlora_flwr.launch.processes import on_terminate
+from pfedlora_flwr.launch.processes import Stopped, stoppable
 from pfedlora_flwr.launch.submission import Submission
 
 
-def submit(experiment: Experiment, superlink: str, out: Console, err: Console, *, quiet: bool = False) -> int:
+def submit(experiment: Experiment, superlink: str, out: Console, err: Console, words: Sequence[str], *, quiet: bool = False) -> int:
     """Runs the Experiment on the nodes of `superlink`, a connection in Flower's config.toml; returns the exit code, 0 only for a
-    completed run. Ctrl-C and SIGTERM stop the run; a terminal that is closed does not."""
-    on_terminate(signal.SIGTERM)
+    completed run. Ctrl-C and SIGTERM stop the run; a terminal that is closed does not.
+
+    words: of this command, for the one that continues the run.
+    """
     folder = Path(tempfile.mkdtemp(prefix="pfedlora-"))
     submission = Submission(superlink, folder)
 
@@ -32,19 +37,33 @@ def submit(experiment: Experiment, superlink: str, out: Console, err: Console, *
             out.print(line, markup=False, highlight=False, soft_wrap=True)
 
     try:
-        submission.start(experiment)
-        out.print(f"run {submission.run_id} on {superlink}: Ctrl-C stops it", highlight=False)
-        submission.follow(tell)
-        status, last = submission.status(), submission.result()
-        if last is None or (last["result"]["status"] == "completed") != (status == "finished:completed"):
+        with stoppable(signal.SIGINT, signal.SIGTERM):
+            try:
+                submission.start(experiment)
+                out.print(f"run {submission.run_id} on {superlink}: Ctrl-C stops it", highlight=False)
+                submission.follow(tell)
+                status, last = submission.status(), submission.result()
+            except Stopped as stop:
+                out.print("stopping…", highlight=False)
+                err.print(submission.stop(), markup=False, highlight=False)
+                err.print(f"to continue: {again(words, experiment.output or 'DIR')}", markup=False, highlight=False)
+                if not experiment.output:
+                    err.print("DIR is the directory that the run's first line names", highlight=False)
+                shutil.rmtree(folder, ignore_errors=True)
+                return stopped_code({"status": "stopped", "error": None, "stopped_by": STOPPED[stop.number][1]})
+        if last is None or (last["result"]["status"] != "failed") != (status == "finished:completed"):
             raise LaunchError(f"Flower says {status}; the ServerApp said last: {last_line(submission.log)}")
-    except KeyboardInterrupt:
-        err.print(submission.stop(), markup=False, highlight=False)
-        code = INTERRUPTED
     except LaunchError as failure:  # the folder stays: it has the logs that this names
         err.print(f"failed: {failure}", markup=False, highlight=False)
         return FAILED
-    else:
-        code = conclude(last["result"], last["directory"] + " on the SuperLink's host", out, err)
+    place = last["directory"]
+    code = conclude(last["result"], f"{place} on the SuperLink's host", out, err, again(words, place))
     shutil.rmtree(folder, ignore_errors=True)
     return code
+
+
+def again(words: Sequence[str], output: str) -> str:
+    """The command that continues the run in `output` on the SuperLink's host: the same words, ready to paste."""
+    kept = [word for word in words if word not in ("--overwrite", "--resume")]
+    place = [] if any("output=" in word for word in kept) else ["-o", f"output={output}"]
+    return shlex.join(["pfedlora", *kept, *place, "--resume"])

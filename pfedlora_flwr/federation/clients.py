@@ -66,6 +66,7 @@ class Clients:
         """The opened replies that are no errors. A client that failed is asked once more within the round."""
         deadline, of, arrivals = time.monotonic() + self.experiment.round_timeout, len(messages), itertools.count(1)
         replies = {}
+        self.run.progress(phase=phase, round=round.number, done=0, of=of)
 
         def arrived() -> None:
             self.run.progress(phase=phase, round=round.number, done=min(next(arrivals), of), of=of)
@@ -99,6 +100,7 @@ class Clients:
     def _connect(self) -> None:
         e, roster = self.experiment, self.roster
         wanted, began = e.min_clients or e.clients, time.monotonic()
+        self.run.progress(phase="connecting", done=0, of=wanted)
         if not roster.wait_for_count(wanted, e.node_timeout, lambda done: self.run.progress(phase="connecting", done=done, of=wanted)):
             waited = f" within node-timeout ({e.node_timeout:g} s)" if time.monotonic() - began >= e.node_timeout else ""
             turned_away = "; ".join(f"{count} turned away: {why}" for why, count in Counter(roster.refused.values()).most_common(3))

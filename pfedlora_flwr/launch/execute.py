@@ -17,14 +17,15 @@ from pfedlora_flwr.errors import user_code
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.launch.flower import LaunchError, last_line
-from pfedlora_flwr.launch.processes import check_port, on_terminate
+from pfedlora_flwr.launch.processes import SIGNALS, Stopped, check_port, stoppable
 from pfedlora_flwr.launch.simulation import Simulation, claimed, stop_left_over
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import check_state
 from pfedlora_flwr.rng import derive
 from pfedlora_flwr.runs.directory import Row, RunDirectory
+from pfedlora_flwr.runs.extension import repeated_round
 from pfedlora_flwr.runs.result import write_result
-from pfedlora_flwr.runs.rows import Result, RoundRow, Status
+from pfedlora_flwr.runs.rows import Result, RoundRow, Status, StoppedBy
 from pfedlora_flwr.training.device import find_device
 
 Show = Callable[[Row | None, list[RoundRow]], None]
@@ -41,6 +42,12 @@ class Engine(AbstractContextManager["Engine"], Protocol):
         """Keeps in the run's `logs` what was logged, for a run that is not completed. May raise LaunchError."""
 
 
+STOPPED: dict[signal.Signals, tuple[str, StoppedBy]] = {
+    signal.SIGINT: ("stopped by the user", "user"),
+    signal.SIGHUP: ("stopped, since its terminal was closed", "user"),
+    signal.SIGTERM: ("stopped by SIGTERM", "system"),
+}
+"""What a signal leaves in the result: `error` and `stopped_by`."""
 LOCAL_NOTE = "one client at a time in this process; for long runs `flwr run` with its actors, the default engine, is faster"
 ENGINES = ("flower", "local")
 """`flwr run` on a SuperLink of our own, with Ray's actors; or everything in this process, one client at a time."""
@@ -112,7 +119,7 @@ def _goes_on(e: Experiment, run: RunDirectory) -> str:
         return words
     again = (
         f"; round {saved.rounds} is done again, since a run of {e.rounds} does not evaluate in it"
-        if last < saved.rounds <= e.rounds
+        if repeated_round(saved, e, run.checkpoints)
         else ""
     )
     return f"{words} (it was to end at {saved.rounds}{again})"
@@ -129,13 +136,13 @@ def _engine(name: str, experiment: Experiment, run: RunDirectory, port: int) -> 
 def _carry_out(experiment: Experiment, run: RunDirectory, engine: Engine, show: Show) -> Result:
     """The result that the run left, or one that says why it left none."""
     status: Status = "failed"
-    error = ""
-    on_terminate(signal.SIGTERM, signal.SIGHUP)  # SIGHUP: the terminal was closed
-    with engine:
+    error, by = "", None
+    with stoppable(*SIGNALS), engine:
         try:
             engine.run(show)
-        except KeyboardInterrupt:
-            status, error = "stopped", "stopped by the user"
+        except Stopped as stop:
+            show({"phase": "stopping"}, run.rounds())
+            status, error, by = "stopped", *STOPPED[stop.number]
         except LaunchError as failure:
             error = str(failure)
         result = run.result()
@@ -144,5 +151,5 @@ def _carry_out(experiment: Experiment, run: RunDirectory, engine: Engine, show: 
                 engine.save_log()
     if result is None:
         error = error or f"the server ended without a result: {last_line(run.logs / 'superlink.log')}"
-        result = write_result(run, experiment, status, error)
+        result = write_result(run, experiment, status, error, by)
     return result

@@ -53,14 +53,35 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def on_terminate(*numbers: signal.Signals) -> None:
-    """From here on these signals are taken like Ctrl-C."""
+class Stopped(KeyboardInterrupt):
+    """A signal has asked to stop: SIGINT by Ctrl-C, SIGTERM by a batch system, SIGHUP by a terminal that was closed."""
 
-    def interrupt(signum: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+    def __init__(self, number: signal.Signals) -> None:
+        super().__init__(number.name)
+        self.number = number
+
+
+@contextlib.contextmanager
+def stoppable(*numbers: signal.Signals) -> Iterator[None]:
+    """Within it the first of these signals raises Stopped, and those after it change nothing."""
+    before = {number: signal.getsignal(number) for number in numbers}
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        for one in numbers:
+            signal.signal(one, signal.SIG_IGN)
+        raise Stopped(signal.Signals(number))
 
     for number in numbers:
-        signal.signal(number, interrupt)
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Those that stop a command which has started something."""
 
 
 def free_port() -> int:

@@ -23,7 +23,7 @@ from filelock import FileLock, Timeout
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.launch.flower import FlwrCommand, LaunchError, environment, last_line, tool, write_app
-from pfedlora_flwr.launch.processes import MARKER, check_port, free_port, is_running, stop_marked
+from pfedlora_flwr.launch.processes import MARKER, SIGNALS, check_port, free_port, is_running, stop_marked
 from pfedlora_flwr.runs.directory import Row, RunDirectory, in_use
 from pfedlora_flwr.runs.rows import RoundRow
 
@@ -54,7 +54,7 @@ class Simulation:
         return self
 
     def __exit__(self, *error: object) -> None:
-        kept = [(s, signal.signal(s, signal.SIG_IGN)) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+        kept = [(s, signal.signal(s, signal.SIG_IGN)) for s in SIGNALS]
         try:
             stop_marked(self.marker)
             if self._superlink is not None:
@@ -67,7 +67,9 @@ class Simulation:
 
     def run(self, show: Callable[[Row | None, list[RoundRow]], None]) -> None:
         """Starts the run and shows it until its result is there. Raises LaunchError when none will come."""
+        show({"phase": "superlink"}, [])
         self._start_superlink()
+        show({"phase": "submitting"}, [])
         self._submit()
         self._watch(show)
 

@@ -11,7 +11,7 @@ from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import tensors_sha256
 from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.directory import FORMAT, RunDirectory
-from pfedlora_flwr.runs.rows import Result, RoundRow, Status, ToTarget
+from pfedlora_flwr.runs.rows import Result, RoundRow, Status, StoppedBy, ToTarget
 
 logger = logging.getLogger(__name__)
 LINE = "pfedlora: "
@@ -19,12 +19,21 @@ RESULT_LINE = LINE + "result "
 """How the ServerApp's own lines begin in Flower's log, and its last one, which holds the result."""
 
 
-def write_result(run: RunDirectory, experiment: Experiment, status: Status, error: str | None = None, *, resumable: bool = True) -> Result:
+def write_result(
+    run: RunDirectory,
+    experiment: Experiment,
+    status: Status,
+    error: str | None = None,
+    stopped_by: StoppedBy | None = None,
+    *,
+    resumable: bool = True,
+) -> Result:
     """Writes and returns the result. resumable: whether what ended the run is over when it is resumed."""
     result: Result = {
         "format": FORMAT,
         "status": status,
         "error": error,
+        "stopped_by": stopped_by,
         "method": experiment.method,
         "dataset": experiment.dataset,
         "fingerprint": experiment.fingerprint(),

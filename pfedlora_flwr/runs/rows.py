@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Literal, NotRequired, TypedDict
 
 Status = Literal["completed", "failed", "stopped"]
+StoppedBy = Literal["user", "system", "time"]
 
 
 class CostFields(TypedDict):
@@ -144,6 +145,7 @@ class Result(TypedDict):
 
     status: Status
     error: str | None  # one line; null of a completed run
+    stopped_by: NotRequired[StoppedBy | None]  # of a stopped run: the user; the system, by SIGTERM; the time, by max-hours. Otherwise null
     format: NotRequired[int]  # of these files: 2
     method: NotRequired[str]
     dataset: NotRequired[str]

@@ -1,0 +1,118 @@
+"""How far a running run is: in words, in rounds, and in seconds that are left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from statistics import fmean
+
+from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.runs.directory import Row
+from pfedlora_flwr.runs.rows import RoundRow
+
+_RECENT = 5
+"""Rounds that the time left is judged by."""
+_STARTING = {
+    "superlink": "starting: the SuperLink",
+    "submitting": "starting: `flwr run`",
+    "starting": "starting: the server",
+    "connecting": "starting: Ray and its actors",
+    "stopping": "stopping…",
+}
+"""What a run waits for before it has a round, by phase."""
+
+
+class Course:
+    """A run as it is looked at, several times a second.
+
+    guess: the seconds that its rounds may take, asked for at most once and only until clients have been timed.
+    """
+
+    def __init__(self, e: Experiment, guess: Callable[[], float] | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._e = e
+        self._guess = guess
+        self._clock = clock
+        self._guessed: float | None = None
+        self._running = (0, 0.0)  # the round that clients train in, and when it was first seen
+        self.rounds = 0.0
+        self.words = "starting"
+
+    def look(self, state: Row | None, rounds: list[RoundRow]) -> None:
+        """Takes up what `execute` shows: `rounds`, those that are done, the running one by its clients, and `words`."""
+        phase, running = (state["phase"], state.get("round", 0)) if state else ("", 0)
+        within = phase in ("training", "evaluating") and bool(state)
+        if within and running != self._running[0]:
+            self._running = running, self._clock()
+        done = rounds[-1]["round"] if rounds else 0
+        share = state["done"] / max(1, state["of"]) if state and phase == "training" and running > done else 0.0
+        self.rounds = done + share
+        left, guessed = self.left(state, rounds), self._guess_of_rounds() if phase != "stopping" else None
+        parts = [_now(self._e, state, phase, running) if state else "" if rounds else _STARTING["starting"], *_so_far(rounds)]
+        if left is not None and phase != "stopping":
+            parts.append(f"about {duration(left)} left")
+        elif guessed is not None:
+            parts.append(f"the rounds may take {duration(guessed)} (a guess)")
+        self.words = " · ".join(part for part in parts if part)
+
+    def left(self, state: Row | None, rounds: list[RoundRow]) -> float | None:
+        """Seconds for the rounds that are left: by the last five, or before there is one by the clients of the running one; else None."""
+        done = rounds[-1]["round"] if rounds else 0
+        if (by_rounds := seconds_left(rounds, self._e.rounds)) is not None:
+            return by_rounds
+        if state and state["phase"] == "training" and state["done"]:
+            passed = self._clock() - self._running[1]
+            return max(0.0, passed / state["done"] * state["of"] * (self._e.rounds - done) - passed)
+        return None
+
+    def _guess_of_rounds(self) -> float | None:
+        if self._guessed is None and self._guess is not None:
+            self._guessed = self._guess()
+        return self._guessed
+
+
+def seconds_left(rounds: list[RoundRow], total: int) -> float | None:
+    """Seconds for the rounds up to `total` at the mean of the last five; None before the first one is done."""
+    recent = [row["seconds"] for row in rounds if row["round"]][-_RECENT:]
+    return (total - rounds[-1]["round"]) * fmean(recent) if recent else None
+
+
+def round_line(e: Experiment, rounds: list[RoundRow]) -> str:
+    """The last round's figures in a line."""
+    left = seconds_left(rounds, e.rounds)
+    parts = [f"round {rounds[-1]['round']}/{e.rounds}", *_so_far(rounds), f"about {duration(left)} left" if left is not None else ""]
+    return " · ".join(part for part in parts if part)
+
+
+def duration(seconds: float) -> str:
+    """Seconds in words: `40 s`, `12 min`, `3 h 20 min`, `2 d 4 h`."""
+    minutes = round(seconds / 60)
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if minutes < 60:
+        return f"{minutes} min"
+    if minutes < 48 * 60:
+        return f"{minutes // 60} h {minutes % 60} min"
+    return f"{minutes // 1440} d {minutes % 1440 // 60} h"
+
+
+def megabytes(count: float) -> str:
+    """Bytes in words."""
+    return f"{count / 1e6:.2f} MB"
+
+
+def _now(e: Experiment, state: Row, phase: str, running: int) -> str:
+    """What the server is doing."""
+    if phase == "training":
+        return f"round {running}/{e.rounds} · {state['done']} of {state['of']} clients"
+    if phase == "evaluating":
+        return f"round {running}/{e.rounds} · evaluating: {state['done']} of {state['of']} clients"
+    if phase == "connecting" and state["done"]:
+        return f"starting: {state['done']} of {state['of']} clients connected"
+    return _STARTING.get(phase) or f"round {running}/{e.rounds}"
+
+
+def _so_far(rounds: list[RoundRow]) -> list[str]:
+    """The accuracy that was found last, and what has been sent."""
+    if not rounds:
+        return []
+    return [f"accuracy {rounds[-1]['accuracy']:.4f}", megabytes(sum(row["bytes_up"] + row["bytes_down"] for row in rounds))]
