@@ -120,7 +120,7 @@ def test_ctrl_c_stops_the_run_resumable_and_leaves_no_process(shared_cli: Cli, r
     os.kill(process.pid, signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "stopped by the user; continue it with --resume" in stderr
+    assert "stopped: by the user; continue it with --resume" in stderr
     assert not shared_cli.alive()
     stopped = Done(0, "", "", shared_cli.folder / "stopped").result
     assert stopped["status"] == "stopped"

@@ -86,7 +86,8 @@ def summary(result: Result) -> str:
         f"sent up {c['parameters_up']:,} parameters ({megabytes(c['bytes_up'])}), "
         f"down {c['parameters_down']:,} ({megabytes(c['bytes_down'])}); "
         f"computed {result['flops']:.3g} FLOP\n"
-        f"{result['rounds']} rounds in {s['total']:.1f} s, {s['per_round_median']:.2f} s a round; "
+        f"{result['rounds']} {'round' if result['rounds'] == 1 else 'rounds'} in {s['total']:.1f} s, "
+        f"the median round in {s['per_round_median']:.2f} s; "
         f"{s['busy_share']:.0%} of {s['workers']} workers' time spent training or evaluating"
     )
 

@@ -41,6 +41,8 @@ class Engine(AbstractContextManager["Engine"], Protocol):
         """Keeps in the run's `logs` what was logged, for a run that is not completed. May raise LaunchError."""
 
 
+_NAMED = 10
+"""Classes that a warning names."""
 LOCAL_NOTE = "one client at a time in this process; for long runs `flwr run` with its actors, the default engine, is faster"
 ENGINES = ("flower", "local")
 """`flwr run` on a SuperLink of our own, with Ray's actors; or everything in this process, one client at a time."""
@@ -60,6 +62,9 @@ def execute(experiment: Experiment, show: Show, out: Console, *, port: int = 0, 
     run.check_free(experiment)
     if port:
         check_port(port)
+    if empty := shared_partition(experiment)[0].empty_classes:
+        named = ", ".join(empty[:_NAMED]) + (", …" if len(empty) > _NAMED else "")
+        out.print(f"warning: {len(empty)} classes of the dataset have no image: {named}", markup=False, highlight=False, soft_wrap=True)
     with claimed(directory):
         stopped = stop_left_over(directory)
         if stopped:
@@ -113,7 +118,7 @@ def _carry_out(experiment: Experiment, run: RunDirectory, engine: Engine, show: 
         try:
             engine.run(show)
         except KeyboardInterrupt:
-            status, error = "stopped", "stopped by the user"
+            status, error = "stopped", "by the user"
         except LaunchError as failure:
             error = str(failure)
         result = run.result()

@@ -60,7 +60,7 @@ class Submission:
         try:
             self._flwr.stop(self.run_id)
             if self.status().startswith("finished"):
-                return "stopped: stopped by the user; continue it with --resume"
+                return "stopped: by the user; continue it with --resume"
         except LaunchError as failure:
             return f"the run could not be stopped ({failure}); `flwr stop {self.run_id}` does it"
         return f"the run goes on: `flwr stop {self.run_id}` stops it"
