@@ -70,6 +70,8 @@ def execute(experiment: Experiment, show: Show, out: Console, *, port: int = 0, 
         if stopped:
             out.print(f"stopped {stopped} processes that a killed launcher had left running")
         run.check_unlocked()
+        if not experiment.resume:
+            run.clear_void()
         run.result_file.unlink(missing_ok=True)
         return _carry_out(experiment, run, _engine(engine, experiment, run, port), show)
 

@@ -135,10 +135,15 @@ class RunDirectory:
             raise UserError(f"output {str(self.path)!r} is not a run's directory: it is not overwritten")
         if self.path.is_file():
             raise UserError(f"output {str(self.path)!r} is a file; choose a directory")
-        last = self.result()
-        nothing = found <= ours and last is not None and "fingerprint" in last and "rounds" not in last  # it failed before its first round
-        if not experiment.overwrite and not nothing and not found <= {self.logs.name, RESULT}:  # these two: a run that never began
+        never_began = found <= {self.logs.name, RESULT} or (found <= ours and self._is_void)
+        if not experiment.overwrite and not never_began:
             raise UserError(f"output {str(self.path)!r} exists; continue it with --resume, replace it with --overwrite, or choose another")
+
+    def clear_void(self) -> None:
+        """Removes what a run left that failed before its first round: there is nothing to resume or to keep."""
+        if self._is_void:
+            self._clear()
+            shutil.rmtree(self.server, ignore_errors=True)
 
     def check_same(self, experiment: Experiment, advice: str) -> None:
         """Raises UserError, with the keys that differ, when the run here is of another Experiment."""
@@ -199,6 +204,12 @@ class RunDirectory:
         state = self.checkpoints.load()
         for client, version in (state.versions if state else {}).items():
             self.client_store(client).keep(version)
+
+    @property
+    def _is_void(self) -> bool:
+        """Whether the run here failed before its first round."""
+        last = self.result()
+        return last is not None and "fingerprint" in last and "rounds" not in last
 
     def _check_resumable(self) -> None:
         if not self.holds_run:
