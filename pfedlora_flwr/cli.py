@@ -171,6 +171,7 @@ def export(
     client: Client,
     kind: Annotated[str, typer.Option("--format", metavar="FORMAT", help="safetensors, torch-export or onnx.")],
     output: Annotated[Path | None, typer.Option(metavar="FILE", help="Otherwise client-K with the format's suffix.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file, and its model card, if it is there.")] = False,
 ) -> None:
     """Write a client's model as one file. It is checked against the model itself, and has a model card beside it.
 
@@ -181,7 +182,7 @@ def export(
 
     trained = load_trained(place, client)
     target = (output or Path(f"client-{client}{exporting.SUFFIXES.get(kind, '')}")).absolute()
-    difference = exporting.export(trained, kind, target)
+    difference = exporting.export(trained, kind, target, overwrite=overwrite)
     out.print(f"{target} and its model card; logits within {difference:.1g} of the model's own", highlight=False, soft_wrap=True)
 
 

@@ -38,7 +38,12 @@ class Experiment:
     rounds: int = key(20, "T, the number of communication rounds", low=1)
     seed: int = key(0, "every random draw is derived from it", low=0)
     partition_kind: str = key("pathological", "who owns which samples", name="partition.kind")
-    partition_classes_per_client: int = key(2, "classes each client holds (pathological)", name="partition.classes-per-client", low=1)
+    partition_classes_per_client: int = key(
+        2,
+        "classes each client holds (pathological); clients times this is a multiple of all classes",
+        name="partition.classes-per-client",
+        low=1,
+    )
     partition_alpha: float = key(0.3, "concentration of the Dirichlet distribution", name="partition.alpha", above=0)
     models: str = key("auto", "client models, separated by commas; client k has number k mod their count")
     setting: str = key("heterogeneous", "CNN-1 to CNN-5 in turn, or CNN-1 for everyone", choices=("heterogeneous", "homogeneous"))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pfedlora_flwr.keys import key
-from pfedlora_flwr.methods.method import Method, Tensors, Upload
+from pfedlora_flwr.methods.method import Tensors, Upload
 from pfedlora_flwr.methods.pfedlora import PFedLoRA
 from pfedlora_flwr.training.loop import Samples, Visit
 
@@ -25,7 +25,7 @@ class ServerRaises(PFedLoRA):
     """The server raises when it aggregates round `at`, until a file `mended` lies in the run's logs."""
 
     @dataclass(frozen=True)
-    class Options(Method.Options):
+    class Options(PFedLoRA.Options):
         at: int = key(1, "the round")
 
     def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -48,6 +49,7 @@ def test_onnx_in_onnxruntime_gives_the_same_logits(trained_run: Done, shared_cli
     assert done.code == 0, done.stderr
     assert f"{target} and its model card" in done.stdout
     session = onnxruntime.InferenceSession(str(target), providers=["CPUExecutionProvider"])
+    assert json.loads(session.get_modelmeta().custom_metadata_map["class_names"]) == trained.class_names
     for n in (1, 2, len(images)):
         [logits] = session.run(None, {"images": scaled(images[:n])})
         assert np.abs(logits - trained.logits(images[:n]).numpy()).max() < 1e-4
@@ -91,11 +93,36 @@ def test_a_file_that_would_answer_otherwise_is_never_left(trained: Trained, tmp_
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_export_makes_its_folder_and_replaces_what_it_is_told_to(trained: Trained, tmp_path: Path) -> None:
+    target = tmp_path / "new" / "folder" / "model.safetensors"
+    for overwrite in (False, True):
+        assert export(trained, "safetensors", target, overwrite=overwrite) < 1e-4
+    assert {path.name for path in target.parent.iterdir()} == {"model.safetensors", "model.safetensors.md"}
+
+
+def test_a_card_does_not_tell_where_the_images_lie(trained: Trained) -> None:
+    own = replace(trained, experiment=trained.experiment.replace(dataset="npz:/home/me/secret/faces.npz"))
+    text = exporting.card(own, "safetensors", "model", 0.0)
+    assert "npz:faces.npz" in text
+    assert "secret" not in text
+
+
 def test_mistakes_are_one_clear_line(trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="format is 'tflite'; allowed: safetensors, torch-export, onnx"):
         export(trained, "tflite", tmp_path / "model")
-    with pytest.raises(UserError, match="nowhere is no directory"):
-        export(trained, "safetensors", tmp_path / "nowhere" / "model")
+    (tmp_path / "precious").write_text("irreplaceable")
+    with pytest.raises(UserError, match=r"precious exists; replace it with --overwrite, or give another --output"):
+        export(trained, "safetensors", tmp_path / "precious")
+    (tmp_path / "precious.md").write_text("irreplaceable")
+    (tmp_path / "precious").unlink()
+    with pytest.raises(UserError, match=r"precious\.md exists; replace"):
+        export(trained, "safetensors", tmp_path / "precious")
+    (tmp_path / "precious.md").unlink()
+    for way in (False, True):
+        with pytest.raises(UserError, match="/dev/full is no regular file"):
+            export(trained, "safetensors", Path("/dev/full"), overwrite=way)
+    with pytest.raises(UserError, match="cannot be written"):
+        export(trained, "safetensors", Path("/proc/nowhere/model"))
     with pytest.raises(UserError, match="is a directory; give a file"):
         export(trained, "safetensors", tmp_path)
 

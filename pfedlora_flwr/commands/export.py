@@ -6,6 +6,7 @@ it take its name.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -19,7 +20,9 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from pfedlora_flwr.files import write_atomically
+from pfedlora_flwr.data import registry as datasets
+from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.files import make_folder, write_atomically
 from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import tensors_of
@@ -53,18 +56,25 @@ class WithNormalisation(nn.Module):
         return self.model((images - self.mean) / self.std)
 
 
-def export(trained: Trained, kind: str, target: Path) -> float:
+def export(trained: Trained, kind: str, target: Path, *, overwrite: bool = False) -> float:
     """Writes the model to `target` and its card to `target`.md; the largest difference of a logit from the model's own.
 
     kind: safetensors (the weights, with what it takes to use them in the metadata), torch-export or onnx (whole programs).
-    Raises UserError when a library is missing, the model cannot be exported, or its outputs would differ.
+    Raises UserError when a library is missing, the model cannot be exported, or its outputs would differ, and for a file that is
+    there, unless it is to be overwritten; what is no regular file never is.
     """
     if kind not in SUFFIXES:
         raise UserError(f"format is {kind!r}; allowed: {', '.join(SUFFIXES)}")
-    if not target.parent.is_dir():
-        raise UserError(f"{target.parent} is no directory")
     if target.is_dir():
         raise UserError(f"{target} is a directory; give a file")
+    about = target.with_name(target.name + ".md")
+    for file in (target, about):
+        if file.is_symlink() or file.exists():
+            if not file.is_file():
+                raise UserError(f"{file} is no regular file; give another --output")
+            if not overwrite:
+                raise UserError(f"{file} exists; replace it with --overwrite, or give another --output")
+    make_folder(target.parent)
     whole = WithNormalisation(trained.method.predictor(trained.module), trained.about["mean"], trained.about["std"]).eval()
     aside = target.with_name(f".{os.getpid()}.{target.stem}{SUFFIXES[kind]}")
     write = {"safetensors": _safetensors, "torch-export": _torch_export, "onnx": _onnx}[kind]
@@ -75,12 +85,13 @@ def export(trained: Trained, kind: str, target: Path) -> float:
         difference = _difference(trained, exported)
         if not difference <= TOLERANCE:  # nan too
             raise UserError(f"the exported model's outputs differ by {difference:g} from the model's own: nothing was written")
-        write_atomically(target.with_name(target.name + ".md"), card(trained, kind, target.name, difference).encode())
+        write_atomically(about, card(trained, kind, target.name, difference).encode())
         aside.replace(target)
     except (OSError, RuntimeError, torch.onnx.errors.OnnxExporterError) as error:
         raise UserError(f"the model cannot be exported to {target}: {str(error).splitlines()[0] if str(error) else error!r}") from None
     finally:
-        aside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            aside.unlink(missing_ok=True)
     return difference
 
 
@@ -97,14 +108,14 @@ def card(trained: Trained, kind: str, file: str, difference: float) -> str:
         correct, whole = getattr(counts, f"{part}_correct"), getattr(counts, part)
         return f"{correct} of {whole} correct ({100 * correct / whole:.2f} %)"
 
-    settings = ", ".join(f"{name}={value}" for name, value in e.changed().items())
+    settings = ", ".join(f"{name}={_dataset(e) if name == 'dataset' else value}" for name, value in e.changed().items())
     versions = ", ".join(f"{name} {version}" for name, version in trained.about["versions"].items() if version)
     scaled = "images RGB, float32 [n, 3, 32, 32], scaled to [0, 1]"
     if kind == "safetensors":
         usage = f"The weights of `{architecture}`. Input: {scaled}, then (images − mean) / std by channel, both in the metadata."
     else:
         usage = f"Input `images`: {scaled}; normalisation is part of the model. Output: logits [n, {len(trained.class_names)}]."
-    return f"""# {registry.title(e.method)}, client {trained.client}, on {words.key("dataset", e.dataset)}
+    return f"""# {registry.title(e.method)}, client {trained.client}, on {_dataset(e)}
 
 A personalised model: it was trained for the data of client {trained.client} and is evaluated on these alone.
 
@@ -115,7 +126,7 @@ A personalised model: it was trained for the data of client {trained.client} and
 | test accuracy | {share("test")} |
 | validation accuracy | {share("validation")} |
 | classes | {", ".join(trained.class_names)} |
-| method, dataset | {e.method}, {e.dataset} |
+| method, dataset | {e.method}, {_dataset(e)} |
 | trained | last in round {trained.version} of {e.rounds}, seed {e.seed}, {e.clients} clients |
 | SHA-256 of the client's tensors | `{trained.sha256}` |
 | checked | logits within {difference:.1g} of the model's own |
@@ -129,20 +140,31 @@ Keys that are not at their defaults: {settings or "none"}; fingerprint `{e.finge
 """
 
 
+def _dataset(e: Experiment) -> str:
+    """The dataset in words; of the user's own files their kind and last name alone, since cards are shared and paths tell of a machine."""
+    source = datasets.find(e.dataset)
+    return f"{source.name}{Path(source.text(e.dataset)).name}" if source.path else words.key("dataset", e.dataset)
+
+
 def _safetensors(trained: Trained, whole: WithNormalisation, path: Path) -> Exported:
     model = whole.model
-    metadata = {
-        "architecture": model.description,
-        "class_names": json.dumps(trained.class_names),
-        "mean": json.dumps(trained.about["mean"]),
-        "std": json.dumps(trained.about["std"]),
-        "client": str(trained.client),
-        "round": str(trained.version),
-    }
-    write_atomically(path, safetensors.torch.save({k: v.contiguous() for k, v in tensors_of(model).items()}, metadata))
+    write_atomically(path, safetensors.torch.save({k: v.contiguous() for k, v in tensors_of(model).items()}, _metadata(trained)))
     fresh = trained.method.predictor(trained.method.private_init(trained.client, 0)).eval()
     fresh.load_state_dict(safetensors.torch.load_file(path))
     return WithNormalisation(fresh, trained.about["mean"], trained.about["std"])
+
+
+def _metadata(trained: Trained) -> dict[str, str]:
+    """What a program needs that has the file alone. mean and std: of images scaled to [0, 1], by channel."""
+    return {
+        "architecture": trained.method.predictor(trained.module).description,
+        "class_names": json.dumps(trained.class_names),
+        "mean": json.dumps(trained.about["mean"]),
+        "std": json.dumps(trained.about["std"]),
+        "input": json.dumps(["n", *IMAGE]),
+        "client": str(trained.client),
+        "round": str(trained.version),
+    }
 
 
 def _torch_export(trained: Trained, whole: WithNormalisation, path: Path) -> Exported:
@@ -154,7 +176,7 @@ def _torch_export(trained: Trained, whole: WithNormalisation, path: Path) -> Exp
 
 def _onnx(trained: Trained, whole: WithNormalisation, path: Path) -> Exported:
     onnxruntime = _extra("onnxruntime")
-    _extra("onnx")
+    onnx = _extra("onnx")
     _extra("onnxscript")
     dynamic = {"images": {0: torch.export.Dim("n", min=1)}}
     program = torch.onnx.export(
@@ -168,6 +190,9 @@ def _onnx(trained: Trained, whole: WithNormalisation, path: Path) -> Exported:
     )
     assert program is not None
     program.save(path)
+    saved = onnx.load(path)
+    onnx.helper.set_model_props(saved, _metadata(trained))
+    onnx.save(saved, path)
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     return lambda images: torch.from_numpy(session.run(["logits"], {"images": images.numpy()})[0])
 

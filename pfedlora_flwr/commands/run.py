@@ -55,7 +55,8 @@ def run(
             out.print(f"local engine: {LOCAL_NOTE}", highlight=False, soft_wrap=True)
         result = execute(experiment, show, out, port=port, engine=engine)
     finally:
-        progress.stop()
+        if progress.live.is_started:  # otherwise it prints an empty line
+            progress.stop()
         if events is not None:
             events.close()
     return conclude(result, directory, out, err, again(directory, engine))

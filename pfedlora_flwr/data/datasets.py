@@ -33,6 +33,12 @@ class Dataset:
     def classes(self) -> int:
         return len(self.class_names)
 
+    @property
+    def empty_classes(self) -> list[str]:
+        """The names of the classes that no image has."""
+        counts = np.bincount(np.asarray(self.labels), minlength=self.classes)
+        return [name for name, count in zip(self.class_names, counts, strict=True) if not count]
+
 
 @lru_cache(maxsize=4)
 def load(name: str, data_path: str = "") -> Dataset:

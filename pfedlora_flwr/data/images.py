@@ -12,6 +12,7 @@ from pfedlora_flwr.data.source import SIZE, Arrays
 from pfedlora_flwr.keys import UserError
 
 _SUFFIXES = (".png", ".jpg", ".jpeg")
+_MOST_CLASSES = 100_000
 
 
 def folder(text: str, _data_path: str) -> Arrays:
@@ -22,7 +23,7 @@ def folder(text: str, _data_path: str) -> Arrays:
     class_names = sorted(p.name for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
     by_class = [sorted(f for f in (root / c).iterdir() if f.suffix.lower() in _SUFFIXES) for c in class_names]
     files = [(file, label) for label, inside in enumerate(by_class) for file in inside]
-    if len(class_names) < 2 or not files:
+    if sum(map(bool, by_class)) < 2:
         raise UserError(f"dataset folder {root}: expected at least two class folders with PNG or JPEG images")
     images = np.empty((len(files), SIZE, SIZE, 3), np.uint8)
     for i, (file, _) in enumerate(files):
@@ -41,12 +42,19 @@ def npz(text: str, _data_path: str) -> Arrays:
         raise UserError(f"dataset file {path} does not exist") from None
     except (KeyError, ValueError, OSError, EOFError, TypeError, AttributeError, zipfile.BadZipFile):
         raise UserError(f"{path}: expected an npz with `images` uint8 [n, 32, 32, 3] and `labels` [n]") from None
-    if images.dtype != np.uint8 or images.shape[1:] != (SIZE, SIZE, 3) or labels.shape != (len(images),) or labels.dtype.kind not in "iu":
-        raise UserError(
-            f"{path}: images is {images.dtype} {list(images.shape)}, labels {labels.dtype}; expected uint8 [n, 32, 32, 3] and integers [n]"
-        )
-    if not len(labels) or labels.min() < 0 or (names is not None and labels.max() >= len(names)):
-        raise UserError(f"{path}: labels must count from 0 and have a name each")
+    right = images.dtype == np.uint8 and images.shape[1:] == (SIZE, SIZE, 3)
+    if not right or labels.shape != images.shape[:1] or labels.dtype.kind not in "iu":
+        found = f"images is {images.dtype} {list(images.shape)}, labels {labels.dtype} {list(labels.shape)}"
+        raise UserError(f"{path}: {found}; expected uint8 [n, 32, 32, 3] and integers [n]")
+    if not len(labels):
+        raise UserError(f"{path}: it has no images")
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= _MOST_CLASSES:
+        raise UserError(f"{path}: labels go from {low} to {high}; allowed: 0 to {_MOST_CLASSES - 1}")
+    if names is not None and high >= len(names):
+        raise UserError(f"{path}: labels go up to {high}, and class_names names 0 to {len(names) - 1}")
+    if low == high:
+        raise UserError(f"{path}: all labels are {low}; expected at least two classes")
     return images, labels.astype(np.int64), names or [str(i) for i in range(int(labels.max()) + 1)]
 
 

@@ -48,6 +48,8 @@ class Partition:
 def make_partition(experiment: Experiment, dataset: Dataset) -> Partition:
     """The partition that the Experiment names, always the same for the same seed. Raises UserError when it is impossible."""
     e, labels = experiment, np.asarray(dataset.labels)
+    if len(labels) < SMALLEST:
+        raise UserError(f"{e.dataset} has {len(labels)} images; a client needs {SMALLEST}")
     if e.clients * SMALLEST > len(labels):
         raise UserError(
             f"clients is {e.clients}; {e.dataset} has {len(labels)} images, {SMALLEST} for each client: allowed ≤ {len(labels) // SMALLEST}"

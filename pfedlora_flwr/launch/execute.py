@@ -48,6 +48,8 @@ STOPPED: dict[signal.Signals, tuple[str, StoppedBy]] = {
     signal.SIGTERM: ("stopped by SIGTERM", "system"),
 }
 """What a signal leaves in the result: `error` and `stopped_by`."""
+_NAMED = 10
+"""Classes that a warning names."""
 LOCAL_NOTE = "one client at a time in this process; for long runs `flwr run` with its actors, the default engine, is faster"
 ENGINES = ("flower", "local")
 """`flwr run` on a SuperLink of our own, with Ray's actors; or everything in this process, one client at a time."""
@@ -69,6 +71,9 @@ def execute(experiment: Experiment, show: Show, out: Console, *, port: int = 0, 
     run.check_free(experiment)
     if port:
         check_port(port)
+    if empty := shared_partition(experiment)[0].empty_classes:
+        named = ", ".join(empty[:_NAMED]) + (", …" if len(empty) > _NAMED else "")
+        out.print(f"warning: {len(empty)} classes of the dataset have no image: {named}", markup=False, highlight=False, soft_wrap=True)
     with claimed(directory):
         stopped = stop_left_over(directory)
         if stopped:
@@ -79,6 +84,8 @@ def execute(experiment: Experiment, show: Show, out: Console, *, port: int = 0, 
             return result
         if experiment.resume:
             out.print(_goes_on(experiment, run), highlight=False, soft_wrap=True)
+        else:
+            run.clear_void()
         run.result_file.unlink(missing_ok=True)
         return _carry_out(experiment, run, _engine(engine, experiment, run, port), show)
 

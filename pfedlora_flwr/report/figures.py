@@ -21,6 +21,7 @@ from pfedlora_flwr.runs.rows import RoundRow
 
 _SMALLEST_SWEEP = 3
 """Points that make a curve."""
+_DECADE = 10.0
 
 
 @dataclass(frozen=True)
@@ -44,9 +45,7 @@ def curves(study: Study, scenario: Keys, folder: Path) -> Picture:
             for outcome in outcomes:
                 _curve(axis, outcome, measure if label != "round" else None, scale)
             axis.set_xlabel(label)
-            axis.set_xscale(scale)
-            if label.endswith("(FLOP)"):
-                axis.xaxis.set_major_formatter(large_numbers())
+            _ticks(axis, label, scale)
         axes[0][0].set_ylabel("mean test accuracy (%)")
         figure.suptitle(words.keys(scenario), fontsize=8)
         legend(figure, [o.method for o in outcomes])
@@ -167,6 +166,21 @@ def _curve(axis: Any, outcome: Outcome, measure: Callable[[RoundRow], float] | N
     if len(runs) > 1:
         low, high = ([pick(values) for values in zip(*ys, strict=True)] for pick in (min, max))
         axis.fill_between(xs[first:], low[first:], high[first:], color=colour, alpha=0.15, linewidth=0)
+
+
+def _ticks(axis: Any, label: str, scale: str) -> None:
+    """Whole rounds; elsewhere large numbers in words, few enough to stand side by side, on a log axis only where it spans a decade."""
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+
+    low, high = axis.dataLim.minposx, axis.dataLim.xmax
+    if scale == "log" and low < high and high / low >= _DECADE:
+        axis.set_xscale("log")
+        axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0) if high / low < _DECADE**2 else (1.0,), numticks=5))
+        axis.xaxis.set_minor_formatter(NullFormatter())
+    else:
+        axis.xaxis.set_major_locator(MaxNLocator(4, integer=label == "round"))
+    if label != "round":
+        axis.xaxis.set_major_formatter(large_numbers())
 
 
 def _spaced(points: int) -> int:

@@ -144,9 +144,8 @@ class RunDirectory:
             raise UserError(f"output {str(self.path)!r} is not a run's directory: it is not overwritten")
         if self.path.is_file():
             raise UserError(f"output {str(self.path)!r} is a file; choose a directory")
-        last = self.result()
-        nothing = found <= ours and last is not None and "fingerprint" in last and "rounds" not in last  # it failed before its first round
-        if not experiment.overwrite and not nothing and not found <= {self.logs.name, RESULT}:  # these two: a run that never began
+        never_began = found <= {self.logs.name, RESULT} or (found <= ours and self._is_void)
+        if not experiment.overwrite and not never_began:
             raise UserError(f"output {str(self.path)!r} exists; continue it with --resume, replace it with --overwrite, or choose another")
 
     def check_models(self, experiment: Experiment) -> None:
@@ -162,6 +161,12 @@ class RunDirectory:
                 f"output {str(self.path)!r} no longer holds the models of {len(gone)} clients after round {state.round}, from which "
                 "more rounds would go on (`compare` removes them); begin a new run"
             )
+
+    def clear_void(self) -> None:
+        """Removes what a run left that failed before its first round: there is nothing to resume or to keep."""
+        if self._is_void:
+            self._clear()
+            shutil.rmtree(self.server, ignore_errors=True)
 
     def check_same(self, experiment: Experiment, advice: str) -> None:
         """Raises UserError, with the keys that differ, when the run here is of another Experiment."""
@@ -255,6 +260,12 @@ class RunDirectory:
         if last < experiment.rounds:
             history = (yaml.safe_load(self.config.read_text(encoding="utf-8")).get("about") or {}).get("history", ())
             self.write_config(saved.replace(rounds=experiment.rounds), history, last)
+
+    @property
+    def _is_void(self) -> bool:
+        """Whether the run here failed before its first round."""
+        last = self.result()
+        return last is not None and "fingerprint" in last and "rounds" not in last
 
     def _acquire(self, patience: float = 0.0) -> None:
         try:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -155,3 +157,24 @@ def test_box_plot_and_trade_off_show_the_runs_numbers(runs: Path, tmp_path: Path
     picture = figures.trade_off(study, {"mu": 0.9}, tmp_path)
     assert points == [(8000.0, 60.0, 25.0), (8000.0, 90.5, 400.0)]  # whole runs: 2 rounds × 4 clients × 1000 operations
     assert "in the whole run (not every run reaches the target accuracy)" in picture.caption
+
+
+@pytest.mark.parametrize("rounds", [2, 6, 40, 900])
+def test_the_curves_ticks_stand_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rounds: int) -> None:
+    """From less than a decade of bytes to three."""
+
+    def save(figure: Any, folder: Path, name: str) -> Path:
+        figure.canvas.draw()
+        for axis in figure.axes:
+            low, high = axis.get_xlim()
+            shown = [
+                tick.label1 for tick in (*axis.xaxis.get_major_ticks(), *axis.xaxis.get_minor_ticks()) if low <= tick.get_loc() <= high
+            ]
+            boxes = sorted((t.get_window_extent() for t in shown if t.get_text()), key=lambda box: box.x0)
+            assert len(boxes) >= 2
+            assert all(left.x1 < right.x0 for left, right in pairwise(boxes)), [t.get_text() for t in shown]
+        return folder / name
+
+    make_run(tmp_path / "runs" / "a", [0.1] * (rounds + 1), [0.6, 0.8], up=11_000)
+    monkeypatch.setattr(figures, "save", save)
+    figures.curves(load([tmp_path / "runs"]), {}, tmp_path)
