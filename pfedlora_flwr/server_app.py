@@ -17,7 +17,7 @@ from flwr.superlink.grid import HttpGrid
 
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data.local import count_classes
-from pfedlora_flwr.federation.strategy import PersonalisedStrategy
+from pfedlora_flwr.federation.strategy import PersonalisedStrategy, TimeIsOver
 from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.rng import derive
@@ -61,6 +61,8 @@ def serve(grid: Grid, context: Context, tell: Callable[[str, Result], None] = la
             state = ServerState(method.state_init(derive(experiment.seed, "state")))
         PersonalisedStrategy(experiment, method, run, state).complete(grid)
         tell(str(run.path), write_result(run, experiment, "completed"))
+    except TimeIsOver as over:  # no failure in Flower's eyes
+        tell(str(run.path), write_result(run, experiment, "stopped", str(over), "time"))
     except RunNotRunningException:  # Flower's, and no Exception
         tell(str(run.path), write_result(run, experiment, "stopped", "stopped through Flower", "user"))
         raise
