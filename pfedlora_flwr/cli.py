@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ from pfedlora_flwr.errors import UserCodeError, with_traceback
 from pfedlora_flwr.keys import UserError
 
 cli = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
-out, err = Console(), Console(stderr=True, soft_wrap=True)
+out, err = Console(emoji=False), Console(stderr=True, soft_wrap=True, emoji=False)  # `synthetic:100:` is no emoji
 
 
 class _Command(TyperCommand):
@@ -69,6 +70,7 @@ def run(
     port: Annotated[int, typer.Option(help="TCP port of the private SuperLink; 0: a free one.", show_default=False)] = 0,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress display.")] = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard event files to `events` in the output.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check all, show what the run would take, and start nothing.")] = False,
     engine: Engine = "flower",
     superlink: Annotated[
         str, typer.Option(metavar="CONNECTION", help="Train on the nodes of this SuperLink, a connection in $FLWR_HOME/config.toml.")
@@ -93,6 +95,8 @@ def run(
         raise UserError("--tensorboard is for simulations: a deployed run's rounds.jsonl is on the SuperLink's host")
     if superlink and engine != "flower":
         raise UserError(f"--engine {engine} trains in this process, --superlink on nodes: give one of them")
+    if superlink and dry_run:
+        raise UserError("--dry-run is for simulations: what nodes have is known to them alone")
     if superlink:  # `output` is a path on the SuperLink's host
         if named.get("resume") is True and "rounds" in options:
             named["extend"] = True  # the server knows whether it does
@@ -105,7 +109,13 @@ def run(
     else:
         experiment = config.from_flat(named)
         output = of_run(experiment, path)
-    raise typer.Exit(run_here(config.located(experiment, output), out, err, port=port, quiet=quiet, tensorboard=tensorboard, engine=engine))
+    experiment = config.located(experiment, output)
+    if dry_run:
+        from pfedlora_flwr.commands.dry_run import dry_run as show_costs
+
+        show_costs(experiment, out, engine=engine)
+        raise typer.Exit
+    raise typer.Exit(run_here(experiment, out, err, port=port, quiet=quiet, tensorboard=tensorboard, engine=engine))
 
 
 @cli.command(cls=_Command)
@@ -184,6 +194,21 @@ def export(
     target = (output or Path(f"client-{client}{exporting.SUFFIXES.get(kind, '')}")).absolute()
     difference = exporting.export(trained, kind, target, overwrite=overwrite)
     out.print(f"{target} and its model card; logits within {difference:.1g} of the model's own", highlight=False, soft_wrap=True)
+
+
+@cli.command("list", cls=_Command)
+def list_(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", hidden=True)],
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON, a list of runs.")] = False,
+) -> None:
+    """List the runs in DIR and below. State, rounds, the keys in which they differ, accuracy at best validation."""
+    from pfedlora_flwr.commands.listing import list_runs, table
+
+    runs = list_runs(folder)
+    if as_json:
+        print(json.dumps(runs, indent=1))
+    else:
+        out.print(table(runs) if runs else f"no run in {folder}")
 
 
 @cli.command(cls=_Command)

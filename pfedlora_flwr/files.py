@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+from filelock import FileLock, Timeout
 from torch import Tensor
 
 from pfedlora_flwr.keys import UserError
@@ -41,6 +42,18 @@ def make_folder(path: Path) -> None:
         raise UserError(f"{path} cannot be written ({error.strerror or error}); choose another folder") from None
     if not os.access(path, os.W_OK | os.X_OK):
         raise UserError(f"{path} cannot be written (Permission denied); choose another folder")
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process holds the lock on this file; False where there is no such file. Changes nothing."""
+    if not path.exists():
+        return False
+    lock = FileLock(path)
+    try:
+        with lock.acquire(timeout=0):
+            return False
+    except Timeout:
+        return True
 
 
 def _sync_folder(folder: Path) -> None:

@@ -20,7 +20,7 @@ from pfedlora_flwr.data.local import count_classes
 from pfedlora_flwr.errors import UserCodeError, brief, names_traceback, user_code, with_traceback
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.clients import RunFailed
-from pfedlora_flwr.federation.strategy import PersonalisedStrategy
+from pfedlora_flwr.federation.strategy import PersonalisedStrategy, TimeIsOver
 from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method, Tensors, check_state
@@ -65,6 +65,8 @@ def serve(grid: Grid, context: Context, tell: Callable[[str, Result], None] = la
             state = ServerState(_initial(experiment, method))
         PersonalisedStrategy(experiment, method, run, state).complete(grid)
         tell(str(run.path), write_result(run, experiment, "completed"))
+    except TimeIsOver as over:  # no failure in Flower's eyes
+        tell(str(run.path), write_result(run, experiment, "stopped", str(over), "time"))
     except RunNotRunningException:  # Flower's, and no Exception
         tell(str(run.path), write_result(run, experiment, "stopped", "stopped through Flower", "user"))
         raise

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +12,14 @@ import pytest
 import yaml
 from rich.console import Console
 
-from pfedlora_flwr import cli, config
+from pfedlora_flwr import cli as command
+from pfedlora_flwr import config
+from pfedlora_flwr.commands.display import conclude
 from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.launch.execute import execute
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.resume import resumed
-from tests.conftest import Done, run_locally
+from tests.conftest import Cli, Done, run_locally
 
 KEYS = {
     "clients": 4,
@@ -79,6 +83,38 @@ def test_an_extended_run_is_what_it_would_have_been_from_the_start(tmp_path: Pat
     assert visited_last.about()["experiment"]["rounds"] == last
 
 
+def test_max_hours_stop_after_a_round_and_the_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    keys = KEYS | {"rounds": 3}
+    whole = run_locally(tmp_path / "a", keys)
+    stopped = run_locally(tmp_path / "b", keys | {"max-hours": 1e-9})
+    assert (stopped.result["status"], stopped.result["stopped_by"], stopped.result["rounds"]) == ("stopped", "time", 1)
+    assert stopped.stderr == "stopped, since max-hours=1e-09 are over"
+    assert conclude(stopped.result, "", Console(quiet=True), Console(quiet=True), "") == 75
+    experiment, _ = resumed(RunDirectory(stopped.output), {}, {"resume": True, "max-hours": 0}, "")
+    execute(experiment.replace(output=str(stopped.output)), lambda state, rounds: None, Console(quiet=True), engine="local")
+    assert facts(stopped) == facts(whole)
+    about = yaml.safe_load((stopped.output / "config.yaml").read_text())["about"]
+    assert [(entry["rounds"], entry["after-round"]) for entry in about["history"]] == [(3, 0), (3, 1)]
+
+
+def test_sigterm_stops_at_once_with_75_and_says_the_command_that_continues(cli: Cli) -> None:
+    process = cli.start("run", *(word for key in KEYS for word in ("-o", f"{key}={KEYS[key]}")), "-o", "rounds=900", "--engine", "local")
+    assert process.stdout is not None
+    while "round 1/900" not in process.stdout.readline():
+        assert process.poll() is None
+    sent = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    while "stopping…" not in process.stdout.readline():
+        assert process.poll() is None
+    assert time.monotonic() - sent < 1.5, "0.3 s where the machine has nothing else to do"
+    _, stderr = process.communicate(timeout=30)
+    assert process.returncode == 75
+    first, second = stderr.splitlines()
+    assert first.startswith("stopped by SIGTERM after round ")
+    assert second == "to continue: pfedlora run --resume -o output=run --engine local"
+    assert Done(0, "", "", cli.folder / "run").result["stopped_by"] == "system"
+
+
 def test_what_cannot_be_extended_is_one_line(tmp_path: Path) -> None:
     output = run_locally(tmp_path / "run", KEYS | {"rounds": 2}).output
     before = (output / "config.yaml").read_text()
@@ -119,7 +155,7 @@ def test_the_command_names_what_it_does_not_use(
     def call(*words: str) -> tuple[int, str, str]:
         monkeypatch.setattr("sys.argv", ["pfedlora", "run", "--quiet", "--engine", "local", *words])
         with pytest.raises(SystemExit) as raised:
-            cli.main()
+            command.main()
         return int(raised.value.code or 0), *capsys.readouterr()
 
     assert call("a.yaml")[0] == 0

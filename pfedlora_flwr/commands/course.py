@@ -46,12 +46,10 @@ class Course:
         done = rounds[-1]["round"] if rounds else 0
         share = state["done"] / max(1, state["of"]) if state and phase == "training" and running > done else 0.0
         self.rounds = done + share
-        left, guessed = self.left(state, rounds), self._guess_of_rounds() if phase != "stopping" else None
+        left = self.left(state, rounds)
         parts = [_now(self._e, state, phase, running) if state else "" if rounds else _STARTING["starting"], *_so_far(rounds)]
-        if left is not None and phase != "stopping":
-            parts.append(f"about {duration(left)} left")
-        elif guessed is not None:
-            parts.append(f"the rounds may take {duration(guessed)} (a guess)")
+        if phase != "stopping":
+            parts.append(f"about {duration(left)} left" if left is not None else self._guess_in_words())
         self.words = " · ".join(part for part in parts if part)
 
     def left(self, state: Row | None, rounds: list[RoundRow]) -> float | None:
@@ -64,10 +62,10 @@ class Course:
             return max(0.0, passed / state["done"] * state["of"] * (self._e.rounds - done) - passed)
         return None
 
-    def _guess_of_rounds(self) -> float | None:
+    def _guess_in_words(self) -> str:
         if self._guessed is None and self._guess is not None:
             self._guessed = self._guess()
-        return self._guessed
+        return "" if self._guessed is None else f"the rounds may take {duration(self._guessed)} (a guess)"
 
 
 def seconds_left(rounds: list[RoundRow], total: int) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from collections.abc import Iterable, Mapping
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -28,6 +29,10 @@ from pfedlora_flwr.training.flops import count_operations
 logger = logging.getLogger(__name__)
 
 
+class TimeIsOver(RuntimeError):
+    """`max-hours` are over and rounds are left; what is done is on disk, and `--resume` continues it."""
+
+
 class PersonalisedStrategy(Strategy):
     """Drives a `Method` over Flower's Message API. `state` is the server's memory, checkpointed after each round.
 
@@ -43,8 +48,11 @@ class PersonalisedStrategy(Strategy):
         self._started: tuple[Round, Clients] | None = None  # the round that Flower's `start` is in
 
     def complete(self, grid: Grid) -> None:
-        """All rounds that are left. Raises RunFailed when too few nodes connect or too few clients succeed."""
-        e = self.experiment
+        """All rounds that are left.
+
+        Raises RunFailed when too few nodes connect or too few clients succeed, TimeIsOver after `max-hours`.
+        """
+        e, began = self.experiment, time.monotonic()
         self.summary()
         if self.state.round >= e.rounds:  # a completed run is resumed without its nodes
             return
@@ -65,6 +73,8 @@ class PersonalisedStrategy(Strategy):
             if self.state.stale and e.evaluates(round.number):
                 self._evaluate(round, clients)
             clock = self._finish(round, clients)
+            if 0 < e.max_hours * 3600 <= time.monotonic() - began and self.state.round < e.rounds:
+                raise TimeIsOver(f"stopped, since max-hours={e.max_hours:g} are over")
 
     def summary(self) -> None:
         """One line about the run in Flower's log."""

@@ -16,7 +16,7 @@ from filelock import FileLock, Timeout
 
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.files import write_atomically
+from pfedlora_flwr.files import is_locked, write_atomically
 from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.rng import derive
 from pfedlora_flwr.runs.checkpoint import Checkpoints
@@ -52,7 +52,8 @@ class RunDirectory:
         self.checkpoints = Checkpoints(self.server)
         self._rounds, self._clients = path / ROUNDS, path / CLIENTS
         self._token, self._partition, self._progress = (self.server / name for name in ("token", "partition", "progress.json"))
-        self._lock = FileLock(self.server / "lock")
+        self.lock_file = self.server / "lock"
+        self._lock = FileLock(self.lock_file)
 
     # What a run says of itself
 
@@ -175,9 +176,8 @@ class RunDirectory:
 
     def check_unlocked(self) -> None:
         """Raises UserError when a running run holds this directory. Changes nothing."""
-        if Path(self._lock.lock_file).exists():
-            self._acquire()
-            self._lock.release()
+        if is_locked(self.lock_file):
+            raise in_use(self.path)
 
     def check_resumable(self) -> None:
         """Raises UserError when no run was begun here."""

@@ -56,8 +56,7 @@ def write_result(
 def _with_measures(result: Result, run: RunDirectory, e: Experiment, state: ServerState, rows: list[RoundRow]) -> Result:
     per_client = state.accuracies("test")
     over_all = comparable(rows)
-    evaluated = [row for row in over_all if e.evaluates(row["round"])]
-    best = max(evaluated or over_all, key=lambda row: row["validation_accuracy"])  # the earliest of ties
+    best = best_round(e, rows)
     visits = [row for row in run.visits() if row["status"] == "ok"]
     latest = {row["client"]: row for row in visits}
     totals = state.totals
@@ -118,6 +117,13 @@ def comparable(rows: list[RoundRow]) -> list[RoundRow]:
     That is all of them, unless clients had not been evaluated before their first visit (`evaluate-initial` is false, or they failed).
     """
     return [row for row in rows if row["evaluated"] == rows[-1]["evaluated"]]
+
+
+def best_round(e: Experiment, rows: list[RoundRow]) -> RoundRow:
+    """Of the comparable rounds that evaluate the one with the highest mean validation accuracy, the earliest of ties."""
+    over_all = comparable(rows)
+    evaluated = [row for row in over_all if e.evaluates(row["round"])]
+    return max(evaluated or over_all, key=lambda row: row["validation_accuracy"])
 
 
 def to_target(e: Experiment, rows: list[RoundRow]) -> ToTarget:

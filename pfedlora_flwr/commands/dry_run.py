@@ -1,0 +1,82 @@
+"""`pfedlora run --dry-run`: everything checked that a run checks, and what it would take. Nothing is started or written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+from pfedlora_flwr.commands.course import duration, megabytes
+from pfedlora_flwr.comparison import estimate
+from pfedlora_flwr.data.local import count_classes, shared_partition
+from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.launch.execute import check_engine, preflight, resources
+from pfedlora_flwr.methods import registry
+from pfedlora_flwr.rng import derive
+from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.runs.ledger import payload_bytes
+
+_ACTOR = 0.4e9
+"""Bytes of memory that a process with PyTorch and a client takes."""
+_LISTED = 20
+"""Clients, and classes, that a table lists."""
+
+
+def dry_run(e: Experiment, out: Console, *, engine: str = "flower") -> None:
+    """Says what a run of `e` would take. Raises UserError for whatever the run would be refused for."""
+    check_engine(engine)
+    preflight(e)
+    RunDirectory(Path(e.output)).check_free(e)
+    out.print(_models(e))
+    out.print(_partition(e))
+    for line in _costs(e, resources(e)[0] if engine == "flower" else 1):
+        out.print(line, markup=False, highlight=False, soft_wrap=True)
+    out.print(f"it would run in {e.output}; nothing was started", markup=False, highlight=False, soft_wrap=True)
+
+
+def _models(e: Experiment) -> Table:
+    """A line a client model, with all that a client of it keeps."""
+    method = registry.make(e, count_classes(e))
+    table = Table(title=f"{e.method}: what a client keeps")
+    for name in ("model", "clients", "parameters", "of them the model's"):
+        table.add_column(name, justify="left" if name == "model" else "right")
+    for k, name in enumerate(e.model_names[: e.clients]):
+        kept = method.private_init(k, 0)
+        own = method.predictor(kept)
+        counts = [sum(p.numel() for p in module.parameters()) for module in (kept, own)]
+        table.add_row(name, str(len(range(k, e.clients, len(e.model_names)))), *(f"{count:,}" for count in counts))
+    return table
+
+
+def _partition(e: Experiment) -> Table:
+    """Samples by client and class, at most 20 clients; above 20 classes only how many of them a client holds."""
+    dataset, partition = shared_partition(e)
+    wide = dataset.classes <= _LISTED
+    table = Table(title=f"{e.dataset}: samples (training, validation and test) by client and class")
+    for name in ("client", *(dataset.class_names if wide else ("classes",)), "all"):
+        table.add_column(name, justify="right")
+    labels = np.asarray(dataset.labels)
+    for k, split in enumerate(partition.clients[:_LISTED]):
+        counts = np.bincount(labels[np.concatenate([split.train, split.validation, split.test])], minlength=dataset.classes)
+        shown = [str(count or "·") for count in counts] if wide else [str(np.count_nonzero(counts))]
+        table.add_row(str(k), *shown, str(counts.sum()))
+    if e.clients > _LISTED:
+        table.add_row("…", f"{e.clients - _LISTED} more")
+    return table
+
+
+def _costs(e: Experiment, actors: int) -> list[str]:
+    method = registry.make(e, count_classes(e))
+    state = method.state_init(derive(e.seed, "state"))
+    up = method.largest_upload(state)
+    down = max(up, max(payload_bytes(method.download(state, k, 1)) for k in range(min(e.clients, len(e.model_names)))))
+    free = psutil.virtual_memory().available
+    return [
+        f"a round: {e.sampled} of {e.clients} clients, at most {megabytes(e.sampled * up)} up and {megabytes(e.sampled * down)} down",
+        f"time: about {duration(estimate.Speed(actors).seconds(e))} for {e.rounds} rounds (a guess: no run has been timed)",
+        f"memory: about {(actors + 1) * _ACTOR / 1e9:.1f} GB for {actors} at once, of {free / 1e9:.1f} GB free",
+        f"disk: at most {megabytes(estimate.disk([e]))} for the clients' models",
+    ]

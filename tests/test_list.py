@@ -1,0 +1,88 @@
+"""`pfedlora list` and `run --dry-run`: what there is, and what a run would take."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from filelock import FileLock
+
+from pfedlora_flwr import cli
+from pfedlora_flwr.commands.listing import list_runs
+from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.runs.result import write_result
+from tests.report.made import make_run
+
+
+@pytest.fixture
+def pfedlora(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+    """`pfedlora WORDS…` in this process, in an empty folder: exit code, stdout, stderr."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli.out, "_width", 160)
+
+    def call(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["pfedlora", *words])
+        with pytest.raises(SystemExit) as raised:
+            cli.main()
+        return int(raised.value.code or 0), *capsys.readouterr()
+
+    return call
+
+
+def test_runs_are_listed_with_the_keys_in_which_they_differ(tmp_path: Path, pfedlora: Any) -> None:
+    runs = tmp_path / "runs"
+    make_run(runs / "a", [0.1, 0.5, 0.7], [0.6, 0.8], mu=0.3)
+    make_run(runs / "sub" / "b", [0.1, 0.9], [0.6, 0.8], validation=[0.5, 0.4], method="fml")
+    stopped = RunDirectory(runs / "sub" / "b")
+    write_result(stopped, stopped.experiment(), "stopped", "stopped by the user", "user")
+    make_run(runs / "c", [0.1, 0.5], [0.6, 0.8], mu=0.3)
+    (runs / "c" / "result.json").unlink()
+    (runs / "d").mkdir()
+    (runs / "d" / "config.yaml").write_text("what: is this\n")
+    found = {run["run"]: run for run in list_runs(runs)}
+    assert [(name, run["state"], run["rounds"], run["of"], run["accuracy"]) for name, run in found.items()] == [
+        ("a", "completed", 2, 2, 0.7),
+        ("c", "unfinished", 1, 1, 0.5),
+        ("d", "unreadable", 0, None, None),
+        ("sub/b", "stopped", 1, 1, 0.1),
+    ]
+    assert found["a"]["keys"]["mu"] == 0.3
+    assert found["sub/b"]["keys"]["mu"] is None
+    assert {"method", "rounds", "mu"} <= found["a"]["keys"].keys()
+    assert not {"clients", "lr", "output", "actors"} & found["a"]["keys"].keys()
+    (runs / "c" / "server").mkdir(exist_ok=True)
+    with FileLock(runs / "c" / "server" / "lock"):
+        assert {run["run"]: run["state"] for run in list_runs(runs)}["c"] == "running"
+    code, out, _ = pfedlora("list", "runs", "--json")
+    assert (code, json.loads(out)) == (0, list_runs(runs))
+    code, out, _ = pfedlora("list", "runs/a")
+    assert code == 0
+    assert [cell.strip() for cell in out.splitlines()[3].strip("│").split("│")] == ["runs/a", "completed", "2/2", "70.00"]
+    with pytest.raises(UserError, match="nowhere is no directory"):
+        list_runs(tmp_path / "nowhere")
+
+
+def test_a_dry_run_says_what_a_run_would_take_and_starts_nothing(tmp_path: Path, pfedlora: Any) -> None:
+    words = ["run", "--dry-run", "-o", "clients=30", "-o", "dataset=synthetic:600", "-o", "models=cnn5,cnn1", "-o", "participation=0.5"]
+    code, out, _ = pfedlora(*words)
+    assert code == 0
+    assert not list(tmp_path.iterdir())
+    assert "synthetic:600: samples" in out
+    assert "│ cnn5  │      15 │" in out
+    assert "10 more" in out
+    assert "a round: 15 of 30 clients, at most 1.84 MB up and 1.84 MB down" in out
+    for word in ("time: about ", "memory: about ", "disk: at most ", "for 20 rounds (a guess"):
+        assert word in out
+    (tmp_path / "runs" / "taken").mkdir(parents=True)
+    (tmp_path / "runs" / "taken" / "file").touch()
+    for more, expected in (
+        (["-o", "clients=7"], "not a multiple of the 10 classes"),
+        (["-o", "output=runs/taken"], "exists; continue it with --resume"),
+        (["--superlink", "x"], "--dry-run is for simulations"),
+    ):
+        code, out, err = pfedlora(*words, *more)
+        assert (code, err.count("\n")) == (2, 1)
+        assert expected in err
