@@ -88,7 +88,8 @@ def export(trained: Trained, kind: str, target: Path, *, overwrite: bool = False
         write_atomically(about, card(trained, kind, target.name, difference).encode())
         aside.replace(target)
     except (OSError, RuntimeError, torch.onnx.errors.OnnxExporterError) as error:
-        raise UserError(f"the model cannot be exported to {target}: {str(error).splitlines()[0] if str(error) else error!r}") from None
+        why = (error.strerror if isinstance(error, OSError) else None) or next(iter(str(error).splitlines()), repr(error))
+        raise UserError(f"the model cannot be exported to {target}: {why}") from None
     finally:
         with contextlib.suppress(OSError):
             aside.unlink(missing_ok=True)
