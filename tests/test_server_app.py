@@ -31,8 +31,10 @@ def test_the_grids_retries_are_where_they_are_bounded(caplog: pytest.LogCaptureF
 
 @pytest.mark.parametrize("parts", [{}, {"_retry_invoker": object()}])
 def test_a_flower_that_hides_its_retries_is_told_of(parts: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    grid = HttpGrid.__new__(HttpGrid)
+    grid.__dict__.update(parts)
     with caplog.at_level(logging.WARNING):
-        server_app.bound_retries(SimpleNamespace(**parts), 12.0)  # type: ignore[arg-type]
+        server_app.bound_retries(grid, 12.0)
     assert "hides its retries" in caplog.text
 
 
