@@ -89,7 +89,7 @@ def run(
 
     overrides = [*(option or []), *(text for flag, text in ((resume, "resume=true"), (overwrite, "overwrite=true")) if flag)]
     path = config.find_conf(conf) if conf else None
-    of_conf, options = config.read_yaml(path) if path else {}, config.parse_overrides(overrides)
+    of_conf, options = config.read_run(path) if path else {}, config.parse_overrides(overrides)
     named = of_conf | options
     if superlink and tensorboard:
         raise UserError("--tensorboard is for simulations: a deployed run's rounds.jsonl is on the SuperLink's host")

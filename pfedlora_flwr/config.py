@@ -59,10 +59,7 @@ def parse(flat: Mapping[str, object]) -> dict[str, Any]:
 
 def load(path: Path | None, overrides: Iterable[str] = ()) -> Experiment:
     """An Experiment from a YAML file and `key=value` overrides (later ones win)."""
-    flat = read_yaml(path) if path else {}
-    if "methods" in flat:
-        raise UserError(f"{path} is a comparison (it has methods): use pfedlora compare")
-    return from_flat(flat | parse_overrides(overrides))
+    return from_flat((read_run(path) if path else {}) | parse_overrides(overrides))
 
 
 def located(e: Experiment, output: Path) -> Experiment:
@@ -102,8 +99,7 @@ def _check(e: Experiment, method: type[Method]) -> None:
         raise UserError(f"{told}; the options of {e.method} are keys: {own or 'it has none'}")
     if e.min_clients is not None and e.min_clients > e.clients:
         raise UserError(f"min-clients is {e.min_clients}; allowed: auto, or at most clients, which is {e.clients}")
-    if e.resume and e.overwrite:
-        raise UserError("resume and overwrite exclude each other: resume continues the run, overwrite replaces it")
+    check_way(e)
     if e.extend and not e.resume:
         raise UserError("extend is true; allowed: only with resume, of which it is a part")
 
@@ -130,9 +126,17 @@ def _own_confs() -> Path:
     return root / "conf"
 
 
-def read_yaml(path: Path) -> dict[str, object]:
-    """A YAML file's keys, flattened with dots. Raises UserError for a file that is missing or no mapping."""
+def check_way(e: Experiment) -> None:
+    """Raises UserError where a run shall be both continued and replaced."""
+    if e.resume and e.overwrite:
+        raise UserError("resume and overwrite exclude each other: resume continues the run, overwrite replaces it")
+
+
+def read_run(path: Path) -> dict[str, object]:
+    """The keys in a run's YAML file, flattened with dots. Raises UserError for a file that is missing, no mapping, or a comparison's."""
     content = read_mapping(path)
+    if "methods" in content:
+        raise UserError(f"{path} is a comparison (it has methods): use pfedlora compare")
     try:
         return flatten(content)
     except UserError as error:

@@ -210,7 +210,7 @@ def test_a_client_that_raises_in_every_round_fails_the_run(cli: Cli) -> None:
     done = cli.run("raises", *SMALL, "-o", "participation=1", "-o", "method=tests.failing:ClientRaises", timeout=120)
     assert done.code == 1
     assert "4 of 5 clients succeeded" in done.stderr
-    assert "client 2: RuntimeError: the disk of client 2 is on fire" in done.stderr
+    assert "client 2: method 'tests.failing:ClientRaises': RuntimeError: the disk of client 2 is on fire, at " in done.stderr
     assert "Traceback" not in done.stderr
     assert done.result["status"] == "failed"
     failed = [row for row in done.rows("clients.jsonl") if row["status"] == "failed"]

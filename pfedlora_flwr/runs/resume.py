@@ -18,7 +18,9 @@ Flat = Mapping[str, object]
 def resumed_output(named: Flat, conf: Path | None) -> Path:
     """The directory of the run that these keys mean, which need not be all of its keys. Raises UserError for a wrong one."""
     values = config.parse(named)
-    return of_run(Experiment(**{KEYS[name].attribute: value for name, value in values.items() if name in KEYS}), conf)
+    meant = Experiment(**{KEYS[name].attribute: value for name, value in values.items() if name in KEYS})
+    config.check_way(meant)
+    return of_run(meant, conf)
 
 
 def resumed(run: RunDirectory, conf: Flat, options: Flat, conf_name: str) -> tuple[Experiment, str]:
