@@ -327,7 +327,7 @@ def test_killed_midway_and_started_again_it_repeats_no_completed_round_and_ends_
     assert (output / "report" / "report.html").exists()
 
     keys = {"method": "pfedlora", "clients": "2", "rounds": "8", "batch-size": "16", "partition.kind": "iid"}
-    undisturbed = cli.run("undisturbed", *(word for key, value in keys.items() for word in ("-o", f"{key}={value}")))
+    undisturbed = cli.run("undisturbed", "--engine", "local", *(word for key, value in keys.items() for word in ("-o", f"{key}={value}")))
     ours, theirs = json.loads((second / "result.json").read_text()), undisturbed.result
     for name in ("accuracy", "per_client", "shared_sha256", "models_sha256", "partition", "flops"):
         assert ours[name] == theirs[name], name

@@ -225,7 +225,7 @@ def test_a_server_that_raises_fails_the_run_and_it_can_be_resumed(cli: Cli) -> N
     assert "Traceback" not in done.stderr
     assert done.result["rounds"] == 1
     (done.output / "logs" / "mended").touch()
-    done = cli.run("server", "--resume", timeout=120)
+    done = cli.run("server", "--resume", "--engine", "local", timeout=120)
     assert done.code == 0, done.stderr
     assert done.result["rounds"] == 2
 
