@@ -21,7 +21,7 @@ lint: .venv/.installed
 check: lint
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m 'not slow and not deployment and not faults'
 
-# Two tests at a time: a federation waits a good part of its time.
+# Two tests at a time: a federation waits a good part of its time. 10 minutes on two quiet cores.
 test: lint
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
