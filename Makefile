@@ -17,7 +17,7 @@ lint: .venv/.installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# What needs no federation: a minute or so.
+# What needs no federation: 4 minutes on two quiet cores.
 check: lint
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m 'not slow and not deployment and not faults'
 
