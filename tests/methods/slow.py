@@ -141,3 +141,22 @@ def extract(p: Tensors, x: Tensor) -> Tensor:
     for name in ("conv1", "conv2"):
         x = max_pool2d(relu(conv2d(x, p[f"{name}.weight"], p[f"{name}.bias"])), 2)
     return relu(layer(p, "fc2", relu(layer(p, "fc1", x.flatten(1)))))
+
+
+NO_REPORTS: list[tuple[Tensors, str]] = [
+    ({"means": torch.zeros(2, 499)}, "means"),
+    ({"means": torch.zeros(2, 500, dtype=torch.float64)}, "float64"),
+    ({"classes": torch.tensor([3, 1])}, "ascending"),
+    ({"classes": torch.tensor([3, 10])}, "0 to 9"),
+    ({"counts": torch.tensor([2, 3])}, "counts"),
+]
+"""What makes a report of two classes' means, 500 wide, no report any more, and a word of the reason for which it is refused."""
+
+
+def assert_a_missed_round_changes_nothing(**keys: object) -> None:
+    """A client that is not sampled keeps its predictor to the last bit."""
+    plain = Plain({**WORLD, **keys})
+    plain.play([0, 1])
+    before = [p.clone() for p in plain.model(0).parameters()]
+    plain.play([1, 2])
+    assert all(torch.equal(a, b) for a, b in zip(before, plain.model(0).parameters(), strict=True))

@@ -11,7 +11,7 @@ from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.methods.fedre import FedRE
 from pfedlora_flwr.methods.method import Refused, Tensors, Upload
 from tests.methods import obvious, slow, slow_server
-from tests.plain import Plain, make, samples, visit
+from tests.plain import make, samples, visit
 
 KEYS = {"method": "fedre", "seed": slow_server.SEED, "fedre.server-lr": 0.2, "fedre.server-epochs": 3, "fedre.server-batch": 1}
 
@@ -111,11 +111,7 @@ def test_aggregate_is_pure() -> None:
 
 
 def test_a_client_that_misses_rounds_keeps_its_predictor() -> None:
-    plain = Plain({**slow.WORLD, **KEYS})
-    plain.play([0, 1])
-    before = [p.clone() for p in plain.model(0).parameters()]
-    plain.play([1, 2])
-    assert all(torch.equal(a, b) for a, b in zip(before, plain.model(0).parameters(), strict=True))
+    slow.assert_a_missed_round_changes_nothing(**KEYS)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.methods.fedssa import FedSSA, rows_of
 from pfedlora_flwr.methods.method import Refused, Tensors, Upload
 from tests.methods import slow, slow_server
-from tests.plain import Plain, make, samples, visit
+from tests.plain import make, samples, visit
 
 KEYS = {"method": "fedssa", "seed": slow_server.SEED, "fedssa.mu": 0.4, "fedssa.stable-rounds": 3}
 
@@ -118,11 +118,7 @@ def test_a_last_batch_of_one_and_one_class_alone() -> None:
 
 
 def test_a_client_that_misses_rounds_keeps_its_predictor() -> None:
-    plain = Plain({**slow.WORLD, **KEYS})
-    plain.play([0, 1])
-    before = [p.clone() for p in plain.model(0).parameters()]
-    plain.play([1, 2])
-    assert all(torch.equal(a, b) for a, b in zip(before, plain.model(0).parameters(), strict=True))
+    slow.assert_a_missed_round_changes_nothing(**KEYS)
 
 
 @pytest.mark.parametrize(

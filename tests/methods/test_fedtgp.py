@@ -16,7 +16,7 @@ from pfedlora_flwr.methods.fedtgp import FedTGP, PrototypeNet
 from pfedlora_flwr.methods.method import Refused, Tensors, Upload
 from pfedlora_flwr.training.flops import count_operations
 from tests.methods import obvious, slow, slow_server
-from tests.plain import Plain, make, samples, visit
+from tests.plain import make, samples, visit
 
 KEYS: dict[str, object] = {"method": "fedtgp", "seed": slow_server.SEED, "fedtgp.lambda": 2.0}
 KEYS |= {"fedtgp.server-lr": 0.02, "fedtgp.server-epochs": 3, "fedtgp.server-batch": 4}
@@ -178,23 +178,10 @@ def test_nearest_prototype_is_another_predictor() -> None:
 
 
 def test_a_client_that_misses_rounds_keeps_its_predictor() -> None:
-    plain = Plain({**slow.WORLD, **KEYS})
-    plain.play([0, 1])
-    before = [p.clone() for p in plain.model(0).parameters()]
-    plain.play([1, 2])
-    assert all(torch.equal(a, b) for a, b in zip(before, plain.model(0).parameters(), strict=True))
+    slow.assert_a_missed_round_changes_nothing(**KEYS)
 
 
-@pytest.mark.parametrize(
-    ("change", "word"),
-    [
-        ({"means": torch.zeros(2, 499)}, "means"),
-        ({"means": torch.zeros(2, 500, dtype=torch.float64)}, "float64"),
-        ({"classes": torch.tensor([3, 1])}, "ascending"),
-        ({"classes": torch.tensor([3, 10])}, "0 to 9"),
-        ({"counts": torch.tensor([2, 3])}, "counts"),
-    ],
-)
+@pytest.mark.parametrize(("change", "word"), slow.NO_REPORTS)
 def test_refuses_what_is_no_report(change: dict[str, Tensor], word: str) -> None:
     tgp = method()
     good, state = {"classes": torch.tensor([1, 3]), "means": torch.zeros(2, 500)}, tgp.state_init(0)
