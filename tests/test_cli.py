@@ -83,6 +83,7 @@ def test_a_mistake_is_one_line_and_code_2(pfedlora: Any, words: list[str], expec
     assert expected in err
 
 
+@pytest.mark.slow
 def test_report_writes_beside_the_runs_and_prints_its_tables(pfedlora: Any, tmp_path: Path) -> None:
     make_run(tmp_path / "runs" / "a", [0.1, 0.5, 0.7], [0.6, 0.8], method="pfedlora")
     code, out, _ = pfedlora("report", "runs")

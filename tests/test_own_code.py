@@ -172,6 +172,7 @@ def test_code_that_is_none_of_ours_is_refused(pfedlora: Any, setting: str, expec
     assert "traceback" not in line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "expected", "traced"),
     [

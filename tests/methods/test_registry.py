@@ -9,6 +9,8 @@ from tests.grown import Grown
 METHOD = """
 from dataclasses import dataclass
 
+import pytest
+
 from pfedlora_flwr.experiment import NoOptions
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.method import Method, Upload, seeded, tensors_of, weighted_mean
@@ -58,6 +60,7 @@ for name, tensor in plain.uploads[1].tensors.items():
 """
 
 
+@pytest.mark.slow
 def test_a_method_is_one_file_and_one_line(tmp_path: Path) -> None:
     grown = Grown(tmp_path)
     grown.add_file("methods/mine.py", METHOD)

@@ -50,6 +50,7 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
 
+@pytest.mark.slow
 def test_a_report_is_whole_and_its_page_needs_nothing_else(runs: Path, tmp_path: Path) -> None:
     chosen = [runs / f"{name}{seed}" for name in ("p0.5", "s") for seed in (0, 1)]
     written = write_report(chosen, tmp_path / "report", Console(quiet=True))
