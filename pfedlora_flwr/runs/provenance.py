@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import subprocess
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -37,6 +38,7 @@ def git_commit(file: Path = Path(__file__)) -> str | None:
         return None
 
 
+@cache
 def _version(package: str) -> str | None:
     try:
         return version(package)
