@@ -39,7 +39,7 @@ def test_the_scores_are_those_of_the_models_on_disk_and_with_all_clients_in_ever
 
 def test_the_familys_counting_is_the_mean_over_the_admitted_clients_of_each_evaluated_round(tmp_path: Path) -> None:
     """Rounds 2, 4 and 5 of 5 evaluate, two of four clients each; what the extra evaluations of other clients give plays no part."""
-    short = run_locally(tmp_path / "run", KEYS | {"rounds": 3, "evaluate-every": 2})
+    short = run_locally(tmp_path / "run", KEYS | {"rounds": 3, "evaluate-every": 2, "lr": 0.1})
     assert short.result["accuracy"]["sampled_last"] == mean_of(short.rows("clients.jsonl"), 3)
     done, _ = extend(short.output, 5)  # round 3 is done again and not evaluated
     lines = done.rows("clients.jsonl")

@@ -90,7 +90,7 @@ def accuracies(study: Study) -> Table:
         }
         rows.append(row | ({"other predictors": _other(o)} if others else {}))
     note = (
-        "Percent. `max test` chooses the round by test accuracy, as papers of this family do, and is never a headline. "
+        "Percent. `max test` chooses the round by test accuracy and is never a headline. "
         "Worst client, spread and comparison by client are of the final models; a tie is half a win; differences are paired by seed."
     )
     return Table("accuracies", "All accuracies", rows, note)
