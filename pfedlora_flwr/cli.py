@@ -69,7 +69,6 @@ def run(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in its output directory.")] = False,
     port: Annotated[int, typer.Option(help="TCP port of the private SuperLink; 0: a free one.", show_default=False)] = 0,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress display.")] = False,
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard event files to `events` in the output.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check all, show what the run would take, and start nothing.")] = False,
     engine: Engine = "flower",
     superlink: Annotated[
@@ -91,8 +90,6 @@ def run(
     path = config.find_conf(conf) if conf else None
     of_conf, options = config.read_run(path) if path else {}, config.parse_overrides(overrides)
     named = of_conf | options
-    if superlink and tensorboard:
-        raise UserError("--tensorboard is for simulations: a deployed run's rounds.jsonl is on the SuperLink's host")
     if superlink and engine != "flower":
         raise UserError(f"--engine {engine} trains in this process, --superlink on nodes: give one of them")
     if superlink and dry_run:
@@ -115,7 +112,7 @@ def run(
 
         show_costs(experiment, out, engine=engine)
         raise typer.Exit
-    raise typer.Exit(run_here(experiment, out, err, port=port, quiet=quiet, tensorboard=tensorboard, engine=engine))
+    raise typer.Exit(run_here(experiment, out, err, port=port, quiet=quiet, engine=engine))
 
 
 @cli.command(cls=_Command)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from typing import Any
 
 import httpx
@@ -27,9 +28,10 @@ from pfedlora_flwr.methods.method import Method, Tensors, check_state
 from pfedlora_flwr.rng import derive
 from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.runs.events import EventFiles, summary_writer
 from pfedlora_flwr.runs.output import on_the_server
 from pfedlora_flwr.runs.result import LINE, RESULT_LINE, write_result
-from pfedlora_flwr.runs.rows import Result
+from pfedlora_flwr.runs.rows import Result, RoundRow
 
 logger = logging.getLogger(__name__)
 app = ServerApp()
@@ -50,6 +52,8 @@ def serve(grid: Grid, context: Context, tell: Callable[[str, Result], None] = la
     torch.set_num_threads(1)  # what the server computes must not depend on its number of cores
     try:
         experiment = from_flat(dict(context.run_config))
+        if experiment.tensorboard:
+            summary_writer()
         run = RunDirectory(on_the_server(experiment))
         run.open(experiment)
     except (UserError, OSError) as error:
@@ -63,7 +67,8 @@ def serve(grid: Grid, context: Context, tell: Callable[[str, Result], None] = la
         run.rewind(state.round if state else -1)
         if state is None:
             state = ServerState(_initial(experiment, method))
-        PersonalisedStrategy(experiment, method, run, state).complete(grid)
+        with _told(experiment, run) as told:
+            PersonalisedStrategy(experiment, method, run, state, told).complete(grid)
         tell(str(run.path), write_result(run, experiment, "completed"))
     except TimeIsOver as over:  # no failure in Flower's eyes
         tell(str(run.path), write_result(run, experiment, "stopped", str(over), "time"))
@@ -108,6 +113,16 @@ def reason_of(error: Exception) -> str:
 def _is_bug(error: Exception) -> bool:
     """Whether code, ours or the user's, went wrong, and not what it works with."""
     return isinstance(error, UserCodeError) or not isinstance(error, UserError | RunFailed | OSError | httpx.HTTPError)
+
+
+@contextmanager
+def _told(experiment: Experiment, run: RunDirectory) -> Iterator[Callable[[RoundRow], None]]:
+    """Who is told of each round's line: TensorBoard, where the Experiment wants it."""
+    if not experiment.tensorboard:
+        yield lambda row: None
+        return
+    with closing(EventFiles(run.events, run.rounds())) as events:
+        yield events.write
 
 
 def _initial(experiment: Experiment, method: Method) -> Tensors:

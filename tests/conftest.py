@@ -125,10 +125,8 @@ def shared_cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
 @pytest.fixture(scope="session")
 def trained_run(shared_cli: Cli) -> Done:
     """A small completed run on the digits, for tests that use its models: three clients, CNN-1 to CNN-3."""
-    keys = {"clients": "3", "partition.kind": "iid", "batch-size": "16", "rounds": "3"}
-    done = shared_cli.run(
-        "trained", *(word for key, value in keys.items() for word in ("-o", f"{key}={value}")), "--tensorboard", "--engine", "local"
-    )
+    keys = {"clients": "3", "partition.kind": "iid", "batch-size": "16", "rounds": "3", "tensorboard": "true"}
+    done = shared_cli.run("trained", *(word for key, value in keys.items() for word in ("-o", f"{key}={value}")), "--engine", "local")
     assert done.code == 0, done.stderr
     return done
 

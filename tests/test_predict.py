@@ -140,9 +140,9 @@ def test_tensorboard_missing_is_one_clear_line(shared_cli: Cli, tmp_path: Path) 
     (tmp_path / "tensorboard.py").write_text("raise ImportError('no tensorboard')\n")
     cli = Cli(tmp_path, shared_cli.environment["PFEDLORA_TEST"])
     cli.environment["PYTHONPATH"] = f"{tmp_path}:{cli.environment['PYTHONPATH']}"
-    done = cli.run("never", "--tensorboard")
+    done = cli.run("never", "-o", "tensorboard=true")
     assert done.code == 2
-    assert done.stderr == "error: --tensorboard needs TensorBoard, which is not installed: pip install tensorboard\n"
+    assert done.stderr == "error: tensorboard is true; it needs TensorBoard, which is not installed: pip install tensorboard\n"
     assert not done.output.exists()
 
 

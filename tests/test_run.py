@@ -157,7 +157,6 @@ def test_the_local_engine_gives_the_same_bits(tmp_path: Path, reference: Done) -
         (["-o", "output=/proc/nowhere/x"], "cannot be written"),
         (["--resume", "--overwrite"], "resume and overwrite exclude each other"),
         (["-o", "adapter.kind=reduced"], "one adapter cannot fit"),
-        (["--superlink", "x", "--tensorboard"], "--tensorboard is for simulations"),
         (["--superlink", "x", "--engine", "local"], "--engine local trains in this process, --superlink on nodes"),
         (["--engine", "ray"], "--engine is 'ray'; allowed: flower, local"),
         (["--engine", "local", "--port", "9"], "--port is for the engine flower"),

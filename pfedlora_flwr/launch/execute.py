@@ -23,6 +23,7 @@ from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import check_state
 from pfedlora_flwr.rng import derive
 from pfedlora_flwr.runs.directory import Row, RunDirectory
+from pfedlora_flwr.runs.events import EventFiles, summary_writer
 from pfedlora_flwr.runs.extension import repeated_round
 from pfedlora_flwr.runs.result import write_result
 from pfedlora_flwr.runs.rows import Result, RoundRow, Status, StoppedBy
@@ -80,6 +81,8 @@ def execute(experiment: Experiment, show: Show, out: Console, *, port: int = 0, 
             out.print(f"stopped {stopped} processes that a killed launcher had left running")
         run.check_unlocked()
         if done and (result := run.result()):
+            if experiment.tensorboard:
+                EventFiles(run.events, run.rounds()).close()
             out.print(f"{directory} is completed: round {experiment.rounds} was its last", highlight=False, soft_wrap=True)
             return result
         if experiment.resume:
@@ -99,6 +102,8 @@ def check_engine(engine: str) -> None:
 def preflight(experiment: Experiment) -> None:
     """Everything that can be known to be wrong before a process is started. Raises UserError."""
     find_device(experiment.device)
+    if experiment.tensorboard:
+        summary_writer()
     dataset, _ = shared_partition(experiment)
     if experiment.classes not in (None, dataset.classes):
         raise UserError(f"classes is {experiment.classes}; allowed: auto, or {dataset.classes}, which dataset {dataset.name!r} has")

@@ -43,6 +43,10 @@ class Study:
         rank = registry.ordered(self.methods)
         return sorted(self.in_scenario(scenario), key=lambda outcome: rank.index(outcome.method))
 
+    def in_order(self) -> list[Outcome]:
+        """All outcomes that have runs, scenario by scenario, as tables list them."""
+        return [outcome for scenario in self.scenarios for outcome in self.ordered(scenario)]
+
 
 def load(paths: Iterable[Path]) -> Study:
     """The study in the given directories: comparisons, runs, or folders of runs. Raises UserError where there is nothing to report."""

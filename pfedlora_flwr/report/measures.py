@@ -16,6 +16,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from scipy.stats import t as student
 
@@ -43,6 +44,20 @@ def estimate(values: Sequence[float]) -> Estimate | None:
     if n > 1:
         half = float(student.ppf(0.975, n - 1)) * statistics.stdev(values) / math.sqrt(n)
     return Estimate(statistics.fmean(values), half)
+
+
+def value(run: Run, place: str) -> Any:
+    """What stands in the run's result at `part/name`; None where it has no such field."""
+    found: Any = run.result
+    for name in place.split("/"):
+        found = found.get(name) if found else None
+    return found
+
+
+def over_seeds(outcome: Outcome, place: str) -> Estimate | None:
+    """A number in the results of its runs; None where a run of an older version lacks it."""
+    values = [value(run, place) for run in outcome.runs.values()]
+    return None if None in values else estimate(values)
 
 
 def paired(ours: Mapping[int, Run], theirs: Mapping[int, Run]) -> Estimate | None:

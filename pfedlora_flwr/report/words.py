@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from pfedlora_flwr.comparison.outcome import Outcome
 from pfedlora_flwr.comparison.spec import short
 from pfedlora_flwr.data import registry as datasets
 from pfedlora_flwr.keys import Scalar
+from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report.measures import Estimate
 
 _SYMBOLS = {"clients": "N", "mu": "μ", "adapter.hidden-dim": "h", "local-epochs": "E", "batch-size": "B", "rounds": "T"}
@@ -19,6 +21,11 @@ NAMES = {
     "partition.classes-per-client": "classes per client",
 }
 """Keys as the label of a figure's axis."""
+
+
+def names(outcome: Outcome) -> dict[str, str]:
+    """The cells with which a row says what it is of."""
+    return {"scenario": keys(outcome.scenario), "method": registry.title(outcome.method)}
 
 
 def keys(settings: Mapping[str, Scalar]) -> str:

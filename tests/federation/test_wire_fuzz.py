@@ -133,7 +133,7 @@ def server() -> SimpleNamespace:
         "model": "cnn1",
         "worker": "1",
     }
-    counts = {"test": 10, "test_correct": 5, "validation": 10, "validation_correct": 5}
+    counts = {"test": 10, "test_correct": 5, "validation": 10, "validation_correct": 5, "balanced_accuracy": 0.5, "macro_f1": 0.4}
     honest = {
         "round": 1,
         "client": 0,

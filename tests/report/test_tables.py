@@ -11,7 +11,7 @@ import pytest
 from pfedlora_flwr.comparison.spec import Comparison
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.keys import UserError
-from pfedlora_flwr.report import measures, tables, words
+from pfedlora_flwr.report import countings, measures, tables, words
 from pfedlora_flwr.report.load import Study, load
 from pfedlora_flwr.report.table import Table
 from pfedlora_flwr.runs.result import comparable, to_target
@@ -54,6 +54,27 @@ def test_all_three_accuracies_and_the_comparison_with_standalone(study: Study) -
     assert ours["− Standalone, points"] == f"+3.00 ± {T1 * 1.0:.2f}"  # 2 and 4 points
     assert ours["clients better than Standalone"] == "62 %"  # a tie, a win, a loss, a win: 2.5 of 4
     assert row(tables.accuracies(study), "Standalone")["− Standalone, points"] == "–"
+
+
+def test_balanced_accuracy_and_macro_f1_stand_beside_accuracy(study: Study) -> None:
+    """pFedLoRA has 0.90 and 0.94 at its best, 0.89 and 0.93 at the end; the made scores are 0.9 and 0.8 of the accuracy."""
+    ours = row(countings.scores(study), "pFedLoRA")
+    assert ours["accuracy, at best validation"] == f"92.00 ± {T1 * 2.0:.2f}"
+    assert ours["balanced accuracy, at best validation"] == f"82.80 ± {T1 * 1.8:.2f}"
+    assert ours["macro-F1, final"] == f"72.80 ± {T1 * 1.6:.2f}"
+    line = next(csv.DictReader(io.StringIO(tables.runs_csv(study))))
+    assert float(line["macro_f1"]) == pytest.approx(0.8 * float(line["at_best_validation"]))
+
+
+def test_both_ways_of_counting_stand_beside_the_papers_figure_also_for_runs_that_only_have_lines(tmp_path: Path) -> None:
+    paper = {"partition": "any", "dataset": "cifar10", "partition.kind": "pathological", "partition.classes-per-client": 2}
+    for seed, means in enumerate(([0.5, 0.9, 0.8], [0.5, 0.6, 0.7])):  # the results of these runs have neither figure
+        make_run(tmp_path / str(seed), [0.1, 0.5, 0.5, 0.5], [0.5] * 10, method="pfedlora", seed=seed, sampled=means, **paper)
+    ours = row(countings.sampled(load([tmp_path])), "pFedLoRA")
+    assert ours["all clients, final"] == "50.00 ± 0.00"
+    assert ours["mean over the sampled clients, last round"] == f"75.00 ± {T1 * 5:.2f}"
+    assert ours["mean over the sampled clients, highest round"] == f"80.00 ± {T1 * 10:.2f}"
+    assert ours["the paper prints"] == "96.66"
 
 
 def test_the_headline_is_the_test_accuracy_at_the_best_validation(tmp_path: Path) -> None:
