@@ -17,7 +17,7 @@ _STYLE = """
 :root{--ground:#14171b;--ink:#e3e6ea;--soft:#a2abb6;--line:#343a42;--head:#1f242a;--tint:#182430;--mark:#56b4e9}
 svg{filter:brightness(1.3)}}
 *{box-sizing:border-box}
-body{font:16px/1.5 system-ui,sans-serif;max-width:76rem;margin:2rem auto;padding:0 1rem;background:var(--ground);color:var(--ink)}
+body{font:16px/1.5 system-ui,sans-serif;max-width:80rem;margin:2rem auto;padding:0 1rem;background:var(--ground);color:var(--ink)}
 h1{font-size:1.7rem;margin:0 0 1rem}h2{font-size:1.2rem;margin:2.2rem 0 .6rem}h1,dd,td,th{overflow-wrap:anywhere}
 p,figcaption{color:var(--soft);max-width:52rem}
 .conclusion{font-size:1.1rem;color:var(--ink);background:var(--tint);border-left:4px solid var(--mark);padding:.7rem 1rem;max-width:none}
@@ -25,7 +25,7 @@ dl{display:grid;grid-template-columns:max-content 1fr;gap:.15rem 1.2rem;margin:1
 dt{color:var(--soft)}dd{margin:0}
 .wide{overflow-x:auto}
 table{border-collapse:collapse;font-size:.85rem;font-variant-numeric:tabular-nums}
-th,td{border-bottom:1px solid var(--line);padding:.32rem .6rem;text-align:left;white-space:nowrap}
+th,td{border-bottom:1px solid var(--line);padding:.32rem .55rem;text-align:left;white-space:nowrap}
 th{background:var(--head);font-weight:600;vertical-align:bottom;white-space:normal;overflow-wrap:normal}
 .n{text-align:right}
 .figures{display:flex;flex-wrap:wrap;gap:1.5rem 2.5rem}

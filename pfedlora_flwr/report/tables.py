@@ -57,11 +57,12 @@ def accuracy(study: Study) -> Table:
             {"method": of_method[method]} | {label: _accuracy_cell(study, scenario, method) for scenario, label in of_scenario}
             for method in methods
         ]
-    note = (
-        "Mean test accuracy of all clients in percent, at the round of the best validation accuracy; "
-        "mean ± half-width of the 95 % t-interval over seeds, or, below three seeds, each seed's accuracy. "
-        "Bold: above every other method of its scenario, by 95 % intervals of the differences paired by seed that do not hold 0."
-    )
+    note = "Mean test accuracy of all clients in percent, at the round of the best validation accuracy"
+    if len(study.runs) > 1:
+        note += "; mean ± half-width of the 95 % t-interval over seeds, or, below three seeds, each seed's accuracy"
+    note += "."
+    if len(study.methods) > 1:
+        note += " Bold: above every other method of its scenario, by 95 % intervals of the differences paired by seed that do not hold 0."
     if any(paper.accuracy(_first(o).experiment) for o in study.outcomes if o.runs):
         note += ' In brackets: the paper\'s figure, "-" where it reports failure to converge.'
     return Table("accuracy", "Accuracy", rows, note)

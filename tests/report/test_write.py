@@ -82,6 +82,7 @@ def test_a_report_draws_the_data_and_models_of_a_real_run(trained_run: Done, tmp
     text = (out / "report.md").read_text()
     assert "the input of the last layer of its own client's final model" in text
     assert "Left out" not in text
+    assert trained_run.stdout.endswith("its tables, figures and page: pfedlora report trained\n")
     assert re.match(r"# trained\n\npFedLoRA reaches [\d.]+ % mean test accuracy over 3 clients \(one run, after round \d of 3", text)
     assert "- Data: digits: 1,797 images of 32 × 32 × 3, 10 classes\n" in text
     assert "\n| 2 | cnn3 | " in text  # its clients
