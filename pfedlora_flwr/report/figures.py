@@ -110,7 +110,7 @@ def trade_off(study: Study, scenario: Keys, folder: Path) -> Picture:
             handle.set_sizes([30])
         path = save(figure, folder, f"trade_off_{slug(scenario) or 'all'}")
     span = "until the target accuracy is reached" if to_target else "in the whole run (not every run reaches the target accuracy)"
-    bars = "bars are 95 % intervals over seeds; dots are seeds, where there are fewer than three"
+    bars = "bars are each method's own 95 % interval over seeds; dots are its seeds, where there are fewer than three"
     caption = f"Accuracy, operations and, as the marker's area, parameters sent both ways {span}, {words.keys(scenario)}; {bars}."
     return Picture(path, caption)
 
