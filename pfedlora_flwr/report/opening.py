@@ -59,15 +59,16 @@ def facts(study: Study) -> list[tuple[str, str]]:
     runs = study.runs
     experiments = [run.experiment for run in runs]
     about = [read_about(run.directory.config) for run in runs]
-    total = len({*(run.path for run in runs)}) + sum(len(o.missing) for o in study.outcomes)
+    total = len(runs) + sum(len(o.missing) for o in study.outcomes)
     seeds = sorted({e.seed for e in experiments})
-    methods = ", ".join(map(registry.title, registry.ordered({e.method for e in experiments})))
+    methods = ", ".join(map(registry.title, registry.ordered(study.methods)))
     every = [entry for found in about for entry in found.get("history", ())]
     dates = sorted({str(entry.get("date", ""))[:10] for entry in every} - {""})
+    of_seeds = f", {'seeds' if len(seeds) > 1 else 'seed'} {', '.join(map(str, seeds))}" if seeds else ""
     return [
         ("Data", _distinct(map(_data, experiments))),
         ("Methods", methods),
-        ("Runs", f"{len(runs)} of {total} completed, {'seeds' if len(seeds) > 1 else 'seed'} {', '.join(map(str, seeds))}"),
+        ("Runs", f"{len(runs)} of {total} completed{of_seeds}"),
         ("Date", " to ".join(dict.fromkeys((dates[0], dates[-1]))) if dates else _UNKNOWN),
         ("Versions", _distinct(map(_versions, about))),
         ("Commit", _distinct(re.sub(r"^(\w{10})\w*", r"\1", str(entry.get("git-commit") or "")) for entry in every)),
@@ -123,6 +124,8 @@ def _in_several(found: Sequence[Sequence[_Difference]], reference: str) -> str:
 def _alone(study: Study) -> str:
     """The sentence where there is nothing to compare with."""
     outcomes = [o for o in study.outcomes if o.runs]
+    if not outcomes:
+        return "No run is completed, so nothing is concluded."
     if len(outcomes) > 1:
         return "Each scenario has one method, so none is compared with another; the accuracies are in the tables."
     [one] = outcomes

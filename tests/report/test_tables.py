@@ -11,7 +11,7 @@ import pytest
 from pfedlora_flwr.comparison.spec import Comparison
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.keys import UserError
-from pfedlora_flwr.report import measures, tables, words
+from pfedlora_flwr.report import measures, opening, tables, words
 from pfedlora_flwr.report.load import Study, load
 from pfedlora_flwr.report.table import Table
 from pfedlora_flwr.runs.result import comparable, to_target
@@ -179,6 +179,16 @@ def planned(folder: Path, setting: str, **accuracies: float) -> None:
     comparison.plan().write(folder)
     for method, accuracy in accuracies.items():
         make_run(folder / method / "seed-0", [0.1, accuracy], [accuracy] * 2, method=method, setting=setting)
+
+
+def test_a_comparison_without_a_completed_run_concludes_nothing(tmp_path: Path) -> None:
+    planned(tmp_path / "none", "homogeneous", standalone=0.9, pfedlora=0.95)
+    for result in (tmp_path / "none").rglob("result.json"):
+        result.write_text('{"status": "failed", "error": "the disk is on fire"}')
+    study = load([tmp_path / "none"])
+    assert opening.conclusion(study) == "No run is completed, so nothing is concluded."
+    assert dict(opening.facts(study))["Runs"] == "0 of 2 completed"
+    assert tables.missing(study).rows
 
 
 def test_two_comparisons_with_the_same_scenarios_stay_apart(tmp_path: Path) -> None:
