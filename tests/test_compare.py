@@ -346,5 +346,5 @@ def test_a_failed_run_does_not_stop_the_others_and_is_named(tmp_path: Path, monk
     assert printed[3] == "4 of 4: pfedlora, seed 1: accuracy 0.3000 at best validation"
     assert err.export_text() == "failed: standalone/seed-0: no such luck\n1 runs failed; the same command tries them again\n"
     report = (tmp_path / "runs" / "report" / "report.md").read_text()
-    assert "| Standalone | **30.00** (1 of 2 seeds) |" in report
+    assert "| Standalone | 30.00 (1 of 2 seeds) |" in report
     assert "| Standalone | 0 | failed: no such luck |" in report

@@ -52,10 +52,20 @@ def run(
     finally:
         if progress.live.is_started:  # otherwise it prints an empty line
             progress.stop()
-    return conclude(result, directory, out, err, again(directory, engine))
+    code = conclude(result, directory, out, err, again(directory, engine))
+    if code == 0:
+        page = shlex.join(["pfedlora", "report", _here(directory)])
+        out.print(f"its tables, figures and page: {page}", highlight=False, soft_wrap=True)
+    return code
 
 
 def again(directory: Path, engine: str) -> str:
     """The command that goes on with the run, ready to paste in the folder that this one was given in."""
-    here = directory.relative_to(Path.cwd()) if directory.is_relative_to(Path.cwd()) else directory
-    return shlex.join(["pfedlora", "run", "--resume", "-o", f"output={here}", *(["--engine", engine] if engine != "flower" else [])])
+    return shlex.join(
+        ["pfedlora", "run", "--resume", "-o", f"output={_here(directory)}", *(["--engine", engine] if engine != "flower" else [])]
+    )
+
+
+def _here(directory: Path) -> str:
+    """The directory as it is named from this folder."""
+    return str(directory.relative_to(Path.cwd()) if directory.is_relative_to(Path.cwd()) else directory)

@@ -13,6 +13,7 @@ from pfedlora_flwr.comparison.plan import Keys
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import countings, measures, paper, words
 from pfedlora_flwr.report.load import Study
+from pfedlora_flwr.report.single_run import clients
 from pfedlora_flwr.report.table import Table
 from pfedlora_flwr.runs.completed import Run
 from pfedlora_flwr.runs.result import to_target
@@ -41,7 +42,7 @@ _OF_RUN = {
 def all_tables(study: Study) -> list[Table]:
     """Every table; one without rows has nothing to say."""
     found = [accuracy(study), accuracies(study), countings.scores(study), countings.sampled(study)]
-    return [*found, costs(study), headline(study), tuning(study), missing(study)]
+    return [*found, costs(study), headline(study), clients(study), tuning(study), missing(study)]
 
 
 def accuracy(study: Study) -> Table:
@@ -60,10 +61,12 @@ def accuracy(study: Study) -> Table:
             {"method": of_method[method]} | {label: _accuracy_cell(study, scenario, method) for scenario, label in of_scenario}
             for method in methods
         ]
-    note = (
-        "Mean test accuracy of all clients in percent, at the round of the best validation accuracy; "
-        "mean ± half-width of the 95 % t-interval over seeds; bold: the highest of a scenario."
-    )
+    note = "Mean test accuracy of all clients in percent, at the round of the best validation accuracy"
+    if len(study.runs) > 1:
+        note += "; mean ± half-width of the 95 % t-interval over seeds, or, below three seeds, each seed's accuracy"
+    note += "."
+    if len(study.methods) > 1:
+        note += " Bold: above every other method of its scenario, by 95 % intervals of the differences paired by seed that do not hold 0."
     if any(paper.accuracy(_first(o).experiment) for o in study.outcomes if o.runs):
         note += ' In brackets: the paper\'s figure, "-" where it reports failure to converge.'
     return Table("accuracy", "Accuracy", rows, note)
@@ -108,7 +111,7 @@ def costs(study: Study) -> Table:
             "seeds there": f"{len(found)} of {len(o.runs)}",
             "rounds": _mean_cost(found, "rounds") if found else "not reached",
             "parameters, full": _mean_cost(found, "parameters"),
-            "bytes, full": _mean_cost(found, "bytes"),
+            "bytes, full": words.size(statistics.fmean(c.bytes for c in found)) if found else "–",
             "FLOP, full": _mean_cost(found, "flops"),
             "parameters, paper": _mean_cost(found, "paper_parameters"),
             "FLOP, paper": _mean_cost(found, "paper_flops"),
@@ -128,8 +131,9 @@ def costs(study: Study) -> Table:
 
 
 def headline(study: Study) -> Table:
-    """The paper's three headline claims beside ours; no rows where there is no pFedLoRA to claim anything for."""
-    ours = [o for s in study.scenarios if (o := study.at(s, "pfedlora")) and o.runs]
+    """The paper's three headline claims beside ours, in the paper's own scenarios alone."""
+    cells = [o for s in study.scenarios if (o := study.at(s, "pfedlora")) and o.runs]
+    ours = [o for o in cells if paper.accuracy(_first(o).experiment)]
     rows = [_claims(study, o) for o in ours]
     if rows:
         at_most = {
@@ -189,10 +193,10 @@ def runs_csv(study: Study) -> str:
 
 
 def settings(study: Study) -> Keys:
-    """The keys on which all runs agree and that are not at their defaults."""
+    """The keys on which all runs agree and that are not at their defaults; the data's name has a place of its own."""
     changed = [run.experiment.changed() for o in study.outcomes for run in o.runs.values()]
     common = changed[0].items() if changed else ()
-    return {k: v for k, v in common if k not in ("method", "seed") and all(c.get(k) == v for c in changed)}
+    return {k: v for k, v in common if k not in ("method", "seed", "dataset") and all(c.get(k) == v for c in changed)}
 
 
 def _accuracy_cell(study: Study, scenario: Keys, method: str) -> str:
@@ -203,7 +207,7 @@ def _accuracy_cell(study: Study, scenario: Keys, method: str) -> str:
         why = next((run.reason for run in outcome.missing.values()), "not run").partition(":")[0]
         return f"– ({why})"
     text = words.percent(measures.over_seeds(outcome, "accuracy/at_best_validation"))
-    if _mean(outcome) == max(map(_mean, study.in_scenario(scenario))):
+    if outcome is measures.winner(study.in_scenario(scenario)):
         text = f"**{text}**"
     if outcome.missing:
         text += f" ({len(outcome.runs)} of {len(outcome.runs) + len(outcome.missing)} seeds)"

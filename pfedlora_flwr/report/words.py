@@ -47,11 +47,17 @@ def key(name: str, value: Scalar) -> str:
 
 
 def percent(e: Estimate | None, *, sign: bool = False) -> str:
-    """`96.66 ± 0.31`, in percent (or points, with their sign); without an interval for a single seed."""
+    """`96.66 ± 0.31`, in percent (or points, with their sign); where there are too few seeds for an interval, the seeds' values."""
     if e is None:
         return "–"
-    text = f"{100 * e.mean:+.2f}" if sign else f"{100 * e.mean:.2f}"
-    return text + (f" ± {100 * e.half:.2f}" if e.half is not None else "")
+    shown = [f"{100 * value:{'+' if sign else ''}.2f}" for value in (e.values if e.half is None else [e.mean])]
+    return ", ".join(shown) + (f" ± {100 * e.half:.2f}" if e.half is not None else "")
+
+
+def size(bytes: float) -> str:
+    """Bytes in short: `1.23 MB`; nan is unknown."""
+    text = count(bytes)
+    return text if math.isnan(bytes) else text + ("B" if " " in text else " B")
 
 
 def count(value: float) -> str:

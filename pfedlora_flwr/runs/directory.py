@@ -21,7 +21,7 @@ from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.rng import derive
 from pfedlora_flwr.runs.checkpoint import Checkpoints
 from pfedlora_flwr.runs.extension import check_extension, repeated_round
-from pfedlora_flwr.runs.provenance import git_commit, versions
+from pfedlora_flwr.runs.provenance import git_commit, machine, read_about, versions
 from pfedlora_flwr.runs.rows import FailedVisitRow, Result, RoundRow, VisitRow
 from pfedlora_flwr.runs.store import ClientStore
 
@@ -201,7 +201,7 @@ class RunDirectory:
         commit, now = git_commit(), datetime.now(UTC).isoformat(timespec="seconds")
         begun = {"date": now, "git-commit": commit, "rounds": experiment.rounds, "after-round": last_round}
         about = {"format": FORMAT, "versions": versions(), "git-commit": commit, "fingerprint": experiment.fingerprint()}
-        about["history"] = [*history, begun]
+        about |= {"machine": machine(experiment.device), "history": [*history, begun]}
         content = yaml.safe_dump({**experiment.flat(), "about": about}, sort_keys=False, allow_unicode=True)
         write_atomically(self.config, content.encode())
 
@@ -258,8 +258,7 @@ class RunDirectory:
         if again is not None:
             self.checkpoints.drop(again)  # before the configuration says so: killed between the two, it ends as it would have
         if last < experiment.rounds:
-            history = (yaml.safe_load(self.config.read_text(encoding="utf-8")).get("about") or {}).get("history", ())
-            self.write_config(saved.replace(rounds=experiment.rounds), history, last)
+            self.write_config(saved.replace(rounds=experiment.rounds), read_about(self.config).get("history", ()), last)
 
     @property
     def _is_void(self) -> bool:

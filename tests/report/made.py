@@ -79,7 +79,10 @@ def make_run(
             "other": {},
         },
         **{name: {"final": x * accuracies[-1], "at_best_validation": x * accuracies[best]} for name, x in SCORES.items()},
-        "per_client": {str(k): {"accuracy": accuracy} for k, accuracy in enumerate(clients)},
+        "per_client": {
+            str(k): {"model": e.model_of(k), "accuracy": accuracy, "test": 10, "samples": 80, "last_round": e.rounds}
+            for k, accuracy in enumerate(clients)
+        },
         "communication": {name: sum(row[name] for row in rows) for name in names},
         "flops": sum(row["flops"] for row in rows),
         "operations": {"clients": sum(row["flops"] for row in rows), "server": 0},
