@@ -104,7 +104,7 @@ def use_copy(run: RunDirectory) -> str:
         changed = [path for path, text in held.items() if here.get(path, text) != text]
         return f"{_some(changed)} has changed: the run's copy in {run.source} is another, and not used" if changed else ""
     for name in [name for name in sys.modules if any(_top(name) == _top(module) for module in missing)]:
-        del sys.modules[name]  # a folder of that name, taken for a package
+        del sys.modules[name]
     sys.dont_write_bytecode = True  # a run's directory is read
     sys.path.insert(0, str(run.source.absolute()))
     return f"module {', '.join(missing)} cannot be imported from {os.getcwd()}: the run's copy in {run.source} is used"
@@ -161,9 +161,9 @@ def _imported(module: str, file: Path, text: bytes) -> Iterator[str]:
 
 
 def _importable(module: str) -> bool:
-    """Whether the module is found; one whose package raises is, and its import will say what."""
+    """Whether the module's file is found; one whose package raises is, and its import will say what."""
     try:
-        return importlib.util.find_spec(module) is not None
+        return getattr(importlib.util.find_spec(module), "origin", None) is not None  # a mere folder of that name has none
     except ModuleNotFoundError:
         return False
     except (Exception, SystemExit):
