@@ -26,6 +26,7 @@ from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method, Tensors, check_state
 from pfedlora_flwr.rng import derive
+from pfedlora_flwr.runs import source
 from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.events import EventFiles, summary_writer
@@ -65,6 +66,7 @@ def serve(grid: Grid, context: Context, tell: Callable[[str, Result], None] = la
         method = registry.make(experiment, count_classes(experiment))
         state = run.checkpoints.load() if experiment.resume else None
         run.rewind(state.round if state else -1)
+        source.keep(run, experiment, state.round if state else 0)
         if state is None:
             state = ServerState(_initial(experiment, method))
         with _told(experiment, run) as told:

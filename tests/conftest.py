@@ -17,6 +17,7 @@ import torch
 from rich.console import Console
 
 from pfedlora_flwr import config
+from pfedlora_flwr.cli import main
 from pfedlora_flwr.launch.execute import execute
 from pfedlora_flwr.launch.processes import MARKER, is_running, stop_marked
 
@@ -114,6 +115,22 @@ def run_locally(output: Path, keys: Mapping[str, object]) -> Done:
     experiment = config.located(config.from_flat(keys), output)
     result = execute(experiment, lambda state, rounds: None, Console(quiet=True), engine="local")
     return Done(0 if result["status"] == "completed" else 1, "", result["error"] or "", output)
+
+
+@pytest.fixture
+def pfedlora(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+    """`pfedlora WORDS…` in this process, in an empty folder: exit code, stdout, stderr."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+    def call(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["pfedlora", *words])
+        with pytest.raises(SystemExit) as raised:
+            main()
+        return int(raised.value.code or 0), *capsys.readouterr()
+
+    return call
 
 
 @pytest.fixture(scope="session")

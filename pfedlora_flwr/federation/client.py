@@ -14,7 +14,7 @@ import torch
 from flwr.client import NumPyClient
 from torch import Tensor, nn
 
-from pfedlora_flwr.data.local import LocalData, Site
+from pfedlora_flwr.data.local import LocalData, Site, site_settings
 from pfedlora_flwr.errors import UserCodeError, brief, user_code, with_traceback
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation import messages, wire
@@ -149,11 +149,12 @@ class PersonalisedClient(NumPyClient):
         return site.load(self.device), registry.make(self.experiment, site.classes)
 
     def _about(self, client: int) -> dict[str, Any]:
-        """What `pfedlora predict` and `export` need besides the model."""
+        """What `pfedlora predict`, `evaluate` and `export` need besides the model."""
         site = self._site(client)
         dataset = site.dataset
         about = {"client": client, "classes": site.classes, "class_names": dataset.class_names}
         about |= {"mean": dataset.mean, "std": dataset.std}
+        about |= {"partition": site.fingerprint, "site": site_settings(self.node_config)}
         return about | {"experiment": self.experiment.flat(), "versions": versions()}
 
     def _name(self) -> str:

@@ -27,6 +27,7 @@ from pfedlora_flwr.runs.events import EventFiles, summary_writer
 from pfedlora_flwr.runs.extension import repeated_round
 from pfedlora_flwr.runs.result import write_result
 from pfedlora_flwr.runs.rows import Result, RoundRow, Status, StoppedBy
+from pfedlora_flwr.runs.source import collect
 from pfedlora_flwr.training.device import find_device
 
 Show = Callable[[Row | None, list[RoundRow]], None]
@@ -75,6 +76,8 @@ def execute(experiment: Experiment, show: Show, out: Console, *, port: int = 0, 
     if empty := shared_partition(experiment)[0].empty_classes:
         named = ", ".join(empty[:_NAMED]) + (", …" if len(empty) > _NAMED else "")
         out.print(f"warning: {len(empty)} classes of the dataset have no image: {named}", markup=False, highlight=False, soft_wrap=True)
+    if not done and (left_out := collect(experiment.flat()).warning):
+        out.print(f"warning: {left_out}", markup=False, highlight=False, soft_wrap=True)
     with claimed(directory):
         stopped = stop_left_over(directory)
         if stopped:

@@ -43,8 +43,7 @@ class RunDirectory:
         self.server = path / "server"
         self.clients = path / "clients"
         self.logs = path / "logs"
-        self.report = path / "report"
-        self.events = path / "events"
+        self.report, self.events, self.source = (path / name for name in ("report", "events", "source"))
         self.traceback_file = self.logs / "traceback.txt"
         self.launch_file = self.logs / "launch.json"
         self.launch_lock = self.logs / "launch.lock"
@@ -140,7 +139,7 @@ class RunDirectory:
             return
         inside = self.path.iterdir() if self.path.is_dir() else iter(())
         found = {p.name for p in inside if not p.match(".*.tmp")}
-        ours = {p.name for p in (self.config, self._rounds, self._clients, self.result_file, self.server, self.clients, self.logs)}
+        ours = {CONFIG, RESULT, ROUNDS, CLIENTS, *(p.name for p in (self.server, self.clients, self.logs, self.source))}
         if experiment.overwrite and not found <= ours | {self.report.name, self.events.name}:
             raise UserError(f"output {str(self.path)!r} is not a run's directory: it is not overwritten")
         if self.path.is_file():
@@ -273,7 +272,7 @@ class RunDirectory:
             raise in_use(self.path) from None
 
     def _clear(self) -> None:
-        for folder in (self.clients, self.report, self.events):
+        for folder in (self.clients, self.report, self.events, self.source):
             shutil.rmtree(folder, ignore_errors=True)
         files = [*self.path.glob("*.jsonl"), self.result_file, *self.server.glob("*.*"), self._partition, self.config]
         for file in (*files, *self.path.glob(".*.tmp")):
