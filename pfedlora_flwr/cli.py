@@ -5,19 +5,32 @@ from __future__ import annotations
 import json
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import click
 import typer
 from rich.console import Console
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from pfedlora_flwr import __version__
 from pfedlora_flwr.errors import UserCodeError, with_traceback
 from pfedlora_flwr.keys import UserError
 
-cli = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+class _Commands(TyperGroup):
+    """The commands; one that Ctrl-C ends before it stops by itself says so."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            err.print("stopped by the user")
+            raise
+
+
+cli = typer.Typer(cls=_Commands, add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
 out, err = Console(emoji=False), Console(stderr=True, soft_wrap=True, emoji=False)  # `synthetic:100:` is no emoji
 
 
@@ -82,12 +95,13 @@ def run(
 
     CONF holds the keys of the run: a YAML file, or one of ours by its name, quickstart. Without it they are at their defaults. -o wins.
     """
-    from pfedlora_flwr import config
-    from pfedlora_flwr.commands.run import run as run_here
-    from pfedlora_flwr.commands.submit import submit
-    from pfedlora_flwr.runs.directory import RunDirectory
-    from pfedlora_flwr.runs.output import of_run
-    from pfedlora_flwr.runs.resume import resumed, resumed_output
+    with out.status("starting: PyTorch") if out.is_terminal and not quiet else nullcontext():
+        from pfedlora_flwr import config
+        from pfedlora_flwr.commands.run import run as run_here
+        from pfedlora_flwr.commands.submit import submit
+        from pfedlora_flwr.runs.directory import RunDirectory
+        from pfedlora_flwr.runs.output import of_run
+        from pfedlora_flwr.runs.resume import resumed, resumed_output
 
     overrides = [*(option or []), *(text for flag, text in ((resume, "resume=true"), (overwrite, "overwrite=true")) if flag)]
     path = config.find_conf(conf) if conf else None
