@@ -49,7 +49,8 @@ class Course:
         if within and running != self._running[0]:
             self._running = running, self._clock()
         done = rounds[-1]["round"] if rounds else 0
-        self.rounds = done + (_share(state) if state and running > done else 0.0)
+        if phase != "stopping":  # the bar stays where it was
+            self.rounds = done + (_share(state) if state and running > done else 0.0)
         now = _now(self._e, state, phase, running) if state else _ENDING if rounds else _STARTING["starting"]
         left = self.left(state, rounds)
         time_left = f"about {duration(left)} left" if left is not None else self._guess_in_words()

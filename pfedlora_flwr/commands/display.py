@@ -27,7 +27,7 @@ def progress_bars(out: Console, *, quiet: bool = False) -> Progress:
     """Bars for tasks with a field `what`, gone when they stop."""
     out.push_theme(_COLOURS)
     bar = BarColumn(bar_width=_bar_width(out))
-    columns = SpinnerColumn(), TextColumn("{task.description}"), bar, TextColumn("{task.fields[what]}"), TimeElapsedColumn()
+    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), bar, TextColumn("{task.fields[what]}")
     return Progress(*columns, console=out, transient=True, refresh_per_second=4, disable=quiet)
 
 

@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 
 import psutil
@@ -33,14 +33,16 @@ def marked(marker: str) -> Iterator[psutil.Process]:
 
 
 def stop_marked(marker: str, patience: float = 1.0) -> int:
-    """Stops every process that carries the marker: asks first, then kills until none is found. Returns how many there were at first."""
-    found = list(marked(marker))
+    """Stops every process that carries the marker, and its children: asks first, then kills until none is found. Returns how many there
+    were at first. (A child shows no environment while it is being started, and is known by its parent alone.)"""
+    found = _with_children(marked(marker))
     for process in found:
         _quietly(process.terminate)
     _still_running(found, patience)
-    nothing = 0
-    for _ in range(_HUNTS):  # one that is killed may have just started another, which shows no environment while it is being started
-        stubborn = list(marked(marker))
+    known, nothing = set(found), 0
+    for _ in range(_HUNTS):
+        known |= _with_children(marked(marker))
+        stubborn = [process for process in known if process.is_running() and is_running(process.pid)]
         nothing = 0 if stubborn else nothing + 1
         if nothing == _QUIET:
             break
@@ -109,7 +111,18 @@ def check_port(port: int) -> None:
             raise UserError(f"port {port} cannot be used ({error.strerror}); choose another, or leave --port out for a free one") from None
 
 
-def _still_running(processes: list[psutil.Process], patience: float) -> list[psutil.Process]:
+def _with_children(processes: Iterable[psutil.Process]) -> set[psutil.Process]:
+    """Those that run of the processes and of all that descend from them, this one left out."""
+    found = set[psutil.Process]()
+    for process in processes:
+        if process not in found:
+            found.add(process)
+            with contextlib.suppress(psutil.Error):
+                found.update(process.children(recursive=True))
+    return {process for process in found if process.pid != os.getpid() and is_running(process.pid)}
+
+
+def _still_running(processes: Iterable[psutil.Process], patience: float) -> list[psutil.Process]:
     """Waits until none runs, at most `patience` seconds; returns those that still do. (psutil's own wait takes an ended process
     for a running one until its parent has collected it: an orphan's may never.)"""
     deadline = time.monotonic() + patience
