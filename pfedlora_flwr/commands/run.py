@@ -43,9 +43,12 @@ def run(
         if not lines:
             words = course.words(room(out, experiment.method))
             progress.update(task, completed=course.rounds, what=words, refresh=stopping)
-        elif stopping or shown < 0:
-            out.print(course.parts[0] if stopping else course.words(), highlight=False, soft_wrap=True)
-        if len(rounds) > max(shown, 0) and lines:
+        elif stopping:
+            out.print(course.parts[0], highlight=False)
+            return
+        elif shown < 0:
+            out.print(course.words(), highlight=False, soft_wrap=True)
+        if lines and len(rounds) > max(shown, 0):
             out.print(round_line(experiment, rounds), highlight=False, soft_wrap=True)
         shown = len(rounds)
 
