@@ -6,18 +6,30 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import click
 import typer
 from rich.console import Console
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from pfedlora_flwr import __version__
-from pfedlora_flwr.errors import UserCodeError, with_traceback
+from pfedlora_flwr.errors import UserCodeError, brief, with_traceback
 from pfedlora_flwr.keys import UserError
 
-cli = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+class _Group(TyperGroup):
+    """All commands. Typer ends one that Ctrl-C interrupts with code 130 and no word."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            _say("stopped by the user")
+            raise
+
+
+cli = typer.Typer(cls=_Group, add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
 out, err = Console(emoji=False), Console(stderr=True, soft_wrap=True, emoji=False)  # `synthetic:100:` is no emoji
 
 
@@ -73,8 +85,8 @@ def run(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check all, show what the run would take, and start nothing.")] = False,
     engine: Engine = "flower",
     superlink: Annotated[
-        str, typer.Option(metavar="CONNECTION", help="Train on the nodes of this SuperLink, a connection in $FLWR_HOME/config.toml.")
-    ] = "",
+        str | None, typer.Option(metavar="CONNECTION", help="Train on the nodes of this SuperLink, a connection in $FLWR_HOME/config.toml.")
+    ] = None,
 ) -> None:
     """Train. A simulation through `flwr run` on a SuperLink of its own, or real nodes with --superlink.
 
@@ -88,27 +100,34 @@ def run(
     from pfedlora_flwr.runs.resume import resumed, resumed_output
 
     overrides = [*(option or []), *(text for flag, text in ((resume, "resume=true"), (overwrite, "overwrite=true")) if flag)]
-    path = config.find_conf(conf) if conf else None
+    path = config.find_conf(conf) if conf is not None else None
     of_conf, options = config.read_run(path) if path else {}, config.parse_overrides(overrides)
     named = of_conf | options
+    if superlink == "":
+        raise UserError("--superlink is ''; allowed: a connection in $FLWR_HOME/config.toml")
     if superlink and tensorboard:
         raise UserError("--tensorboard is for simulations: a deployed run's rounds.jsonl is on the SuperLink's host")
     if superlink and engine != "flower":
         raise UserError(f"--engine {engine} trains in this process, --superlink on nodes: give one of them")
+    if superlink and port:
+        raise UserError("--port is for simulations: a connection has its address in Flower's config.toml")
     if superlink and dry_run:
         raise UserError("--dry-run is for simulations: what nodes have is known to them alone")
     if superlink:  # `output` is a path on the SuperLink's host
         if named.get("resume") is True and "rounds" in options:
             named["extend"] = True  # the server knows whether it does
-        raise typer.Exit(submit(config.from_flat(named), superlink, out, err, sys.argv[1:], quiet=quiet))
+        experiment = config.from_flat(named)
+        _name_unused(config.unused(options, experiment))
+        raise typer.Exit(submit(experiment, superlink, out, err, sys.argv[1:], quiet=quiet))
     if named.get("resume") is True:
         output = resumed_output(named, path)
-        experiment, unused = resumed(RunDirectory(output.expanduser()), of_conf, options, str(conf))
+        experiment, unused = resumed(RunDirectory(output), of_conf, options, str(conf))
         if unused:
             out.print(unused, markup=False, highlight=False, soft_wrap=True)
     else:
         experiment = config.from_flat(named)
         output = of_run(experiment, path)
+    _name_unused(config.unused(options, experiment))
     experiment = config.located(experiment, output)
     if dry_run:
         from pfedlora_flwr.commands.dry_run import dry_run as show_costs
@@ -230,15 +249,38 @@ def _integers(text: str) -> list[int]:
         raise UserError(f"--seeds is {text!r}; allowed: integers separated by commas") from None
 
 
+def _name_unused(lines: list[str]) -> None:
+    for line in lines:
+        out.print(f"warning: {line}", markup=False, highlight=False, soft_wrap=True)
+
+
 def main() -> None:
     """The entry point: a user's mistake is one line on stderr and exit code 2."""
-    sys.path.append(os.getcwd())  # a user's `package.module:Class` may lie in the current folder
+    code = 2
     try:
-        cli()
+        sys.path.append(_here())  # a user's `package.module:Class` may lie there
+        code = cli(prog_name="pfedlora", standalone_mode=False) or 0
+    except click.exceptions.NoArgsIsHelpError as asked:
+        asked.show()
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx else "pfedlora"
+        _say(f"error: {error.format_message().rstrip('.')}; see {command} --help")
     except UserError as error:
-        line = with_traceback(str(error), error) if isinstance(error, UserCodeError) else str(error)
-        err.print(f"error: {line}", markup=False, highlight=False)
-        sys.exit(2)
+        _say(f"error: {with_traceback(str(error), error) if isinstance(error, UserCodeError) else error}")
+    except OSError as error:  # such as a full disk under stdout
+        _say(f"error: {with_traceback(brief(error), error)}")
+    sys.exit(code)
+
+
+def _here() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        raise UserError("the current folder has been removed; go to one that is there") from None
+
+
+def _say(line: str) -> None:
+    err.print(" ".join(line.splitlines()), markup=False, highlight=False)
 
 
 if __name__ == "__main__":

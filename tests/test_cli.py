@@ -9,13 +9,11 @@ import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
 
 import pfedlora_flwr
-from pfedlora_flwr import cli
 from pfedlora_flwr.commands import doctor, run, submit
 from pfedlora_flwr.commands.course import Course, round_line, seconds_left
 from pfedlora_flwr.commands.display import conclude
@@ -23,24 +21,8 @@ from pfedlora_flwr.config import all_keys, from_flat
 from pfedlora_flwr.launch import flower
 from pfedlora_flwr.launch.flower import LaunchError
 from pfedlora_flwr.launch.processes import Stopped, stoppable
-from tests.conftest import ROOT
+from tests.conftest import ROOT, Call
 from tests.report.made import make_run
-
-
-@pytest.fixture
-def pfedlora(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
-    """`pfedlora WORDS…` in this process, in an empty folder: exit code, stdout, stderr."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.setattr(sys, "path", [*sys.path])
-
-    def call(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["pfedlora", *words])
-        with pytest.raises(SystemExit) as raised:
-            cli.main()
-        return int(raised.value.code or 0), *capsys.readouterr()
-
-    return call
 
 
 def test_help_does_not_import_pytorch() -> None:
@@ -51,7 +33,7 @@ def test_help_does_not_import_pytorch() -> None:
     assert "Commands:" in done.stdout
 
 
-def test_every_command_has_plain_help_that_names_its_arguments(pfedlora: Any) -> None:
+def test_every_command_has_plain_help_that_names_its_arguments(pfedlora: Call) -> None:
     arguments = {"run": "CONF", "compare": "CONF", "report": "RUN_OR_DIR", "predict": "IMAGE", "export": "RUN", "doctor": ""}
     for command, argument in arguments.items():
         code, text, _ = pfedlora(command, "--help")
@@ -62,28 +44,11 @@ def test_every_command_has_plain_help_that_names_its_arguments(pfedlora: Any) ->
     assert all(f"  {name} = " in text for name in all_keys())
 
 
-def test_the_version(pfedlora: Any) -> None:
+def test_the_version(pfedlora: Call) -> None:
     assert pfedlora("--version") == (0, f"pfedlora-flwr {pfedlora_flwr.__version__}\n", "")
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["run", "-o", "mu=2"], "mu is 2.0; allowed"),
-        (["compare", "nowhere.yaml"], "nowhere.yaml: no such file, and no configuration that comes with pfedlora"),
-        (["report", "a", "b"], "several paths are given: say with --output"),
-        (["predict", "nowhere", "--client", "0", "image.png"], "nowhere"),
-    ],
-)
-def test_a_mistake_is_one_line_and_code_2(pfedlora: Any, words: list[str], expected: str) -> None:
-    code, out, err = pfedlora(*words)
-    assert (code, out) == (2, "")
-    assert err.startswith("error: ")
-    assert err.count("\n") == 1
-    assert expected in err
-
-
-def test_report_writes_beside_the_runs_and_prints_its_tables(pfedlora: Any, tmp_path: Path) -> None:
+def test_report_writes_beside_the_runs_and_prints_its_tables(pfedlora: Call, tmp_path: Path) -> None:
     make_run(tmp_path / "runs" / "a", [0.1, 0.5, 0.7], [0.6, 0.8], method="pfedlora")
     code, out, _ = pfedlora("report", "runs")
     assert code == 0
@@ -94,7 +59,7 @@ def test_report_writes_beside_the_runs_and_prints_its_tables(pfedlora: Any, tmp_
     assert (tmp_path / "runs" / "report" / "report.html").exists()
 
 
-def test_doctor_says_what_to_do_for_each_thing_to_fix(pfedlora: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_says_what_to_do_for_each_thing_to_fix(pfedlora: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     def requires(package: str) -> list[str]:
         if package != "pfedlora-flwr":
             return ["ray>=999; extra == 'simulation'", "torch>=999; extra == 'other'"]

@@ -102,31 +102,6 @@ def test_on_a_deployed_node_it_is_found_under_the_state_path(trained_run: Done, 
         load_trained(tmp_path, CLIENT)
 
 
-def test_mistakes_are_one_clear_line(trained_run: Done, shared_cli: Cli, tmp_path: Path) -> None:
-    text = tmp_path / "text.png"
-    text.write_text("no picture")
-    broken = tmp_path / "broken.png"
-    Image.effect_noise((300, 300), 50).save(broken)
-    whole = broken.read_bytes()
-    second = whole.index(b"IDAT", whole.index(b"IDAT") + 4)
-    broken.write_bytes(whole[: second - 4] + b"\xff" * 8 + whole[second + 4 :])
-    for words, expected in (
-        ((str(trained_run.output), "--client", "3", str(text)), "client is 3; allowed: 0 to 2"),
-        ((str(trained_run.output), "--client", "0", str(text)), "no readable PNG or JPEG image"),
-        ((str(trained_run.output), "--client", "0", str(broken)), "no readable PNG or JPEG image"),
-        ((str(trained_run.output), "--client", "0", "nowhere.png"), "nowhere.png: no such file"),
-        ((str(tmp_path), "--client", "0", str(text)), "holds neither a run nor a model of client 0"),
-    ):
-        done = shared_cli("predict", *words)
-        assert done.code == 2
-        assert expected in done.stderr
-        assert len(done.stderr.splitlines()) == 1
-    deployed = tmp_path / "deployed"
-    shutil.copytree(trained_run.output, deployed, ignore=shutil.ignore_patterns("clients"))
-    with pytest.raises(UserError, match=r"on a deployed node it is in <state-path>/[0-9a-f]+: run this there"):
-        load_trained(deployed, 0)
-
-
 def test_tensorboard_event_files_hold_every_round(trained_run: Done) -> None:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     events = accumulator.EventAccumulator(str(trained_run.output / "events")).Reload()

@@ -110,8 +110,9 @@ class PersonalisedClient(NumPyClient):
         counts, others = None, {}
         if told.evaluate:
             counts = _count(method, model, data)
-            predictors = method.other_predictors(model, received)
-            others = {name: count_correct(predict, data.test) / len(data.test) for name, predict in predictors.items()}
+            with user_code("method", self.experiment.method):
+                predictors = method.other_predictors(model, received)
+                others = {name: count_correct(predict, data.test) / len(data.test) for name, predict in predictors.items()}
         clock.lap("evaluate")
         tensors = {name: t.cpu().contiguous() for name, t in tensors_of(model).items()}
         store = self._store(told)
@@ -214,4 +215,5 @@ def _count(method: Method, model: nn.Module, data: LocalData) -> Counts:
     def correct(samples: Samples) -> int:
         return count_correct(lambda images: method.predict(model, images), samples)
 
-    return Counts(correct(data.validation), len(data.validation), correct(data.test), len(data.test))
+    with user_code("method", method.experiment.method):
+        return Counts(correct(data.validation), len(data.validation), correct(data.test), len(data.test))
