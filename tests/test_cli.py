@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import signal
 import subprocess
 import sys
+import tomllib
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from pfedlora_flwr.config import all_keys, from_flat
 from pfedlora_flwr.launch import flower
 from pfedlora_flwr.launch.flower import LaunchError
 from pfedlora_flwr.launch.processes import Stopped, stoppable
+from pfedlora_flwr.runs.result import RESULT_LINE
 from tests.conftest import ROOT, Call
 from tests.report.made import make_run
 
@@ -136,14 +139,42 @@ def test_the_second_signal_changes_nothing() -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_a_submission_that_is_not_taken_is_one_line_and_code_1(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.fixture
+def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A connection `site`, and a `flwr` which keeps the run-config that it is handed and says that the run's hours were over."""
+    (tmp_path / "config.toml").write_text("[superlink.site]\n")
+    result = {"status": "stopped", "error": "stopped, since max-hours=1 are over", "stopped_by": "time", "rounds": 3}
+    answers = {
+        "run": f"cp $2/pyproject.toml {tmp_path}/submitted.toml; echo '{json.dumps({'success': True, 'run-id': '7'})}'",
+        "list": f"echo '{json.dumps({'success': True, 'runs': [{'status': 'finished:completed'}]})}'",
+        "log": f"echo '{RESULT_LINE}{json.dumps({'directory': '/x', 'result': result})}'",
+    }
+    tool = tmp_path / "flwr"
+    tool.write_text("#!/bin/sh\ncase $1 in\n" + "".join(f"{word}) {answer};;\n" for word, answer in answers.items()) + "esac\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
+    monkeypatch.setattr(flower, "tool", lambda name: str(tool))
+    return tmp_path
+
+
+def test_more_rounds_and_a_limit_of_hours_go_through_a_connection(site: Path, pfedlora: Call) -> None:
+    words = ["run", "--superlink", "site", "--resume", "-o", "output=/x", "-o", "rounds=9", "-o", "max-hours=1"]
+    code, _, err = pfedlora(*words)
+    sent = from_flat(tomllib.loads((site / "submitted.toml").read_text())["tool"]["flwr"]["app"]["config"])
+    assert (sent.resume, sent.extend, sent.rounds, sent.max_hours, sent.output) == (True, True, 9, 1.0, "/x")
+    assert code == 75
+    again = "to continue: pfedlora run --superlink site -o output=/x -o rounds=9 -o max-hours=1 --resume"
+    assert err.splitlines() == ["stopped, since max-hours=1 are over after round 3", again]
+
+
+def test_a_submission_that_is_not_taken_is_one_line_and_code_1(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def nowhere(name: str) -> str:
         raise LaunchError(f"the command `{name}` is nowhere")
 
     monkeypatch.setattr(flower, "tool", nowhere)
-    monkeypatch.setattr(submit.tempfile, "mkdtemp", lambda prefix: str(tmp_path))
+    monkeypatch.setattr(submit.tempfile, "mkdtemp", lambda prefix: str(site))
     out, err = Console(quiet=True), Console(file=(said := io.StringIO()), width=200)
-    assert submit.submit(from_flat({}), "there", out, err, []) == 1
+    assert submit.submit(from_flat({}), "site", out, err, []) == 1
     assert said.getvalue() == "failed: the command `flwr` is nowhere\n"
 
 

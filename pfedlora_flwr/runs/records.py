@@ -11,7 +11,7 @@ from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.runs.checkpoint import Checkpoints
 from pfedlora_flwr.runs.rows import Result, Status
 
-_MEASURES = ("rounds", "accuracy", "per_client", "communication", "flops", "to_target", "seconds")
+_MEASURES = ("rounds", "accuracy", "per_client", "communication", "flops", "seconds")
 """What a completed run's result has had in every version of its format."""
 _OF_EVERY_LINE = {"round"}
 _OF_A_ROUND = _OF_EVERY_LINE | {"accuracy", "validation_accuracy", "evaluated", "admitted"}
