@@ -34,6 +34,19 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
         aside.unlink(missing_ok=True)
 
 
+def absolute(path: str | Path) -> Path:
+    """The path, absolute and with `~` written out; nothing need be there. Raises UserError where no file can have it."""
+    try:
+        found = Path(path).expanduser().absolute()
+        found.lstat()
+    except FileNotFoundError:
+        return found
+    except (OSError, RuntimeError, ValueError) as error:  # too long, nobody's home, a null character
+        why = error.strerror if isinstance(error, OSError) else str(error).rstrip(".")
+        raise UserError(f"{str(path)[:80]!r} cannot be used as a path ({why})") from None
+    return found
+
+
 def make_folder(path: Path) -> None:
     """Makes a folder, if it is not there, and those above it. Raises UserError when it cannot be made or written to."""
     try:
@@ -53,6 +66,13 @@ def check_replaceable(file: Path, *, overwrite: bool) -> None:
             raise UserError(f"{file} is no regular file; give another --output")
         if not overwrite:
             raise UserError(f"{file} exists; replace it with --overwrite, or give another --output")
+
+
+def check_writable(path: Path) -> None:
+    """Raises UserError where the folder `path`, or the nearest there is above it, lets nothing be written. Changes nothing."""
+    nearest = next(folder for folder in (path, *path.parents) if folder.exists())
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise UserError(f"{path} cannot be written (Permission denied); choose another folder")
 
 
 def is_locked(path: Path) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import signal
 import subprocess
 import sys
+import tomllib
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -22,7 +23,8 @@ from pfedlora_flwr.config import all_keys, from_flat
 from pfedlora_flwr.launch import flower
 from pfedlora_flwr.launch.flower import LaunchError
 from pfedlora_flwr.launch.processes import Stopped, stoppable
-from tests.conftest import ROOT
+from pfedlora_flwr.runs.result import RESULT_LINE
+from tests.conftest import ROOT, Call
 from tests.report.made import make_run
 
 
@@ -34,7 +36,7 @@ def test_help_does_not_import_pytorch() -> None:
     assert "Commands:" in done.stdout
 
 
-def test_every_command_has_plain_help_that_names_its_arguments(pfedlora: Any) -> None:
+def test_every_command_has_plain_help_that_names_its_arguments(pfedlora: Call) -> None:
     arguments = {
         "run": "CONF",
         "compare": "CONF",
@@ -53,29 +55,12 @@ def test_every_command_has_plain_help_that_names_its_arguments(pfedlora: Any) ->
     assert all(f"  {name} = " in text for name in all_keys())
 
 
-def test_the_version(pfedlora: Any) -> None:
+def test_the_version(pfedlora: Call) -> None:
     assert pfedlora("--version") == (0, f"pfedlora-flwr {pfedlora_flwr.__version__}\n", "")
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["run", "-o", "mu=2"], "mu is 2.0; allowed"),
-        (["compare", "nowhere.yaml"], "nowhere.yaml: no such file, and no configuration that comes with pfedlora"),
-        (["report", "a", "b"], "several paths are given: say with --output"),
-        (["predict", "nowhere", "--client", "0", "image.png"], "nowhere"),
-    ],
-)
-def test_a_mistake_is_one_line_and_code_2(pfedlora: Any, words: list[str], expected: str) -> None:
-    code, out, err = pfedlora(*words)
-    assert (code, out) == (2, "")
-    assert err.startswith("error: ")
-    assert err.count("\n") == 1
-    assert expected in err
-
-
 @pytest.mark.slow
-def test_report_writes_beside_the_runs_and_prints_its_tables(pfedlora: Any, tmp_path: Path) -> None:
+def test_report_writes_beside_the_runs_and_prints_its_tables(pfedlora: Call, tmp_path: Path) -> None:
     make_run(tmp_path / "runs" / "a", [0.1, 0.5, 0.7], [0.6, 0.8], method="pfedlora")
     code, out, _ = pfedlora("report", "runs")
     assert code == 0
@@ -86,7 +71,7 @@ def test_report_writes_beside_the_runs_and_prints_its_tables(pfedlora: Any, tmp_
     assert (tmp_path / "runs" / "report" / "report.html").exists()
 
 
-def test_doctor_says_what_to_do_for_each_thing_to_fix(pfedlora: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_says_what_to_do_for_each_thing_to_fix(pfedlora: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     def requires(package: str) -> list[str]:
         if package != "pfedlora-flwr":
             return ["ray>=999; extra == 'simulation'", "torch>=999; extra == 'other'"]
@@ -163,14 +148,42 @@ def test_the_second_signal_changes_nothing() -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_a_submission_that_is_not_taken_is_one_line_and_code_1(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.fixture
+def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A connection `site`, and a `flwr` which keeps the run-config that it is handed and says that the run's hours were over."""
+    (tmp_path / "config.toml").write_text("[superlink.site]\n")
+    result = {"status": "stopped", "error": "stopped, since max-hours=1 are over", "stopped_by": "time", "rounds": 3}
+    answers = {
+        "run": f"cp $2/pyproject.toml {tmp_path}/submitted.toml; echo '{json.dumps({'success': True, 'run-id': '7'})}'",
+        "list": f"echo '{json.dumps({'success': True, 'runs': [{'status': 'finished:completed'}]})}'",
+        "log": f"echo '{RESULT_LINE}{json.dumps({'directory': '/x', 'result': result})}'",
+    }
+    tool = tmp_path / "flwr"
+    tool.write_text("#!/bin/sh\ncase $1 in\n" + "".join(f"{word}) {answer};;\n" for word, answer in answers.items()) + "esac\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
+    monkeypatch.setattr(flower, "tool", lambda name: str(tool))
+    return tmp_path
+
+
+def test_more_rounds_and_a_limit_of_hours_go_through_a_connection(site: Path, pfedlora: Call) -> None:
+    words = ["run", "--superlink", "site", "--resume", "-o", "output=/x", "-o", "rounds=9", "-o", "max-hours=1"]
+    code, _, err = pfedlora(*words)
+    sent = from_flat(tomllib.loads((site / "submitted.toml").read_text())["tool"]["flwr"]["app"]["config"])
+    assert (sent.resume, sent.extend, sent.rounds, sent.max_hours, sent.output) == (True, True, 9, 1.0, "/x")
+    assert code == 75
+    again = "to continue: pfedlora run --superlink site -o output=/x -o rounds=9 -o max-hours=1 --resume"
+    assert err.splitlines() == ["stopped, since max-hours=1 are over after round 3", again]
+
+
+def test_a_submission_that_is_not_taken_is_one_line_and_code_1(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def nowhere(name: str) -> str:
         raise LaunchError(f"the command `{name}` is nowhere")
 
     monkeypatch.setattr(flower, "tool", nowhere)
-    monkeypatch.setattr(submit.tempfile, "mkdtemp", lambda prefix: str(tmp_path))
+    monkeypatch.setattr(submit.tempfile, "mkdtemp", lambda prefix: str(site))
     out, err = Console(quiet=True), Console(file=(said := io.StringIO()), width=200)
-    assert submit.submit(from_flat({}), "there", out, err, []) == 1
+    assert submit.submit(from_flat({}), "site", out, err, []) == 1
     assert said.getvalue() == "failed: the command `flwr` is nowhere\n"
 
 

@@ -84,36 +84,6 @@ def test_a_selection_keeps_the_directories(tmp_path: Path) -> None:
             whole.select(*words)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("", "methods: expected a list of at least one value"),
-        ("- 1\n", "expected `key: value` lines, found list"),
-        ("metods: [fd]\n", "unknown key 'metods'; allowed: base, methods, seeds, axes"),
-        (BASIC.replace("rounds", "runds"), "base: unknown key 'runds'"),
-        (BASIC.replace("rounds: 2", "rounds: 0"), "base: rounds is 0; allowed: an integer ≥ 1"),
-        (BASIC.replace("pfedlora", "fedlora"), "method is 'fedlora'; allowed:"),
-        (BASIC.replace("[0, 1]", "[0, 0]"), "seeds: a value is there twice"),
-        (BASIC.replace("[0, 1]", "[a]"), "seeds is ['a']; allowed: integers ≥ 0"),
-        (BASIC.replace("rounds: 2", "seed: 2"), "seed is set by compare itself"),
-        (BASIC + "axes: {mu: []}\n", "axes.mu: expected a list of at least one value"),
-        (BASIC + "axes: {mu: [2]}\n", "axes.mu: mu is 2.0; allowed: a number ≥ 0 and ≤ 1"),
-        (BASIC + "axes: {speed: [1, 2]}\n", "axes.speed: 'speed' is no key of a run, so each of its values must set some"),
-        (BASIC + "axes: {federation: [{client: 2}]}\n", "axes.federation: unknown key 'client'"),
-        (BASIC + "axes: {mu: {try: [0.5]}}\n", "axes.mu: expected a list of values, or {tune: [values], methods: [names]}"),
-        (BASIC + "axes: {mu: {tune: [0.5], methods: [fml]}}\n", "axes.mu: 'fml' is not among the methods: standalone, pfedlora"),
-        (BASIC + "axes: {method-options: [a/b, a-b]}\n", "would share the folder method-options-a-b/standalone/seed-0"),
-        (BASIC + 'axes: {models: {tune: ["cnn1,cnn2", "cnn1, cnn2"]}}\n', "would share the folder standalone_models-cnn1-cnn2/seed-0"),
-        (BASIC + "axes: {mu: [0.5], more: [{mu: 0.6}]}\n", "mu is on two axes"),
-        (BASIC.replace("standalone", "fedavg"), "fedavg: method fedavg averages whole models"),
-    ],
-)
-def test_bad_input_is_one_clear_line(tmp_path: Path, text: str, expected: str) -> None:
-    with pytest.raises(UserError, match=re.escape(expected)) as raised:
-        Comparison.load(conf(tmp_path, text))
-    assert "\n" not in str(raised.value)
-
-
 def test_the_example_of_the_documentation_is_valid(tmp_path: Path) -> None:
     [example] = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "comparison.md").read_text(), re.DOTALL)
     cell = Comparison.load(conf(tmp_path, example)).cells()[-1]

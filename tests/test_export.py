@@ -141,25 +141,7 @@ def test_a_card_does_not_tell_where_the_images_lie(trained: Trained) -> None:
         assert "secret" not in text
 
 
-def test_mistakes_are_one_clear_line(trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match="format is 'tflite'; allowed: safetensors, torch-export, onnx"):
-        export(trained, "tflite", tmp_path / "model")
-    (tmp_path / "precious").write_text("irreplaceable")
-    with pytest.raises(UserError, match=r"precious exists; replace it with --overwrite, or give another --output"):
-        export(trained, "safetensors", tmp_path / "precious")
-    (tmp_path / "precious.md").write_text("irreplaceable")
-    (tmp_path / "precious").unlink()
-    with pytest.raises(UserError, match=r"precious\.md exists; replace"):
-        export(trained, "safetensors", tmp_path / "precious")
-    (tmp_path / "precious.md").unlink()
-    for way in (False, True):
-        with pytest.raises(UserError, match="/dev/full is no regular file"):
-            export(trained, "safetensors", Path("/dev/full"), overwrite=way)
-    with pytest.raises(UserError, match="cannot be written"):
-        export(trained, "safetensors", Path("/proc/nowhere/model"))
-    with pytest.raises(UserError, match="is a directory; give a file"):
-        export(trained, "safetensors", tmp_path)
-
+def test_a_library_that_is_missing_is_one_clear_line(trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = importlib.import_module
 
     def missing(name: str, package: str | None = None) -> ModuleType:

@@ -13,6 +13,7 @@ from pfedlora_flwr.commands.course import duration, megabytes
 from pfedlora_flwr.comparison import estimate
 from pfedlora_flwr.data.local import count_classes, shared_partition
 from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.files import check_writable
 from pfedlora_flwr.launch.execute import check_engine, preflight, resources
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.rng import derive
@@ -30,6 +31,7 @@ def dry_run(e: Experiment, out: Console, *, engine: str = "flower") -> None:
     check_engine(engine)
     preflight(e)
     RunDirectory(Path(e.output)).check_free(e)
+    check_writable(Path(e.output))
     out.print(_models(e))
     out.print(_partition(e))
     for line in _costs(e, resources(e)[0] if engine == "flower" else 1):

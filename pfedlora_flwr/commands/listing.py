@@ -52,10 +52,9 @@ def table(runs: Sequence[Listed]) -> Table:
 def _read(run: RunDirectory, folder: Path) -> Listed:
     name = str(run.path.relative_to(folder)) if run.path != folder else str(folder)
     try:
-        e = run.experiment()
+        e, result, rows = run.experiment(), run.result(), run.rounds()
     except UserError:
         return {"run": name, "state": "unreadable", "rounds": 0, "of": None, "keys": {}, "accuracy": None}
-    result, rows = run.result(), run.rounds()
     running = any(is_locked(lock) for lock in (run.launch_lock, run.lock_file))
     state = "running" if running else result["status"] if result else "unfinished"
     return {

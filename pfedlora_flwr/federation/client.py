@@ -111,8 +111,9 @@ class PersonalisedClient(NumPyClient):
         counts, others = None, {}
         if told.evaluate:
             counts = _count(method, model, data)
-            predictors = method.other_predictors(model, received)
-            others = {name: count_correct(predict, data.test) / len(data.test) for name, predict in predictors.items()}
+            with user_code("method", self.experiment.method):
+                predictors = method.other_predictors(model, received)
+                others = {name: count_correct(predict, data.test) / len(data.test) for name, predict in predictors.items()}
         clock.lap("evaluate")
         tensors = {name: t.cpu().contiguous() for name, t in tensors_of(model).items()}
         store = self._store(told)
@@ -216,7 +217,8 @@ def _count(method: Method, model: nn.Module, data: LocalData) -> Counts:
     def predict(images: Tensor) -> Tensor:
         return method.predict(model, images)
 
-    right, matrix = count_correct(predict, data.validation), confusion(predict, data.test, method.classes)
+    with user_code("method", method.experiment.method):
+        right, matrix = count_correct(predict, data.validation), confusion(predict, data.test, method.classes)
     test = scores(matrix)
     return Counts(
         validation_correct=right,

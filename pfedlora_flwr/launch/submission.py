@@ -3,17 +3,36 @@
 from __future__ import annotations
 
 import json
+import os
 import time
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.launch.flower import FlwrCommand, LaunchError, environment, write_app
 from pfedlora_flwr.runs.result import LINE, RESULT_LINE
 
+CONNECTIONS = "config.toml"
+"""The file of the connections, in Flower's home."""
 _PATIENCE, _LOOK, _PAUSE = 120.0, 60.0, 2.0
 """Seconds: without an answer before the SuperLink counts as gone, for one look at the log, and between two looks."""
+
+
+def check_connection(name: str) -> None:
+    """Raises UserError, with the connections there are, unless Flower's configuration has this one."""
+    file = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr") / CONNECTIONS
+    try:
+        known = tomllib.loads(file.read_text(encoding="utf-8")).get("superlink", {})
+        connections = [other for other, content in known.items() if isinstance(content, dict)]
+    except FileNotFoundError:
+        raise UserError(f"--superlink is {name!r}, a connection in {file}, which is not there; docs/deployment.md has one") from None
+    except (OSError, ValueError, AttributeError) as error:
+        raise UserError(f"{file} cannot be read as Flower's configuration ({error})") from None
+    if name not in connections:
+        raise UserError(f"--superlink is {name!r}; allowed, by {file}: {', '.join(connections) or 'none: it has no connection'}")
 
 
 class Submission:

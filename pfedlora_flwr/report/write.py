@@ -29,9 +29,9 @@ class Written:
 def write_report(paths: Iterable[Path], output: Path, out: Console) -> Written:
     """Writes report.md, report.html, a CSV a table, runs.csv and the figures into `output`. Raises UserError."""
     study = load(paths)
-    make_folder(output)
     every = tables.all_tables(study)
     found = [table for table in every if table.rows]
+    make_folder(output)
     for table in every:
         (output / f"{table.name}.csv").unlink(missing_ok=True)  # an earlier report's
     for table in found:

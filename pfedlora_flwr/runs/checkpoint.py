@@ -129,18 +129,22 @@ class Checkpoints:
         None where there never was one. Raises UserError when there are some and none can be read: to begin anew would throw away
         what the clients hold.
         """
+        damaged = dict[Path, Exception]()
         for path, round in zip(reversed(self.paths()), reversed(self.rounds()), strict=True):
             if before is not None and round >= before:
                 continue
             try:
-                return self._read(path)
+                state = self._read(path)
             except (ValueError, KeyError, TypeError) as error:
-                logger.warning("checkpoint %s is damaged (%s): falling back to the one before", path.name, error)
-                path.rename(path.with_suffix(".damaged"))
-        if damaged := sorted(path.name for path in self.folder.glob("*.damaged")):
-            raise UserError(
-                f"no checkpoint in {str(self.folder)!r} can be read ({', '.join(damaged)}); restore one, or begin anew with --overwrite"
-            )
+                damaged[path] = error
+                continue
+            for other, reason in damaged.items():
+                logger.warning("checkpoint %s is damaged (%s): falling back to the one before", other.name, reason)
+                other.rename(other.with_suffix(".damaged"))
+            return state
+        if unreadable := [*damaged, *self.folder.glob("*.damaged")]:
+            names = ", ".join(sorted(path.name for path in unreadable))
+            raise UserError(f"no checkpoint in {str(self.folder)!r} can be read ({names}); restore one, or begin anew with --overwrite")
         return None
 
     def _path(self, round: int) -> Path:
