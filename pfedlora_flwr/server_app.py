@@ -17,14 +17,12 @@ from flwr.superlink.grid import HttpGrid
 
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data.local import count_classes
-from pfedlora_flwr.errors import UserCodeError, brief, names_traceback, user_code, with_traceback
-from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.errors import UserCodeError, brief, names_traceback, with_traceback
 from pfedlora_flwr.federation.clients import RunFailed
+from pfedlora_flwr.federation.sharing import first_state
 from pfedlora_flwr.federation.strategy import PersonalisedStrategy, TimeIsOver
 from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.methods import registry
-from pfedlora_flwr.methods.method import Method, Tensors, check_state
-from pfedlora_flwr.rng import derive
 from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.output import on_the_server
@@ -62,7 +60,7 @@ def serve(grid: Grid, context: Context, tell: Callable[[str, Result], None] = la
         state = run.checkpoints.load() if experiment.resume else None
         run.rewind(state.round if state else -1)
         if state is None:
-            state = ServerState(_initial(experiment, method))
+            state = ServerState(first_state(experiment, method))
         PersonalisedStrategy(experiment, method, run, state).complete(grid)
         tell(str(run.path), write_result(run, experiment, "completed"))
     except TimeIsOver as over:  # no failure in Flower's eyes
@@ -108,13 +106,6 @@ def reason_of(error: Exception) -> str:
 def _is_bug(error: Exception) -> bool:
     """Whether code, ours or the user's, went wrong, and not what it works with."""
     return isinstance(error, UserCodeError) or not isinstance(error, UserError | RunFailed | OSError | httpx.HTTPError)
-
-
-def _initial(experiment: Experiment, method: Method) -> Tensors:
-    with user_code("method", experiment.method):
-        state = method.state_init(derive(experiment.seed, "state"))
-    check_state(f"method {experiment.method!r}: state_init", state)
-    return state
 
 
 def _tell(directory: str, result: Result) -> None:

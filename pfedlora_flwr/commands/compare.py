@@ -112,7 +112,10 @@ def _stop_left_over(output: Path) -> None:
 
 def _preflight(work: Work, dry_run: bool) -> None:
     """Raises UserError, with the scenario's name, where a run could not start. A dry run downloads nothing: it leaves such out."""
-    for job in work.examples():
+    examples = work.examples()
+    if not examples:
+        raise UserError("nothing to run: all that was asked for is Standalone by construction, which sharing=mean runs")
+    for job in examples:
         e = job.experiment
         if dry_run and datasets.needs_download(e.dataset, e.data_path):
             continue
@@ -183,7 +186,9 @@ def _show_work(work: Work, out: Console, engine: str) -> None:
     speed, jobs = _speed(work, engine), work.jobs()
     for job in jobs:
         more = f" (and {job.repeats - 1} more with the values chosen)" if job.repeats > 1 else ""
-        took = f"about {duration(speed.seconds(job.experiment))}, {count(estimate.model_bytes(job.experiment))}B of models"
+        e = job.experiment
+        took = f"about {duration(speed.seconds(e))}, {count(estimate.model_bytes(e))}B of models"
+        took += f", {count(estimate.state_bytes(e))}B of states" if estimate.state_bytes(e) else ""
         out.print(f"{job.title}{more}: {_state(job)}; {took}", highlight=False, markup=False, soft_wrap=True)
     disk = estimate.disk(job.experiment for job in jobs for _ in range(job.repeats))
     basis = "a guess: no run has been timed yet" if speed.guessed else "from the runs that are done"

@@ -10,6 +10,8 @@ from pfedlora_flwr.data.local import count_classes
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.methods import registry as methods
 from pfedlora_flwr.models.cost import sample_flops
+from pfedlora_flwr.rng import derive
+from pfedlora_flwr.runs.ledger import payload_bytes
 
 START = 12.0
 """Seconds until a run's first round: a SuperLink, Ray, and an actor's imports."""
@@ -59,7 +61,18 @@ def model_bytes(e: Experiment) -> int:
     return sum(sizes[k % len(sizes)] for k in range(e.clients))
 
 
+@lru_cache(maxsize=256)
+def state_bytes(e: Experiment) -> int:
+    """Disk, at most, for one version of all states on the server that lie beside its checkpoint: with `sharing=none`, one a client."""
+    if e.sharing != "none":
+        return 0
+    method = methods.make(e, count_classes(e))
+    first = method.state_init(derive(e.seed, "state"))
+    grown = 0 if method.averages else method.largest_upload(first)  # a table begins empty
+    return e.clients * (payload_bytes(first) + grown)
+
+
 def disk(runs: Iterable[Experiment]) -> int:
-    """Disk for the runs: each keeps one version of its models when it is done, and up to three while it runs."""
-    sizes = [model_bytes(e) for e in runs]
+    """Disk for the runs: each keeps one version of its models and states when it is done, and up to three while it runs."""
+    sizes = [model_bytes(e) + state_bytes(e) for e in runs]
     return sum(sizes) + (_KEPT_WHILE_RUNNING - 1) * max(sizes, default=0)

@@ -15,13 +15,12 @@ from rich.console import Console
 from pfedlora_flwr.data.local import count_classes, shared_partition
 from pfedlora_flwr.errors import user_code
 from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.federation.sharing import first_state
 from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.launch.flower import LaunchError, last_line
 from pfedlora_flwr.launch.processes import SIGNALS, Stopped, check_port, stoppable
 from pfedlora_flwr.launch.simulation import Simulation, claimed, stop_left_over
 from pfedlora_flwr.methods import registry
-from pfedlora_flwr.methods.method import check_state
-from pfedlora_flwr.rng import derive
 from pfedlora_flwr.runs.directory import Row, RunDirectory
 from pfedlora_flwr.runs.extension import repeated_round
 from pfedlora_flwr.runs.result import write_result
@@ -106,8 +105,7 @@ def preflight(experiment: Experiment) -> None:
     with user_code("method", experiment.method):
         for client in range(min(len(experiment.model_names), experiment.clients)):
             method.private_init(client, 0)
-        state = method.state_init(derive(experiment.seed, "state"))
-    check_state(f"method {experiment.method!r}: state_init", state)
+    first_state(experiment, method)
 
 
 def resources(experiment: Experiment) -> tuple[int, float]:

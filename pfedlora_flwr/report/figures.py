@@ -14,6 +14,7 @@ from pfedlora_flwr.comparison.plan import Keys
 from pfedlora_flwr.comparison.spec import short, slug
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import measures, words
+from pfedlora_flwr.report.gains import is_control
 from pfedlora_flwr.report.load import Study
 from pfedlora_flwr.report.style import drawing, large_numbers, legend, of_method, save
 from pfedlora_flwr.runs.completed import Run
@@ -35,9 +36,10 @@ class Picture:
 def curves(study: Study, scenario: Keys, folder: Path) -> Picture:
     """Accuracy against rounds, bytes and operations: the mean over seeds, the band from the lowest to the highest seed."""
     outcomes = study.ordered(scenario)
+    control = any(map(is_control, outcomes))
     panels: list[tuple[str, str, Callable[[RoundRow], float]]] = [
         ("round", "linear", lambda row: 0.0),
-        ("bytes sent, up and down", "log", lambda row: row["bytes_up"] + row["bytes_down"]),
+        ("bytes sent, up and down", "log", lambda row: 0.0 if control else row["bytes_up"] + row["bytes_down"]),
         ("operations in training (FLOP)", "linear", lambda row: row["flops"]),
     ]
     with drawing(1, 3, (7.0, 2.6), sharey=True) as (figure, axes):
@@ -144,7 +146,7 @@ def _sweep(axis: Any, method: str, found: Sequence[tuple[float, Outcome | None]]
 
 def _silent(outcome: Outcome) -> bool:
     sent = [run.result["communication"] for run in outcome.runs.values()]
-    return all(c["bytes_up"] + c["bytes_down"] == 0 for c in sent)
+    return is_control(outcome) or all(c["bytes_up"] + c["bytes_down"] == 0 for c in sent)
 
 
 def _curve(axis: Any, outcome: Outcome, measure: Callable[[RoundRow], float] | None, scale: str) -> None:

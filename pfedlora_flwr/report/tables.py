@@ -13,6 +13,7 @@ from pfedlora_flwr.comparison.outcome import Outcome
 from pfedlora_flwr.comparison.plan import Keys
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import measures, paper, words
+from pfedlora_flwr.report.gains import STANDALONE, gains, is_control
 from pfedlora_flwr.report.load import Study
 from pfedlora_flwr.report.table import Table
 from pfedlora_flwr.runs.completed import Run
@@ -34,10 +35,13 @@ _OF_RUN = {
 }
 """The columns of runs.csv that come from a run's result, and where they stand in it."""
 
+_SENT = ("parameters, full", "bytes, full", "parameters, paper", "whole run: parameters up", "down")
+"""The columns of communication, which a control has none of."""
+
 
 def all_tables(study: Study) -> list[Table]:
     """Every table; one without rows has nothing to say."""
-    return [accuracy(study), accuracies(study), costs(study), headline(study), tuning(study), missing(study)]
+    return [accuracy(study), accuracies(study), gains(study), costs(study), headline(study), tuning(study), missing(study)]
 
 
 def accuracy(study: Study) -> Table:
@@ -70,7 +74,7 @@ def accuracies(study: Study) -> Table:
     others = any(run.result["accuracy"]["other"] for o in study.outcomes for run in o.runs.values())
     rows = []
     for o in (o for scenario in study.scenarios for o in study.ordered(scenario)):
-        alone = study.at(o.scenario, "standalone") if o.method != "standalone" else None
+        alone = study.alone(o.scenario) if o.method != "standalone" else None
         difference = measures.paired(o.runs, alone.runs) if alone else None
         wins = measures.win_rate(o.runs, alone.runs) if alone else None
         row = {
@@ -114,7 +118,7 @@ def costs(study: Study) -> Table:
             "FLOP, server": words.count(_average(o, "operations/server")),
             "seconds": words.count(_average(o, "seconds/total")),
         }
-        rows.append(row)
+        rows.append(row | (dict.fromkeys(_SENT, "–") if is_control(o) else {}))
     note = (
         "Until the mean test accuracy first reaches the target, the mean over the seeds that reach it. "
         "`full`: up and down, all sampled clients, and all operations that they executed; "
@@ -125,7 +129,7 @@ def costs(study: Study) -> Table:
 
 def headline(study: Study) -> Table:
     """The paper's three headline claims beside ours; no rows where there is no pFedLoRA to claim anything for."""
-    ours = [o for s in study.scenarios if (o := study.at(s, "pfedlora")) and o.runs]
+    ours = [o for s in study.scenarios if (o := study.at(s, "pfedlora")) and o.runs and not is_control(o)]
     rows = [_claims(study, o) for o in ours]
     if rows:
         at_most = {
@@ -179,7 +183,8 @@ def runs_csv(study: Study) -> str:
     for o in study.outcomes:
         for seed, run in o.runs.items():
             keys = o.scenario | (o.chosen.tuned if o.chosen else {})
-            numbers = {name: _value(run, place) for name, place in _OF_RUN.items()}
+            left_out = ("parameters_up", "parameters_down") if is_control(o) else ()
+            numbers = {name: "" if name in left_out else _value(run, place) for name, place in _OF_RUN.items()}
             writer.writerow({**keys, "method": o.method, "seed": seed, **numbers})
     return out.getvalue()
 
@@ -195,6 +200,8 @@ def _accuracy_cell(study: Study, scenario: Keys, method: str) -> str:
     outcome = study.at(scenario, method)
     if outcome is None:
         return "–"
+    if outcome.standalone:
+        return STANDALONE
     if not outcome.runs:
         why = next((run.reason for run in outcome.missing.values()), "not run").partition(":")[0]
         return f"– ({why})"
