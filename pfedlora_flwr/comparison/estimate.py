@@ -50,9 +50,25 @@ class Speed:
         return START + work(e) / speed
 
 
-@lru_cache(maxsize=256)
 def model_bytes(e: Experiment) -> int:
     """Disk for one version of all clients' models."""
+    return _model_bytes(e.replace(seed=0, output=""))
+
+
+def state_bytes(e: Experiment) -> int:
+    """Disk, at most, for one version of the states that lie beside the server's checkpoint: with `sharing=none`, one a client."""
+    return _state_bytes(e.replace(seed=0, output="")) if e.sharing == "none" else 0
+
+
+def disk(runs: Iterable[Experiment], *, kept: bool = True) -> int:
+    """Disk for the runs: each has up to three versions of its models and states while it runs; one, if they are `kept`, when it is done."""
+    sizes = [model_bytes(e) + state_bytes(e) for e in runs]
+    running = max(sizes, default=0)
+    return sum(sizes) + (_KEPT_WHILE_RUNNING - 1) * running if kept else _KEPT_WHILE_RUNNING * running
+
+
+@lru_cache(maxsize=256)
+def _model_bytes(e: Experiment) -> int:
     method = methods.make(e, count_classes(e))
     sizes = []
     for k in range(len(e.model_names)):
@@ -62,17 +78,8 @@ def model_bytes(e: Experiment) -> int:
 
 
 @lru_cache(maxsize=256)
-def state_bytes(e: Experiment) -> int:
-    """Disk, at most, for one version of all states on the server that lie beside its checkpoint: with `sharing=none`, one a client."""
-    if e.sharing != "none":
-        return 0
+def _state_bytes(e: Experiment) -> int:
     method = methods.make(e, count_classes(e))
     first = method.state_init(derive(e.seed, "state"))
     grown = 0 if method.averages else method.largest_upload(first)  # a table begins empty
     return e.clients * (payload_bytes(first) + grown)
-
-
-def disk(runs: Iterable[Experiment]) -> int:
-    """Disk for the runs: each keeps one version of its models and states when it is done, and up to three while it runs."""
-    sizes = [model_bytes(e) + state_bytes(e) for e in runs]
-    return sum(sizes) + (_KEPT_WHILE_RUNNING - 1) * max(sizes, default=0)

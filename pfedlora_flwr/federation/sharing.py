@@ -34,7 +34,7 @@ def first_state(e: Experiment, method: Method) -> Tensors:
 @lru_cache(maxsize=1024)
 def is_standalone(e: Experiment) -> bool:
     """Whether `sharing` makes the method Standalone by construction: no client ever receives anything."""
-    if e.sharing == "mean":
+    if _may_return(e):
         return False
     method = registry.make(e, count_classes(e))
     with user_code("method", e.method):
@@ -43,13 +43,18 @@ def is_standalone(e: Experiment) -> bool:
 
 def _why_standalone(e: Experiment, method: Method, state: Tensors) -> str:
     """Why no client ever receives anything; empty where one may. It is decided by the first state, not by names."""
-    if e.sharing == "mean" or (e.sharing == "none" and method.returns_own):
+    if _may_return(e):
         return ""
     with user_code("method", e.method):
         first = method.download(state, 0, 1)
     if any(tensor.numel() for tensor in first.values()):
         return ""
     return "the first state holds nothing to send" if e.sharing == "start" else "a client receives nothing of what it uploads itself"
+
+
+def _may_return(e: Experiment) -> bool:
+    """Whether what clients upload may come back to them, so that what they first receive decides nothing."""
+    return e.sharing == "mean" or (e.sharing == "none" and registry.find(e.method).returns_own)
 
 
 class Shared:
