@@ -36,13 +36,15 @@ class Picture:
 def curves(study: Study, scenario: Keys, folder: Path) -> Picture:
     """Accuracy against rounds, bytes and operations: the mean over seeds, the band from the lowest to the highest seed."""
     outcomes = study.ordered(scenario)
-    control = any(map(is_control, outcomes))
     panels: list[tuple[str, str, Callable[[RoundRow], float]]] = [
         ("round", "linear", lambda row: 0.0),
-        ("bytes sent, up and down", "log", lambda row: 0.0 if control else row["bytes_up"] + row["bytes_down"]),
+        ("bytes sent, up and down", "log", lambda row: row["bytes_up"] + row["bytes_down"]),
         ("operations in training (FLOP)", "linear", lambda row: row["flops"]),
     ]
-    with drawing(1, 3, (7.0, 2.6), sharey=True) as (figure, axes):
+    control = any(map(is_control, outcomes))
+    if control:
+        del panels[1]  # what a control sends is no method's communication
+    with drawing(1, len(panels), (7.0 * len(panels) / 3, 2.6), sharey=True) as (figure, axes):
         for axis, (label, scale, measure) in zip(axes[0], panels, strict=True):
             for outcome in outcomes:
                 _curve(axis, outcome, measure if label != "round" else None, scale)
@@ -53,7 +55,8 @@ def curves(study: Study, scenario: Keys, folder: Path) -> Picture:
         legend(figure, [o.method for o in outcomes])
         path = save(figure, folder, f"curves_{slug(scenario) or 'all'}")
     silent = "A method that sends nothing is a level line at its last accuracy in the second panel. "
-    caption = f"Accuracy against rounds, bytes and operations, {words.keys(scenario)}: the mean over seeds"
+    against = "rounds and operations" if control else "rounds, bytes and operations"
+    caption = f"Accuracy against {against}, {words.keys(scenario)}: the mean over seeds"
     spread = "; the band reaches from the lowest to the highest seed. " if any(len(o.runs) > 1 for o in outcomes) else ". "
     return Picture(path, caption + spread + (silent if any(_silent(o) for o in outcomes) else ""))
 
@@ -146,7 +149,7 @@ def _sweep(axis: Any, method: str, found: Sequence[tuple[float, Outcome | None]]
 
 def _silent(outcome: Outcome) -> bool:
     sent = [run.result["communication"] for run in outcome.runs.values()]
-    return is_control(outcome) or all(c["bytes_up"] + c["bytes_down"] == 0 for c in sent)
+    return all(c["bytes_up"] + c["bytes_down"] == 0 for c in sent)
 
 
 def _curve(axis: Any, outcome: Outcome, measure: Callable[[RoundRow], float] | None, scale: str) -> None:
