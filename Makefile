@@ -1,7 +1,8 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
+WORKERS := --numprocesses 2 --dist loadgroup
 
-.PHONY: run check test lint docs same-bits deployment-test fault-test docker-test clean
+.PHONY: run check test lint quick suite methods-test docs same-bits deployment-test fault-test docker-test clean
 
 # The environment, 7 GB with PyTorch's CUDA build, is made when it is missing or pyproject.toml or constraints.txt is newer.
 .venv/.installed: pyproject.toml constraints.txt
@@ -17,13 +18,23 @@ lint: .venv/.installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# What needs no federation: 4 minutes on two quiet cores.
-check: lint
-	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m 'not slow and not deployment and not faults'
+# The inner loop: lint, types, and every test that trains no federation and starts no process. Under a minute.
+check: .venv/.installed
+	$(MAKE) --jobs 2 lint quick
 
-# Two tests at a time: a federation waits a good part of its time. 10 minutes on two quiet cores.
-test: lint
-	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
+# The suite, beside lint and types. Two tests at a time: a federation waits a good part of its time.
+test: .venv/.installed
+	$(MAKE) --jobs 2 lint suite
+
+quick: .venv/.installed
+	$(BIN)/python -m pytest $(WORKERS) -m 'not slow and not methods and not deployment and not faults'
+
+suite: .venv/.installed
+	$(BIN)/python -m pytest $(WORKERS)
+
+# Every method in every setting it takes.
+methods-test: .venv/.installed
+	$(BIN)/python -m pytest $(WORKERS) -m methods
 
 # The files that are made from the code: docs/keys.md, the keys and the version in pyproject.toml and CITATION.cff, and the picture.
 docs: .venv/.installed

@@ -49,6 +49,9 @@ def _print_version(wanted: bool) -> None:
 Options = Annotated[list[str] | None, typer.Option("-o", "--option", metavar="KEY=VALUE", help="Set a key; may be given many times.")]
 Place = Annotated[Path, typer.Argument(metavar="RUN", hidden=True)]
 Client = Annotated[int, typer.Option("--client", metavar="K", help="The client whose model is meant.", min=0)]
+OneClient = Annotated[int | None, typer.Option("--client", metavar="K", help="The client whose model is meant.", min=0)]
+AllClients = Annotated[bool, typer.Option("--all-clients", help="Every client's model, one after the other.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it is there.")]
 
 
 @cli.callback()
@@ -69,7 +72,6 @@ def run(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in its output directory.")] = False,
     port: Annotated[int, typer.Option(help="TCP port of the private SuperLink; 0: a free one.", show_default=False)] = 0,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress display.")] = False,
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard event files to `events` in the output.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check all, show what the run would take, and start nothing.")] = False,
     engine: Engine = "flower",
     superlink: Annotated[
@@ -91,8 +93,6 @@ def run(
     path = config.find_conf(conf) if conf else None
     of_conf, options = config.read_run(path) if path else {}, config.parse_overrides(overrides)
     named = of_conf | options
-    if superlink and tensorboard:
-        raise UserError("--tensorboard is for simulations: a deployed run's rounds.jsonl is on the SuperLink's host")
     if superlink and engine != "flower":
         raise UserError(f"--engine {engine} trains in this process, --superlink on nodes: give one of them")
     if superlink and dry_run:
@@ -115,7 +115,7 @@ def run(
 
         show_costs(experiment, out, engine=engine)
         raise typer.Exit
-    raise typer.Exit(run_here(experiment, out, err, port=port, quiet=quiet, tensorboard=tensorboard, engine=engine))
+    raise typer.Exit(run_here(experiment, out, err, port=port, quiet=quiet, engine=engine))
 
 
 @cli.command(cls=_Command)
@@ -165,16 +165,55 @@ def report(
 
 
 @cli.command(cls=_Command)
-def predict(place: Place, client: Client, images: Annotated[list[Path], typer.Argument(metavar="IMAGE…", hidden=True)]) -> None:
+def predict(
+    place: Place,
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGE…", hidden=True)],
+    client: OneClient = None,
+    all_clients: AllClients = False,
+    top: Annotated[int, typer.Option(metavar="N", help="Classes an image, the most probable ones.", min=1)] = 3,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON, a list of predictions.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="As CSV, a row a client and image.")] = False,
+    output: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to this file; otherwise to the terminal.")] = None,
+    overwrite: Overwrite = False,
+) -> None:
     """Ask a client's model what images show. Class names and probabilities, the most probable first.
 
-    RUN is a run's directory; on a deployed node its state-path, or a run's folder there. Each IMAGE is a PNG or JPEG file of any size.
+    RUN is a run's directory; on a deployed node its state-path, or a run's folder there. Each IMAGE is a PNG or JPEG file of any size,
+    or a folder of such files and folders. One that cannot be read is named, and the exit code is 1; it is 2 where none can.
     """
-    from pfedlora_flwr.commands.predict import predict as ask
-    from pfedlora_flwr.runs.trained import load_trained
+    from pfedlora_flwr.commands.models import models_of
+    from pfedlora_flwr.commands.predict import Form, answer
 
-    for prediction in ask(load_trained(place, client), images):
-        out.print(str(prediction), markup=False, highlight=False, soft_wrap=True)
+    if as_json and as_csv:
+        raise UserError("--json and --csv are both given; take one")
+    form = Form("json" if as_json else "csv" if as_csv else "lines", top, all_clients)
+    models = models_of(place, client, err, all_clients=all_clients)
+    raise typer.Exit(answer(models, images, form, err, output, overwrite=overwrite))
+
+
+@cli.command(cls=_Command)
+def evaluate(
+    place: Place,
+    data: Annotated[str | None, typer.Argument(metavar="[DATA]", hidden=True)] = None,
+    client: OneClient = None,
+    all_clients: AllClients = False,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON: one evaluation, or a list of all clients'.")] = False,
+) -> None:
+    """Evaluate a client's model on labelled images. Accuracy, balanced accuracy, macro-F1, and the recall of each class.
+
+    RUN is a run's directory; on a deployed node its state-path, or a run's folder there. DATA is a dataset as the key of that name
+    takes it: folder:DIR, npz:FILE, or one of ours. Without it: the client's own test part, as the run counted it.
+    """
+    from pfedlora_flwr.commands import evaluate as evaluating
+    from pfedlora_flwr.commands.models import models_of
+
+    found = evaluating.evaluate(models_of(place, client, err, all_clients=all_clients), data)
+    for line in evaluating.remarks(found):
+        err.print(line, markup=False, highlight=False)
+    if as_json:
+        print(json.dumps(found if all_clients else found[0], indent=1))
+    else:
+        evaluating.show(found, out)
 
 
 @cli.command(cls=_Command)
@@ -190,9 +229,9 @@ def export(
     RUN is a run's directory; on a deployed node its state-path, or a run's folder there.
     """
     from pfedlora_flwr.commands import export as exporting
-    from pfedlora_flwr.runs.trained import load_trained
+    from pfedlora_flwr.commands.models import models_of
 
-    trained = load_trained(place, client)
+    [trained] = models_of(place, client, err)
     target = (output or Path(f"client-{client}{exporting.SUFFIXES.get(kind, '')}")).absolute()
     difference = exporting.export(trained, kind, target, overwrite=overwrite)
     out.print(f"{target} and its model card; logits within {difference:.1g} of the model's own", highlight=False, soft_wrap=True)

@@ -44,6 +44,17 @@ def make_folder(path: Path) -> None:
         raise UserError(f"{path} cannot be written (Permission denied); choose another folder")
 
 
+def check_replaceable(file: Path, *, overwrite: bool) -> None:
+    """Raises UserError where `--output` names what is there, unless it is to be overwritten; what is no regular file never is."""
+    if file.is_dir():
+        raise UserError(f"{file} is a directory; give a file")
+    if file.is_symlink() or file.exists():
+        if not file.is_file():
+            raise UserError(f"{file} is no regular file; give another --output")
+        if not overwrite:
+            raise UserError(f"{file} exists; replace it with --overwrite, or give another --output")
+
+
 def is_locked(path: Path) -> bool:
     """Whether a process holds the lock on this file; False where there is no such file. Changes nothing."""
     if not path.exists():

@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from typing import Any
 
 import httpx
@@ -18,16 +19,19 @@ from flwr.superlink.grid import HttpGrid
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data.local import count_classes
 from pfedlora_flwr.errors import UserCodeError, brief, names_traceback, with_traceback
+from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.clients import RunFailed
 from pfedlora_flwr.federation.sharing import first_state
 from pfedlora_flwr.federation.strategy import PersonalisedStrategy, TimeIsOver
 from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.methods import registry
+from pfedlora_flwr.runs import source
 from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.runs.events import EventFiles, summary_writer
 from pfedlora_flwr.runs.output import on_the_server
 from pfedlora_flwr.runs.result import LINE, RESULT_LINE, write_result
-from pfedlora_flwr.runs.rows import Result
+from pfedlora_flwr.runs.rows import Result, RoundRow
 
 logger = logging.getLogger(__name__)
 app = ServerApp()
@@ -48,6 +52,8 @@ def serve(grid: Grid, context: Context, tell: Callable[[str, Result], None] = la
     torch.set_num_threads(1)  # what the server computes must not depend on its number of cores
     try:
         experiment = from_flat(dict(context.run_config))
+        if experiment.tensorboard:
+            summary_writer()
         run = RunDirectory(on_the_server(experiment))
         run.open(experiment)
     except (UserError, OSError) as error:
@@ -59,9 +65,11 @@ def serve(grid: Grid, context: Context, tell: Callable[[str, Result], None] = la
         method = registry.make(experiment, count_classes(experiment))
         state = run.checkpoints.load() if experiment.resume else None
         run.rewind(state.round if state else -1)
+        source.keep(run, experiment, state.round if state else 0)
         if state is None:
             state = ServerState(first_state(experiment, method))
-        PersonalisedStrategy(experiment, method, run, state).complete(grid)
+        with _told(experiment, run) as told:
+            PersonalisedStrategy(experiment, method, run, state, told).complete(grid)
         tell(str(run.path), write_result(run, experiment, "completed"))
     except TimeIsOver as over:  # no failure in Flower's eyes
         tell(str(run.path), write_result(run, experiment, "stopped", str(over), "time"))
@@ -106,6 +114,16 @@ def reason_of(error: Exception) -> str:
 def _is_bug(error: Exception) -> bool:
     """Whether code, ours or the user's, went wrong, and not what it works with."""
     return isinstance(error, UserCodeError) or not isinstance(error, UserError | RunFailed | OSError | httpx.HTTPError)
+
+
+@contextmanager
+def _told(experiment: Experiment, run: RunDirectory) -> Iterator[Callable[[RoundRow], None]]:
+    """Who is told of each round's line: TensorBoard, where the Experiment wants it."""
+    if not experiment.tensorboard:
+        yield lambda row: None
+        return
+    with closing(EventFiles(run.events, run.rounds())) as events:
+        yield events.write
 
 
 def _tell(directory: str, result: Result) -> None:

@@ -17,10 +17,16 @@ import torch
 from rich.console import Console
 
 from pfedlora_flwr import config
+from pfedlora_flwr.cli import main
 from pfedlora_flwr.launch.execute import execute
 from pfedlora_flwr.launch.processes import MARKER, is_running, stop_marked
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long tests first, so that no worker is left with one at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 @pytest.fixture(autouse=True)
@@ -111,6 +117,22 @@ def run_locally(output: Path, keys: Mapping[str, object]) -> Done:
     return Done(0 if result["status"] == "completed" else 1, "", result["error"] or "", output)
 
 
+@pytest.fixture
+def pfedlora(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+    """`pfedlora WORDS…` in this process, in an empty folder: exit code, stdout, stderr."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+    def call(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["pfedlora", *words])
+        with pytest.raises(SystemExit) as raised:
+            main()
+        return int(raised.value.code or 0), *capsys.readouterr()
+
+    return call
+
+
 @pytest.fixture(scope="session")
 def shared_cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
     """One folder of runs for tests that compare runs with each other."""
@@ -120,10 +142,8 @@ def shared_cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
 @pytest.fixture(scope="session")
 def trained_run(shared_cli: Cli) -> Done:
     """A small completed run on the digits, for tests that use its models: three clients, CNN-1 to CNN-3."""
-    keys = {"clients": "3", "partition.kind": "iid", "batch-size": "16", "rounds": "3"}
-    done = shared_cli.run(
-        "trained", *(word for key, value in keys.items() for word in ("-o", f"{key}={value}")), "--tensorboard", "--engine", "local"
-    )
+    keys = {"clients": "3", "partition.kind": "iid", "batch-size": "16", "rounds": "3", "tensorboard": "true"}
+    done = shared_cli.run("trained", *(word for key, value in keys.items() for word in ("-o", f"{key}={value}")), "--engine", "local")
     assert done.code == 0, done.stderr
     return done
 

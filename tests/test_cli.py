@@ -15,7 +15,6 @@ import pytest
 from rich.console import Console
 
 import pfedlora_flwr
-from pfedlora_flwr import cli
 from pfedlora_flwr.commands import doctor, run, submit
 from pfedlora_flwr.commands.course import Course, round_line, seconds_left
 from pfedlora_flwr.commands.display import conclude
@@ -27,22 +26,6 @@ from tests.conftest import ROOT
 from tests.report.made import make_run
 
 
-@pytest.fixture
-def pfedlora(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
-    """`pfedlora WORDS…` in this process, in an empty folder: exit code, stdout, stderr."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.setattr(sys, "path", [*sys.path])
-
-    def call(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["pfedlora", *words])
-        with pytest.raises(SystemExit) as raised:
-            cli.main()
-        return int(raised.value.code or 0), *capsys.readouterr()
-
-    return call
-
-
 def test_help_does_not_import_pytorch() -> None:
     script = "import sys\nsys.argv = ['pfedlora', '--help']\nfrom pfedlora_flwr import cli\ntry: cli.main()\nexcept SystemExit: pass\n"
     script += "assert not {'torch', 'numpy', 'flwr'} & set(sys.modules)"
@@ -52,7 +35,15 @@ def test_help_does_not_import_pytorch() -> None:
 
 
 def test_every_command_has_plain_help_that_names_its_arguments(pfedlora: Any) -> None:
-    arguments = {"run": "CONF", "compare": "CONF", "report": "RUN_OR_DIR", "predict": "IMAGE", "export": "RUN", "doctor": ""}
+    arguments = {
+        "run": "CONF",
+        "compare": "CONF",
+        "report": "RUN_OR_DIR",
+        "predict": "IMAGE",
+        "evaluate": "DATA",
+        "export": "RUN",
+        "doctor": "",
+    }
     for command, argument in arguments.items():
         code, text, _ = pfedlora(command, "--help")
         assert code == 0
@@ -83,6 +74,7 @@ def test_a_mistake_is_one_line_and_code_2(pfedlora: Any, words: list[str], expec
     assert expected in err
 
 
+@pytest.mark.slow
 def test_report_writes_beside_the_runs_and_prints_its_tables(pfedlora: Any, tmp_path: Path) -> None:
     make_run(tmp_path / "runs" / "a", [0.1, 0.5, 0.7], [0.6, 0.8], method="pfedlora")
     code, out, _ = pfedlora("report", "runs")

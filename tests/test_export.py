@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import importlib
 import json
+import sysconfig
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,9 +22,10 @@ from pfedlora_flwr.data.local import shared_partition
 from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.trained import Trained, load_trained
-from tests.conftest import Cli, Done
+from tests.conftest import ROOT, Done
 
 pytestmark = pytest.mark.slow
+OF_THIS_MACHINE = str(ROOT), sysconfig.get_path("purelib"), str(Path.home())
 
 
 @pytest.fixture(scope="module")
@@ -41,19 +45,20 @@ def scaled(images: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(images.transpose(0, 3, 1, 2).astype(np.float32) / 255)
 
 
-def test_onnx_in_onnxruntime_gives_the_same_logits(trained_run: Done, shared_cli: Cli, trained: Trained, images: np.ndarray) -> None:
+def test_onnx_in_onnxruntime_gives_the_same_logits(trained_run: Done, pfedlora: Any, trained: Trained, images: np.ndarray) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
-    target = shared_cli.folder / "model.onnx"
-    done = shared_cli("export", str(trained_run.output), "--client", "1", "--format", "onnx", "--output", str(target))
-    assert done.code == 0, done.stderr
-    assert f"{target} and its model card" in done.stdout
+    target = Path("model.onnx").absolute()
+    code, out, err = pfedlora("export", str(trained_run.output), "--client", "1", "--format", "onnx", "--output", "model.onnx")
+    assert code == 0, err
+    assert f"{target} and its model card" in out
     session = onnxruntime.InferenceSession(str(target), providers=["CPUExecutionProvider"])
-    assert json.loads(session.get_modelmeta().custom_metadata_map["class_names"]) == trained.class_names
     for n in (1, 2, len(images)):
         [logits] = session.run(None, {"images": scaled(images[:n])})
         assert np.abs(logits - trained.logits(images[:n]).numpy()).max() < 1e-4
-    card = (shared_cli.folder / "model.onnx.md").read_text()
+    assert with_the_file_alone(session, images) == [trained.class_names[i] for i in trained.logits(images).argmax(1)]
+    assert all(path.encode() not in target.read_bytes() for path in OF_THIS_MACHINE)
+    card = Path("model.onnx.md").read_text()
     row = trained_run.result["per_client"]["1"]
     assert f"{round(row['accuracy'] * row['test'])} of {row['test']} correct" in card
     assert "1,815,142 parameters" in card
@@ -61,9 +66,31 @@ def test_onnx_in_onnxruntime_gives_the_same_logits(trained_run: Done, shared_cli
     assert trained.sha256 in card
 
 
+def with_the_file_alone(session: Any, pixels: np.ndarray) -> list[str]:
+    """The class names for uint8 [n, 32, 32, 3], by a program that knows nothing but what the ONNX file says."""
+    about = {name: text for name, text in session.get_modelmeta().custom_metadata_map.items() if name in ("class_names", "preprocessing")}
+    class_names, todo = (json.loads(about[name]) for name in ("class_names", "preprocessing"))
+    assert pixels.shape[1:3] == (todo["size"]["height"], todo["size"]["width"])
+    x = pixels.astype(np.float32)
+    if todo["do_rescale"]:
+        x = x * np.float32(todo["rescale_factor"])
+    if todo["do_normalize"]:
+        x = (x - np.float32(todo["image_mean"])) / np.float32(todo["image_std"])
+    if todo["data_format"] == "channels_first":
+        x = x.transpose(0, 3, 1, 2)
+    [logits] = session.run(None, {session.get_inputs()[0].name: x})
+    return [class_names[i] for i in logits.argmax(1)]
+
+
 def test_torch_export_gives_the_same_logits(trained: Trained, images: np.ndarray, tmp_path: Path) -> None:
     export(trained, "torch-export", tmp_path / "model.pt2")
-    program = torch.export.load(tmp_path / "model.pt2").module()
+    program = torch.export.load(tmp_path / "model.pt2", extra_files=(extra := {"metadata.json": ""})).module()
+    about = json.loads(extra["metadata.json"])
+    assert json.loads(about["class_names"]) == trained.class_names
+    assert not json.loads(about["preprocessing"])["do_normalize"]
+    with zipfile.ZipFile(tmp_path / "model.pt2") as archive:
+        held = b"".join(archive.read(name) for name in archive.namelist())
+    assert all(path.encode() not in held for path in OF_THIS_MACHINE)
     torch.testing.assert_close(program(torch.from_numpy(scaled(images))), trained.logits(images), rtol=0, atol=1e-4)
 
 
@@ -73,6 +100,9 @@ def test_safetensors_hold_the_weights_and_what_it_takes_to_use_them(trained: Tra
         about = stored.metadata()
         weights = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 - it is no dict
     assert about["architecture"] == "cnn2"
+    todo = json.loads(about["preprocessing"])
+    assert todo["do_normalize"]
+    assert (todo["image_mean"], todo["image_std"]) == (json.loads(about["mean"]), json.loads(about["std"]))
     x = (scaled(images) - np.array(json.loads(about["mean"]))[:, None, None]) / np.array(json.loads(about["std"]))[:, None, None]
     f = torch.nn.functional
     x = torch.from_numpy(x.astype(np.float32))
@@ -101,10 +131,14 @@ def test_an_export_makes_its_folder_and_replaces_what_it_is_told_to(trained: Tra
 
 
 def test_a_card_does_not_tell_where_the_images_lie(trained: Trained) -> None:
-    own = replace(trained, experiment=trained.experiment.replace(dataset="npz:/home/me/secret/faces.npz"))
-    text = exporting.card(own, "safetensors", "model", 0.0)
-    assert "npz:faces.npz" in text
-    assert "secret" not in text
+    changes = {"models": "mine:Net", "method_options": "teacher=/home/me/secret/best.pt near=~/secret/x share=1/2"}
+    for dataset, shown in (("npz:/home/me/secret/faces.npz", "npz:faces.npz"), ("folder:/home/me/secret/faces", "folder:faces")):
+        own = replace(trained, experiment=trained.experiment.replace(dataset=dataset, **changes))
+        text = exporting.card(own, "safetensors", "model", 0.0)
+        assert text.count(shown) == 3
+        assert "models=mine:Net" in text
+        assert "method-options=teacher=best.pt near=x share=1/2" in text
+        assert "secret" not in text
 
 
 def test_mistakes_are_one_clear_line(trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

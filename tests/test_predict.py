@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
-from pfedlora_flwr.commands.predict import predict
+from pfedlora_flwr.commands.predict import Prediction, predict, read_images
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data.images import read_image
 from pfedlora_flwr.data.local import shared_partition
 from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.runs.directory import RunDirectory
-from pfedlora_flwr.runs.trained import load_trained
+from pfedlora_flwr.runs.trained import Trained, load_trained
 from tests.conftest import Cli, Done
 from tests.federation.malice import simulate
 
@@ -37,13 +40,18 @@ def pictures(trained_run: Done, tmp_path_factory: pytest.TempPathFactory) -> lis
     return found
 
 
-def test_predict_gives_the_classes_that_the_evaluation_counted(
-    trained_run: Done, shared_cli: Cli, pictures: list[tuple[Path, int]]
-) -> None:
+def asked(trained: Trained, paths: list[Path]) -> list[Prediction]:
+    """What `predict` makes of image files."""
+    files, pixels, broken = read_images(paths)
+    assert (files, broken) == (paths, [])
+    return predict([trained], files, pixels)
+
+
+def test_predict_gives_the_classes_that_the_evaluation_counted(trained_run: Done, pfedlora: Any, pictures: list[tuple[Path, int]]) -> None:
     files = [str(path) for path, _ in pictures]
-    done = shared_cli("predict", str(trained_run.output), "--client", str(CLIENT), *files)
-    assert done.code == 0, done.stderr
-    lines = [re.match(r"(.*): (\d) (\d\.\d{4}), \d \d\.\d{4}, \d \d\.\d{4}, …$", line) for line in done.stdout.splitlines()]
+    code, out, err = pfedlora("predict", str(trained_run.output), "--client", str(CLIENT), *files)
+    assert (code, err) == (0, "")
+    lines = [re.match(r"(.*): (\d) (\d\.\d{4}), \d \d\.\d{4}, \d \d\.\d{4}, …$", line) for line in out.splitlines()]
     assert [line and line[1] for line in lines] == files
     correct = sum(bool(line) and int(line[2]) == label for line, (_, label) in zip(lines, pictures, strict=True))
     row = trained_run.result["per_client"][str(CLIENT)]
@@ -52,7 +60,7 @@ def test_predict_gives_the_classes_that_the_evaluation_counted(
 
 
 def test_probabilities_of_all_classes_sum_to_one_in_descending_order(trained_run: Done, pictures: list[tuple[Path, int]]) -> None:
-    [said] = predict(load_trained(trained_run.output, CLIENT), [pictures[0][0]])
+    [said] = asked(load_trained(trained_run.output, CLIENT), [pictures[0][0]])
     probabilities = [p for _, p in said.classes]
     assert sorted(name for name, _ in said.classes) == [str(i) for i in range(10)]
     assert probabilities == sorted(probabilities, reverse=True)
@@ -70,8 +78,8 @@ def test_images_of_any_size_and_mode(trained_run: Done, tmp_path: Path) -> None:
     (tmp_path / "plain").mkdir()
     for file in files:
         Image.open(file).convert("RGB").resize((32, 32), Image.Resampling.BILINEAR).save(tmp_path / "plain" / f"{file.stem}.png")
-    said = [p.classes for p in predict(trained, files)]
-    assert said == [p.classes for p in predict(trained, [tmp_path / "plain" / f"{file.stem}.png" for file in files])]
+    said = [p.classes for p in asked(trained, files)]
+    assert said == [p.classes for p in asked(trained, [tmp_path / "plain" / f"{file.stem}.png" for file in files])]
     assert len(set(said)) == 4
     grey = np.random.default_rng(0).integers(0, 256, (32, 32))
     Image.fromarray(grey.astype(np.uint8)).save(tmp_path / "8-bit.png")
@@ -89,10 +97,10 @@ def test_a_federation_with_more_classes_than_the_clients_data(tmp_path: Path) ->
 def test_on_a_deployed_node_it_is_found_under_the_state_path(trained_run: Done, tmp_path: Path, pictures: list[tuple[Path, int]]) -> None:
     token = (trained_run.output / "server" / "token").read_text().strip()
     shutil.copytree(trained_run.output / "clients" / str(CLIENT), tmp_path / token / str(CLIENT))
-    here = predict(load_trained(trained_run.output, CLIENT), [path for path, _ in pictures])
+    here = asked(load_trained(trained_run.output, CLIENT), [path for path, _ in pictures])
     for place in (tmp_path, tmp_path / token):
         node = load_trained(place, CLIENT)
-        assert predict(node, [path for path, _ in pictures]) == here
+        assert asked(node, [path for path, _ in pictures]) == here
         assert node.counts.accuracy("test") == trained_run.result["per_client"][str(CLIENT)]["accuracy"]
     newest = tmp_path / token / str(CLIENT) / "round-000003.safetensors"
     newest.write_bytes(newest.read_bytes()[:-1])
@@ -102,7 +110,56 @@ def test_on_a_deployed_node_it_is_found_under_the_state_path(trained_run: Done, 
         load_trained(tmp_path, CLIENT)
 
 
-def test_mistakes_are_one_clear_line(trained_run: Done, shared_cli: Cli, tmp_path: Path) -> None:
+def test_a_folder_as_json_and_csv_with_the_classes_that_are_wanted(
+    trained_run: Done, pfedlora: Any, pictures: list[tuple[Path, int]], tmp_path: Path
+) -> None:
+    folder, run = tmp_path / "shown", str(trained_run.output)
+    for (path, _), to in zip(pictures, ("b/2.png", "a/1.PNG", "c.jpeg", ".hidden/x.png", "a/.x.png"), strict=False):
+        (folder / to).parent.mkdir(parents=True, exist_ok=True)
+        Image.open(path).save(folder / to)
+    (folder / "notes.txt").write_text("no image")
+    files = ["shown/a/1.PNG", "shown/b/2.png", "shown/c.jpeg"]
+    code, out, err = pfedlora("predict", run, "--all-clients", "shown", "--json", "--top", "2")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert [(row["client"], row["image"]) for row in found] == [(client, file) for client in range(3) for file in files]
+    assert {len(row["classes"]) for row in found} == {2}
+    code, _, _ = pfedlora("predict", run, "--all-clients", "shown", "--csv", "--top", "2", "--output", "new/seen.csv")
+    assert code == 0
+    rows = list(csv.DictReader((tmp_path / "new" / "seen.csv").read_text().splitlines()))
+    assert list(rows[0]) == ["client", "image", "class_1", "probability_1", "class_2", "probability_2"]
+    assert [
+        {"client": int(r["client"]), "image": r["image"]}
+        | {"classes": [{"name": r[f"class_{i}"], "probability": float(r[f"probability_{i}"])} for i in (1, 2)]}
+        for r in rows
+    ] == found
+    code, out, _ = pfedlora("predict", run, "--all-clients", "shown/c.jpeg", "--top", "20")
+    assert [re.match(r"client (\d), shown/c.jpeg: (\d \d\.\d{4}(, |$)){10}$", line)[1] for line in out.splitlines()] == ["0", "1", "2"]
+    code, _, err = pfedlora("predict", run, "--client", "0", "shown", "--output", "new/seen.csv")
+    assert (code, err) == (2, "error: new/seen.csv exists; replace it with --overwrite, or give another --output\n")
+    assert pfedlora("predict", run, "--client", "0", "shown", "--output", "new/seen.csv", "--overwrite")[0] == 0
+
+
+def test_a_broken_image_among_many_is_named_and_the_others_are_predicted(
+    trained_run: Done, pfedlora: Any, pictures: list[tuple[Path, int]], tmp_path: Path
+) -> None:
+    (tmp_path / "broken.png").write_text("no picture")
+    (tmp_path / "empty").mkdir()
+    shown = [str(pictures[0][0]), "broken.png", "empty", str(pictures[1][0])]
+    code, out, err = pfedlora("predict", str(trained_run.output), "--client", "0", *shown)
+    assert code == 1
+    assert [line.partition(":")[0] for line in out.splitlines()] == [shown[0], shown[3]]
+    assert err.splitlines() == ["error: broken.png: no readable PNG or JPEG image", "error: empty: no image in this folder"]
+
+
+def test_a_model_that_diverged_says_so(trained_run: Done, pictures: list[tuple[Path, int]]) -> None:
+    trained = load_trained(trained_run.output, CLIENT)
+    torch.nn.init.constant_(next(trained.module.parameters()), torch.nan)
+    with pytest.raises(UserError, match="the model of client 1 gives values that are not finite"):
+        asked(trained, [pictures[0][0]])
+
+
+def test_mistakes_are_one_clear_line(trained_run: Done, pfedlora: Any, tmp_path: Path) -> None:
     text = tmp_path / "text.png"
     text.write_text("no picture")
     broken = tmp_path / "broken.png"
@@ -116,11 +173,15 @@ def test_mistakes_are_one_clear_line(trained_run: Done, shared_cli: Cli, tmp_pat
         ((str(trained_run.output), "--client", "0", str(broken)), "no readable PNG or JPEG image"),
         ((str(trained_run.output), "--client", "0", "nowhere.png"), "nowhere.png: no such file"),
         ((str(tmp_path), "--client", "0", str(text)), "holds neither a run nor a model of client 0"),
+        ((str(tmp_path), "--all-clients", str(text)), "holds no client's model"),
+        ((str(trained_run.output), str(text)), "give --client K or --all-clients, one of them"),
+        ((str(trained_run.output), "--client", "0", "--all-clients", str(text)), "give --client K or --all-clients, one of them"),
+        ((str(trained_run.output), "--client", "0", "--json", "--csv", str(text)), "--json and --csv are both given"),
     ):
-        done = shared_cli("predict", *words)
-        assert done.code == 2
-        assert expected in done.stderr
-        assert len(done.stderr.splitlines()) == 1
+        code, out, err = pfedlora("predict", *words)
+        assert (code, out) == (2, "")
+        assert expected in err
+        assert len(err.splitlines()) == 1
     deployed = tmp_path / "deployed"
     shutil.copytree(trained_run.output, deployed, ignore=shutil.ignore_patterns("clients"))
     with pytest.raises(UserError, match=r"on a deployed node it is in <state-path>/[0-9a-f]+: run this there"):
@@ -140,9 +201,9 @@ def test_tensorboard_missing_is_one_clear_line(shared_cli: Cli, tmp_path: Path) 
     (tmp_path / "tensorboard.py").write_text("raise ImportError('no tensorboard')\n")
     cli = Cli(tmp_path, shared_cli.environment["PFEDLORA_TEST"])
     cli.environment["PYTHONPATH"] = f"{tmp_path}:{cli.environment['PYTHONPATH']}"
-    done = cli.run("never", "--tensorboard")
+    done = cli.run("never", "-o", "tensorboard=true")
     assert done.code == 2
-    assert done.stderr == "error: --tensorboard needs TensorBoard, which is not installed: pip install tensorboard\n"
+    assert done.stderr == "error: tensorboard is true; it needs TensorBoard, which is not installed: pip install tensorboard\n"
     assert not done.output.exists()
 
 

@@ -55,6 +55,7 @@ def extend(output: Path, rounds: int, **keys: object) -> tuple[Done, str]:
     return Done(0 if result["status"] == "completed" else 1, "", result["error"] or "", output), said.getvalue()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "last", "keys"),
     [
@@ -83,6 +84,7 @@ def test_an_extended_run_is_what_it_would_have_been_from_the_start(tmp_path: Pat
     assert visited_last.about()["experiment"]["rounds"] == last
 
 
+@pytest.mark.slow
 def test_max_hours_stop_after_a_round_and_the_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     keys = KEYS | {"rounds": 3}
     whole = run_locally(tmp_path / "a", keys)
@@ -97,6 +99,7 @@ def test_max_hours_stop_after_a_round_and_the_run_goes_on_to_the_same_bits(tmp_p
     assert [(entry["rounds"], entry["after-round"]) for entry in about["history"]] == [(3, 0), (3, 1)]
 
 
+@pytest.mark.slow
 def test_sigterm_stops_at_once_with_75_and_says_the_command_that_continues(cli: Cli) -> None:
     process = cli.start("run", *(word for key in KEYS for word in ("-o", f"{key}={KEYS[key]}")), "-o", "rounds=900", "--engine", "local")
     assert process.stdout is not None
@@ -115,6 +118,7 @@ def test_sigterm_stops_at_once_with_75_and_says_the_command_that_continues(cli: 
     assert Done(0, "", "", cli.folder / "run").result["stopped_by"] == "system"
 
 
+@pytest.mark.slow
 def test_what_cannot_be_extended_is_one_line(tmp_path: Path) -> None:
     output = run_locally(tmp_path / "run", KEYS | {"rounds": 2}).output
     before = (output / "config.yaml").read_text()

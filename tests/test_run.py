@@ -17,10 +17,10 @@ from filelock import FileLock
 
 from pfedlora_flwr.launch.flower import QUIET
 from pfedlora_flwr.launch.processes import MARKER, free_port, stop_marked
-from tests.conftest import ROOT, Cli, Done
+from tests.conftest import ROOT, Cli, Done, run_locally
 
-pytestmark = pytest.mark.slow
-KEYS = {"clients": "5", "participation": "0.8", "rounds": "5", "batch-size": "16", "seed": "7"}
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("run")]  # one worker, so that the reference is run once
+KEYS = {"clients": 5, "participation": 0.8, "rounds": 5, "batch-size": 16, "seed": 7}
 SMALL = [word for key, value in KEYS.items() for word in ("-o", f"{key}={value}")]
 
 
@@ -63,21 +63,6 @@ def test_a_run_leaves_what_a_script_relies_on(reference: Done) -> None:
     assert "round 3/5" in reference.stdout, "no progress where there is no terminal"
 
 
-def test_one_actor_gives_the_same_bits_without_a_network(shared_cli: Cli, reference: Done) -> None:
-    """In a network namespace of its own that has a loopback interface and nothing else."""
-    if not shutil.which("unshare") or subprocess.run(["unshare", "-rn", "true"], capture_output=True, check=False).returncode:
-        pytest.skip("this user may not make a network namespace (unshare -rn)")
-    up = "import fcntl,socket,struct;s=socket.socket();fcntl.ioctl(s,0x8914,struct.pack('16sh',b'lo',0x41))"
-    output = shared_cli.folder / "one-actor"
-    words = shared_cli.command("run", "-o", f"output={output}", *SMALL, "-o", "actors=1")
-    words = ["unshare", "-rn", "sh", "-c", f'{sys.executable} -c "{up}" && exec "$@"', "sh", *words]
-    done = subprocess.run(
-        words, env=shared_cli.environment, cwd=shared_cli.folder, capture_output=True, text=True, timeout=180, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert facts(Done(0, "", "", output).result) == facts(reference.result)
-
-
 def test_plain_flwr_run_gives_the_same_bits(shared_cli: Cli, reference: Done, tmp_path: Path) -> None:
     output = shared_cli.folder / "flwr-run"
     marker = f"test-{os.getpid()}-{time.time_ns()}"
@@ -98,50 +83,65 @@ def test_plain_flwr_run_gives_the_same_bits(shared_cli: Cli, reference: Done, tm
     assert facts(Done(0, "", "", output).result) == facts(reference.result)
 
 
-def test_killed_launcher_and_superlink_resume_to_the_same_bits(shared_cli: Cli, reference: Done) -> None:
+def test_killed_and_resumed_by_one_actor_without_a_network_it_gives_the_same_bits(shared_cli: Cli, reference: Done) -> None:
+    """The launcher and its SuperLink are killed; what goes on has a loopback interface and nothing else."""
     process = shared_cli.start("killed", *SMALL, "-o", "actors=2")
     output = shared_cli.folder / "killed"
-    wait_for_rounds(output, 3)
+    wait_for_rounds(output, 2)
     mine = [found for found, line in shared_cli.processes().items() if "flower-superlink" in line]
     assert len(mine) == 1
     process.kill()
     mine[0].kill()
     process.communicate(timeout=10)
     assert len((output / "rounds.jsonl").read_text().splitlines()) < 6, "it was over before it was killed"
-    done = shared_cli.run("killed", *SMALL, "--resume")
-    assert done.code == 0, done.stderr
-    assert facts(done.result) == facts(reference.result)
-    assert [row["round"] for row in done.rows("rounds.jsonl")] == [0, 1, 2, 3, 4, 5]
+    command = shared_cli.command("run", "-o", f"output={output}", "--resume", "-o", "actors=1")
+    done = subprocess.run(
+        offline(command), env=shared_cli.environment, cwd=shared_cli.folder, capture_output=True, text=True, timeout=180, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    resumed = Done(0, "", "", output)
+    assert facts(resumed.result) == facts(reference.result)
+    assert [row["round"] for row in resumed.rows("rounds.jsonl")] == [0, 1, 2, 3, 4, 5]
 
 
-def test_ctrl_c_stops_the_run_resumable_and_leaves_no_process(shared_cli: Cli, reference: Done) -> None:
-    process = shared_cli.start("stopped", *SMALL)
-    wait_for_rounds(shared_cli.folder / "stopped", 2)
+def offline(command: list[str]) -> list[str]:
+    """The command in a network namespace of its own; as it is where this user may not make one."""
+    if not shutil.which("unshare") or subprocess.run(["unshare", "-rn", "true"], capture_output=True, check=False).returncode:
+        return command
+    up = "import fcntl,socket,struct;s=socket.socket();fcntl.ioctl(s,0x8914,struct.pack('16sh',b'lo',0x41))"
+    return ["unshare", "-rn", "sh", "-c", f'{sys.executable} -c "{up}" && exec "$@"', "sh", *command]
+
+
+def test_the_engines_go_on_with_each_others_runs_to_the_same_bits(shared_cli: Cli, reference: Done) -> None:
+    """Killed under the local engine, resumed and stopped by Ctrl-C under Flower's, completed by the local one."""
+    output = shared_cli.folder / "both"
+    process = shared_cli.start("both", *SMALL, "--engine", "local")
+    wait_for_rounds(output, 1)
+    process.kill()
+    process.communicate(timeout=10)
+    killed = len((output / "rounds.jsonl").read_text().splitlines())
+    assert killed < 5, "it was over before it was killed"
+
+    process = shared_cli.start("both", "--resume")  # as it was, without its options
+    wait_for_rounds(output, killed)
     os.kill(process.pid, signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
     assert stderr.startswith("stopped by the user after round ")
-    assert "\nto continue: pfedlora run --resume -o output=stopped\n" in stderr
+    assert "\nto continue: pfedlora run --resume -o output=both\n" in stderr
     assert not shared_cli.alive()
-    stopped = Done(0, "", "", shared_cli.folder / "stopped").result
+    stopped = Done(0, "", "", output).result
     assert stopped["status"] == "stopped"
     assert stopped["accuracy"]["final"] > 0
-    done = shared_cli.run("stopped", "--resume", "--engine", "local")  # as it was, without its options, and by the other engine
+
+    done = shared_cli.run("both", "--resume", "--engine", "local")
+    assert done.code == 0, done.stderr
+    assert "round 5/5" in done.stdout
     assert facts(done.result) == facts(reference.result)
 
 
-def test_the_local_engine_gives_the_same_bits_also_when_it_is_killed_and_the_other_goes_on(shared_cli: Cli, reference: Done) -> None:
-    done = shared_cli.run("local", *SMALL, "--engine", "local")
-    assert done.code == 0, done.stderr
-    assert "round 3/5" in done.stdout
-    assert facts(done.result) == facts(reference.result)
-    process = shared_cli.start("local-killed", *SMALL, "--engine", "local")
-    wait_for_rounds(shared_cli.folder / "local-killed", 2)
-    process.kill()
-    process.communicate(timeout=10)
-    assert not (shared_cli.folder / "local-killed" / "result.json").exists(), "it was over before it was killed"
-    done = shared_cli.run("local-killed", *SMALL, "--resume")
-    assert done.code == 0, done.stderr
+def test_the_local_engine_gives_the_same_bits(tmp_path: Path, reference: Done) -> None:
+    done = run_locally(tmp_path / "local", KEYS)
     assert facts(done.result) == facts(reference.result)
 
 
@@ -157,7 +157,6 @@ def test_the_local_engine_gives_the_same_bits_also_when_it_is_killed_and_the_oth
         (["-o", "output=/proc/nowhere/x"], "cannot be written"),
         (["--resume", "--overwrite"], "resume and overwrite exclude each other"),
         (["-o", "adapter.kind=reduced"], "one adapter cannot fit"),
-        (["--superlink", "x", "--tensorboard"], "--tensorboard is for simulations"),
         (["--superlink", "x", "--engine", "local"], "--engine local trains in this process, --superlink on nodes"),
         (["--engine", "ray"], "--engine is 'ray'; allowed: flower, local"),
         (["--engine", "local", "--port", "9"], "--port is for the engine flower"),

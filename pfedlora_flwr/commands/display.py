@@ -59,15 +59,19 @@ def client_table(result: Result) -> Table:
 
 
 def summary(result: Result) -> str:
-    """The figures of a completed run, in three lines."""
+    """The figures of a completed run, in four lines."""
     a, c, s = result["accuracy"], result["communication"], result["seconds"]
-    return (
+    scores = {"balanced accuracy": result.get("balanced_accuracy"), "macro-F1": result.get("macro_f1")}  # an older version's has none
+    finals = [f"{name} {score['final']:.4f}" for name, score in scores.items() if score and score["final"] is not None]
+    lines = [
         f"mean test accuracy {a['final']:.4f} final, {a['at_best_validation']:.4f} at best validation "
-        f"(round {a['best_validation_round']}), {a['max_test']:.4f} max; worst client {a['worst']:.4f}, std {a['std']:.4f}\n"
+        f"(round {a['best_validation_round']}), {a['max_test']:.4f} max; worst client {a['worst']:.4f}, std {a['std']:.4f}",
+        *([f"{', '.join(finals)} final"] if finals else []),
         f"sent up {c['parameters_up']:,} parameters ({megabytes(c['bytes_up'])}), "
         f"down {c['parameters_down']:,} ({megabytes(c['bytes_down'])}); "
-        f"computed {result['flops']:.3g} FLOP\n"
+        f"computed {result['flops']:.3g} FLOP",
         f"{result['rounds']} {'round' if result['rounds'] == 1 else 'rounds'} in {s['total']:.1f} s, "
         f"median {s['per_round_median']:.2f} s a round; "
-        f"{s['busy_share']:.0%} of {s['workers']} workers' time spent training or evaluating"
-    )
+        f"{s['busy_share']:.0%} of {s['workers']} workers' time spent training or evaluating",
+    ]
+    return "\n".join(lines)

@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import json
 import os
+import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -18,11 +19,13 @@ from typing import Any
 import safetensors
 import safetensors.torch
 import torch
+import torch.fx
+from PIL import Image
 from torch import Tensor, nn
 
 from pfedlora_flwr.data import registry as datasets
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.files import make_folder, write_atomically
+from pfedlora_flwr.files import check_replaceable, make_folder, write_atomically
 from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import tensors_of
@@ -34,6 +37,8 @@ from pfedlora_flwr.runs.trained import Trained
 SUFFIXES = {"safetensors": ".safetensors", "torch-export": ".pt2", "onnx": ".onnx"}
 TOLERANCE = 1e-4
 _BATCHES = (1, 7)
+_FOLDERS = re.compile(r"""(?<![^\s=,'"])~?/(?:[^/=,\s'"]+/)*""")
+"""Of a path from the root or from home, as the options of a user's method may hold one."""
 
 Exported = Callable[[Tensor], Tensor]
 """An exported model loaded again: float32 [n, 3, 32, 32] in [0, 1] → logits [n, classes]."""
@@ -59,21 +64,16 @@ class WithNormalisation(nn.Module):
 def export(trained: Trained, kind: str, target: Path, *, overwrite: bool = False) -> float:
     """Writes the model to `target` and its card to `target`.md; the largest difference of a logit from the model's own.
 
-    kind: safetensors (the weights, with what it takes to use them in the metadata), torch-export or onnx (whole programs).
+    kind: safetensors (the weights), torch-export or onnx (whole programs); each holds `metadata` too, torch-export in its extra file
+    `metadata.json`.
     Raises UserError when a library is missing, the model cannot be exported, or its outputs would differ, and for a file that is
     there, unless it is to be overwritten; what is no regular file never is.
     """
     if kind not in SUFFIXES:
         raise UserError(f"format is {kind!r}; allowed: {', '.join(SUFFIXES)}")
-    if target.is_dir():
-        raise UserError(f"{target} is a directory; give a file")
     about = target.with_name(target.name + ".md")
     for file in (target, about):
-        if file.is_symlink() or file.exists():
-            if not file.is_file():
-                raise UserError(f"{file} is no regular file; give another --output")
-            if not overwrite:
-                raise UserError(f"{file} exists; replace it with --overwrite, or give another --output")
+        check_replaceable(file, overwrite=overwrite)
     make_folder(target.parent)
     whole = WithNormalisation(trained.method.predictor(trained.module), trained.about["mean"], trained.about["std"]).eval()
     aside = target.with_name(f".{os.getpid()}.{target.stem}{SUFFIXES[kind]}")
@@ -109,7 +109,8 @@ def card(trained: Trained, kind: str, file: str, difference: float) -> str:
         correct, whole = getattr(counts, f"{part}_correct"), getattr(counts, part)
         return f"{correct} of {whole} correct ({100 * correct / whole:.2f} %)"
 
-    settings = ", ".join(f"{name}={_dataset(e) if name == 'dataset' else value}" for name, value in e.changed().items())
+    changed = e.changed().items()
+    settings = ", ".join(f"{name}={_dataset(e) if name == 'dataset' else _FOLDERS.sub('', str(value))}" for name, value in changed)
     versions = ", ".join(f"{name} {version}" for name, version in trained.about["versions"].items() if version)
     scaled = "images RGB, float32 [n, 3, 32, 32], scaled to [0, 1]"
     if kind == "safetensors":
@@ -149,20 +150,39 @@ def _dataset(e: Experiment) -> str:
 
 def _safetensors(trained: Trained, whole: WithNormalisation, path: Path) -> Exported:
     model = whole.model
-    write_atomically(path, safetensors.torch.save({k: v.contiguous() for k, v in tensors_of(model).items()}, _metadata(trained)))
+    tensors = {name: tensor.contiguous() for name, tensor in tensors_of(model).items()}
+    write_atomically(path, safetensors.torch.save(tensors, metadata(trained, "safetensors")))
     fresh = trained.method.predictor(trained.method.private_init(trained.client, 0)).eval()
     fresh.load_state_dict(safetensors.torch.load_file(path))
     return WithNormalisation(fresh, trained.about["mean"], trained.about["std"])
 
 
-def _metadata(trained: Trained) -> dict[str, str]:
-    """What a program needs that has the file alone. mean and std: of images scaled to [0, 1], by channel."""
+def metadata(trained: Trained, kind: str) -> dict[str, str]:
+    """What a program needs that has the file alone; all but the first and the last two are JSON.
+
+    mean and std: of images scaled to [0, 1], by channel. preprocessing: what is left to do to an image, in the words of Hugging
+    Face's image processors; do_normalize is false where the model does it itself.
+    """
+    _, height, width = IMAGE
+    preprocessing = {
+        "do_convert_rgb": True,
+        "do_resize": True,
+        "size": {"height": height, "width": width},
+        "resample": int(Image.Resampling.BILINEAR),
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": kind == "safetensors",
+        "image_mean": trained.about["mean"],
+        "image_std": trained.about["std"],
+        "data_format": "channels_first",
+    }
     return {
         "architecture": trained.method.predictor(trained.module).description,
         "class_names": json.dumps(trained.class_names),
         "mean": json.dumps(trained.about["mean"]),
         "std": json.dumps(trained.about["std"]),
         "input": json.dumps(["n", *IMAGE]),
+        "preprocessing": json.dumps(preprocessing),
         "client": str(trained.client),
         "round": str(trained.version),
     }
@@ -171,7 +191,10 @@ def _metadata(trained: Trained) -> dict[str, str]:
 def _torch_export(trained: Trained, whole: WithNormalisation, path: Path) -> Exported:
     dynamic = {"images": {0: torch.export.Dim("n", min=1)}}
     program = torch.export.export(whole, (torch.zeros(2, *IMAGE),), dynamic_shapes=dynamic)
-    torch.export.save(program, path)
+    for module in program.graph_module.modules():
+        for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
+            node.meta.pop("stack_trace", None)  # it names files of this machine
+    torch.export.save(program, path, extra_files={"metadata.json": json.dumps(metadata(trained, "torch-export"))})
     return torch.export.load(path).module()
 
 
@@ -192,7 +215,9 @@ def _onnx(trained: Trained, whole: WithNormalisation, path: Path) -> Exported:
     assert program is not None
     program.save(path)
     saved = onnx.load(path)
-    onnx.helper.set_model_props(saved, _metadata(trained))
+    for node in (*saved.graph.node, *(node for function in saved.functions for node in function.node)):
+        del node.metadata_props[:]  # the exporter's own, which name files of this machine
+    onnx.helper.set_model_props(saved, metadata(trained, "onnx"))
     onnx.save(saved, path)
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     return lambda images: torch.from_numpy(session.run(["logits"], {"images": images.numpy()})[0])

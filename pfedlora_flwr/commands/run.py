@@ -9,7 +9,6 @@ from rich.console import Console
 
 from pfedlora_flwr.commands.course import Course, round_line
 from pfedlora_flwr.commands.display import conclude, progress_bars
-from pfedlora_flwr.commands.events import event_files
 from pfedlora_flwr.comparison.estimate import START, Speed
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.launch.execute import LOCAL_NOTE, execute, resources
@@ -24,12 +23,10 @@ def run(
     *,
     port: int = 0,
     quiet: bool = False,
-    tensorboard: bool = False,
     engine: str = "flower",
 ) -> int:
     """Runs the Experiment and returns the exit code: 0 only for a completed run. Raises UserError before anything has started."""
     directory, shown = Path(experiment.output), 0
-    events = event_files(directory) if tensorboard else None
     lines = engine == "local" or not out.is_terminal  # a bar would be drawn over a debugger
     progress = progress_bars(out, quiet=quiet or engine == "local")
     course = Course(experiment, lambda: Speed(resources(experiment)[0]).seconds(experiment) - START)
@@ -46,8 +43,6 @@ def run(
             out.print("stopping…", highlight=False)
         if len(rounds) > shown and not quiet and lines:
             out.print(round_line(experiment, rounds), highlight=False)
-        if events is not None:
-            events.write(rounds)
         shown = len(rounds)
 
     try:
@@ -57,12 +52,20 @@ def run(
     finally:
         if progress.live.is_started:  # otherwise it prints an empty line
             progress.stop()
-        if events is not None:
-            events.close()
-    return conclude(result, directory, out, err, again(directory, engine))
+    code = conclude(result, directory, out, err, again(directory, engine))
+    if code == 0:
+        page = shlex.join(["pfedlora", "report", _here(directory)])
+        out.print(f"its tables, figures and page: {page}", highlight=False, soft_wrap=True)
+    return code
 
 
 def again(directory: Path, engine: str) -> str:
     """The command that goes on with the run, ready to paste in the folder that this one was given in."""
-    here = directory.relative_to(Path.cwd()) if directory.is_relative_to(Path.cwd()) else directory
-    return shlex.join(["pfedlora", "run", "--resume", "-o", f"output={here}", *(["--engine", engine] if engine != "flower" else [])])
+    return shlex.join(
+        ["pfedlora", "run", "--resume", "-o", f"output={_here(directory)}", *(["--engine", engine] if engine != "flower" else [])]
+    )
+
+
+def _here(directory: Path) -> str:
+    """The directory as it is named from this folder."""
+    return str(directory.relative_to(Path.cwd()) if directory.is_relative_to(Path.cwd()) else directory)

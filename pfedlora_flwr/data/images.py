@@ -12,6 +12,8 @@ from pfedlora_flwr.data.source import SIZE, Arrays
 from pfedlora_flwr.keys import UserError
 
 _SUFFIXES = (".png", ".jpg", ".jpeg")
+READABLE = (*_SUFFIXES, ".webp", ".bmp")
+"""The suffixes of what `read_image` reads."""
 _MOST_CLASSES = 100_000
 
 

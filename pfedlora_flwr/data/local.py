@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from pfedlora_flwr.data import datasets
+from pfedlora_flwr.data import datasets, registry
 from pfedlora_flwr.data.datasets import Dataset
 from pfedlora_flwr.data.partition import Indices, Partition, Split, make_partition, split_8_1_1
 from pfedlora_flwr.experiment import Experiment
@@ -41,6 +42,12 @@ def shared_partition(experiment: Experiment) -> tuple[Dataset, Partition]:
 def count_classes(experiment: Experiment) -> int:
     """C, the number of logits: the Experiment's `classes`, or its dataset's, whose files are not needed where the name tells."""
     return experiment.classes or datasets.count_classes(experiment.dataset, experiment.data_path)
+
+
+def site_settings(node_config: Mapping[str, Any]) -> dict[str, str]:
+    """What `Site.find` takes of a node-config, with absolute paths: it finds the same data from elsewhere on the node."""
+    make = {"dataset": registry.located, "data-path": lambda text: str(Path(text).expanduser().absolute())}
+    return {name: located(str(node_config[name])) for name, located in make.items() if name in node_config}
 
 
 @dataclass(frozen=True)

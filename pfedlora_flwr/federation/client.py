@@ -12,9 +12,9 @@ from typing import Any
 import numpy.typing as npt
 import torch
 from flwr.client import NumPyClient
-from torch import nn
+from torch import Tensor, nn
 
-from pfedlora_flwr.data.local import LocalData, Site
+from pfedlora_flwr.data.local import LocalData, Site, site_settings
 from pfedlora_flwr.errors import UserCodeError, brief, user_code, with_traceback
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation import messages, wire
@@ -31,7 +31,8 @@ from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.provenance import versions
 from pfedlora_flwr.runs.store import ClientStore
 from pfedlora_flwr.training.device import find_device
-from pfedlora_flwr.training.loop import Samples, Visit, count_correct
+from pfedlora_flwr.training.loop import Visit, count_correct
+from pfedlora_flwr.training.metrics import confusion, scores
 
 logger = logging.getLogger(__name__)
 Arrays = list[npt.NDArray[Any]]
@@ -148,11 +149,12 @@ class PersonalisedClient(NumPyClient):
         return site.load(self.device), registry.make(self.experiment, site.classes)
 
     def _about(self, client: int) -> dict[str, Any]:
-        """What `pfedlora predict` and `export` need besides the model."""
+        """What `pfedlora predict`, `evaluate` and `export` need besides the model."""
         site = self._site(client)
         dataset = site.dataset
         about = {"client": client, "classes": site.classes, "class_names": dataset.class_names}
         about |= {"mean": dataset.mean, "std": dataset.std}
+        about |= {"partition": site.fingerprint, "site": site_settings(self.node_config)}
         return about | {"experiment": self.experiment.flat(), "versions": versions()}
 
     def _name(self) -> str:
@@ -211,7 +213,16 @@ class PersonalisedClient(NumPyClient):
 def _count(method: Method, model: nn.Module, data: LocalData) -> Counts:
     model.eval()
 
-    def correct(samples: Samples) -> int:
-        return count_correct(lambda images: method.predict(model, images), samples)
+    def predict(images: Tensor) -> Tensor:
+        return method.predict(model, images)
 
-    return Counts(correct(data.validation), len(data.validation), correct(data.test), len(data.test))
+    right, matrix = count_correct(predict, data.validation), confusion(predict, data.test, method.classes)
+    test = scores(matrix)
+    return Counts(
+        validation_correct=right,
+        validation=len(data.validation),
+        test_correct=int(matrix.diagonal().sum()),
+        test=len(data.test),
+        balanced_accuracy=test.balanced_accuracy,
+        macro_f1=test.macro_f1,
+    )

@@ -75,7 +75,8 @@ class Clients:
             failed: dict[int, str] = {}
             order = sorted(messages, key=lambda client: -self._seconds.get(client, 0.0))
             left = max(1.0, deadline - time.monotonic())
-            answers = exchange(self.roster.grid, [messages[c] for c in order], left, self._refuse, arrived, 2 * self._workers)
+            ahead = 2 * self._workers if self._workers > 1 else 0  # one alone is never left with a long visit while others wait
+            answers = exchange(self.roster.grid, [messages[c] for c in order], left, self._refuse, arrived, ahead)
             for client, (_, reply) in zip(order, answers, strict=True):
                 try:
                     replies[client] = wire.read_reply(reply)

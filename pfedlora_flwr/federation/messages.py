@@ -95,7 +95,7 @@ class Report:
             lost=_flag(metrics.get("lost"), "its lost"),
             loss=_loss(metrics.get("loss"), "its loss"),
             losses=_numbers(metrics, "losses", _loss),
-            other_accuracies=_numbers(metrics, "other_accuracies", lambda value, what: _number(value, what, low=0, high=1)),
+            other_accuracies=_numbers(metrics, "other_accuracies", _share),
             flops_by_phase=_numbers(metrics, "flops_by_phase", lambda value, what: count(value, what, high=2**63 - 1)),
             seconds=_numbers(metrics, "seconds", lambda value, what: _number(value, what, low=0, high=LARGEST_COUNT)),
         )
@@ -145,7 +145,11 @@ def counts_from_metrics(metrics: Mapping[str, Any]) -> Counts:
     for part in ("validation", "test"):
         found[part] = count(metrics.get(part), f"its {part} sample count")
         found[f"{part}_correct"] = count(metrics.get(f"{part}_correct"), f"its correct {part} predictions", high=found[part])
-    return Counts(**found)
+    return Counts(
+        **found,
+        balanced_accuracy=_share(metrics.get("balanced_accuracy"), "its balanced accuracy"),
+        macro_f1=_share(metrics.get("macro_f1"), "its macro F1"),
+    )
 
 
 def failure(reason: str) -> Config:
@@ -211,6 +215,10 @@ def _number(value: Any, what: str, low: float, high: float) -> float:
     if type(value) not in (int, float) or not low <= value <= high:  # NaN is not
         raise Refused(f"{what} is {short(value)}; allowed: a number from {low:g} to {high:g}")
     return float(value)
+
+
+def _share(value: Any, what: str) -> float:
+    return _number(value, what, low=0, high=1)
 
 
 def _loss(value: Any, what: str) -> float:

@@ -9,11 +9,13 @@ from typing import Any, cast
 
 from pfedlora_flwr.federation.messages import Report
 from pfedlora_flwr.federation.round import Round
-from pfedlora_flwr.runs.checkpoint import ServerState
+from pfedlora_flwr.runs.checkpoint import Counts, ServerState
 from pfedlora_flwr.runs.rows import FailedVisitRow, RoundRow, VisitRow
 
 _REPORTED = [f.name for f in fields(Report) if f.name in VisitRow.__annotations__]
 """What goes from a client's report into its line as it is: a new measure is a field of both."""
+_SCORES = [f.name for f in fields(Counts) if f.name in VisitRow.__annotations__]
+"""The same of its evaluation; the round's line has their means over the clients."""
 
 
 def visit_rows(round: Round) -> list[VisitRow]:
@@ -28,13 +30,14 @@ def failed_visit(round: int, client: int, reason: str) -> FailedVisitRow:
 def round_row(round: Round, state: ServerState, visits: Sequence[VisitRow]) -> RoundRow:
     """The round's own line, from its visits' and the state after it."""
     laps = round.clock.laps
-    return {
+    row: dict[str, Any] = {
         "round": round.number,
         "sampled": round.sampled,
         "admitted": list(round.visits),
         "refused": sorted(round.failures),
         "accuracy": state.mean_accuracy("test"),
         "validation_accuracy": state.mean_accuracy("validation"),
+        **{name: state.mean_score(name) for name in _SCORES},
         "evaluated": len(state.counts),
         "other_accuracies": state.mean_other_accuracies(),
         "loss": statistics.fmean(row["loss"] for row in visits) if visits else None,
@@ -46,12 +49,15 @@ def round_row(round: Round, state: ServerState, visits: Sequence[VisitRow]) -> R
         "evaluation_seconds": sum(row["seconds"].get("evaluate", 0.0) for row in visits),
         "workers": len({visit.report.worker for visit in round.visits.values()}),
     }
+    return cast(RoundRow, row)
 
 
 def _visit_row(round: Round, client: int) -> VisitRow:
     visit = round.visits[client]
     row: dict[str, Any] = {name: getattr(visit.report, name) for name in _REPORTED}
     row |= {"status": "ok", "samples": visit.upload.samples}
-    if visit.report.counts is not None:
-        row |= {"accuracy": visit.report.counts.accuracy("test"), "validation_accuracy": visit.report.counts.accuracy("validation")}
+    counts = visit.report.counts
+    if counts is not None:
+        row |= {"accuracy": counts.accuracy("test"), "validation_accuracy": counts.accuracy("validation")}
+        row |= {name: getattr(counts, name) for name in _SCORES}
     return cast(VisitRow, row | round.cost_of(client).as_dict())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -24,6 +24,7 @@ from pfedlora_flwr.rng import sample_clients
 from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.ledger import Cost, parameters, payload_bytes
+from pfedlora_flwr.runs.rows import RoundRow
 from pfedlora_flwr.training.flops import count_operations
 
 logger = logging.getLogger(__name__)
@@ -34,18 +35,27 @@ class TimeIsOver(RuntimeError):
 
 
 class PersonalisedStrategy(Strategy):
-    """Drives a `Method` over Flower's Message API. `state` is the server's memory, checkpointed after each round.
+    """Drives a `Method` over Flower's Message API. `state` is the server's memory, checkpointed after each round, of which
+    `told` then gets the line.
 
     `complete` is this app's loop: it goes on from any checkpoint, bounds every wait and asks a client that failed once more. Flower's
     own `start` drives the same rounds of a new run, but for the evaluation of the initial models.
     """
 
-    def __init__(self, experiment: Experiment, method: Method, run: RunDirectory, state: ServerState) -> None:
+    def __init__(
+        self,
+        experiment: Experiment,
+        method: Method,
+        run: RunDirectory,
+        state: ServerState,
+        told: Callable[[RoundRow], None] = lambda row: None,
+    ) -> None:
         self.experiment = experiment
         self.method = method
         self.run = run
         self.state = state
         self.shared = BY_NAME[experiment.sharing](experiment, method, run, state)
+        self._told = told
         self._started: tuple[Round, Clients] | None = None  # the round that Flower's `start` is in
 
     def complete(self, grid: Grid) -> None:
@@ -228,6 +238,7 @@ class PersonalisedStrategy(Strategy):
         self.run.append_visits(visits)
         self.run.append_round(row)
         self.run.checkpoints.save(state)
+        self._told(row)
         self.run.progress(phase="round", round=round.number, of=self.experiment.rounds)
         who = f"{len(visits)} of {len(round.sampled)} clients" if round.number else "initial models"
         text = "round %d/%d · accuracy %.4f · %s · %.1f s"

@@ -22,9 +22,11 @@ from pfedlora_flwr.launch.processes import SIGNALS, Stopped, check_port, stoppab
 from pfedlora_flwr.launch.simulation import Simulation, claimed, stop_left_over
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.runs.directory import Row, RunDirectory
+from pfedlora_flwr.runs.events import EventFiles, summary_writer
 from pfedlora_flwr.runs.extension import repeated_round
 from pfedlora_flwr.runs.result import write_result
 from pfedlora_flwr.runs.rows import Result, RoundRow, Status, StoppedBy
+from pfedlora_flwr.runs.source import collect
 from pfedlora_flwr.training.device import find_device
 
 Show = Callable[[Row | None, list[RoundRow]], None]
@@ -73,12 +75,16 @@ def execute(experiment: Experiment, show: Show, out: Console, *, port: int = 0, 
     if empty := shared_partition(experiment)[0].empty_classes:
         named = ", ".join(empty[:_NAMED]) + (", …" if len(empty) > _NAMED else "")
         out.print(f"warning: {len(empty)} classes of the dataset have no image: {named}", markup=False, highlight=False, soft_wrap=True)
+    if not done and (left_out := collect(experiment.flat()).warning):
+        out.print(f"warning: {left_out}", markup=False, highlight=False, soft_wrap=True)
     with claimed(directory):
         stopped = stop_left_over(directory)
         if stopped:
             out.print(f"stopped {stopped} processes that a killed launcher had left running")
         run.check_unlocked()
         if done and (result := run.result()):
+            if experiment.tensorboard:
+                EventFiles(run.events, run.rounds()).close()
             out.print(f"{directory} is completed: round {experiment.rounds} was its last", highlight=False, soft_wrap=True)
             return result
         if experiment.resume:
@@ -98,6 +104,8 @@ def check_engine(engine: str) -> None:
 def preflight(experiment: Experiment) -> None:
     """Everything that can be known to be wrong before a process is started. Raises UserError."""
     find_device(experiment.device)
+    if experiment.tensorboard:
+        summary_writer()
     dataset, _ = shared_partition(experiment)
     if experiment.classes not in (None, dataset.classes):
         raise UserError(f"classes is {experiment.classes}; allowed: auto, or {dataset.classes}, which dataset {dataset.name!r} has")

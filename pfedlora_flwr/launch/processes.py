@@ -16,7 +16,10 @@ from pfedlora_flwr.keys import UserError
 
 MARKER = "PFEDLORA_LAUNCH"
 """The environment variable that holds the marker."""
-_HUNTS = 5
+_HUNTS, _QUIET = 8, 2
+"""At most so many hunts for what is left, and so many in a row that must find nothing."""
+_PAUSE = 0.05
+"""Seconds between two of them."""
 
 
 def marked(marker: str) -> Iterator[psutil.Process]:
@@ -35,13 +38,16 @@ def stop_marked(marker: str, patience: float = 1.0) -> int:
     for process in found:
         _quietly(process.terminate)
     _still_running(found, patience)
-    for _ in range(_HUNTS):  # one that is killed may have just started another
+    nothing = 0
+    for _ in range(_HUNTS):  # one that is killed may have just started another, which shows no environment while it is being started
         stubborn = list(marked(marker))
-        if not stubborn:
+        nothing = 0 if stubborn else nothing + 1
+        if nothing == _QUIET:
             break
         for process in stubborn:
             _quietly(process.kill)
         _still_running(stubborn, patience)
+        time.sleep(_PAUSE)
     return len(found)
 
 

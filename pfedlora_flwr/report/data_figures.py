@@ -26,6 +26,10 @@ from pfedlora_flwr.runs.trained import load_trained
 
 _POINTS = 800
 _MOST_CLASSES = 20
+_NUMBERED = 150
+"""Cells of a partition that a number each still fits into."""
+_PALEST = 0.12
+"""Opacity of a cell with one image."""
 
 
 def histogram(study: Study, scenario: Keys, folder: Path) -> Picture:
@@ -38,16 +42,21 @@ def histogram(study: Study, scenario: Keys, folder: Path) -> Picture:
     with drawing(1, 1, (4.6, 2.8)) as (figure, axes):
         axis = axes[0][0]
         axis.grid(visible=False)
-        image = axis.imshow(np.where(counts > 0, counts, np.nan), aspect="auto", cmap="viridis_r", vmin=0, interpolation="nearest")
-        figure.colorbar(image, label="samples")
+        image = axis.imshow(counts, aspect="auto", cmap=_shades(int(counts.max())), vmin=0, interpolation="nearest")
+        figure.colorbar(image, label="images")
+        if counts.size <= _NUMBERED:
+            for (c, client), n in np.ndenumerate(counts):
+                if n:
+                    axis.text(client, c, n, ha="center", va="center", size=6, color="white" if 2 * n > counts.max() else "black")
         axis.set_xlabel("client")
         axis.set_ylabel("class")
         axis.set_xticks(np.unique(np.linspace(0, counts.shape[1] - 1, min(10, counts.shape[1]), dtype=int)))
         if dataset.classes <= _MOST_CLASSES:
             axis.set_yticks(range(dataset.classes), dataset.class_names)
-        axis.set_title(f"{words.keys(scenario)}, seed {run.experiment.seed}")
+        axis.set_title(f"{words.keys(scenario)}, seed {run.experiment.seed}\na cell: a client's images of a class")
         path = save(figure, folder, f"partition_{slug(scenario) or 'all'}")
-    return Picture(path, f"Samples of each class on each client, {words.keys(scenario)}, seed {run.experiment.seed}; blank: none.")
+    where = f"{words.keys(scenario)}, seed {run.experiment.seed}"
+    return Picture(path, f"The partition, {where}. A cell is a client's images of one class, all its parts together; blank: none.")
 
 
 def representations(study: Study, scenario: Keys, folder: Path) -> Picture:
@@ -77,16 +86,25 @@ def representations(study: Study, scenario: Keys, folder: Path) -> Picture:
         handles, names = axes.flat[0].get_legend_handles_labels()
         figure.legend(handles, names, loc="outside right upper", frameon=False, title="class", markerscale=1.8)
         figure.suptitle(words.keys(scenario), fontsize=8)
+        figure.supxlabel("a point: a test image, as its own client's model represents it", fontsize=7)
         path = save(figure, folder, f"t_sne_{slug(scenario) or 'all'}")
     caption = (
-        "t-SNE of the input of the last layer for test images, each through its own client's final model, "
-        f"{words.keys(scenario)}, seed {seed}."
+        "A point is a test image: the input of the last layer of its own client's final model, laid out in two dimensions by t-SNE, "
+        f"for each method by itself, {words.keys(scenario)}, seed {seed}. The axes have no unit; only what lies together counts."
     )
     if left_out:
         caption += f" Left out: {left_out} clients without a trained model."
     if absent:
         caption += f" Without a run on these data: {', '.join(map(registry.title, absent))}."
     return Picture(path, caption)
+
+
+def _shades(most: int) -> Any:
+    """A colour for each count from 0, which is blank, to `most`: any image at all is seen."""
+    from matplotlib.colors import ListedColormap, to_rgb
+
+    alphas = np.linspace(_PALEST, 1.0, most)
+    return ListedColormap([(0, 0, 0, 0), *((*to_rgb(OKABE_ITO[6]), alpha) for alpha in alphas)])
 
 
 def _on_the_same_data(study: Study, scenario: Keys) -> tuple[list[Run], list[str]]:

@@ -38,7 +38,7 @@ def curves(study: Study, scenario: Keys, folder: Path) -> Picture:
     outcomes = study.ordered(scenario)
     panels: list[tuple[str, str, Callable[[RoundRow], float]]] = [
         ("round", "linear", lambda row: 0.0),
-        ("bytes sent, up and down", "log", lambda row: row["bytes_up"] + row["bytes_down"]),
+        ("sent, up and down", "log", lambda row: row["bytes_up"] + row["bytes_down"]),
         ("operations in training (FLOP)", "linear", lambda row: row["flops"]),
     ]
     control = any(map(is_control, outcomes))
@@ -82,6 +82,8 @@ def boxes(study: Study, scenario: Keys, folder: Path) -> Picture:
 
 def trade_off(study: Study, scenario: Keys, folder: Path) -> Picture:
     """Accuracy against operations, markers in the size of the parameters sent; to the target where all runs reach it, else whole runs."""
+    from matplotlib.ticker import MaxNLocator
+
     outcomes = study.ordered(scenario)
     to_target = all(measures.cost(run) for o in outcomes for run in o.runs.values())
     points = [(o, *_spent(o, to_target)) for o in outcomes]
@@ -89,12 +91,20 @@ def trade_off(study: Study, scenario: Keys, folder: Path) -> Picture:
     with drawing(1, 1, (3.6, 3.0)) as (figure, axes):
         axis = axes[0][0]
         for outcome, flops, parameters in points:
-            y = 100 * statistics.fmean(run.accuracy for run in outcome.runs.values())
+            values = [100 * run.accuracy for run in outcome.runs.values()]
+            y, found = statistics.fmean(values), measures.estimate(values)
             colour, marker, _ = of_method(outcome.method)
+            if found and found.half is not None:
+                axis.errorbar(flops, y, found.half, color=colour, capsize=3, elinewidth=1.0)
+            else:
+                axis.plot([flops] * len(values), values, ".", color=colour, markersize=3)
             size = 25 + 375 * parameters / most
             label = f"{registry.title(outcome.method)}: {words.count(parameters)}"
             axis.scatter(flops, y, s=size, color=colour, marker=marker, alpha=0.6, edgecolor="black", linewidth=0.6, label=label)
         axis.margins(0.18)
+        low, high = axis.get_ylim()
+        axis.set_ylim(max(low, -1), min(high, 101))  # an interval may leave the scale
+        axis.xaxis.set_major_locator(MaxNLocator(4))
         axis.xaxis.set_major_formatter(large_numbers())
         axis.set_xlabel("operations in training" + ("\nto the target accuracy" if to_target else "") + " (FLOP)")
         axis.set_ylabel("test accuracy at best validation (%)")
@@ -105,7 +115,9 @@ def trade_off(study: Study, scenario: Keys, folder: Path) -> Picture:
             handle.set_sizes([30])
         path = save(figure, folder, f"trade_off_{slug(scenario) or 'all'}")
     span = "until the target accuracy is reached" if to_target else "in the whole run (not every run reaches the target accuracy)"
-    return Picture(path, f"Accuracy, operations and, as the marker's area, parameters sent both ways {span}, {words.keys(scenario)}.")
+    bars = "bars are each method's own 95 % interval over seeds; dots are its seeds, where there are fewer than three"
+    caption = f"Accuracy, operations and, as the marker's area, parameters sent both ways {span}, {words.keys(scenario)}; {bars}."
+    return Picture(path, caption)
 
 
 def robustness(study: Study, folder: Path) -> list[Picture]:
@@ -131,11 +143,13 @@ def _robustness(study: Study, name: str, folder: Path) -> Picture | None:
                 _sweep(axis, method, [(float(s[name]), study.at(s, method)) for s in members])
             axis.set_xlabel(words.NAMES.get(name, name))
             axis.set_title(words.keys(dict(rest)) if rest else "")
-            axis.set_xticks([float(s[name]) for s in members])
+            _at_values(axis, [float(s[name]) for s in members])
         axes[0][0].set_ylabel("mean test accuracy (%)")
         legend(figure, methods)
         path = save(figure, folder, f"robustness_{short(name)}")
-    return Picture(path, f"Accuracy at best validation against {words.NAMES.get(name, name)}; bars: 95 % intervals over seeds.")
+    return Picture(
+        path, f"Accuracy at best validation against {words.NAMES.get(name, name)}; bars: 95 % intervals over seeds (three or more)."
+    )
 
 
 def _sweep(axis: Any, method: str, found: Sequence[tuple[float, Outcome | None]]) -> None:
@@ -145,6 +159,14 @@ def _sweep(axis: Any, method: str, found: Sequence[tuple[float, Outcome | None]]
     xs, ys, halves = [x for x, _ in points], [100 * e.mean for _, e in points], [100 * (e.half or 0.0) for _, e in points]
     colour, marker, line = of_method(method)
     axis.errorbar(xs, ys, halves, color=colour, marker=marker, linestyle=line, capsize=2, elinewidth=0.8)
+
+
+def _at_values(axis: Any, values: Sequence[float]) -> None:
+    """Ticks at the values of a sweep, to a log scale where they span a decade."""
+    if values[0] > 0 and values[-1] / values[0] >= _DECADE:
+        axis.set_xscale("log")
+        axis.minorticks_off()
+    axis.set_xticks(values, [f"{value:g}" for value in values])
 
 
 def _silent(outcome: Outcome) -> bool:
@@ -185,7 +207,7 @@ def _ticks(axis: Any, label: str, scale: str) -> None:
     else:
         axis.xaxis.set_major_locator(MaxNLocator(4, integer=label == "round"))
     if label != "round":
-        axis.xaxis.set_major_formatter(large_numbers())
+        axis.xaxis.set_major_formatter(large_numbers("B" if label.startswith("sent") else ""))
 
 
 def _spaced(points: int) -> int:

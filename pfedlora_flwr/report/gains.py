@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from pfedlora_flwr.comparison.outcome import Outcome
 from pfedlora_flwr.comparison.plan import Keys
@@ -16,8 +15,6 @@ from pfedlora_flwr.runs.completed import Run
 STANDALONE = "= Standalone"
 """The cell of a control that receives nothing by construction, and is not run."""
 _CONTROLS = ("none", "start")
-_FEWEST = 3
-"""Seeds that an interval needs."""
 
 
 def gains(study: Study) -> Table:
@@ -31,7 +28,7 @@ def gains(study: Study) -> Table:
     ]
     note = (
         "Test accuracy in percent at the round of the best validation accuracy, the mean over seeds; differences in points, "
-        f"paired by seed, with their 95 % t-interval from {_FEWEST} seeds on. "
+        f"paired by seed, with their 95 % t-interval; below {measures.FEWEST} seeds each seed's. "
         "`mean`: the method as it is. `none`: every client is a federation of one, and receives what the server makes of its own "
         "uploads. `start`: every client receives the first state in every round. "
         f"`{STANDALONE}`: such a client receives nothing, so nothing was run, and the difference is to Standalone's runs."
@@ -58,7 +55,7 @@ def _row(study: Study, ours: Outcome) -> dict[str, str]:
         theirs = study.alone(ours.scenario) if standalone else control
         runs = theirs.runs if theirs else {}
         row[kind] = STANDALONE if standalone else _mean(runs)
-        differences[f"mean − {kind}, points"] = _difference(ours.runs, runs)
+        differences[f"mean − {kind}, points"] = words.percent(measures.paired(ours.runs, runs), sign=True)
     return row | differences
 
 
@@ -70,9 +67,3 @@ def _of(study: Study, scenario: Keys, kind: str) -> bool:
 def _mean(runs: Mapping[int, Run]) -> str:
     found = measures.estimate([run.accuracy for run in runs.values()])
     return f"{100 * found.mean:.2f}" if found else "–"
-
-
-def _difference(ours: Mapping[int, Run], theirs: Mapping[int, Run]) -> str:
-    found = measures.paired(ours, theirs)
-    few = len(ours.keys() & theirs.keys()) < _FEWEST
-    return words.percent(replace(found, half=None) if found and few else found, sign=True)

@@ -30,6 +30,11 @@ class Study:
     def methods(self) -> list[str]:
         return list(dict.fromkeys(o.method for o in self.outcomes))
 
+    @property
+    def runs(self) -> list[Run]:
+        """The completed runs; one that belongs to several scenarios is there once."""
+        return list({run.path: run for o in self.outcomes for run in o.runs.values()}.values())
+
     def at(self, scenario: Keys, method: str) -> Outcome | None:
         """The outcome of `method` in `scenario`, if it is part of the study."""
         return next((o for o in self.outcomes if o.method == method and o.scenario == scenario), None)
@@ -47,6 +52,10 @@ class Study:
         rank = registry.ordered(self.methods)
         return sorted(self.in_scenario(scenario), key=lambda outcome: rank.index(outcome.method))
 
+    def in_order(self) -> list[Outcome]:
+        """All outcomes that have runs, scenario by scenario, as tables list them."""
+        return [outcome for scenario in self.scenarios for outcome in self.ordered(scenario)]
+
 
 def load(paths: Iterable[Path]) -> Study:
     """The study in the given directories: comparisons, runs, or folders of runs. Raises UserError where there is nothing to report."""
@@ -62,7 +71,7 @@ def load(paths: Iterable[Path]) -> Study:
             outcomes += [replace(outcome, scenario=of | outcome.scenario) for outcome in reported(path, plan)]
         else:
             bare += _runs(path)
-    return Study(paths[0].name, tuple(outcomes + _arranged(bare)))
+    return Study(paths[0].absolute().name, tuple(outcomes + _arranged(bare)))
 
 
 def _name(path: Path, paths: Sequence[Path]) -> str:

@@ -1,6 +1,7 @@
 """The measures of a report, from completed runs.
 
-Intervals are 95 % t-intervals over seeds. Differences are paired: the same seed means the same partition and the same sampled clients.
+Intervals are 95 % t-intervals over seeds; of fewer than three there is none.
+Differences are paired: the same seed means the same partition and the same sampled clients.
 
 Communication and computation are counted until the first round whose mean test accuracy reaches the target (90 %; 50 % on
 CIFAR-100; or the key `target-accuracy`), in two conventions:
@@ -16,6 +17,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from scipy.stats import t as student
 
@@ -26,13 +28,24 @@ from pfedlora_flwr.models.cost import sample_flops
 from pfedlora_flwr.runs.completed import Run
 from pfedlora_flwr.runs.result import to_target
 
+FEWEST = 3
+"""Seeds that make an interval: two give one that is 9 standard deviations wide to either side."""
+
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over seeds and the half-width of its 95 % interval (None for a single seed)."""
+    """Values of seeds, their mean and the half-width of its 95 % interval (None for fewer than three)."""
 
+    values: tuple[float, ...]
     mean: float
     half: float | None
+
+    @property
+    def sign(self) -> int:
+        """1 where the whole interval is above 0, −1 where it is below; 0 where it holds 0, or there is none."""
+        if self.half is None:
+            return 0
+        return (self.mean - self.half > 0) - (self.mean + self.half < 0)
 
 
 def estimate(values: Sequence[float]) -> Estimate | None:
@@ -40,14 +53,40 @@ def estimate(values: Sequence[float]) -> Estimate | None:
     if not values:
         return None
     n, half = len(values), None
-    if n > 1:
+    if n >= FEWEST:
         half = float(student.ppf(0.975, n - 1)) * statistics.stdev(values) / math.sqrt(n)
-    return Estimate(statistics.fmean(values), half)
+    return Estimate(tuple(values), statistics.fmean(values), half)
+
+
+def value(run: Run, place: str) -> Any:
+    """What stands in the run's result at `part/name`; None where it has no such field."""
+    found: Any = run.result
+    for name in place.split("/"):
+        found = found.get(name) if found else None
+    return found
+
+
+def over_seeds(outcome: Outcome, place: str) -> Estimate | None:
+    """A number in the results of its runs; None where a run of an older version lacks it."""
+    values = [value(run, place) for run in outcome.runs.values()]
+    return None if None in values else estimate(values)
 
 
 def paired(ours: Mapping[int, Run], theirs: Mapping[int, Run]) -> Estimate | None:
     """Our accuracy minus theirs, over the seeds that both have."""
     return estimate([ours[seed].accuracy - theirs[seed].accuracy for seed in ours if seed in theirs])
+
+
+def winner(outcomes: Sequence[Outcome]) -> Outcome | None:
+    """Of a scenario's outcomes the one that is above each other by the interval of their paired differences, if there is one."""
+    if len(outcomes) == 1 or not same_data(outcomes):
+        return None
+
+    def above_all(one: Outcome) -> bool:
+        differences = (paired(one.runs, other.runs) for other in outcomes if other is not one)
+        return all(difference is not None and difference.sign > 0 for difference in differences)
+
+    return next(filter(above_all, outcomes), None)
 
 
 def win_rate(ours: Mapping[int, Run], theirs: Mapping[int, Run]) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,8 @@ OKABE_ITO = ("#D55E00", "#000000", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "
 MARKERS = ("o", "s", "P", "X", "D", "v", "^", "*")
 LINES = ("-", "--", "-.", ":")
 _OWN = ("#F0E442", "h", "-")
+_GAP = 3.0
+"""Pixels between two labels."""
 _SETTINGS: dict[Any, Any] = {
     "font.size": 8,
     "axes.titlesize": 8,
@@ -25,7 +28,8 @@ _SETTINGS: dict[Any, Any] = {
     "ytick.labelsize": 7,
     "legend.fontsize": 7,
     "axes.grid": True,
-    "grid.color": "#dddddd",
+    "grid.color": "#808080",
+    "grid.alpha": 0.25,
     "grid.linewidth": 0.5,
     "axes.axisbelow": True,
     "axes.spines.top": False,
@@ -62,17 +66,18 @@ def drawing(rows: int, columns: int, size: tuple[float, float], **options: Any) 
 
 
 def save(figure: Figure, folder: Path, name: str) -> Path:
-    """Writes `name`.png and `name`.svg (without a date: the same data gives the same file); returns the first."""
-    figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
+    """Writes `name`.png and `name`.svg (transparent; without a date: the same data gives the same file); returns the first."""
+    _thin(figure)
+    figure.savefig(folder / f"{name}.svg", metadata={"Date": None}, transparent=True)
     figure.savefig(folder / f"{name}.png")
     return folder / f"{name}.png"
 
 
-def large_numbers() -> EngFormatter:
-    """Ticks as `50 G`, without a power of ten at the axis's end."""
+def large_numbers(unit: str = "") -> EngFormatter:
+    """Ticks as `50 G`, with a unit `50 MB`, without a power of ten at the axis's end."""
     from matplotlib.ticker import EngFormatter
 
-    return EngFormatter()
+    return EngFormatter(unit)
 
 
 def legend(figure: Figure, methods: list[str]) -> None:
@@ -84,3 +89,19 @@ def legend(figure: Figure, methods: list[str]) -> None:
         colour, marker, line = of_method(name)
         handles.append(Line2D([], [], color=colour, marker=marker, linestyle=line, label=registry.title(name)))
     figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(handles)), frameon=False)
+
+
+def _thin(figure: Figure) -> None:
+    """Hides each tick's label that would touch the one before it."""
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        for axis, side in ((axes.xaxis, 0), (axes.yaxis, 1)):
+            low, high = sorted(axis.get_view_interval())
+            shown = [tick.label1 for tick in (*axis.get_major_ticks(), *axis.get_minor_ticks()) if low <= tick.get_loc() <= high]
+            boxes = [(label.get_window_extent(), label) for label in shown if label.get_text() and not label.get_rotation() % 90]
+            end = -math.inf
+            for box, label in sorted(boxes, key=lambda pair: pair[0].min[side]):
+                if box.min[side] < end + _GAP:
+                    label.set_visible(False)
+                else:
+                    end = box.max[side]

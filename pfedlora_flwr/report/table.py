@@ -46,13 +46,17 @@ class Table:
         return out.getvalue()
 
     def html(self) -> str:
-        """The same for a page."""
+        """The same for a page; a column of numbers stands to the right."""
+
+        numeric = [all(re.match(r"\W*\d|–|$", line[i]) for line in self.lines) for i in range(len(self.columns))]
 
         def line(tag: str, cells: Sequence[str]) -> str:
             texts = (re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", html.escape(cell)) for cell in cells)
-            return "<tr>" + "".join(f"<{tag}>{text}</{tag}>" for text in texts) + "</tr>"
+            opened = (f'<{tag} class="n">' if right else f"<{tag}>" for right in numeric)
+            return "<tr>" + "".join(f"{tag_}{text}</{tag}>" for tag_, text in zip(opened, texts, strict=True)) + "</tr>"
 
         body = "\n".join(line("td", cells) for cells in self.lines)
         text = re.sub(r"`(.+?)`", r"<code>\1</code>", html.escape(self.note))
         note = f"<p>{text}</p>" if self.note else ""
-        return f"<h2>{html.escape(self.title)}</h2>\n<table>\n{line('th', self.columns)}\n{body}\n</table>\n{note}"
+        table = f"<table>\n{line('th', self.columns)}\n{body}\n</table>"
+        return f'<h2>{html.escape(self.title)}</h2>\n<div class="wide">{table}</div>\n{note}'

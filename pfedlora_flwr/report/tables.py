@@ -7,14 +7,14 @@ import io
 import math
 import statistics
 from collections.abc import Sequence
-from typing import Any
 
 from pfedlora_flwr.comparison.outcome import Outcome
 from pfedlora_flwr.comparison.plan import Keys
 from pfedlora_flwr.methods import registry
-from pfedlora_flwr.report import measures, paper, words
+from pfedlora_flwr.report import countings, measures, paper, words
 from pfedlora_flwr.report.gains import STANDALONE, gains, is_control
 from pfedlora_flwr.report.load import Study
+from pfedlora_flwr.report.single_run import clients
 from pfedlora_flwr.report.table import Table
 from pfedlora_flwr.runs.completed import Run
 from pfedlora_flwr.runs.result import to_target
@@ -25,6 +25,10 @@ _OF_RUN = {
     "at_best_validation": "accuracy/at_best_validation",
     "final": "accuracy/final",
     "max_test": "accuracy/max_test",
+    "sampled_last": "accuracy/sampled_last",
+    "sampled_highest": "accuracy/sampled_highest",
+    "balanced_accuracy": "balanced_accuracy/at_best_validation",
+    "macro_f1": "macro_f1/at_best_validation",
     "worst": "accuracy/worst",
     "std": "accuracy/std",
     "parameters_up": "communication/parameters_up",
@@ -33,7 +37,7 @@ _OF_RUN = {
     "seconds": "seconds/total",
     "partition": "partition",
 }
-"""The columns of runs.csv that come from a run's result, and where they stand in it."""
+"""The columns of runs.csv that come from a run's result, and where they stand in it; runs of older versions lack some."""
 
 _SENT = ("parameters, full", "bytes, full", "parameters, paper", "whole run: parameters up", "down")
 """The columns of communication, which a control has none of."""
@@ -41,7 +45,8 @@ _SENT = ("parameters, full", "bytes, full", "parameters, paper", "whole run: par
 
 def all_tables(study: Study) -> list[Table]:
     """Every table; one without rows has nothing to say."""
-    return [accuracy(study), accuracies(study), gains(study), costs(study), headline(study), tuning(study), missing(study)]
+    found = [accuracy(study), accuracies(study), gains(study), countings.scores(study), countings.sampled(study)]
+    return [*found, costs(study), headline(study), clients(study), tuning(study), missing(study)]
 
 
 def accuracy(study: Study) -> Table:
@@ -60,10 +65,12 @@ def accuracy(study: Study) -> Table:
             {"method": of_method[method]} | {label: _accuracy_cell(study, scenario, method) for scenario, label in of_scenario}
             for method in methods
         ]
-    note = (
-        "Mean test accuracy of all clients in percent, at the round of the best validation accuracy; "
-        "mean ± half-width of the 95 % t-interval over seeds; bold: the highest of a scenario."
-    )
+    note = "Mean test accuracy of all clients in percent, at the round of the best validation accuracy"
+    if len(study.runs) > 1:
+        note += "; mean ± half-width of the 95 % t-interval over seeds, or, below three seeds, each seed's accuracy"
+    note += "."
+    if len(study.methods) > 1:
+        note += " Bold: above every other method of its scenario, by 95 % intervals of the differences paired by seed that do not hold 0."
     if any(paper.accuracy(_first(o).experiment) for o in study.outcomes if o.runs):
         note += ' In brackets: the paper\'s figure, "-" where it reports failure to converge.'
     return Table("accuracy", "Accuracy", rows, note)
@@ -73,16 +80,16 @@ def accuracies(study: Study) -> Table:
     """All three accuracies, and each method against Standalone."""
     others = any(run.result["accuracy"]["other"] for o in study.outcomes for run in o.runs.values())
     rows = []
-    for o in (o for scenario in study.scenarios for o in study.ordered(scenario)):
+    for o in study.in_order():
         alone = study.alone(o.scenario) if o.method != "standalone" else None
         difference = measures.paired(o.runs, alone.runs) if alone else None
         wins = measures.win_rate(o.runs, alone.runs) if alone else None
         row = {
-            **_names(o),
+            **words.names(o),
             "seeds": str(len(o.runs)),
-            "at best validation": words.percent(_over_seeds(o, "at_best_validation")),
-            "final": words.percent(_over_seeds(o, "final")),
-            "max test": words.percent(_over_seeds(o, "max_test")),
+            "at best validation": words.percent(measures.over_seeds(o, "accuracy/at_best_validation")),
+            "final": words.percent(measures.over_seeds(o, "accuracy/final")),
+            "max test": words.percent(measures.over_seeds(o, "accuracy/max_test")),
             "worst client": f"{100 * _average(o, 'accuracy/worst'):.2f}",
             "std of clients": f"{100 * _average(o, 'accuracy/std'):.2f}",
             "− Standalone, points": words.percent(difference, sign=True),
@@ -90,7 +97,7 @@ def accuracies(study: Study) -> Table:
         }
         rows.append(row | ({"other predictors": _other(o)} if others else {}))
     note = (
-        "Percent. `max test` chooses the round by test accuracy, as papers of this family do, and is never a headline. "
+        "Percent. `max test` chooses the round by test accuracy and is never a headline. "
         "Worst client, spread and comparison by client are of the final models; a tie is half a win; differences are paired by seed."
     )
     return Table("accuracies", "All accuracies", rows, note)
@@ -99,16 +106,16 @@ def accuracies(study: Study) -> Table:
 def costs(study: Study) -> Table:
     """Communication and computation to the target accuracy, in both conventions, and of the whole run."""
     rows = []
-    for o in (o for scenario in study.scenarios for o in study.ordered(scenario)):
+    for o in study.in_order():
         found = [c for run in o.runs.values() if (c := measures.cost(run))]
         target = to_target(_first(o).experiment, _first(o).rounds)["accuracy"]
         row = {
-            **_names(o),
+            **words.names(o),
             "target": f"{100 * target:g} %",
             "seeds there": f"{len(found)} of {len(o.runs)}",
             "rounds": _mean_cost(found, "rounds") if found else "not reached",
             "parameters, full": _mean_cost(found, "parameters"),
-            "bytes, full": _mean_cost(found, "bytes"),
+            "bytes, full": words.size(statistics.fmean(c.bytes for c in found)) if found else "–",
             "FLOP, full": _mean_cost(found, "flops"),
             "parameters, paper": _mean_cost(found, "paper_parameters"),
             "FLOP, paper": _mean_cost(found, "paper_flops"),
@@ -128,8 +135,9 @@ def costs(study: Study) -> Table:
 
 
 def headline(study: Study) -> Table:
-    """The paper's three headline claims beside ours; no rows where there is no pFedLoRA to claim anything for."""
-    ours = [o for s in study.scenarios if (o := study.at(s, "pfedlora")) and o.runs and not is_control(o)]
+    """The paper's three headline claims beside ours, in the paper's own scenarios alone."""
+    cells = [o for s in study.scenarios if (o := study.at(s, "pfedlora")) and o.runs]
+    ours = [o for o in cells if paper.accuracy(_first(o).experiment)]
     rows = [_claims(study, o) for o in ours]
     if rows:
         at_most = {
@@ -153,7 +161,7 @@ def tuning(study: Study) -> Table:
         for tried in o.tried:
             run = tried.run
             row = {
-                **_names(o),
+                **words.names(o),
                 "candidate": words.keys(tried.candidate.tuned),
                 "validation accuracy": f"{100 * run.validation:.2f}" if isinstance(run, Run) else f"– ({run.reason})",
                 "": "**chosen**" if tried.candidate == o.chosen else "",
@@ -169,7 +177,7 @@ def missing(study: Study) -> Table:
         reasons = {seed: run.reason for seed, run in o.missing.items()}
         for reason in dict.fromkeys(reasons.values()):
             seeds = ", ".join(str(seed) for seed, why in reasons.items() if why == reason)
-            rows.append({**_names(o), "seeds": seeds, "why": reason})
+            rows.append({**words.names(o), "seeds": seeds, "why": reason})
     return Table("missing", "Missing runs", rows)
 
 
@@ -184,16 +192,16 @@ def runs_csv(study: Study) -> str:
         for seed, run in o.runs.items():
             keys = o.scenario | (o.chosen.tuned if o.chosen else {})
             left_out = ("parameters_up", "parameters_down") if is_control(o) else ()
-            numbers = {name: "" if name in left_out else _value(run, place) for name, place in _OF_RUN.items()}
+            numbers = {name: "" if name in left_out else measures.value(run, place) for name, place in _OF_RUN.items()}
             writer.writerow({**keys, "method": o.method, "seed": seed, **numbers})
     return out.getvalue()
 
 
 def settings(study: Study) -> Keys:
-    """The keys on which all runs agree and that are not at their defaults."""
+    """The keys on which all runs agree and that are not at their defaults; the data's name has a place of its own."""
     changed = [run.experiment.changed() for o in study.outcomes for run in o.runs.values()]
     common = changed[0].items() if changed else ()
-    return {k: v for k, v in common if k not in ("method", "seed") and all(c.get(k) == v for c in changed)}
+    return {k: v for k, v in common if k not in ("method", "seed", "dataset") and all(c.get(k) == v for c in changed)}
 
 
 def _accuracy_cell(study: Study, scenario: Keys, method: str) -> str:
@@ -205,8 +213,8 @@ def _accuracy_cell(study: Study, scenario: Keys, method: str) -> str:
     if not outcome.runs:
         why = next((run.reason for run in outcome.missing.values()), "not run").partition(":")[0]
         return f"– ({why})"
-    text = words.percent(_over_seeds(outcome, "at_best_validation"))
-    if _mean(outcome) == max(map(_mean, study.in_scenario(scenario))):
+    text = words.percent(measures.over_seeds(outcome, "accuracy/at_best_validation"))
+    if outcome is measures.winner(study.in_scenario(scenario)):
         text = f"**{text}**"
     if outcome.missing:
         text += f" ({len(outcome.runs)} of {len(outcome.runs) + len(outcome.missing)} seeds)"
@@ -245,11 +253,6 @@ def _other(outcome: Outcome) -> str:
     return ", ".join(f"{name} {100 * statistics.fmean(other[name] for other in found):.2f}" for name in names) or "–"
 
 
-def _names(outcome: Outcome) -> dict[str, str]:
-    """The cells with which a row says what it is of."""
-    return {"scenario": words.keys(outcome.scenario), "method": registry.title(outcome.method)}
-
-
 def _distinct(labels: Sequence[str], names: Sequence[str]) -> list[str]:
     """The labels; where two are the same, the names behind them: headings must differ."""
     return [name if labels.count(label) > 1 else label for label, name in zip(labels, names, strict=True)]
@@ -263,22 +266,9 @@ def _mean(outcome: Outcome) -> float:
     return statistics.fmean(run.accuracy for run in outcome.runs.values())
 
 
-def _over_seeds(outcome: Outcome, accuracy: str) -> measures.Estimate | None:
-    """One of a result's accuracies, over the seeds."""
-    return measures.estimate([_value(run, f"accuracy/{accuracy}") for run in outcome.runs.values()])
-
-
 def _average(outcome: Outcome, place: str) -> float:
     """The mean over seeds of a number in the result."""
-    return statistics.fmean(_value(run, place) for run in outcome.runs.values())
-
-
-def _value(run: Run, place: str) -> Any:
-    """What stands in the run's result at `part/name`."""
-    found: Any = run.result
-    for name in place.split("/"):
-        found = found[name]
-    return found
+    return statistics.fmean(measures.value(run, place) for run in outcome.runs.values())
 
 
 def _mean_cost(costs: Sequence[measures.Cost], name: str) -> str:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from pfedlora_flwr.comparison.outcome import Outcome
 from pfedlora_flwr.comparison.spec import short
 from pfedlora_flwr.data import registry as datasets
 from pfedlora_flwr.keys import Scalar
+from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report.measures import Estimate
 
 _SYMBOLS = {"clients": "N", "mu": "μ", "adapter.hidden-dim": "h", "local-epochs": "E", "batch-size": "B", "rounds": "T"}
@@ -19,6 +21,11 @@ NAMES = {
     "partition.classes-per-client": "classes per client",
 }
 """Keys as the label of a figure's axis."""
+
+
+def names(outcome: Outcome) -> dict[str, str]:
+    """The cells with which a row says what it is of."""
+    return {"scenario": keys(outcome.scenario), "method": registry.title(outcome.method)}
 
 
 def keys(settings: Mapping[str, Scalar]) -> str:
@@ -40,11 +47,17 @@ def key(name: str, value: Scalar) -> str:
 
 
 def percent(e: Estimate | None, *, sign: bool = False) -> str:
-    """`96.66 ± 0.31`, in percent (or points, with their sign); without an interval for a single seed."""
+    """`96.66 ± 0.31`, in percent (or points, with their sign); where there are too few seeds for an interval, the seeds' values."""
     if e is None:
         return "–"
-    text = f"{100 * e.mean:+.2f}" if sign else f"{100 * e.mean:.2f}"
-    return text + (f" ± {100 * e.half:.2f}" if e.half is not None else "")
+    shown = [f"{100 * value:{'+' if sign else ''}.2f}" for value in (e.values if e.half is None else [e.mean])]
+    return ", ".join(shown) + (f" ± {100 * e.half:.2f}" if e.half is not None else "")
+
+
+def size(bytes: float) -> str:
+    """Bytes in short: `1.23 MB`; nan is unknown."""
+    text = count(bytes)
+    return text if math.isnan(bytes) else text + ("B" if " " in text else " B")
 
 
 def count(value: float) -> str:

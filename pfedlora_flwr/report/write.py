@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import html
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,23 +11,17 @@ from rich.console import Console
 from pfedlora_flwr.comparison.plan import Keys
 from pfedlora_flwr.files import make_folder, write_atomically
 from pfedlora_flwr.keys import UserError
-from pfedlora_flwr.report import data_figures, figures, measures, tables, words
+from pfedlora_flwr.report import data_figures, figures, measures, opening, tables, words
 from pfedlora_flwr.report.figures import Picture
 from pfedlora_flwr.report.gains import is_control
 from pfedlora_flwr.report.load import Study, load
+from pfedlora_flwr.report.page import page
 from pfedlora_flwr.report.table import Table
-
-_STYLE = """
-body{font:15px/1.5 system-ui,sans-serif;max-width:75rem;margin:2rem auto;padding:0 1rem;color:#222}
-table{border-collapse:collapse;font-size:13px;display:block;overflow-x:auto}
-th,td{border:1px solid #ccc;padding:.25rem .5rem;text-align:left}
-td{white-space:nowrap}th{background:#f3f3f3}figure{margin:1.5rem 0}img{max-width:100%}figcaption,p{color:#444}
-"""
 
 
 @dataclass(frozen=True)
 class Written:
-    """A report on disk. text: its notes and tables as Markdown, without the figures."""
+    """A report on disk. text: its opening and tables as Markdown, without the figures."""
 
     folder: Path
     text: str
@@ -49,9 +41,10 @@ def write_report(paths: Iterable[Path], output: Path, out: Console) -> Written:
     with out.status("drawing figures"):
         pictures, left_out = _draw(study, output)
     notes = [*_notes(study), *left_out]
-    text = _markdown(study, found, notes)
+    conclusion, facts = opening.conclusion(study), opening.facts(study)
+    text = _markdown(study.name, conclusion, facts, notes, found)
     write_atomically(output / "report.md", (text + _markdown_figures(pictures)).encode())
-    write_atomically(output / "report.html", _page(study, found, pictures, notes).encode())
+    write_atomically(output / "report.html", page(study.name, conclusion, facts, notes, found, pictures).encode())
     return Written(output, text)
 
 
@@ -60,8 +53,7 @@ def _draw(study: Study, output: Path) -> tuple[list[Picture], list[str]]:
     pictures, left_out = figures.robustness(study, output), dict[tuple[str, str], list[str]]()
     drawers: dict[str, Callable[[Study, Keys, Path], Picture]] = {
         "curves": figures.curves,
-        "box plot": figures.boxes,
-        "trade-off": figures.trade_off,
+        **({"box plot": figures.boxes, "trade-off": figures.trade_off} if len(study.runs) > 1 else {}),
         "class histogram": data_figures.histogram,
         "t-SNE": data_figures.representations,
     }
@@ -78,13 +70,12 @@ def _draw(study: Study, output: Path) -> tuple[list[Picture], list[str]]:
 
 def _notes(study: Study) -> list[str]:
     """What the runs have in common, and whether they were paired."""
-    runs = [run for o in study.outcomes for run in o.runs.values()]
-    total = len(runs) + sum(len(o.missing) for o in study.outcomes)
-    common = tables.settings(study)
-    lines = [f"{len(runs)} of {total} runs are completed."]
-    if common:
+    lines = []
+    if common := tables.settings(study):
         everywhere = ", ".join(f"{name}={value}" for name, value in common.items())
-        lines.append(f"All runs: {everywhere}; everything else as the tables say, or at its default.")
+        lines.append(f"Set: {everywhere}; everything else as the tables say, or at its default.")
+    if len(study.methods) == 1:
+        return lines
     paired = all(measures.same_data([o for o in study.outcomes if o.scenario == s]) for s in study.scenarios)
     lines.append(
         "Within a scenario and seed all methods had the same partition."
@@ -94,25 +85,12 @@ def _notes(study: Study) -> list[str]:
     return lines
 
 
-def _markdown(study: Study, found: Sequence[Table], notes: Sequence[str]) -> str:
-    parts = [f"# {study.name}\n", *(f"{note}\n" for note in notes), *(table.markdown() for table in found)]
+def _markdown(title: str, conclusion: str, facts: Sequence[tuple[str, str]], notes: Sequence[str], found: Sequence[Table]) -> str:
+    listed = "".join(f"- {label}: {text}\n" for label, text in facts)
+    parts = [f"# {title}\n", f"{conclusion}\n", listed, *(f"{note}\n" for note in notes), *(table.markdown() for table in found)]
     return "".join(f"{part}\n" for part in parts)
 
 
 def _markdown_figures(pictures: Sequence[Picture]) -> str:
     images = (f"![{p.caption}]({p.path.name})\n\n{p.caption}\n" for p in pictures)
     return "\n".join(["## Figures\n", *images])
-
-
-def _page(study: Study, found: Sequence[Table], pictures: Sequence[Picture], notes: Sequence[str]) -> str:
-    """One file that needs nothing else: the images are inside."""
-
-    def image(picture: Picture) -> str:
-        data, caption = base64.b64encode(picture.path.read_bytes()).decode(), html.escape(picture.caption)
-        return f'<figure><img alt="{caption}" src="data:image/png;base64,{data}"><figcaption>{caption}</figcaption></figure>'
-
-    title = html.escape(study.name)
-    body = [f"<h1>{title}</h1>", *(f"<p>{html.escape(note.replace('**', ''))}</p>" for note in notes)]
-    body += [*(table.html() for table in found), "<h2>Figures</h2>", *map(image, pictures)]
-    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title><style>{_STYLE}</style>'
-    return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n' + "\n".join(body) + "\n</body></html>\n"

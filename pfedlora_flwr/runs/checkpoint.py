@@ -23,12 +23,15 @@ _KEPT = 2
 
 @dataclass(frozen=True)
 class Counts:
-    """One client's last evaluation: correct predictions of how many, on its own validation and test samples."""
+    """One client's last evaluation: correct predictions of how many, on its own validation and test samples, and its scores on
+    the test samples, which are None where an older version of this app evaluated."""
 
     validation_correct: int
     validation: int
     test_correct: int
     test: int
+    balanced_accuracy: float | None = None
+    macro_f1: float | None = None
 
     def accuracy(self, part: str) -> float:
         """Correct predictions over samples of `part` ("test", "validation"), in [0, 1]; 0 where there are no samples."""
@@ -69,6 +72,11 @@ class ServerState:
         """The unweighted mean of the evaluated clients' accuracies on `part`."""
         shares = self.accuracies(part)
         return statistics.fmean(shares.values()) if shares else 0.0
+
+    def mean_score(self, name: str) -> float | None:
+        """The unweighted mean of the evaluated clients' `name` ("balanced_accuracy", "macro_f1"); None unless all of them have it."""
+        found = [getattr(counts, name) for counts in self.counts.values()]
+        return statistics.fmean(found) if found and None not in found else None
 
     def mean_other_accuracies(self) -> dict[str, float]:
         """By further predictor of the method: the unweighted mean of its test accuracy over the clients that have it."""

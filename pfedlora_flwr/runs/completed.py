@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.runs.result import sampled
 from pfedlora_flwr.runs.rows import Result, RoundRow
 
 
@@ -64,4 +65,6 @@ def read_run(path: Path) -> Run | Missing:
         return Missing("unfinished", f"unfinished after round {rounds[-1]['round']}") if rounds else Missing("not run", "not run")
     if result["status"] != "completed":
         return Missing(result["status"], f"{result['status']}: {result['error']}")
+    if "sampled_last" not in result["accuracy"]:  # an older version's: its lines tell
+        result["accuracy"].update(sampled(directory.visits()))
     return Run(directory, result)

@@ -21,7 +21,7 @@ from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.rng import derive
 from pfedlora_flwr.runs.checkpoint import Checkpoints
 from pfedlora_flwr.runs.extension import check_extension, repeated_round
-from pfedlora_flwr.runs.provenance import git_commit, versions
+from pfedlora_flwr.runs.provenance import git_commit, machine, read_about, versions
 from pfedlora_flwr.runs.rows import FailedVisitRow, Result, RoundRow, VisitRow
 from pfedlora_flwr.runs.store import ClientStore
 
@@ -42,7 +42,8 @@ class RunDirectory:
         self.result_file = path / RESULT
         self.server = path / "server"
         self.states = self.server / "states"
-        self.clients, self.logs, self.report, self.events = (path / name for name in ("clients", "logs", "report", "events"))
+        self.clients, self.logs = path / "clients", path / "logs"
+        self.report, self.events, self.source = (path / name for name in ("report", "events", "source"))
         self.traceback_file = self.logs / "traceback.txt"
         self.launch_file = self.logs / "launch.json"
         self.launch_lock = self.logs / "launch.lock"
@@ -138,7 +139,7 @@ class RunDirectory:
             return
         inside = self.path.iterdir() if self.path.is_dir() else iter(())
         found = {p.name for p in inside if not p.match(".*.tmp")}
-        ours = {p.name for p in (self.config, self._rounds, self._clients, self.result_file, self.server, self.clients, self.logs)}
+        ours = {CONFIG, RESULT, ROUNDS, CLIENTS, *(p.name for p in (self.server, self.clients, self.logs, self.source))}
         if experiment.overwrite and not found <= ours | {self.report.name, self.events.name}:
             raise UserError(f"output {str(self.path)!r} is not a run's directory: it is not overwritten")
         if self.path.is_file():
@@ -199,7 +200,7 @@ class RunDirectory:
         commit, now = git_commit(), datetime.now(UTC).isoformat(timespec="seconds")
         begun = {"date": now, "git-commit": commit, "rounds": experiment.rounds, "after-round": last_round}
         about = {"format": FORMAT, "versions": versions(), "git-commit": commit, "fingerprint": experiment.fingerprint()}
-        about["history"] = [*history, begun]
+        about |= {"machine": machine(experiment.device), "history": [*history, begun]}
         content = yaml.safe_dump({**experiment.flat(), "about": about}, sort_keys=False, allow_unicode=True)
         write_atomically(self.config, content.encode())
 
@@ -258,8 +259,7 @@ class RunDirectory:
         if again is not None:
             self.checkpoints.drop(again)  # before the configuration says so: killed between the two, it ends as it would have
         if last < experiment.rounds:
-            history = (yaml.safe_load(self.config.read_text(encoding="utf-8")).get("about") or {}).get("history", ())
-            self.write_config(saved.replace(rounds=experiment.rounds), history, last)
+            self.write_config(saved.replace(rounds=experiment.rounds), read_about(self.config).get("history", ()), last)
 
     @property
     def _is_void(self) -> bool:
@@ -274,7 +274,7 @@ class RunDirectory:
             raise in_use(self.path) from None
 
     def _clear(self) -> None:
-        for folder in (self.clients, self.states, self.report, self.events):
+        for folder in (self.clients, self.states, self.report, self.events, self.source):
             shutil.rmtree(folder, ignore_errors=True)
         files = [*self.path.glob("*.jsonl"), self.result_file, *self.server.glob("*.*"), self._partition, self.config]
         for file in (*files, *self.path.glob(".*.tmp")):

@@ -1,11 +1,18 @@
-"""What made a run: versions, and the commit of this code where it lies in a checkout of its own."""
+"""What made a run: versions, the machine, and the commit of this code where it lies in a checkout of its own."""
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+import yaml
 
 from pfedlora_flwr import __version__
 
@@ -16,6 +23,21 @@ def versions() -> dict[str, str | None]:
     """The versions of what makes a result."""
     others = {package: _version(package) for package in _PACKAGES}
     return {"pfedlora-flwr": __version__, **others, "python": platform.python_version()}
+
+
+def machine(device: str) -> dict[str, Any]:
+    """The server's host, which is a simulation's only one: processor, usable cores, memory in bytes; gpus: where `device` means them."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    found = {"processor": _processor(), "cores": cores, "memory": psutil.virtual_memory().total}
+    return found | ({"gpus": _gpus()} if device != "cpu" and torch.cuda.is_available() else {})
+
+
+def read_about(config: Path) -> dict[str, Any]:
+    """What made the run with this configuration file, as it says under `about`; empty where it cannot be read."""
+    try:
+        return dict(yaml.safe_load(config.read_text(encoding="utf-8"))["about"])
+    except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError):
+        return {}
 
 
 def git_commit(file: Path = Path(__file__)) -> str | None:
@@ -37,8 +59,27 @@ def git_commit(file: Path = Path(__file__)) -> str | None:
         return None
 
 
+@cache
 def _version(package: str) -> str | None:
     try:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, "") or platform.processor() or platform.machine()
+
+
+def _gpus() -> list[str]:
+    """Their names, asked of the driver: to ask PyTorch would start CUDA in the server."""
+    command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip().splitlines()
+    except (OSError, subprocess.SubprocessError):
+        return []

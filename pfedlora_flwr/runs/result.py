@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import logging
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from pfedlora_flwr.data import registry as datasets
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import tensors_sha256
 from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.directory import FORMAT, RunDirectory
-from pfedlora_flwr.runs.rows import Result, RoundRow, Status, StoppedBy, ToTarget
+from pfedlora_flwr.runs.rows import FailedVisitRow, Result, RoundRow, Sampled, Status, StoppedBy, ToTarget, VisitRow
 
 logger = logging.getLogger(__name__)
 LINE = "pfedlora: "
@@ -71,15 +71,23 @@ def _with_measures(result: Result, run: RunDirectory, e: Experiment, state: Serv
             "at_best_validation": best["accuracy"],
             "best_validation_round": best["round"],
             "max_test": max(row["accuracy"] for row in over_all),
+            **sampled(visits),
             "std": statistics.pstdev(per_client.values()) if per_client else 0.0,
             "evaluated": len(per_client),
             "worst": min(per_client.values(), default=0.0),
             "other": rows[-1]["other_accuracies"],
         },
+        "balanced_accuracy": {
+            "final": rows[-1].get("balanced_accuracy"),
+            "at_best_validation": best.get("balanced_accuracy"),
+        },
+        "macro_f1": {"final": rows[-1].get("macro_f1"), "at_best_validation": best.get("macro_f1")},
         "per_client": {
             str(k): {
                 "model": e.model_of(k),
                 "accuracy": accuracy,
+                "balanced_accuracy": state.counts[k].balanced_accuracy,
+                "macro_f1": state.counts[k].macro_f1,
                 "test": state.counts[k].test,
                 "samples": latest[k]["samples"] if k in latest else None,
                 "last_round": state.versions.get(k, 0),
@@ -125,6 +133,16 @@ def best_round(e: Experiment, rows: list[RoundRow]) -> RoundRow:
     over_all = comparable(rows)
     evaluated = [row for row in over_all if e.evaluates(row["round"])]
     return max(evaluated or over_all, key=lambda row: row["validation_accuracy"])
+
+
+def sampled(visits: Iterable[VisitRow | FailedVisitRow]) -> Sampled:
+    """The means over the clients that a round admitted, from their lines: of the last round that has one, and the highest."""
+    by_round: dict[int, list[float]] = {}
+    for row in visits:
+        if row["status"] == "ok" and "accuracy" in row:
+            by_round.setdefault(row["round"], []).append(row["accuracy"])
+    means = [statistics.fmean(by_round[round]) for round in sorted(by_round)]
+    return {"sampled_last": means[-1] if means else None, "sampled_highest": max(means, default=None)}
 
 
 def to_target(e: Experiment, rows: list[RoundRow]) -> ToTarget:

@@ -41,7 +41,9 @@ class RoundRow(CostFields):
     ]  # those without an admitted answer, ascending: absent, failed, refused, also at an evaluation; clients.jsonl says why
     accuracy: float  # unweighted mean of the clients' last test accuracies; 0 while nobody has been evaluated
     validation_accuracy: float  # the same of the validation parts
-    evaluated: int  # how many clients the two are means over: those that have been evaluated in this round or before
+    balanced_accuracy: float | None  # unweighted mean of the clients' last ones; null unless all evaluated clients have one
+    macro_f1: float | None  # the same of their macro-F1
+    evaluated: int  # how many clients the four are means over: those that have been evaluated in this round or before
     other_accuracies: dict[str, float]  # by further predictor of the method: mean test accuracy over the clients that have it; often empty
     loss: float | None  # mean over the admitted visits of their `loss`; null where there is none
     server_flops: int  # executed by layers that the server trains in the merge; sums and means are not counted
@@ -65,6 +67,8 @@ class VisitRow(CostFields):
     losses: dict[str, float]  # by phase, as the method names them: the mean over the phase's last epoch
     accuracy: NotRequired[float]  # after training, on the client's own test part; only in rounds that evaluate
     validation_accuracy: NotRequired[float]  # the same on its validation part
+    balanced_accuracy: NotRequired[float]  # with `accuracy`: the mean recall of the classes in the client's test part
+    macro_f1: NotRequired[float]  # the same of their F1, 2TP / (2TP + FP + FN)
     other_accuracies: dict[str, float]  # by further predictor of the method: test accuracy; often empty
     flops_by_phase: dict[str, int]  # sums to `flops`
     seconds: dict[str, float]  # on the client, by part: load, train, evaluate, save
@@ -79,7 +83,19 @@ class FailedVisitRow(TypedDict):
     reason: str  # one line; it begins with "refused: " where an answer came and the server did not admit it
 
 
-class Accuracy(TypedDict):
+class Sampled(TypedDict):
+    """Test accuracy as the public code of pFedLoRA's family counts it, beside the papers' figures and never a headline.
+
+    A round's figure is the unweighted mean over the clients that it sampled and admitted, each evaluated on its own test part right after
+    its own training in that round, before anything is merged. Rounds that do not evaluate have none, nor has one that admitted nobody.
+    With participation 1 and no failures it is the round's `accuracy`, since a client's model changes only when it trains.
+    """
+
+    sampled_last: float | None  # of the last such round; null where there is none
+    sampled_highest: float | None  # of the highest; a choice by the test data
+
+
+class Accuracy(Sampled):
     """Test accuracy: unweighted means over the clients, each on its own test part."""
 
     final: float  # after the last round
@@ -92,11 +108,20 @@ class Accuracy(TypedDict):
     other: dict[str, float]  # `other_accuracies` of the last round
 
 
+class Score(TypedDict):
+    """Another score of the test parts: unweighted means over the clients. Null where some were evaluated by a version without it."""
+
+    final: float | None  # after the last round
+    at_best_validation: float | None  # after the round that `accuracy.at_best_validation` is of
+
+
 class PerClient(TypedDict):
     """A client at the end of the run."""
 
     model: str  # its architecture
     accuracy: float  # at its last evaluation, on its own test part
+    balanced_accuracy: float | None  # the same, as in VisitRow
+    macro_f1: float | None  # the same, as in VisitRow
     test: int  # samples of that part
     samples: int | None  # of training; null where it never trained
     last_round: int  # whose update of it was merged last; 0 where none was
@@ -154,6 +179,8 @@ class Result(TypedDict):
     resumable: NotRequired[bool]  # whether --resume goes on; false of a completed run, and where code or configuration is to be mended
     rounds: NotRequired[int]  # done
     accuracy: NotRequired[Accuracy]
+    balanced_accuracy: NotRequired[Score]
+    macro_f1: NotRequired[Score]
     per_client: NotRequired[dict[str, PerClient]]  # by client, ascending; those that have been evaluated
     communication: NotRequired[Communication]
     flops: NotRequired[int]  # total, as in CostFields

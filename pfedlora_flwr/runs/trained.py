@@ -30,8 +30,9 @@ from pfedlora_flwr.training.loop import Samples, infer
 class Trained:
     """A client's model after its visit in round `version`, in evaluation mode on the CPU.
 
-    about: what the client left beside it: experiment, classes, class_names, mean, std, versions. counts: of its evaluation; None
-    where this version was not evaluated.
+    about: what the client left beside it: experiment, classes, class_names, mean, std, versions; partition and site, which say where
+    its data is (without a partition: an older version of the package did not say). counts: of its evaluation; None where this
+    version was not evaluated.
     """
 
     client: int
@@ -47,9 +48,9 @@ class Trained:
     def class_names(self) -> list[str]:
         return self.about["class_names"]
 
-    def samples(self, pixels: npt.NDArray[np.uint8]) -> Samples:
-        """uint8 [n, 32, 32, 3] as the model's inputs, scaled as in training (their labels are zeros)."""
-        labels = torch.zeros(len(pixels), dtype=torch.int64)
+    def samples(self, pixels: npt.NDArray[np.uint8], labels: Tensor | None = None) -> Samples:
+        """uint8 [n, 32, 32, 3] as the model's inputs, scaled as in training; labels: int64 [n], zeros where none are given."""
+        labels = torch.zeros(len(pixels), dtype=torch.int64) if labels is None else labels
         return local.samples(torch.from_numpy(pixels), labels, tuple(self.about["mean"]), tuple(self.about["std"]))
 
     def logits(self, pixels: npt.NDArray[np.uint8]) -> Tensor:
@@ -84,6 +85,25 @@ def load_trained(place: Path, client: int) -> Trained:
     raise UserError(f"{stores[0].folder} holds no readable model")
 
 
+def clients_of(place: Path) -> tuple[list[int], list[int]]:
+    """The clients that `load_trained` finds there, ascending; and of a run those that have not been trained yet.
+
+    Raises UserError when there is none.
+    """
+    run = RunDirectory(place)
+    if run.holds_run:
+        state = run.checkpoints.load()
+        everyone = range(run.experiment().clients)
+        trained = [client for client in everyone if state and state.versions.get(client, 0)]
+        untrained = [client for client in everyone if client not in trained]
+    else:
+        found = {about.parent.name for about in [*place.glob(f"*/{ABOUT}"), *place.glob(f"*/*/{ABOUT}")]}
+        trained, untrained = sorted(int(name) for name in found if name.isdecimal()), []
+    if not trained:
+        raise UserError(f"{place} holds no client's model")
+    return trained, untrained
+
+
 def _from_run(run: RunDirectory, client: int) -> Trained:
     experiment = run.experiment()
     if not 0 <= client < experiment.clients:
@@ -102,11 +122,13 @@ def _from_run(run: RunDirectory, client: int) -> Trained:
     if tensors is None:
         raise UserError(f"{store.path(version)} is missing or damaged")
     counts = state.counts.get(client) if client not in state.stale else None
-    return _build(store, client, version, tensors, counts)
+    return _build(store, client, version, tensors, counts, run.partition)
 
 
-def _build(store: ClientStore, client: int, version: int, tensors: dict[str, Tensor], counts: Counts | None) -> Trained:
-    about = store.about()
+def _build(
+    store: ClientStore, client: int, version: int, tensors: dict[str, Tensor], counts: Counts | None, partition: str | None = None
+) -> Trained:
+    about = {"site": {}} | ({"partition": partition} if partition else {}) | store.about()
     experiment = from_flat(about["experiment"])
     names = about["class_names"]  # of the client's own data, which may have fewer classes than the federation
     classes = about.get("classes", len(names))
@@ -114,6 +136,10 @@ def _build(store: ClientStore, client: int, version: int, tensors: dict[str, Ten
     method = registry.make(experiment, classes)
     with user_code("method", experiment.method):
         module = method.private_init(client, 0)
-    module.load_state_dict(tensors)
+    try:
+        module.load_state_dict(tensors)
+    except RuntimeError as error:
+        why = str(error).splitlines()[-1].strip()
+        raise UserError(f"the code here makes another model than client {client} has: {why}") from None
     module = module.eval().to(memory_format=torch.channels_last)
     return Trained(client, version, tensors_sha256(tensors_of(module)), experiment, method, module, about, counts)

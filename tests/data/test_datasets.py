@@ -85,6 +85,7 @@ def test_digits_are_scikit_learns() -> None:
     assert np.allclose(ours.images[:, ::4, ::4, 0] * (16 / 255), load_digits().images, atol=0.05)
 
 
+@pytest.mark.slow
 def test_two_processes_that_build_the_cache_at_once_agree(tmp_path: Path) -> None:
     code = "from pfedlora_flwr.data.datasets import load; d = load('synthetic:3000'); print(int(d.images.sum()), int(d.labels.sum()))"
     both = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=os.environ) for _ in range(3)]

@@ -30,6 +30,7 @@ def check_sound(partition: Partition, labels: np.ndarray) -> None:
     assert all(len(s.validation) and len(s.test) for s in partition.clients)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("clients", "train", "rest"), [(10, 4800, 600), (50, 960, 120), (100, 480, 60)])
 def test_pathological_cifar10_has_the_papers_sizes(cifar10: str, clients: int, train: int, rest: int) -> None:
     dataset = load("cifar10", cifar10)
@@ -67,6 +68,7 @@ def test_the_other_partitions_are_sound(keys: dict[str, object]) -> None:
     check_sound(partition, dataset.labels)
 
 
+@pytest.mark.slow
 def test_a_partition_is_one_function_and_one_entry(tmp_path: Path) -> None:
     grown = Grown(tmp_path)
     grown.add_file(
@@ -95,6 +97,7 @@ def test_8_1_1_by_hand() -> None:
     assert list(split.train[:16]) != sorted(split.train[:16]), "not shuffled within the class"
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_partition_in_another_process() -> None:
     code = (
         "from pfedlora_flwr.config import from_flat; from pfedlora_flwr.data.datasets import load;"

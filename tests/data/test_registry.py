@@ -49,6 +49,7 @@ assert plain.uploads[0].samples == 32
 """
 
 
+@pytest.mark.slow
 def test_a_dataset_is_one_file_and_one_entry(tmp_path: Path) -> None:
     grown = Grown(tmp_path)
     grown.add_file("data/stripes.py", READER)

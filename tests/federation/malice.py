@@ -105,6 +105,8 @@ MALICE: dict[str, tuple[Callable[[FitRes], None], str]] = {
     "no hash": (_metrics(model_sha256="Z" * 64), "its model hash is"),
     "negative operations": (_metrics(flops_by_phase='{"model": -1}'), "its flops_by_phase[model] is -1"),
     "an accuracy of 2": (_metrics(other_accuracies='{"global": 2}'), "its other_accuracies[global] is 2"),
+    "a macro-F1 of 1.5": (_metrics(macro_f1=1.5), "its macro F1 is 1.5"),
+    "no balanced accuracy": (_without("balanced_accuracy"), "its balanced accuracy is None"),
     "seconds that are none": (_metrics(seconds="[]"), "its seconds are []"),
     "lost what": (_metrics(lost="yes"), "its lost is 'yes'"),
 }

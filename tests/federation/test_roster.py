@@ -158,6 +158,7 @@ def test_own_data_needs_the_same_classes_in_the_same_order(tmp_path: Path) -> No
     assert "its classes are ['dog', 'owl'], other nodes' ['cat', 'dog', 'owl']" in refused[0]
 
 
+@pytest.mark.slow
 def test_a_node_that_cannot_answer_is_asked_again_and_waiting_for_it_is_bounded(tmp_path: Path) -> None:
     grid = Grid(n10={"error": "no disk"})
     found, refused = roster(grid, 2, tmp_path)

@@ -97,6 +97,7 @@ HEADERS = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @MANY
 @given(HEADERS, st.binary(max_size=64), st.sampled_from([(1, 0), (2, 0), (3, 0), (9, 9)]))
 def test_decode_takes_any_header(header: dict[str, Any], body: bytes, version: tuple[int, int]) -> None:
@@ -132,7 +133,7 @@ def server() -> SimpleNamespace:
         "model": "cnn1",
         "worker": "1",
     }
-    counts = {"test": 10, "test_correct": 5, "validation": 10, "validation_correct": 5}
+    counts = {"test": 10, "test_correct": 5, "validation": 10, "validation_correct": 5, "balanced_accuracy": 0.5, "macro_f1": 0.4}
     honest = {
         "round": 1,
         "client": 0,
@@ -159,6 +160,7 @@ def test_the_honest_reply_is_admitted(server: SimpleNamespace) -> None:
     assert visit.report.flops_by_phase == {"model": 10}
 
 
+@pytest.mark.slow
 @MANY
 @given(st.data())
 def test_a_reply_with_anything_changed_is_admitted_failed_or_refused(server: SimpleNamespace, data: st.DataObject) -> None:
@@ -200,6 +202,7 @@ def test_an_instruction_is_read_as_it_was_written_or_refused(data: st.DataObject
 KEYS = st.sampled_from(sorted(all_keys()))
 
 
+@pytest.mark.slow
 @MANY
 @given(st.dictionaries(KEYS | st.text(max_size=10), SCALARS | JSON, max_size=4))
 def test_any_configuration_is_taken_or_a_clear_line(flat: dict[str, Any]) -> None:

@@ -63,6 +63,7 @@ def test_nothing_received_is_standalone_to_the_bit() -> None:
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
 
 
+@pytest.mark.slow
 def test_means_are_taken_while_it_trains_over_all_epochs() -> None:
     fd, data = method(**{"batch-size": 3, "local-epochs": 2, "lr": 0.1}), samples(LABELS)
     model, twin = fd.private_init(0, 1), fd.private_init(0, 1)

@@ -59,11 +59,13 @@ def largest_difference(wrong: str = "", batch: int = 1) -> float:
     return slow.largest_difference(turn, server, **(KEYS | {"fedre.server-batch": batch}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 32])
 def test_two_rounds_are_those_of_a_slow_loop(batch: int) -> None:
     assert largest_difference(batch=batch) < 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", ["softmax", "plain mean", "mean"])
 def test_a_wrong_loop_is_noticed(wrong: str) -> None:
     assert largest_difference(wrong, batch=32) > 1e-3

@@ -60,10 +60,12 @@ def largest_difference(wrong: str = "") -> float:
     return slow.largest_difference(turn, server, download, **KEYS)
 
 
+@pytest.mark.slow
 def test_two_rounds_are_those_of_a_slow_loop() -> None:
     assert largest_difference() < 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", ["t", "all classes", "convex"])
 def test_a_wrong_loop_is_noticed(wrong: str) -> None:
     assert largest_difference(wrong) > 1e-3

@@ -112,6 +112,7 @@ def test_fedkd_costs_less_than_fml(setting: str, fml: int) -> None:
         assert parameters(sent) == sum(len(u) * u.shape[1] + u.shape[1] * v.shape[1] for u, v in matrices) + vectors < fml
 
 
+@pytest.mark.methods
 @pytest.mark.parametrize(("name", "setting"), CELLS)
 def test_every_method_trains_on_digits(name: str, setting: str) -> None:
     """Four clients of five classes each, so each class has two holders; chance is 0.2."""

@@ -58,11 +58,13 @@ def stir(model: FeatureMixture) -> None:
     model.local.fc3.weight.mul_(30)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prepare", [stir, lambda model: None])
 def test_two_rounds_are_those_of_the_equations(prepare: Callable[[FeatureMixture], None]) -> None:
     assert largest_difference(slow(), **KEYS, prepare=prepare) < 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_wrong_term_would_be_seen(wrong: str) -> None:
     assert largest_difference(slow(wrong), **KEYS, prepare=stir) > 1e-3

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.grown import Grown
 
 METHOD = """
 from dataclasses import dataclass
+
+import pytest
 
 from pfedlora_flwr.experiment import NoOptions
 from pfedlora_flwr.keys import key
@@ -58,6 +62,7 @@ for name, tensor in plain.uploads[1].tensors.items():
 """
 
 
+@pytest.mark.slow
 def test_a_method_is_one_file_and_one_line(tmp_path: Path) -> None:
     grown = Grown(tmp_path)
     grown.add_file("methods/mine.py", METHOD)

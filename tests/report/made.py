@@ -10,6 +10,9 @@ from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data.local import shared_partition
 from pfedlora_flwr.runs.directory import RunDirectory
 
+SCORES = {"balanced_accuracy": 0.9, "macro_f1": 0.8}
+"""Of what the accuracy is."""
+
 
 def make_run(
     folder: Path,
@@ -19,11 +22,13 @@ def make_run(
     up: int = 10,
     flops: int = 1000,
     validation: list[float] | None = None,
+    sampled: list[float] | None = None,
     partition: str = "",
     **keys: Any,
 ) -> None:
     """A completed run with `accuracies` after rounds 0, 1, … (validation the same, if not given) and the clients' accuracies at the end.
 
+    sampled: the mean of each round's visits, of which each is at it; no visit is written, if not given.
     partition: its fingerprint; the Experiment's, if not given.
     Every client is sampled in every round; a client sends `up` parameters of 4 bytes, receives twice as many, and computes `flops`.
     """
@@ -50,6 +55,12 @@ def make_run(
         }
         rows.append(row | sent | {"flops": k * flops, "seconds": 1.0, "other_accuracies": {}, "loss": 1.0})
     (folder / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    visits = [
+        {"round": round, "client": k, "status": "ok", "accuracy": mean}
+        for round, mean in enumerate(sampled or [], start=1)
+        for k in range(n)
+    ]
+    (folder / "clients.jsonl").write_text("".join(json.dumps(row) + "\n" for row in visits))
     best = max(range(len(accuracies)), key=lambda i: (validation[i], -i))
     names = ("parameters_up", "parameters_down", "bytes_up", "bytes_down")
     result = {
@@ -67,7 +78,11 @@ def make_run(
             "worst": min(clients),
             "other": {},
         },
-        "per_client": {str(k): {"accuracy": accuracy} for k, accuracy in enumerate(clients)},
+        **{name: {"final": x * accuracies[-1], "at_best_validation": x * accuracies[best]} for name, x in SCORES.items()},
+        "per_client": {
+            str(k): {"model": e.model_of(k), "accuracy": accuracy, "test": 10, "samples": 80, "last_round": e.rounds}
+            for k, accuracy in enumerate(clients)
+        },
         "communication": {name: sum(row[name] for row in rows) for name in names},
         "flops": sum(row["flops"] for row in rows),
         "operations": {"clients": sum(row["flops"] for row in rows), "server": 0},

@@ -11,14 +11,16 @@ import pytest
 from pfedlora_flwr.comparison.spec import Comparison
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.keys import UserError
-from pfedlora_flwr.report import measures, tables, words
+from pfedlora_flwr.report import countings, measures, opening, tables, words
 from pfedlora_flwr.report.load import Study, load
 from pfedlora_flwr.report.table import Table
 from pfedlora_flwr.runs.result import comparable, to_target
 from tests.report.made import make_run
 
-# The 97.5 % quantile of Student's t with one degree of freedom is 12.7062, and the standard error of a pair (a, b) is |a − b| / 2.
-T1 = 12.7062
+# The 97.5 % quantile of Student's t with two degrees of freedom is 4.30265; the standard error of (m − d, m, m + d) is d / √3.
+T2 = 4.30265 / 3**0.5
+PAPER = {"dataset": "cifar10", "partition.kind": "pathological", "partition.classes-per-client": 2, "participation": 1.0}
+"""With ten clients the paper's first column; its partition is not made here."""
 
 
 @pytest.fixture
@@ -37,29 +39,71 @@ def row(table: Table, method: str) -> dict[str, str]:
     return next(dict(row) for row in table.rows if row["method"] == method)
 
 
-def test_accuracy_is_the_mean_over_seeds_with_its_t_interval(study: Study) -> None:
-    table = tables.accuracy(study)
+def three_seeds(folder: Path, **accuracies: list[float]) -> Study:
+    """Methods with an accuracy a seed, on two clients."""
+    for method, values in accuracies.items():
+        for seed, accuracy in enumerate(values):
+            make_run(folder / f"{method}{seed}", [0.1, accuracy], [accuracy] * 2, method=method, seed=seed)
+    return load([folder])
+
+
+def test_accuracy_is_the_mean_over_seeds_with_its_t_interval(tmp_path: Path) -> None:
+    table = tables.accuracy(three_seeds(tmp_path, standalone=[0.88, 0.89, 0.90], fedproto=[0.80, 0.85, 0.90], pfedlora=[0.90, 0.92, 0.94]))
     assert [row["method"] for row in table.rows] == ["Standalone", "FedProto", "pFedLoRA"]
-    assert row(table, "Standalone")["all runs"] == f"89.00 ± {T1 * 1.0:.2f}"  # 0.88 and 0.90
-    assert row(table, "pFedLoRA")["all runs"] == f"**92.00 ± {T1 * 2.0:.2f}**"  # 0.90 and 0.94, the best
-    assert row(table, "FedProto")["all runs"] == f"85.00 ± {T1 * 5.0:.2f}"  # 0.90 and 0.80
+    assert row(table, "Standalone")["all runs"] == f"89.00 ± {T2 * 1.0:.2f}"
+    assert row(table, "pFedLoRA")["all runs"] == f"92.00 ± {T2 * 2.0:.2f}"  # by 3 ± 2.48 above Standalone, but 7 ± 7.45 above FedProto
+    assert row(table, "FedProto")["all runs"] == f"85.00 ± {T2 * 5.0:.2f}"
+
+
+def test_bold_is_what_is_above_every_other_method_by_the_interval_of_the_differences(tmp_path: Path) -> None:
+    """Wide intervals that overlap, and differences of 3, 4 and 5 points: the seeds are paired."""
+    study = three_seeds(tmp_path, standalone=[0.50, 0.70, 0.90], pfedlora=[0.53, 0.74, 0.95])
+    assert row(tables.accuracy(study), "pFedLoRA")["all runs"] == f"**74.00 ± {T2 * 21.0:.2f}**"
+    assert row(tables.accuracies(study), "pFedLoRA")["− Standalone, points"] == f"+4.00 ± {T2 * 1.0:.2f}"
+    assert "**" not in row(tables.accuracy(study), "Standalone")["all runs"]
+
+
+def test_below_three_seeds_the_values_stand_without_an_interval(study: Study) -> None:
+    cells = [row(tables.accuracy(study), method)["all runs"] for method in ("Standalone", "FedProto", "pFedLoRA")]
+    assert cells == ["88.00, 90.00", "90.00, 80.00", "90.00, 94.00"]
 
 
 def test_all_three_accuracies_and_the_comparison_with_standalone(study: Study) -> None:
     ours = row(tables.accuracies(study), "pFedLoRA")
     assert ours["seeds"] == "2"
-    assert ours["final"] == f"91.00 ± {T1 * 2.0:.2f}"  # 0.89 and 0.93
-    assert ours["max test"] == f"92.00 ± {T1 * 2.0:.2f}"
+    assert ours["final"] == "89.00, 93.00"
+    assert ours["max test"] == "90.00, 94.00"
     assert ours["worst client"] == "90.00"
-    assert ours["− Standalone, points"] == f"+3.00 ± {T1 * 1.0:.2f}"  # 2 and 4 points
+    assert ours["− Standalone, points"] == "+2.00, +4.00"
     assert ours["clients better than Standalone"] == "62 %"  # a tie, a win, a loss, a win: 2.5 of 4
     assert row(tables.accuracies(study), "Standalone")["− Standalone, points"] == "–"
+
+
+def test_balanced_accuracy_and_macro_f1_stand_beside_accuracy(study: Study) -> None:
+    """pFedLoRA has 0.90 and 0.94 at its best, 0.89 and 0.93 at the end; the made scores are 0.9 and 0.8 of the accuracy."""
+    ours = row(countings.scores(study), "pFedLoRA")
+    assert ours["accuracy, at best validation"] == "90.00, 94.00"
+    assert ours["balanced accuracy, at best validation"] == "81.00, 84.60"
+    assert ours["macro-F1, final"] == "71.20, 74.40"
+    line = next(csv.DictReader(io.StringIO(tables.runs_csv(study))))
+    assert float(line["macro_f1"]) == pytest.approx(0.8 * float(line["at_best_validation"]))
+
+
+def test_both_ways_of_counting_stand_beside_the_papers_figure_also_for_runs_that_only_have_lines(tmp_path: Path) -> None:
+    paper = {"partition": "any", "dataset": "cifar10", "partition.kind": "pathological", "partition.classes-per-client": 2}
+    for seed, means in enumerate(([0.5, 0.9, 0.8], [0.5, 0.6, 0.7])):  # the results of these runs have neither figure
+        make_run(tmp_path / str(seed), [0.1, 0.5, 0.5, 0.5], [0.5] * 10, method="pfedlora", seed=seed, sampled=means, **paper)
+    ours = row(countings.sampled(load([tmp_path])), "pFedLoRA")
+    assert ours["all clients, final"] == "50.00, 50.00"
+    assert ours["mean over the sampled clients, last round"] == "80.00, 70.00"
+    assert ours["mean over the sampled clients, highest round"] == "90.00, 70.00"
+    assert ours["the paper prints"] == "96.66"
 
 
 def test_the_headline_is_the_test_accuracy_at_the_best_validation(tmp_path: Path) -> None:
     make_run(tmp_path / "a", [0.1, 0.5, 0.9, 0.7], [0.7], method="pfedlora", validation=[0.2, 0.8, 0.6, 0.8])
     study = load([tmp_path])
-    assert row(tables.accuracy(study), "pFedLoRA")["all runs"] == "**50.00**"  # the first of two best rounds, not the best test round
+    assert row(tables.accuracy(study), "pFedLoRA")["all runs"] == "50.00"  # the first of two best rounds, not the best test round
     found = row(tables.accuracies(study), "pFedLoRA")
     assert (found["at best validation"], found["final"], found["max test"]) == ("50.00", "70.00", "90.00")
 
@@ -77,7 +121,7 @@ def test_costs_in_both_conventions(study: Study) -> None:
     ours = row(tables.costs(study), "pFedLoRA")
     assert (ours["target"], ours["seeds there"], ours["rounds"]) == ("90 %", "2 of 2", "1.5")
     assert ours["parameters, full"] == "90"  # 1.5 rounds × 2 clients × (10 up + 20 down)
-    assert ours["bytes, full"] == "360"
+    assert ours["bytes, full"] == "360 B"
     assert ours["FLOP, full"] == "3 k"
     assert ours["parameters, paper"] == "15"  # 1.5 rounds × 10
     assert ours["FLOP, paper"] == "12.3 M"  # 1.5 rounds × 8,211,600
@@ -86,11 +130,20 @@ def test_costs_in_both_conventions(study: Study) -> None:
     assert row(tables.costs(study), "Standalone")["parameters, full"] == "0"
 
 
-def test_headline_ratios_count_the_seeds_in_which_both_arrive(study: Study) -> None:
-    table = tables.headline(study)
+def test_headline_ratios_count_the_seeds_in_which_both_arrive(tmp_path: Path) -> None:
+    of_seed: dict[str, list[list[float]]] = {
+        "standalone": [[0.2, 0.86, 0.88, 0.86], [0.2, 0.90, 0.89, 0.90]],
+        "pfedlora": [[0.2, 0.85, 0.90, 0.89], [0.2, 0.94, 0.90, 0.93]],
+        "fedproto": [[0.2, 0.70, 0.80, 0.90], [0.2, 0.60, 0.70, 0.80]],
+    }
+    for method, curves in of_seed.items():
+        costs = {"up": 25, "flops": 3000} if method == "fedproto" else {}
+        for seed, curve in enumerate(curves):
+            make_run(tmp_path / f"{method}{seed}", curve, [0.9] * 10, method=method, seed=seed, partition="any", **costs, **PAPER)
+    table = tables.headline(load([tmp_path]))
     ours = table.rows[0]
     assert ours["best baseline"] == "Standalone"
-    assert ours["pFedLoRA above it, points"] == f"+3.00 ± {T1 * 1.0:.2f}"
+    assert ours["pFedLoRA above it, points"] == "+2.00, +4.00"
     assert ours["FedProto ÷ pFedLoRA: FLOP, full"] == "4.50"  # seed 0 alone: 3 rounds × 3000 against 2 rounds × 1000
     assert ours["FLOP, paper"] == "1.50"  # 3 rounds against 2
     assert ours["parameters, full"] == "3.75"  # 3 × 25 against 2 × 10
@@ -99,26 +152,22 @@ def test_headline_ratios_count_the_seeds_in_which_both_arrive(study: Study) -> N
 
 
 def test_the_papers_figure_stands_beside_ours_in_its_own_scenarios_only(tmp_path: Path) -> None:
-    paper = {
-        "partition": "any",
-        "dataset": "cifar10",
-        "partition.kind": "pathological",
-        "partition.classes-per-client": 2,
-        "participation": 1.0,
-    }
+    paper = PAPER | {"partition": "any"}
     make_run(tmp_path / "a", [0.1, 0.5], [0.5] * 10, method="pfedlora", **paper)
     make_run(tmp_path / "b", [0.1, 0.5], [0.5] * 10, method="pfedlora", **paper | {"setting": "homogeneous"})
     make_run(tmp_path / "c", [0.1, 0.5], [0.5] * 50, method="fd", **paper | {"participation": 0.2})
     make_run(tmp_path / "d", [0.1, 0.5], [0.5] * 10, method="pfedlora", **paper | {"partition.classes-per-client": 4})
     printed = [tables.accuracy(load([tmp_path / name])).lines[0][1] for name in "abcd"]
-    assert printed == ["**50.00** [96.66]", "**50.00** [96.69]", "**50.00** [-]", "**50.00**"]
+    assert printed == ["50.00 [96.66]", "50.00 [96.69]", "50.00 [-]", "50.00"]
+    rows = [len(tables.headline(load([tmp_path / name])).rows) for name in "abcd"]
+    assert rows == [2, 2, 0, 0]  # ours and the paper's; c has no pFedLoRA, d is no cell of the paper
 
 
 def test_csv_holds_the_same_cells_and_runs_csv_the_unrounded_numbers(study: Study) -> None:
     table = tables.accuracy(study)
     cells = list(csv.reader(io.StringIO(table.csv())))
     assert cells[0] == table.columns
-    assert cells[3] == ["pFedLoRA", f"92.00 ± {T1 * 2.0:.2f}"]
+    assert cells[3] == ["pFedLoRA", "90.00, 94.00"]
     lines = list(csv.DictReader(io.StringIO(tables.runs_csv(study))))
     assert len(lines) == 6
     ours = next(line for line in lines if line["method"] == "pfedlora" and line["seed"] == "1")
@@ -153,11 +202,21 @@ def planned(folder: Path, setting: str, **accuracies: float) -> None:
         make_run(folder / method / "seed-0", [0.1, accuracy], [accuracy] * 2, method=method, setting=setting)
 
 
+def test_a_comparison_without_a_completed_run_concludes_nothing(tmp_path: Path) -> None:
+    planned(tmp_path / "none", "homogeneous", standalone=0.9, pfedlora=0.95)
+    for result in (tmp_path / "none").rglob("result.json"):
+        result.write_text('{"status": "failed", "error": "the disk is on fire"}')
+    study = load([tmp_path / "none"])
+    assert opening.conclusion(study) == "No run is completed, so nothing is concluded."
+    assert dict(opening.facts(study))["Runs"] == "0 of 2 completed"
+    assert tables.missing(study).rows
+
+
 def test_two_comparisons_with_the_same_scenarios_stay_apart(tmp_path: Path) -> None:
     planned(tmp_path / "homo", "homogeneous", standalone=0.9, pfedlora=0.95)
     planned(tmp_path / "hetero", "heterogeneous", standalone=0.5, pfedlora=0.7)
     study = load([tmp_path / "homo", tmp_path / "hetero"])
-    assert tables.accuracy(study).lines == [["Standalone", "90.00", "50.00"], ["pFedLoRA", "**95.00**", "**70.00**"]]
+    assert tables.accuracy(study).lines == [["Standalone", "90.00", "50.00"], ["pFedLoRA", "95.00", "70.00"]]
     assert tables.accuracy(study).columns == ["method", "homo", "hetero"]
     ours = [row for row in tables.accuracies(study).rows if row["method"] == "pFedLoRA"]
     assert [row["− Standalone, points"] for row in ours] == ["+5.00", "+20.00"]
@@ -171,7 +230,7 @@ def test_a_failed_run_without_a_plan_is_missing_with_its_reason(tmp_path: Path) 
     (tmp_path / "gone" / "result.json").unlink()
     (tmp_path / "gone" / "config.yaml").write_text("experiment: {method: 'gone.module:Class'}\n")
     study = load([tmp_path])
-    assert tables.accuracy(study).lines == [["pFedLoRA", "**50.00** (1 of 2 seeds)"]]
+    assert tables.accuracy(study).lines == [["pFedLoRA", "50.00 (1 of 2 seeds)"]]
     assert tables.missing(study).lines == [["all runs", "pFedLoRA", "1", "failed: the disk is on fire"]]
 
 
@@ -183,7 +242,7 @@ def test_methods_with_other_data_are_not_called_paired(study: Study, tmp_path: P
 
 def test_the_headline_compares_with_the_papers_baselines_alone(tmp_path: Path) -> None:
     for method, accuracy in (("fedavg", 0.9), ("fd", 0.5), ("pfedlora", 0.7)):
-        make_run(tmp_path / method, [0.1, accuracy], [accuracy] * 2, method=method, setting="homogeneous")
+        make_run(tmp_path / method, [0.1, accuracy], [accuracy] * 10, method=method, partition="any", **PAPER | {"setting": "homogeneous"})
     assert tables.headline(load([tmp_path])).lines[0][1:3] == ["FD", "+20.00"]
 
 
@@ -195,6 +254,7 @@ def test_costs_of_a_dataset_that_is_not_here(tmp_path: Path) -> None:
 
 def test_numbers_in_short() -> None:
     assert [words.count(n) for n in (999.4, 999_600, 1_234_000, float("nan"))] == ["999", "1 M", "1.23 M", "–"]
+    assert [words.size(n) for n in (999.4, 1_234_000, 5e9, float("nan"))] == ["999 B", "1.23 MB", "5 GB", "–"]
 
 
 def test_nothing_to_report_is_one_clear_line(tmp_path: Path) -> None:

@@ -76,6 +76,7 @@ def agrees(module: nn.Module, inputs: torch.Tensor) -> None:
     assert ours.backward > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "setting"), CELLS)
 def test_whole_visits_against_torch(name: str, setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """All that a client's training executes. (FedKD's compression is no training: it is left out on both sides.)"""

@@ -36,6 +36,7 @@ def test_it_steps_like_torchs_to_the_last_bit(momentum: float, weight_decay: flo
     assert torch.equal(ours[3].weight, network()[3].weight)
 
 
+@pytest.mark.slow
 def test_a_visit_leaves_pytorchs_compiler_alone() -> None:
     code = (
         "import sys; from tests.plain import Plain; Plain({'clients': 1, 'partition.kind': 'iid'}).train(1); "

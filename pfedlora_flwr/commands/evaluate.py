@@ -1,0 +1,160 @@
+"""`pfedlora evaluate`: clients' personalised models on labelled images, of the client's own test part or of a dataset."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal, TypedDict
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from torch import Tensor
+
+from pfedlora_flwr.data import datasets
+from pfedlora_flwr.data.datasets import Dataset
+from pfedlora_flwr.data.local import Site
+from pfedlora_flwr.data.registry import located
+from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.runs.trained import Trained
+from pfedlora_flwr.training.loop import Samples
+from pfedlora_flwr.training.metrics import confusion, scores
+
+_OWN = "its own test part"
+_SCORES: tuple[Literal["accuracy", "balanced_accuracy", "macro_f1"], ...] = ("accuracy", "balanced_accuracy", "macro_f1")
+_NAMED = 5
+"""Class names in a message."""
+
+
+class ClassRecall(TypedDict):
+    """A class that has images."""
+
+    name: str
+    samples: int
+    recall: float  # the share of these that the model takes for it
+
+
+class Evaluation(TypedDict):
+    """A client's model on labelled images, as JSON has it too; its shares are in [0, 1]."""
+
+    client: int
+    data: str
+    samples: int
+    accuracy: float
+    balanced_accuracy: float  # mean recall of the classes that have images
+    macro_f1: float  # mean F1 of the same
+    classes: list[ClassRecall]
+    seen: bool  # whether the data holds what the client was trained on
+    by_number: bool  # whether labels were matched by number, since either side's classes have no names
+
+
+def evaluate(models: Iterable[Trained], data: str | None) -> list[Evaluation]:
+    """Each model on the dataset `data`, named as in the key `dataset`, or, without it, on its client's own test part.
+
+    The latter counts what the run counted, on a CPU to the last image. Raises UserError where data is missing, not the run's, or of
+    other classes than the model's.
+    """
+    torch.set_num_threads(1)  # as in the run: sums in another order can turn a close decision
+    return [_evaluate(trained, data) for trained in models]
+
+
+def remarks(evaluations: Sequence[Evaluation]) -> Iterator[str]:
+    """What to bear in mind, a line each."""
+    data = evaluations[0]["data"]
+    if any(e["seen"] for e in evaluations):
+        yield f"note: {data} holds images that the models were trained on; without DATA each client's own test part is taken"
+    if any(e["by_number"] for e in evaluations):
+        yield f"note: classes were matched by number: those of the model or of {data} have no names"
+
+
+def show(evaluations: Sequence[Evaluation], out: Console) -> None:
+    """The scores, and of one client a table of its classes."""
+    first, alone = evaluations[0], len(evaluations) == 1
+    columns = ("class", "images", "recall") if alone else ("client", "images", "accuracy", "balanced accuracy", "macro-F1")
+    table = Table()
+    for name in columns:
+        table.add_column(name, justify="left" if name == "class" else "right")
+    if alone:
+        for row in first["classes"]:
+            table.add_row(Text(row["name"]), str(row["samples"]), f"{row['recall']:.4f}")
+    else:
+        for e in evaluations:
+            table.add_row(str(e["client"]), str(e["samples"]), *(f"{e[name]:.4f}" for name in _SCORES))
+    asked = f"client {first['client']}" if alone else f"{len(evaluations)} clients"
+    out.print(f"{asked} on {first['data']}", markup=False, highlight=False, soft_wrap=True)
+    out.print(table)
+    means = [statistics.fmean(e[name] for e in evaluations) for name in _SCORES]
+    said = f"accuracy {means[0]:.4f}, balanced accuracy {means[1]:.4f}, macro-F1 {means[2]:.4f}"
+    over = f"over {first['samples']} images" if alone else "unweighted means over the clients"
+    out.print(f"{said} ({over})", highlight=False, soft_wrap=True)
+
+
+def _evaluate(trained: Trained, data: str | None) -> Evaluation:
+    if data is None:
+        samples, seen, by_number = _own_test_part(trained), False, False
+    else:
+        e = trained.experiment
+        seen = located(data) == trained.about["site"].get("dataset", e.dataset)
+        dataset = datasets.load(data, e.data_path if data == e.dataset else "")
+        labels, by_number = _labels(trained.class_names, dataset)
+        samples = trained.samples(np.array(dataset.images), labels)
+    names = trained.class_names
+    matrix = confusion(lambda images: trained.method.predict(trained.module, images), samples, len(names))
+    found, counts = scores(matrix), matrix.sum(1).tolist()
+    classes: list[ClassRecall] = [
+        {"name": name, "samples": count, "recall": int(matrix[i, i]) / count}
+        for i, (name, count) in enumerate(zip(names, counts, strict=True))
+        if count
+    ]
+    return {
+        "client": trained.client,
+        "data": data or _OWN,
+        "samples": len(samples),
+        "accuracy": found.accuracy,
+        "balanced_accuracy": found.balanced_accuracy,
+        "macro_f1": found.macro_f1,
+        "classes": classes,
+        "seen": seen,
+        "by_number": by_number,
+    }
+
+
+def _own_test_part(trained: Trained) -> Samples:
+    """The client's test samples, as its run had them. Raises UserError when they are not here any more."""
+    about, client = trained.about, trained.client
+    if "partition" not in about:
+        raise UserError(f"the model of client {client} does not say what its data was (an older version saved it); give DATA")
+    site = Site.find(trained.experiment, client, about["site"])
+    test = site.load(torch.device("cpu")).test
+    if site.fingerprint != about["partition"] or (trained.counts and trained.counts.test != len(test)):
+        raise UserError(f"the data of {site.dataset.name} is not what client {client} was trained on; give DATA")
+    return test
+
+
+def _labels(names: Sequence[str], data: Dataset) -> tuple[Tensor, bool]:
+    """The data's labels as the model counts its classes, int64 [n]; and whether they were matched by number.
+
+    By name wherever the model has every class that has an image. Raises UserError where it has not, unless there are no names.
+    """
+    labels = np.array(data.labels)
+    there = np.unique(labels).tolist()
+    unknown = [data.class_names[i] for i in there if data.class_names[i] not in names]
+    if not unknown:
+        place = np.array([names.index(name) if name in names else -1 for name in data.class_names])
+        return torch.from_numpy(place[labels]), False
+    if not (_unnamed(names) or _unnamed(data.class_names)):
+        raise UserError(f"{data.name} has classes that the model has not ({_some(unknown)}); the model's: {_some(names)}")
+    if there[-1] >= len(names):
+        raise UserError(f"{data.name} has labels up to {there[-1]}, and the model {len(names)} classes")
+    return torch.from_numpy(labels), True
+
+
+def _unnamed(names: Sequence[str]) -> bool:
+    """Whether the classes are numbered: what a dataset without names gives them, and what fills a model up to its classes."""
+    return all(name in (str(i), f"class {i}") for i, name in enumerate(names))
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")

@@ -1,0 +1,44 @@
+"""Two tables of other ways to count what a run's clients get right."""
+
+from __future__ import annotations
+
+from pfedlora_flwr.report import measures, paper, words
+from pfedlora_flwr.report.load import Study
+from pfedlora_flwr.report.table import Table
+
+
+def scores(study: Study) -> Table:
+    """Accuracy beside the scores that give every class of a client the same weight; no rows for runs of versions without them."""
+    of_result = {"accuracy": "accuracy", "balanced accuracy": "balanced_accuracy", "macro-F1": "macro_f1"}
+    rows = []
+    for o in (o for o in study.in_order() if measures.over_seeds(o, "macro_f1/final")):
+        row = {**words.names(o), "seeds": str(len(o.runs))}
+        for when, name in (("at best validation", "at_best_validation"), ("final", "final")):
+            row |= {f"{title}, {when}": words.percent(measures.over_seeds(o, f"{part}/{name}")) for title, part in of_result.items()}
+        rows.append(row)
+    note = (
+        "Percent. Balanced accuracy is the mean recall, macro-F1 the mean F1 of the classes in a client's test part; "
+        "then the mean over the clients, as for accuracy."
+    )
+    return Table("scores", "Balanced accuracy and macro-F1", rows, note)
+
+
+def sampled(study: Study) -> Table:
+    """The accuracies as the public code of the paper's family counts them, beside the headline and the paper's own."""
+    rows = []
+    for o in study.in_order():
+        row = {
+            **words.names(o),
+            "seeds": str(len(o.runs)),
+            "all clients, at best validation": words.percent(measures.over_seeds(o, "accuracy/at_best_validation")),
+            "all clients, final": words.percent(measures.over_seeds(o, "accuracy/final")),
+            "mean over the sampled clients, last round": words.percent(measures.over_seeds(o, "accuracy/sampled_last")),
+            "mean over the sampled clients, highest round": words.percent(measures.over_seeds(o, "accuracy/sampled_highest")),
+        }
+        printed = paper.accuracy(next(iter(o.runs.values())).experiment)
+        rows.append(row | ({"the paper prints": printed} if printed else {}))
+    note = (
+        "Percent. The last columns are the convention of this family's public code: the clients that a round has sampled, each right "
+        "after its own training in that round. The highest round is a choice by the test data. Neither is ever a headline."
+    )
+    return Table("sampled", "Accuracy as this family of papers counts it", rows, note)

@@ -1,0 +1,185 @@
+"""How a report opens: one sentence that its numbers support, and what was run, when, with what and on what."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pfedlora_flwr.comparison.outcome import Outcome
+from pfedlora_flwr.data import datasets
+from pfedlora_flwr.data import registry as sources
+from pfedlora_flwr.data.local import count_classes
+from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.methods import registry
+from pfedlora_flwr.report import measures, words
+from pfedlora_flwr.report.gains import is_control
+from pfedlora_flwr.report.load import Study
+from pfedlora_flwr.report.measures import FEWEST, Estimate
+from pfedlora_flwr.runs.provenance import read_about
+
+_VERSIONS = ("pfedlora-flwr", "flwr", "torch", "python")
+_UNKNOWN = "not recorded"
+
+
+@dataclass(frozen=True)
+class _Difference:
+    """A method against the reference, in one scenario."""
+
+    method: str
+    by: Estimate
+
+    @property
+    def in_words(self) -> str:
+        low, high = sorted(100 * abs(self.by.mean + side * (self.by.half or 0.0)) for side in (-1, 1))
+        seeds = len(self.by.values)
+        return f"by {100 * abs(self.by.mean):.2f} points (95 % interval {low:.2f} to {high:.2f}, {seeds} seeds)"
+
+
+def conclusion(study: Study) -> str:
+    """What the intervals of the paired differences say; below three seeds nothing but the values. Accuracy is that at best validation."""
+    several = [scenario for scenario in study.scenarios if len(study.in_scenario(scenario)) > 1]
+    compared = [scenario for scenario in several if not any(map(is_control, study.in_scenario(scenario)))] or several
+    if not compared:
+        return _alone(study)
+    if not all(measures.same_data(study.in_scenario(scenario)) for scenario in compared):
+        return "The methods of a scenario did not all have the same partition, so nothing is concluded."
+    reference = "standalone" if "standalone" in study.methods else registry.ordered(study.methods)[0]
+    found = [_differences(study.ordered(scenario), reference) for scenario in compared]
+    if not any(d.by.half is not None for differences in found for d in differences):
+        only = study.ordered(compared[0]) if len(compared) == 1 else []
+        values = "; ".join(f"{registry.title(o.method)} {_values(o)} %" for o in only) or "the values are in the tables"
+        return f"With fewer than {FEWEST} seeds in common nothing is claimed; test accuracy by seed: {values}."
+    name = registry.title(reference)
+    return _in_one(found[0], name) if len(found) == 1 else _in_several(found, name)
+
+
+def facts(study: Study) -> list[tuple[str, str]]:
+    """What was run: label and text. What differs between runs is listed, what no run has recorded is said to be so."""
+    runs = study.runs
+    experiments = [run.experiment for run in runs]
+    about = [read_about(run.directory.config) for run in runs]
+    total = len(runs) + sum(len(o.missing) for o in study.outcomes)
+    seeds = sorted({e.seed for e in experiments})
+    methods = ", ".join(map(registry.title, registry.ordered(study.methods)))
+    every = [entry for found in about for entry in found.get("history", ())]
+    dates = sorted({str(entry.get("date", ""))[:10] for entry in every} - {""})
+    of_seeds = f", {'seeds' if len(seeds) > 1 else 'seed'} {', '.join(map(str, seeds))}" if seeds else ""
+    return [
+        ("Data", _distinct(map(_data, experiments))),
+        ("Methods", methods),
+        ("Runs", f"{len(runs)} of {total} completed{of_seeds}"),
+        ("Date", " to ".join(dict.fromkeys((dates[0], dates[-1]))) if dates else _UNKNOWN),
+        ("Versions", _distinct(map(_versions, about))),
+        ("Commit", _distinct(re.sub(r"^(\w{10})\w*", r"\1", str(entry.get("git-commit") or "")) for entry in every)),
+        ("Machine", _distinct(_machine(found.get("machine") or {}) for found in about)),
+    ]
+
+
+def _differences(outcomes: Sequence[Outcome], reference: str) -> list[_Difference]:
+    """Each method against the reference; none where that is not in the scenario."""
+    base = next((o for o in outcomes if o.method == reference), None)
+    pairs = [(o.method, measures.paired(o.runs, base.runs)) for o in outcomes if o is not base] if base else []
+    return [_Difference(registry.title(method), by) for method, by in pairs if by]
+
+
+def _in_one(found: Sequence[_Difference], reference: str) -> str:
+    """The sentence for a single scenario."""
+    parts = []
+    for side, sign in (("above", 1), ("below", -1)):
+        there = [d for d in found if d.by.sign == sign]
+        if len(there) == 1:
+            parts.append(f"{there[0].method} is {side} {reference} {there[0].in_words}")
+        elif there:
+            parts.append(f"{side} {reference} are {_listed([f'{d.method} {d.in_words}' for d in there])}")
+    level = [d.method for d in found if d.by.half is not None and d.by.sign == 0]
+    few = [d.method for d in found if d.by.half is None]
+    if not parts:
+        seeds = min(len(d.by.values) for d in found if d.by.half is not None)
+        parts.append(f"no method is distinguishable from {reference}: each 95 % interval of the differences holds 0 ({seeds} seeds)")
+    elif level:
+        parts.append(f"{_listed(level)} {'is' if len(level) == 1 else 'are'} not distinguishable from it")
+    if few:
+        parts.append(f"of {_listed(few)} nothing is claimed, with fewer than {FEWEST} seeds in common")
+    text = "; ".join(parts)
+    return text[0].upper() + text[1:] + "."
+
+
+def _in_several(found: Sequence[Sequence[_Difference]], reference: str) -> str:
+    """The sentence for several scenarios: in how many each method is above and below."""
+    claimed = [d for differences in found for d in differences if d.by.half is not None]
+    methods = dict.fromkeys(d.method for d in claimed)
+    signs = {method: [d.by.sign for d in claimed if d.method == method] for method in methods}
+    told = [f"{m} is above in {s.count(1)} and below in {s.count(-1)} of {len(s)}" for m, s in signs.items() if any(s)]
+    if not told:
+        where = f"in any of the {len(found)} scenarios (95 % intervals of the paired differences)"
+        text = f"No method is distinguishable from {reference} {where}"
+    else:
+        text = f"Against {reference}, by 95 % intervals of the paired differences in each scenario: {'; '.join(told)}"
+        text += "; the others are not distinguishable from it" if len(told) < len(signs) else ""
+    few = sum(d.by.half is None for differences in found for d in differences)
+    return text + (f"; {few} differences have fewer than {FEWEST} seeds, and no claim" if few else "") + "."
+
+
+def _alone(study: Study) -> str:
+    """The sentence where there is nothing to compare with."""
+    outcomes = [o for o in study.outcomes if o.runs]
+    if not outcomes:
+        return "No run is completed, so nothing is concluded."
+    if len(outcomes) > 1:
+        return "Each scenario has one method, so none is compared with another; the accuracies are in the tables."
+    [one] = outcomes
+    run, name = next(iter(one.runs.values())), registry.title(one.method)
+    if len(one.runs) == 1:
+        accuracy, e = run.result["accuracy"], run.experiment
+        return (
+            f"{name} reaches {100 * run.accuracy:.2f} % mean test accuracy over {e.clients} clients "
+            f"(one run, after round {accuracy['best_validation_round']} of {e.rounds}, the best by validation); "
+            f"at the end the worst client has {100 * accuracy['worst']:.2f} %."
+        )
+    return f"{name} reaches {_values(one)} % mean test accuracy, over {len(one.runs)} seeds; there is no other method to compare it with."
+
+
+def _values(outcome: Outcome) -> str:
+    return words.percent(measures.estimate([run.accuracy for run in outcome.runs.values()]))
+
+
+def _data(e: Experiment) -> str:
+    """`CIFAR-10: 60,000 images of 32 × 32 × 3, 10 classes`, as far as it is known here. A path shows its last part alone."""
+    source = sources.find(e.dataset)
+    name = f"{source.name}{source.text(e.dataset).rpartition('/')[2]}" if source.path else sources.title(e.dataset)
+    known = []
+    try:
+        if not datasets.needs_download(e.dataset, e.data_path):
+            images = datasets.load(e.dataset, e.data_path).images
+            known.append(f"{len(images):,} images of {' × '.join(map(str, images.shape[1:]))}")
+        known.append(f"{count_classes(e)} classes")
+    except UserError:
+        known.append("its files are not here")
+    return f"{name}: {', '.join(known)}"
+
+
+def _versions(about: dict[str, Any]) -> str:
+    of = about.get("versions") or {}
+    return ", ".join(f"{name} {of[name]}" for name in _VERSIONS if of.get(name))
+
+
+def _machine(machine: dict[str, Any]) -> str:
+    """`AMD EPYC 7B13, 16 cores, 64 GB; NVIDIA H100`."""
+    if not machine:
+        return ""
+    gpus = machine.get("gpus") or ()
+    cores = machine["cores"]
+    return f"{machine['processor']}, {cores} {'core' if cores == 1 else 'cores'}, {machine['memory'] / 1e9:.0f} GB" + "".join(
+        f"; {gpus.count(gpu)} × {gpu}" if gpus.count(gpu) > 1 else f"; {gpu}" for gpu in dict.fromkeys(gpus)
+    )
+
+
+def _distinct(texts: Iterable[str]) -> str:
+    return "; ".join(dict.fromkeys(text or _UNKNOWN for text in texts)) or _UNKNOWN
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
