@@ -111,6 +111,7 @@ def compare(
     seeds: Annotated[str, typer.Option(metavar="0,1", help="Only these seeds.")] = "",
     only: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE[,VALUE]", help="Only these values of an axis's key.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run, with time and disk, and change nothing.")] = False,
+    drop_models: Annotated[bool, typer.Option("--drop-models", help="Remove a run's models when it is done: its results stay.")] = False,
     option: Options = None,
     engine: Engine = "flower",
     output: Annotated[Path | None, typer.Option(metavar="DIR", help="The comparison's directory; otherwise runs/FOLDER-CONF.")] = None,
@@ -127,7 +128,8 @@ def compare(
     path = find_conf(conf)
     whole = Comparison.load(path, option or [])
     part = whole.select(_words(methods), _integers(seeds), only or [])
-    raise typer.Exit(run_missing(part, whole, output or of_comparison(path), out, err, dry_run=dry_run, engine=engine))
+    where = output or of_comparison(path)
+    raise typer.Exit(run_missing(part, whole, where, out, err, dry_run=dry_run, engine=engine, drop_models=drop_models))
 
 
 @cli.command(cls=PlainCommand)

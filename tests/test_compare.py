@@ -261,6 +261,31 @@ def test_a_dry_run_says_what_would_run_and_changes_nothing(tmp_path: Path) -> No
     assert "from the runs that are done" in text
 
 
+def test_what_is_standalone_by_construction_is_planned_and_not_run(tmp_path: Path) -> None:
+    added = BASIC.replace("pfedlora]", "fd, fedproto, pfedlora]") + "axes: {sharing: [mean, none, start]}\n"
+    whole = Comparison.load(conf(tmp_path, added))
+    work = Work(whole, tmp_path / "runs")
+    run = {run.rpartition("/")[0] for run, _ in left(work)}
+    shared = [f"sharing-mean/{method}" for method in ("standalone", "fd", "fedproto", "pfedlora")]
+    assert run == {*shared, "sharing-none/fedproto", "sharing-none/pfedlora", "sharing-start/pfedlora"}
+    whole.plan().write(work.output)
+    silent = [(o.scenario["sharing"], o.method) for o in reported(work.output, whole.plan()) if o.standalone]
+    assert silent == [("none", "standalone"), ("none", "fd"), *(("start", method) for method in ("standalone", "fd", "fedproto"))]
+    assert Plan.read(work.output) == whole.plan()
+    out = Console(record=True, width=200, file=open(os.devnull, "w"))  # noqa: SIM115 - the console keeps it
+    assert compare(whole, whole, work.output, out, out, dry_run=True) == 0
+    said = out.export_text()
+    assert "pfedlora, sharing=none, seed 0: not run; about" in said
+    assert f"B of models, {4 * 4 * 30_670 / 1e3:.3g} kB of states" in said
+    assert "0 runs are completed, 14 are left" in said
+    compare(whole, whole, work.output, out, out, dry_run=True, drop_models=True)
+    most = 3 * 4 * (2_621_558 + 1_815_142 + 1_320_558 + 1_060_358 + 4 * 30_670)  # three versions of CNN-1 to CNN-4, and of four adapters
+    assert f"{most / 1e6:.3g} MB of disk" in out.export_text()
+    part = whole.select(["fd"], [], ["sharing=none,start"])
+    with pytest.raises(UserError, match="nothing to run: all that was asked for is Standalone by construction"):
+        compare(part, whole, work.output, out, out, dry_run=True)
+
+
 SMALL = "methods: [standalone, pfedlora]\nbase: {clients: 2, rounds: 8, batch-size: 16, partition: {kind: iid}}\n"
 
 

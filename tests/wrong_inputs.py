@@ -135,7 +135,7 @@ KEYS = [
     unused("data-path=data", "data-path is not used: dataset 'digits' takes no files from there"),
     Wrong("run --resume --overwrite", "resume and overwrite exclude each other"),
     Wrong("run --superlink ''", "--superlink is ''; allowed: a connection"),
-    Wrong("run --tensorboard", "No such option: --tensorboard"),
+    Wrong("run --tensorboard", "No such option '--tensorboard'"),
     Wrong("run --superlink x --engine local", "--engine local trains in this process, --superlink on nodes"),
     Wrong("run --superlink x --dry-run", "--dry-run is for simulations"),
     Wrong("run --superlink x --port 9", "--port is for simulations"),

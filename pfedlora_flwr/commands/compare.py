@@ -34,21 +34,32 @@ from pfedlora_flwr.runs.rows import Result, RoundRow
 
 
 def compare(
-    part: Comparison, whole: Comparison, output: Path, out: Console, err: Console, *, dry_run: bool = False, engine: str = "flower"
+    part: Comparison,
+    whole: Comparison,
+    output: Path,
+    out: Console,
+    err: Console,
+    *,
+    dry_run: bool = False,
+    engine: str = "flower",
+    drop_models: bool = False,
 ) -> int:
-    """Runs what is missing of `part`, then reports on `whole`; the exit code: 0 when no run has failed. Raises UserError."""
+    """Runs what is missing of `part`, then reports on `whole`; the exit code: 0 when no run has failed. Raises UserError.
+
+    drop_models: whether no completed run keeps its clients' models.
+    """
     executing.check_engine(engine)
     work = Work(part, output.absolute())
     Work(whole, work.output).check()  # the report is on all of it
     _preflight(work, dry_run)
     if dry_run:
-        _show_work(work, out, engine)
+        _show_work(work, out, engine, drop_models)
         return 0
     with _claimed(output), stoppable(*SIGNALS):
         whole.plan().write(work.output)
         _stop_left_over(work.output)
         try:
-            stopped = _run_all(work, out, engine)
+            stopped = _run_all(work, out, engine, drop_models)
         except Stopped as stop:
             stopped = {"status": "stopped", "error": stop.number.name, "stopped_by": STOPPED[stop.number][1]}
         if stopped:
@@ -112,7 +123,10 @@ def _stop_left_over(output: Path) -> None:
 
 def _preflight(work: Work, dry_run: bool) -> None:
     """Raises UserError, with the scenario's name, where a run could not start. A dry run downloads nothing: it leaves such out."""
-    for job in work.examples():
+    examples = work.examples()
+    if not examples:
+        raise UserError("nothing to run: all that was asked for is Standalone by construction, which sharing=mean runs")
+    for job in examples:
         e = job.experiment
         if dry_run and datasets.needs_download(e.dataset, e.data_path):
             continue
@@ -122,7 +136,7 @@ def _preflight(work: Work, dry_run: bool) -> None:
             raise type(error)(f"{job.title}: {error}") from error.__cause__
 
 
-def _run_all(work: Work, out: Console, engine: str) -> Result | None:
+def _run_all(work: Work, out: Console, engine: str, drop_models: bool) -> Result | None:
     """Does every job there is; the result of the run in which it was stopped, if it was."""
     speed, done = _speed(work, engine), len(work.completed())
     display = _Display(speed, out, quiet=engine == "local")  # a bar would be drawn over a debugger
@@ -135,6 +149,8 @@ def _run_all(work: Work, out: Console, engine: str) -> Result | None:
             if result["status"] == "stopped":
                 return result
             if result["status"] == "completed":
+                if drop_models:
+                    RunDirectory(job.directory).drop_models()
                 work.drop_rejected()
                 done += 1
                 speed.learn(job.experiment, result["seconds"]["total"])
@@ -178,14 +194,16 @@ def _seconds(jobs: Sequence[Job], speed: estimate.Speed) -> float:
     return sum(job.repeats * speed.seconds(job.experiment) for job in jobs)
 
 
-def _show_work(work: Work, out: Console, engine: str) -> None:
+def _show_work(work: Work, out: Console, engine: str, drop_models: bool) -> None:
     """What would run, how long it may take and the disk it will need."""
     speed, jobs = _speed(work, engine), work.jobs()
     for job in jobs:
         more = f" (and {job.repeats - 1} more with the values chosen)" if job.repeats > 1 else ""
-        took = f"about {duration(speed.seconds(job.experiment))}, {count(estimate.model_bytes(job.experiment))}B of models"
+        e = job.experiment
+        took = f"about {duration(speed.seconds(e))}, {count(estimate.model_bytes(e))}B of models"
+        took += f", {count(estimate.state_bytes(e))}B of states" if estimate.state_bytes(e) else ""
         out.print(f"{job.title}{more}: {_state(job)}; {took}", highlight=False, markup=False, soft_wrap=True)
-    disk = estimate.disk(job.experiment for job in jobs for _ in range(job.repeats))
+    disk = estimate.disk((job.experiment for job in jobs for _ in range(job.repeats)), kept=not drop_models)
     basis = "a guess: no run has been timed yet" if speed.guessed else "from the runs that are done"
     out.print(
         f"{len(work.completed())} runs are completed, {_count(jobs)} are left: "

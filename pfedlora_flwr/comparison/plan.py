@@ -24,7 +24,8 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Cell:
-    """One method in one scenario: a cell of the paper's tables. More than one candidate: the first seed's runs choose."""
+    """One method in one scenario: a cell of the paper's tables. More than one candidate: the first seed's runs choose; none: it is
+    Standalone by construction (`sharing`), and nothing is run."""
 
     scenario: Keys
     method: str

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from pfedlora_flwr.data.local import count_classes, shared_partition
 from pfedlora_flwr.errors import user_code
 from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.federation.sharing import first_state
 from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.launch.flower import LaunchError, last_line
 from pfedlora_flwr.launch.processes import SIGNALS, Stopped, check_port, stoppable
@@ -23,7 +24,6 @@ from pfedlora_flwr.launch.simulation import Simulation, claimed, stop_left_over
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method, check_state
 from pfedlora_flwr.models.registry import IMAGE, kind
-from pfedlora_flwr.rng import derive
 from pfedlora_flwr.runs.directory import Row, RunDirectory
 from pfedlora_flwr.runs.events import EventFiles, summary_writer
 from pfedlora_flwr.runs.extension import repeated_round
@@ -118,8 +118,8 @@ def preflight(experiment: Experiment) -> None:
     with user_code("method", experiment.method):
         for client in range(min(len(experiment.model_names), experiment.clients)):
             _check_model(experiment.method, method, method.private_init(client, 0), count_classes(experiment))
-        state = method.state_init(derive(experiment.seed, "state"))
-        check_state(f"method {experiment.method!r}: state_init", state)
+    state = first_state(experiment, method)
+    with user_code("method", experiment.method):
         check_state(f"method {experiment.method!r}: download", method.download(state, 0, 1))
 
 

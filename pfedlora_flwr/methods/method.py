@@ -52,6 +52,9 @@ class Method(ABC):
     needs_images: ClassVar[bool] = False
     """Whether inputs must be images, [B, channels, height, width]; other methods ask no more of them than their models do."""
 
+    returns_own: ClassVar[bool] = True
+    """Whether what a client receives may hold something of its own uploads: if not, one that is alone receives nothing."""
+
     def __init__(self, experiment: Experiment, classes: int) -> None:
         self.experiment = experiment
         self.classes = classes

@@ -39,6 +39,10 @@ class Study:
         """The outcome of `method` in `scenario`, if it is part of the study."""
         return next((o for o in self.outcomes if o.method == method and o.scenario == scenario), None)
 
+    def alone(self, scenario: Keys) -> Outcome | None:
+        """Standalone beside a scenario's methods. It shares nothing, so beside controls it is the one with `sharing=mean`."""
+        return self.at(scenario | {"sharing": "mean"} if "sharing" in scenario else scenario, "standalone")
+
     def in_scenario(self, scenario: Keys) -> list[Outcome]:
         """The outcomes of a scenario that have a completed run."""
         return [o for o in self.outcomes if o.scenario == scenario and o.runs]

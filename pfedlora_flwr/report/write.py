@@ -13,6 +13,7 @@ from pfedlora_flwr.files import make_folder, write_atomically
 from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.report import data_figures, figures, measures, opening, tables, words
 from pfedlora_flwr.report.figures import Picture
+from pfedlora_flwr.report.gains import is_control
 from pfedlora_flwr.report.load import Study, load
 from pfedlora_flwr.report.page import page
 from pfedlora_flwr.report.table import Table
@@ -58,6 +59,8 @@ def _draw(study: Study, output: Path) -> tuple[list[Picture], list[str]]:
     }
     for scenario in study.scenarios:
         for name, draw in drawers.items() if study.in_scenario(scenario) else ():
+            if name == "trade-off" and any(map(is_control, study.in_scenario(scenario))):
+                continue  # its markers are what is sent
             try:
                 pictures.append(draw(study, scenario, output))
             except UserError as error:

@@ -42,15 +42,17 @@ class Counts:
 class ServerState:
     """All that the server remembers after `round`.
 
-    versions: by client, the round whose update was last admitted. models: by client, the SHA-256 of that version. counts and
-    other_accuracies (of the method's further predictors): by client, of its last evaluation. stale: clients that trained since.
-    failed_rounds: rounds below min-success in a row. seconds: of all rounds but round 0; busy: trained or evaluated at visits.
+    versions: by client, the round whose update was last admitted. models: by client, the SHA-256 of that version; states: of its own
+    state under `sharing=none`. counts and other_accuracies (of the method's further predictors): by client, of its last evaluation.
+    stale: clients that trained since. failed_rounds: rounds below min-success in a row. seconds: of all rounds but round 0; busy:
+    trained or evaluated at visits.
     """
 
     tensors: dict[str, Tensor]
     round: int = 0
     versions: dict[int, int] = field(default_factory=dict)
     models: dict[int, str] = field(default_factory=dict)
+    states: dict[int, str] = field(default_factory=dict)
     counts: dict[int, Counts] = field(default_factory=dict)
     other_accuracies: dict[int, dict[str, float]] = field(default_factory=dict)
     stale: set[int] = field(default_factory=set)
@@ -90,7 +92,8 @@ class ServerState:
 
     @classmethod
     def from_json(cls, meta: dict[str, Any], tensors: dict[str, Tensor]) -> ServerState:
-        by_client = {n: {int(k): v for k, v in meta[n].items()} for n in ("versions", "models", "other_accuracies", "counts")}
+        meta = {"states": {}} | meta  # a run that was begun without them goes on
+        by_client = {n: {int(k): v for k, v in meta[n].items()} for n in ("versions", "models", "states", "other_accuracies", "counts")}
         by_client["counts"] = {k: Counts(**c) for k, c in by_client["counts"].items()}
         return cls(tensors, **(meta | by_client | {"stale": set(meta["stale"]), "totals": Cost(**meta["totals"])}))
 

@@ -42,8 +42,8 @@ class RunDirectory:
         self.config = path / CONFIG
         self.result_file = path / RESULT
         self.server = path / "server"
-        self.clients = path / "clients"
-        self.logs = path / "logs"
+        self.states = self.server / "states"
+        self.clients, self.logs = path / "clients", path / "logs"
         self.report, self.events, self.source = (path / name for name in ("report", "events", "source"))
         self.traceback_file = self.logs / "traceback.txt"
         self.launch_file = self.logs / "launch.json"
@@ -246,14 +246,16 @@ class RunDirectory:
         write_atomically(self._progress, now.encode(), durable=False)
 
     def drop_models(self) -> None:
-        """Removes the clients' models; the lines stay."""
-        shutil.rmtree(self.clients, ignore_errors=True)
+        """Removes the clients' models, and their states on the server; the lines stay."""
+        for folder in (self.clients, self.states):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def trim(self) -> None:
         """Of each client's versions keeps only the current one: a completed run is not resumed."""
         state = self.checkpoints.load()
         for client, version in (state.versions if state else {}).items():
-            self.client_store(client).keep(version)
+            for folder in (self.clients, self.states):
+                ClientStore(folder / str(client)).keep(version)
 
     def _check_goes_on(self, experiment: Experiment) -> None:
         """Raises UserError unless the run here is of this Experiment, or of one that this one extends."""
@@ -291,7 +293,7 @@ class RunDirectory:
             raise in_use(self.path) from None
 
     def _clear(self) -> None:
-        for folder in (self.clients, self.report, self.events, self.source):
+        for folder in (self.clients, self.states, self.report, self.events, self.source):
             shutil.rmtree(folder, ignore_errors=True)
         files = [*self.path.glob("*.jsonl"), self.result_file, *self.server.glob("*.*"), self._partition, self.config]
         for file in (*files, *self.path.glob(".*.tmp")):

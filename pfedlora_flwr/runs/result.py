@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from pfedlora_flwr.data import registry as datasets
 from pfedlora_flwr.experiment import Experiment
@@ -112,7 +112,7 @@ def _with_measures(result: Result, run: RunDirectory, e: Experiment, state: Serv
             "workers": workers,
             "busy_share": state.busy_seconds / (workers * state.seconds) if workers and state.seconds else 0.0,
         },
-        "shared_sha256": tensors_sha256(state.tensors),
+        "shared_sha256": shared_sha256(e, state),
         "models_sha256": models_sha256(state),
         "partition": run.partition,
         "refused": state.refused,
@@ -162,7 +162,17 @@ def to_target(e: Experiment, rows: list[RoundRow]) -> ToTarget:
     }
 
 
+def shared_sha256(e: Experiment, state: ServerState) -> str:
+    """SHA-256 of the server's tensors; under `sharing=none` over all clients' states, in client order (the first where none was merged)."""
+    whole = tensors_sha256(state.tensors)
+    return _over_clients({k: state.states.get(k, whole) for k in range(e.clients)}) if e.sharing == "none" else whole
+
+
 def models_sha256(state: ServerState) -> str:
     """SHA-256 over all visited clients' models, in client order (a client never visited still has its initial model)."""
-    lines = "".join(f"{client}:{state.models[client]}\n" for client in sorted(state.models))
+    return _over_clients(state.models)
+
+
+def _over_clients(digests: Mapping[int, str]) -> str:
+    lines = "".join(f"{client}:{digest}\n" for client, digest in sorted(digests.items()))
     return hashlib.sha256(lines.encode()).hexdigest()

@@ -49,7 +49,7 @@ class ClientStore:
         path = self.path(version)
         try:
             with safetensors.safe_open(path, "pt") as stored:
-                tensors = {name: stored.get_tensor(name) for name in (stored.metadata() or {})["order"].split("\n")}
+                tensors = {name: stored.get_tensor(name) for name in (stored.metadata() or {})["order"].split("\n") if name}
                 expected = stored.metadata()["sha256"]
         except FileNotFoundError:
             raise UserError(f"{path} is missing") from None

@@ -126,7 +126,7 @@ def _from_run(run: RunDirectory, client: int) -> Trained:
     if not store.versions():
         raise UserError(
             f"the model of client {client} is not in {run.path}; on a deployed node it is in <state-path>/{_token(run)}: run this there "
-            "(those of a tuning candidate that was not chosen are removed)"
+            "(compare removes those of tuning candidates that were not chosen, and with --drop-models all)"
         )
     tensors = store.read(version)
     counts = state.counts.get(client) if client not in state.stale else None
