@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.rng import derive
 from pfedlora_flwr.runs.checkpoint import Checkpoints
 from pfedlora_flwr.runs.extension import check_extension, repeated_round
+from pfedlora_flwr.runs.lines import Watched, append_rows, keep_rows, read_rows
 from pfedlora_flwr.runs.provenance import git_commit, machine, read_about, versions
 from pfedlora_flwr.runs.rows import FailedVisitRow, Result, RoundRow, VisitRow
 from pfedlora_flwr.runs.store import ClientStore
@@ -84,15 +85,15 @@ class RunDirectory:
 
     def rounds(self) -> list[RoundRow]:
         """The lines of its rounds; a last line that was cut off is left out."""
-        return _read_rows(self._rounds)
+        return list(read_rows(self._rounds))
 
-    def visits(self) -> list[VisitRow | FailedVisitRow]:
+    def visits(self) -> Iterator[VisitRow | FailedVisitRow]:
         """The lines of its clients' visits, those that failed included."""
-        return _read_rows(self._clients)
+        return read_rows(self._clients)
 
-    def rounds_size(self) -> int:
-        """Bytes of the rounds' lines so far."""
-        return self._rounds.stat().st_size if self._rounds.exists() else 0
+    def watched(self) -> Watched:
+        """Its rounds, to look at while it goes on."""
+        return Watched(self._rounds)
 
     def doing(self) -> Row | None:
         """What its server wrote last by `progress`."""
@@ -214,16 +215,15 @@ class RunDirectory:
         write_atomically(self._partition, fingerprint.encode())
 
     def append_round(self, row: RoundRow) -> None:
-        _append(self._rounds, [row])
+        append_rows(self._rounds, [row])
 
     def append_visits(self, rows: Iterable[VisitRow | FailedVisitRow]) -> None:
-        _append(self._clients, rows)
+        append_rows(self._clients, rows)
 
     def rewind(self, round: int) -> None:
         """Drops the lines of rounds after `round`: they were written before a checkpoint that never was."""
         for path in (self._rounds, self._clients):
-            kept = [row for row in _read_rows(path) if row["round"] <= round]
-            write_atomically(path, "".join(json.dumps(row) + "\n" for row in kept).encode())
+            keep_rows(path, lambda row: row["round"] <= round)
 
     def progress(self, **what: Any) -> None:
         """What the run is doing now, for whoever watches."""
@@ -300,19 +300,3 @@ def _read_json(path: Path) -> Any:
         return json.loads(path.read_text())
     except (OSError, ValueError):
         return None
-
-
-def _read_rows(path: Path) -> list[Any]:
-    rows = []
-    if path.exists():
-        for line in path.read_text(encoding="utf-8").splitlines():
-            try:
-                rows.append(json.loads(line))
-            except json.JSONDecodeError:
-                break
-    return rows
-
-
-def _append(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
-    with path.open("a", encoding="utf-8") as stream:
-        stream.writelines(json.dumps(row) + "\n" for row in rows)
