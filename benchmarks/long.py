@@ -59,10 +59,8 @@ def measure(output: Path, engine: str, marks: list[int]) -> list[dict[str, Any]]
     keys = {"clients": 2, "partition.kind": "iid", "dataset": "synthetic:20", "models": "long:Tiny", "device": "cpu", "output": output}
     keys |= {"rounds": marks[-1], "evaluate-every": marks[-1], "method": "pfedlora", "adapter.hidden-dim": 4}
     words = [word for key, value in keys.items() for word in ("-o", f"{key}={value}")]
-    environment = os.environ | {
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")])),
-    }
+    paths = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
     command = [*PFEDLORA, "run", "--engine", engine, *words]
     launcher = subprocess.Popen(command, cwd=HERE, env=environment, stdout=subprocess.DEVNULL)
     run, file, rows, peaks = RunDirectory(output), output / "rounds.jsonl", list[dict[str, Any]](), dict[str, int]()

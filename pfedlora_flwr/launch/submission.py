@@ -14,7 +14,7 @@ from pfedlora_flwr.launch.flower import FlwrCommand, LaunchError, environment, w
 from pfedlora_flwr.runs.result import LINE, RESULT_LINE
 
 _PATIENCE, _LOOK, _PAUSE = 120.0, 60.0, 2.0
-"""Seconds: without an answer before the SuperLink counts as gone, without a line before the log is asked for anew, and between two looks."""
+"""Seconds: without an answer before the SuperLink counts as gone, without a line before a look at the log ends, between two."""
 
 
 class Submission:
