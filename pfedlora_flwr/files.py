@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from filelock import FileLock, Timeout
@@ -15,7 +16,7 @@ from torch import Tensor
 from pfedlora_flwr.keys import UserError
 
 
-def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
+def write_atomically(path: Path, data: bytes | Iterable[bytes], *, durable: bool = True) -> None:
     """Replaces `path` by `data`: a crash at any moment leaves the old file or the new one.
 
     durable: also when the power fails.
@@ -23,7 +24,7 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with aside.open("wb") as stream:
-            stream.write(data)
+            stream.writelines([data] if isinstance(data, bytes) else data)
             if durable:
                 stream.flush()
                 os.fsync(stream.fileno())
@@ -45,6 +46,13 @@ def absolute(path: str | Path) -> Path:
         why = error.strerror if isinstance(error, OSError) else str(error).rstrip(".")
         raise UserError(f"{str(path)[:80]!r} cannot be used as a path ({why})") from None
     return found
+
+
+def whole_lines(stream: BinaryIO) -> Iterator[bytes]:
+    """The lines that are left in the stream, which then stands before the last one where that has no end yet."""
+    while (line := stream.readline()).endswith(b"\n"):
+        yield line
+    stream.seek(-len(line), os.SEEK_CUR)
 
 
 def make_folder(path: Path) -> None:

@@ -9,7 +9,9 @@ import signal
 import subprocess
 import sys
 import tomllib
+from functools import reduce
 from importlib.metadata import PackageNotFoundError
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,7 @@ from pfedlora_flwr.config import all_keys, from_flat
 from pfedlora_flwr.launch import flower
 from pfedlora_flwr.launch.flower import LaunchError
 from pfedlora_flwr.launch.processes import Stopped, stoppable
+from pfedlora_flwr.runs.lines import SoFar
 from pfedlora_flwr.runs.result import RESULT_LINE
 from tests.conftest import ROOT, Call
 from tests.report.made import make_run
@@ -190,12 +193,13 @@ def test_a_submission_that_is_not_taken_is_one_line_and_code_1(site: Path, monke
 def test_a_run_in_words() -> None:
     e = from_flat({"rounds": 10})
     sent = {"accuracy": 0.5, "bytes_up": 1_000_000, "bytes_down": 500_000}
-    rounds = [{"round": r, "seconds": s, **sent} for r, s in enumerate([50.0, 9.0, 2.0, 2.0, 2.0, 2.0, 2.0])]
-    assert seconds_left([], 10) is None
-    assert seconds_left(rounds[:1], 10) is None, "round 0 only evaluates"
-    assert seconds_left(rounds[:3], 10) == 8 * 5.5
-    assert seconds_left(rounds, 10) == 4 * 2.0, "by the last five rounds"
-    assert round_line(e, rounds) == "round 6/10 · accuracy 0.5000 · 10.50 MB · about 8 s left"
+    rows = [{"round": r, "seconds": s, **sent} for r, s in enumerate([50.0, 9.0, 2.0, 2.0, 2.0, 2.0, 2.0])]
+    after = list(accumulate(rows, SoFar.after, initial=SoFar()))
+    assert seconds_left(after[0], 10) is None
+    assert seconds_left(after[1], 10) is None, "round 0 only evaluates"
+    assert seconds_left(after[3], 10) == 8 * 5.5
+    assert seconds_left(after[7], 10) == 4 * 2.0, "by the last five rounds"
+    assert round_line(e, after[7]) == "round 6/10 · accuracy 0.5000 · 10.50 MB · about 8 s left"
 
 
 def test_a_run_as_it_goes_on() -> None:
@@ -206,7 +210,7 @@ def test_a_run_as_it_goes_on() -> None:
 
     def look(phase: str | None, round: int = 0, done: int = 0, of: int = 4, rounds: int = -1) -> tuple[str, float]:
         state = {"phase": phase, "round": round, "done": done, "of": of} if phase else None
-        course.look(state, [row | {"round": r, "seconds": 4.0} for r in range(rounds + 1)])  # type: ignore[arg-type]
+        course.look(state, reduce(SoFar.after, [row | {"round": r, "seconds": 4.0} for r in range(rounds + 1)], SoFar()))
         return course.words, course.rounds
 
     assert look("superlink") == ("starting: the SuperLink · the rounds may take 10 min (a guess)", 0)

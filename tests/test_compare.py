@@ -24,6 +24,7 @@ from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.launch import execute as executing
 from pfedlora_flwr.runs.completed import Missing
+from pfedlora_flwr.runs.lines import SoFar
 from pfedlora_flwr.runs.output import of_comparison
 from tests.conftest import ROOT, Cli, run_locally
 from tests.report.made import make_run
@@ -328,7 +329,7 @@ def test_a_failed_run_does_not_stop_the_others_and_is_named(tmp_path: Path, monk
     def execute(experiment: Experiment, show: executing.Show, out: Console, *, engine: str) -> dict[str, Any]:
         if experiment.method == "standalone" and experiment.seed == 0:
             return {"status": "failed", "error": "no such luck"}
-        show(None, [])
+        show(None, SoFar())
         make_run(Path(experiment.output), [0.1, 0.2, 0.3], [0.5] * 4, method=experiment.method, seed=experiment.seed)
         return json.loads((Path(experiment.output) / "result.json").read_text())
 

@@ -30,7 +30,8 @@ from pfedlora_flwr.report.words import count
 from pfedlora_flwr.report.write import write_report
 from pfedlora_flwr.runs.completed import Missing, read_run
 from pfedlora_flwr.runs.directory import Row, RunDirectory
-from pfedlora_flwr.runs.rows import Result, RoundRow
+from pfedlora_flwr.runs.lines import SoFar
+from pfedlora_flwr.runs.rows import Result
 
 
 def compare(
@@ -90,10 +91,10 @@ class _Display:
         self._later = _seconds(jobs, self._speed) - self._speed.seconds(self._experiment)
         self.progress.reset(self._current, total=self._experiment.rounds, description=jobs[0].title, visible=True, what="starting")
 
-    def show(self, state: Row | None, rounds: list[RoundRow]) -> None:
+    def show(self, state: Row | None, so_far: SoFar) -> None:
         """What the run is doing, and its rounds so far."""
-        self._course.look(state, rounds)
-        own = self._course.left(state, rounds)
+        self._course.look(state, so_far)
+        own = self._course.left(state, so_far)
         left = self._later + (self._speed.seconds(self._experiment) if own is None else own)
         words = f"run {self._number} of {self._of} · about {duration(left)} left"
         self.progress.update(self._all, total=self._of, completed=self._number - 1, what=words)

@@ -8,10 +8,8 @@ from statistics import fmean
 
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.runs.directory import Row
-from pfedlora_flwr.runs.rows import RoundRow
+from pfedlora_flwr.runs.lines import SoFar
 
-_RECENT = 5
-"""Rounds that the time left is judged by."""
 _STARTING = {
     "superlink": "starting: the SuperLink",
     "submitting": "starting: `flwr run`",
@@ -37,29 +35,28 @@ class Course:
         self.rounds = 0.0
         self.words = "starting"
 
-    def look(self, state: Row | None, rounds: list[RoundRow]) -> None:
+    def look(self, state: Row | None, so_far: SoFar) -> None:
         """Takes up what `execute` shows: `rounds`, those that are done, the running one by its clients, and `words`."""
         phase, running = (state["phase"], state.get("round", 0)) if state else ("", 0)
         within = phase in ("training", "evaluating") and bool(state)
         if within and running != self._running[0]:
             self._running = running, self._clock()
-        done = rounds[-1]["round"] if rounds else 0
+        done = so_far.round
         share = state["done"] / max(1, state["of"]) if state and phase == "training" and running > done else 0.0
         self.rounds = done + share
-        left = self.left(state, rounds)
-        parts = [_now(self._e, state, phase, running) if state else "" if rounds else _STARTING["starting"], *_so_far(rounds)]
+        left = self.left(state, so_far)
+        parts = [_now(self._e, state, phase, running) if state else "" if so_far.lines else _STARTING["starting"], *_figures(so_far)]
         if phase != "stopping":
             parts.append(f"about {duration(left)} left" if left is not None else self._guess_in_words())
         self.words = " · ".join(part for part in parts if part)
 
-    def left(self, state: Row | None, rounds: list[RoundRow]) -> float | None:
+    def left(self, state: Row | None, so_far: SoFar) -> float | None:
         """Seconds for the rounds that are left: by the last five, or before there is one by the clients of the running one; else None."""
-        done = rounds[-1]["round"] if rounds else 0
-        if (by_rounds := seconds_left(rounds, self._e.rounds)) is not None:
+        if (by_rounds := seconds_left(so_far, self._e.rounds)) is not None:
             return by_rounds
         if state and state["phase"] == "training" and state["done"]:
             passed = self._clock() - self._running[1]
-            return max(0.0, passed / state["done"] * state["of"] * (self._e.rounds - done) - passed)
+            return max(0.0, passed / state["done"] * state["of"] * (self._e.rounds - so_far.round) - passed)
         return None
 
     def _guess_in_words(self) -> str:
@@ -68,16 +65,15 @@ class Course:
         return "" if self._guessed is None else f"the rounds may take {duration(self._guessed)} (a guess)"
 
 
-def seconds_left(rounds: list[RoundRow], total: int) -> float | None:
+def seconds_left(so_far: SoFar, total: int) -> float | None:
     """Seconds for the rounds up to `total` at the mean of the last five; None before the first one is done."""
-    recent = [row["seconds"] for row in rounds if row["round"]][-_RECENT:]
-    return (total - rounds[-1]["round"]) * fmean(recent) if recent else None
+    return (total - so_far.round) * fmean(so_far.recent) if so_far.recent else None
 
 
-def round_line(e: Experiment, rounds: list[RoundRow]) -> str:
+def round_line(e: Experiment, so_far: SoFar) -> str:
     """The last round's figures in a line."""
-    left = seconds_left(rounds, e.rounds)
-    parts = [f"round {rounds[-1]['round']}/{e.rounds}", *_so_far(rounds), f"about {duration(left)} left" if left is not None else ""]
+    left = seconds_left(so_far, e.rounds)
+    parts = [f"round {so_far.round}/{e.rounds}", *_figures(so_far), f"about {duration(left)} left" if left is not None else ""]
     return " · ".join(part for part in parts if part)
 
 
@@ -109,8 +105,6 @@ def _now(e: Experiment, state: Row, phase: str, running: int) -> str:
     return _STARTING.get(phase) or f"round {running}/{e.rounds}"
 
 
-def _so_far(rounds: list[RoundRow]) -> list[str]:
+def _figures(so_far: SoFar) -> list[str]:
     """The accuracy that was found last, and what has been sent."""
-    if not rounds:
-        return []
-    return [f"accuracy {rounds[-1]['accuracy']:.4f}", megabytes(sum(row["bytes_up"] + row["bytes_down"] for row in rounds))]
+    return [f"accuracy {so_far.accuracy:.4f}", megabytes(so_far.bytes)] if so_far.lines else []

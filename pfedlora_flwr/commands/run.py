@@ -13,7 +13,7 @@ from pfedlora_flwr.comparison.estimate import START, Speed
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.launch.execute import LOCAL_NOTE, execute, resources
 from pfedlora_flwr.runs.directory import Row
-from pfedlora_flwr.runs.rows import RoundRow
+from pfedlora_flwr.runs.lines import SoFar
 
 
 def run(
@@ -32,18 +32,18 @@ def run(
     course = Course(experiment, lambda: Speed(resources(experiment)[0]).seconds(experiment) - START)
     task = progress.add_task(experiment.method, total=experiment.rounds, what=course.words)
 
-    def show(state: Row | None, rounds: list[RoundRow]) -> None:
+    def show(state: Row | None, so_far: SoFar) -> None:
         nonlocal shown
         stopping = state is not None and state["phase"] == "stopping"
         if not lines:
             progress.start()
-            course.look(state, rounds)
+            course.look(state, so_far)
             progress.update(task, completed=course.rounds, what=course.words, refresh=stopping)
         elif stopping and not quiet:
             out.print("stopping…", highlight=False)
-        if len(rounds) > shown and not quiet and lines:
-            out.print(round_line(experiment, rounds), highlight=False)
-        shown = len(rounds)
+        if so_far.lines > shown and not quiet and lines:
+            out.print(round_line(experiment, so_far), highlight=False)
+        shown = so_far.lines
 
     try:
         if engine == "local" and not quiet:

@@ -27,13 +27,14 @@ from pfedlora_flwr.models.registry import IMAGE, kind
 from pfedlora_flwr.runs.directory import Row, RunDirectory
 from pfedlora_flwr.runs.events import EventFiles, summary_writer
 from pfedlora_flwr.runs.extension import repeated_round
+from pfedlora_flwr.runs.lines import SoFar
 from pfedlora_flwr.runs.result import write_result
-from pfedlora_flwr.runs.rows import Result, RoundRow, Status, StoppedBy
+from pfedlora_flwr.runs.rows import Result, Status, StoppedBy
 from pfedlora_flwr.runs.source import collect
 from pfedlora_flwr.training.device import find_device
 
-Show = Callable[[Row | None, list[RoundRow]], None]
-"""Told several times a second what the server is doing, as it writes it (None: nothing yet, or no more), and the rounds' lines."""
+Show = Callable[[Row | None, SoFar], None]
+"""Told several times a second what the server is doing, as it writes it (None: nothing yet, or no more), and the rounds so far."""
 
 
 class Engine(AbstractContextManager["Engine"], Protocol):
@@ -172,7 +173,7 @@ def _carry_out(experiment: Experiment, run: RunDirectory, engine: Engine, show: 
         try:
             engine.run(show)
         except Stopped as stop:
-            show({"phase": "stopping"}, run.rounds())
+            show({"phase": "stopping"}, run.watched().look())
             status, error, by = "stopped", *STOPPED[stop.number]
         except LaunchError as failure:
             error = str(failure)

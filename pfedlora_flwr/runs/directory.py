@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,9 @@ from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.rng import derive
 from pfedlora_flwr.runs.checkpoint import Checkpoints
 from pfedlora_flwr.runs.extension import check_extension, repeated_round
+from pfedlora_flwr.runs.lines import Watched, append_rows, write_rows
 from pfedlora_flwr.runs.provenance import git_commit, machine, read_about, versions
-from pfedlora_flwr.runs.records import append, check_whole, read_json, read_result, read_rounds, read_visits
+from pfedlora_flwr.runs.records import check_whole, read_json, read_result, read_rounds, read_visits
 from pfedlora_flwr.runs.rows import FailedVisitRow, Result, RoundRow, VisitRow
 from pfedlora_flwr.runs.store import ClientStore
 
@@ -89,15 +90,15 @@ class RunDirectory:
 
     def rounds(self) -> list[RoundRow]:
         """The lines of its rounds; a last line that was cut off is left out. Raises UserError where another one is damaged."""
-        return read_rounds(self._rounds)
+        return list(read_rounds(self._rounds))
 
-    def visits(self) -> list[VisitRow | FailedVisitRow]:
+    def visits(self) -> Iterator[VisitRow | FailedVisitRow]:
         """The lines of its clients' visits, those that failed included."""
         return read_visits(self._clients)
 
-    def rounds_size(self) -> int:
-        """Bytes of the rounds' lines so far."""
-        return self._rounds.stat().st_size if self._rounds.exists() else 0
+    def watched(self) -> Watched:
+        """Its rounds, to look at while it goes on."""
+        return Watched(self._rounds)
 
     def doing(self) -> Row | None:
         """What its server wrote last by `progress`."""
@@ -229,16 +230,15 @@ class RunDirectory:
         write_atomically(self._partition, fingerprint.encode())
 
     def append_round(self, row: RoundRow) -> None:
-        append(self._rounds, [row])
+        append_rows(self._rounds, [row])
 
     def append_visits(self, rows: Iterable[VisitRow | FailedVisitRow]) -> None:
-        append(self._clients, rows)
+        append_rows(self._clients, rows)
 
     def rewind(self, round: int) -> None:
         """Drops the lines of rounds after `round`: they were written before a checkpoint that never was."""
-        for path, rows in ((self._rounds, self.rounds()), (self._clients, self.visits())):
-            kept = [row for row in rows if row["round"] <= round]
-            write_atomically(path, "".join(json.dumps(row) + "\n" for row in kept).encode())
+        for path, rows in ((self._rounds, read_rounds(self._rounds)), (self._clients, read_visits(self._clients))):
+            write_rows(path, (row for row in rows if row["round"] <= round))
 
     def progress(self, **what: Any) -> None:
         """What the run is doing now, for whoever watches."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, get_args
 
 from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.runs.checkpoint import Checkpoints
+from pfedlora_flwr.runs.lines import read_rows
 from pfedlora_flwr.runs.rows import Result, Status
 
 _MEASURES = ("rounds", "accuracy", "per_client", "communication", "flops", "seconds")
@@ -45,23 +46,17 @@ def read_json(path: Path) -> Any:
         return None
 
 
-def read_rounds(path: Path) -> list[Any]:
+def read_rounds(path: Path) -> Iterator[Any]:
     """The lines of the rounds; a last one that was cut off is left out. Raises UserError for any other that is none."""
-    return _read(path, _OF_A_ROUND)
+    return read_rows(path, _OF_A_ROUND)
 
 
-def read_visits(path: Path) -> list[Any]:
+def read_visits(path: Path) -> Iterator[Any]:
     """The same of the clients' visits."""
-    return _read(path, _OF_A_VISIT)
+    return read_rows(path, _OF_A_VISIT)
 
 
-def append(path: Path, rows: Iterable[Any]) -> None:
-    """Adds rows to a table, a line each."""
-    with path.open("a", encoding="utf-8") as stream:
-        stream.writelines(json.dumps(row) + "\n" for row in rows)
-
-
-def check_whole(checkpoints: Checkpoints, rounds: list[Any], visits: list[Any], folder: Path) -> None:
+def check_whole(checkpoints: Checkpoints, rounds: list[Any], visits: Iterable[Any], folder: Path) -> None:
     """Raises UserError unless the tables reach as far as the last checkpoint, and there is one where there are rounds.
 
     A round's lines are written before its checkpoint, so that at most one round of theirs has none.
@@ -78,21 +73,3 @@ def check_whole(checkpoints: Checkpoints, rounds: list[Any], visits: list[Any], 
         reached = max((row["round"] for row in rows), default=0)
         if reached < last or not rounds:
             raise UserError(f"{folder / name} ends at round {reached}, and {last} rounds are done; {advice}")
-
-
-def _read(path: Path, needed: set[str]) -> list[Any]:
-    if not path.exists():
-        return []
-    rows = []
-    lines = path.read_bytes().splitlines(keepends=True)
-    for number, line in enumerate(lines, start=1):
-        try:
-            row = json.loads(line)
-            if not isinstance(row, dict) or not needed <= row.keys():
-                raise ValueError(f"it lacks {', '.join(sorted(needed - set(row if isinstance(row, dict) else ())))}")
-        except ValueError as error:
-            if number == len(lines) and not line.endswith(b"\n"):
-                break  # cut off as it was written
-            raise UserError(f"{path} is damaged at line {number} ({error}); restore it, or make the run again with --overwrite") from None
-        rows.append(row)
-    return rows

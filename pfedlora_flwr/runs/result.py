@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from pfedlora_flwr.data import registry as datasets
 from pfedlora_flwr.experiment import Experiment
@@ -58,8 +58,17 @@ def _with_measures(result: Result, run: RunDirectory, e: Experiment, state: Serv
     per_client = state.accuracies("test")
     over_all = comparable(rows)
     best = best_round(e, rows)
-    visits = [row for row in run.visits() if row["status"] == "ok"]
-    latest = {row["client"]: row for row in visits}
+    samples, lost = dict[int, int](), 0  # of the clients' last visits, of all visits
+
+    def visits() -> Iterator[VisitRow | FailedVisitRow]:
+        nonlocal lost
+        for row in run.visits():
+            if row["status"] == "ok":
+                samples[row["client"]] = row["samples"]
+                lost += row["lost"]
+            yield row
+
+    by_sampled = sampled(visits())
     totals = state.totals
     trained = [row for row in rows if row["round"] > 0]
     workers = max((row["workers"] for row in trained), default=0)
@@ -71,7 +80,7 @@ def _with_measures(result: Result, run: RunDirectory, e: Experiment, state: Serv
             "at_best_validation": best["accuracy"],
             "best_validation_round": best["round"],
             "max_test": max(row["accuracy"] for row in over_all),
-            **sampled(visits),
+            **by_sampled,
             "std": statistics.pstdev(per_client.values()) if per_client else 0.0,
             "evaluated": len(per_client),
             "worst": min(per_client.values(), default=0.0),
@@ -89,7 +98,7 @@ def _with_measures(result: Result, run: RunDirectory, e: Experiment, state: Serv
                 "balanced_accuracy": state.counts[k].balanced_accuracy,
                 "macro_f1": state.counts[k].macro_f1,
                 "test": state.counts[k].test,
-                "samples": latest[k]["samples"] if k in latest else None,
+                "samples": samples.get(k),
                 "last_round": state.versions.get(k, 0),
             }
             for k, accuracy in per_client.items()
@@ -116,7 +125,7 @@ def _with_measures(result: Result, run: RunDirectory, e: Experiment, state: Serv
         "models_sha256": models_sha256(state),
         "partition": run.partition,
         "refused": state.refused,
-        "lost": sum(row["lost"] for row in visits),
+        "lost": lost,
     }
 
 
