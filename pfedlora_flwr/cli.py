@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -61,12 +62,13 @@ def run(
 
     CONF holds the keys of the run: a YAML file, or one of ours by its name, quickstart. Without it they are at their defaults. -o wins.
     """
-    from pfedlora_flwr import config
-    from pfedlora_flwr.commands.run import run as run_here
-    from pfedlora_flwr.commands.submit import submit
-    from pfedlora_flwr.runs.directory import RunDirectory
-    from pfedlora_flwr.runs.output import of_run
-    from pfedlora_flwr.runs.resume import resumed, resumed_output
+    with out.status("starting: PyTorch") if out.is_terminal and not quiet else nullcontext():
+        from pfedlora_flwr import config
+        from pfedlora_flwr.commands.run import run as run_here
+        from pfedlora_flwr.commands.submit import submit
+        from pfedlora_flwr.runs.directory import RunDirectory
+        from pfedlora_flwr.runs.output import of_run
+        from pfedlora_flwr.runs.resume import resumed, resumed_output
 
     overrides = [*(option or []), *(text for flag, text in ((resume, "resume=true"), (overwrite, "overwrite=true")) if flag)]
     path = config.find_conf(conf) if conf is not None else None

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import tomllib
 from functools import reduce
 from importlib.metadata import PackageNotFoundError
@@ -129,6 +130,7 @@ def test_exit_codes_of_what_came_of_a_run() -> None:
         "stopped by the user after round 3",
         "to continue: again",
         "stopped by SIGTERM",
+        "it had no round yet: the same command begins it again",
         "failed after round 3: a bug",
     ]
 
@@ -199,7 +201,7 @@ def test_a_run_in_words() -> None:
     assert seconds_left(after[1], 10) is None, "round 0 only evaluates"
     assert seconds_left(after[3], 10) == 8 * 5.5
     assert seconds_left(after[7], 10) == 4 * 2.0, "by the last five rounds"
-    assert round_line(e, after[7]) == "round 6/10 · accuracy 0.5000 · 10.50 MB · about 8 s left"
+    assert round_line(e, after[7]) == "round 6/10 · about 8 s left · accuracy 0.5000 · 10.50 MB sent"
 
 
 def test_a_run_as_it_goes_on() -> None:
@@ -211,8 +213,9 @@ def test_a_run_as_it_goes_on() -> None:
     def look(phase: str | None, round: int = 0, done: int = 0, of: int = 4, rounds: int = -1) -> tuple[str, float]:
         state = {"phase": phase, "round": round, "done": done, "of": of} if phase else None
         course.look(state, reduce(SoFar.after, [row | {"round": r, "seconds": 4.0} for r in range(rounds + 1)], SoFar()))
-        return course.words, course.rounds
+        return course.words(), course.rounds
 
+    assert course.words() == "starting: checks"
     assert look("superlink") == ("starting: the SuperLink · the rounds may take 10 min (a guess)", 0)
     assert look("submitting")[0].startswith("starting: `flwr run` · ")
     assert look(None)[0] == "starting: the server · the rounds may take 10 min (a guess)"
@@ -222,11 +225,38 @@ def test_a_run_as_it_goes_on() -> None:
     assert len(guesses) == 1
     assert look("evaluating", 0, 2)[0].startswith("round 0/10 · evaluating: 2 of 4 clients")
     assert look("training", 1, 0, rounds=0) == (
-        "round 1/10 · 0 of 4 clients · accuracy 0.1000 · 0.00 MB · the rounds may take 10 min (a guess)",
+        "round 1/10 · 0 of 4 clients · the rounds may take 10 min (a guess) · accuracy 0.1000 · 0.00 MB sent",
         0,
     )
     now = 65.0
-    assert look("training", 1, 1, rounds=0) == ("round 1/10 · 1 of 4 clients · accuracy 0.1000 · 0.00 MB · about 3 min left", 0.25)
-    assert look("training", 2, 2, rounds=1) == ("round 2/10 · 2 of 4 clients · accuracy 0.1000 · 0.00 MB · about 36 s left", 1.5)
-    assert look("evaluating", 2, 2, rounds=1)[1] == 1
-    assert look("stopping", rounds=1)[0] == "stopping… · accuracy 0.1000 · 0.00 MB"
+    assert look("training", 1, 1, rounds=0) == ("round 1/10 · 1 of 4 clients · about 3 min left · accuracy 0.1000 · 0.00 MB sent", 0.25)
+    now = 85.0
+    assert look("evaluating", 1, 1, rounds=0)[0].startswith("round 1/10 · evaluating: 1 of 4 clients · about 4 min left")
+    assert look("training", 2, 2, rounds=1) == ("round 2/10 · 2 of 4 clients · about 36 s left · accuracy 0.1000 · 0.00 MB sent", 1.5)
+    now = 88.0
+    assert look("evaluating", 2, 2, rounds=1) == (
+        "round 2/10 · evaluating: 2 of 4 clients · about 33 s left · accuracy 0.1000 · 0.00 MB sent",
+        2,
+    ), "the bar does not go back"
+    assert course.words(70) == "round 2/10 · evaluating: 2 of 4 clients · about 33 s left", "the least telling parts go first"
+    assert course.words(5) == "round 2/10 · evaluating: 2 of 4 clients"
+    assert look("stopping", rounds=1)[0] == "stopping… · accuracy 0.1000 · 0.00 MB sent"
+    assert look(None, rounds=10)[0] == "ending: Flower's processes · accuracy 0.1000 · 0.00 MB sent"
+
+
+def test_a_short_guess_is_no_number() -> None:
+    course = Course(from_flat({}), lambda: 2.0)
+    course.look({"phase": "superlink"}, [])
+    assert course.words() == "starting: the SuperLink · the rounds may take under a minute (a guess)"
+
+
+@pytest.mark.parametrize(("number", "line", "code"), [("SIGINT", "stopped by the user", 130), ("SIGTERM", "stopped by SIGTERM", 75)])
+def test_a_signal_before_the_run_begins_is_one_line(number: str, line: str, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def execute(*args: object, **keys: object) -> None:
+        os.kill(os.getpid(), signal.Signals[number])
+        time.sleep(1)
+
+    monkeypatch.setattr(run, "execute", execute)
+    out, err = Console(quiet=True), Console(file=(said := io.StringIO()), width=200)
+    assert run.run(from_flat({"output": "/nowhere"}), out, err) == code
+    assert said.getvalue() == f"{line} before the run began\n"

@@ -15,7 +15,7 @@ from filelock import FileLock, Timeout
 from rich.console import Console
 
 from pfedlora_flwr.commands.course import Course, duration
-from pfedlora_flwr.commands.display import FAILED, progress_bars, stopped_code
+from pfedlora_flwr.commands.display import FAILED, progress_bars, room, stopped_code
 from pfedlora_flwr.comparison import estimate
 from pfedlora_flwr.comparison.spec import Comparison
 from pfedlora_flwr.comparison.work import Job, Work
@@ -32,6 +32,8 @@ from pfedlora_flwr.runs.completed import Missing, read_run
 from pfedlora_flwr.runs.directory import Row, RunDirectory
 from pfedlora_flwr.runs.lines import SoFar
 from pfedlora_flwr.runs.rows import Result
+
+_ALL = "all runs"
 
 
 def compare(
@@ -81,7 +83,8 @@ class _Display:
     def __init__(self, speed: estimate.Speed, out: Console, *, quiet: bool) -> None:
         self.progress = progress_bars(out, quiet=quiet)
         self._speed = speed
-        self._all = self.progress.add_task("all runs", what="")
+        self._out = out
+        self._all = self.progress.add_task(_ALL, what="")
         self._current = self.progress.add_task("", what="", visible=False)
 
     def begin(self, jobs: Sequence[Job], number: int, of: int) -> None:
@@ -89,7 +92,9 @@ class _Display:
         self._experiment, self._number, self._of = jobs[0].experiment, number, of
         self._course = Course(self._experiment)
         self._later = _seconds(jobs, self._speed) - self._speed.seconds(self._experiment)
-        self.progress.reset(self._current, total=self._experiment.rounds, description=jobs[0].title, visible=True, what="starting")
+        self._title = jobs[0].title
+        what = self._course.words()
+        self.progress.reset(self._current, total=self._experiment.rounds, description=self._title, visible=True, what=what)
 
     def show(self, state: Row | None, so_far: SoFar) -> None:
         """What the run is doing, and its rounds so far."""
@@ -98,7 +103,9 @@ class _Display:
         left = self._later + (self._speed.seconds(self._experiment) if own is None else own)
         words = f"run {self._number} of {self._of} · about {duration(left)} left"
         self.progress.update(self._all, total=self._of, completed=self._number - 1, what=words)
-        self.progress.update(self._current, completed=self._course.rounds, what=self._course.words)
+        own_words = self._course.words(room(self._out, max(_ALL, self._title, key=len)))
+        stopping = state is not None and state["phase"] == "stopping"
+        self.progress.update(self._current, completed=self._course.rounds, what=own_words, refresh=stopping)
 
 
 @contextmanager

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from math import inf
 from statistics import fmean
 
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.runs.directory import Row
 from pfedlora_flwr.runs.lines import SoFar
 
+_STOPPING, _ENDING = "stopping…", "ending: Flower's processes"
 _STARTING = {
+    "checking": "starting: checks",
     "superlink": "starting: the SuperLink",
     "submitting": "starting: `flwr run`",
     "starting": "starting: the server",
     "connecting": "starting: Ray and its actors",
-    "stopping": "stopping…",
+    "stopping": _STOPPING,
 }
 """What a run waits for before it has a round, by phase."""
+_SHORT_GUESS = 60.0
+"""Seconds below which a guess is given no number."""
 
 
 class Course:
@@ -33,36 +38,39 @@ class Course:
         self._guessed: float | None = None
         self._running = (0, 0.0)  # the round that clients train in, and when it was first seen
         self.rounds = 0.0
-        self.words = "starting"
+        self.parts = [_STARTING["checking"]]
 
     def look(self, state: Row | None, so_far: SoFar) -> None:
-        """Takes up what `execute` shows: `rounds`, those that are done, the running one by its clients, and `words`."""
+        """Takes up what `execute` shows: `rounds`, those that are done, the running one by its clients, and `parts`, in words."""
         phase, running = (state["phase"], state.get("round", 0)) if state else ("", 0)
         within = phase in ("training", "evaluating") and bool(state)
         if within and running != self._running[0]:
             self._running = running, self._clock()
-        done = so_far.round
-        share = state["done"] / max(1, state["of"]) if state and phase == "training" and running > done else 0.0
-        self.rounds = done + share
+        self.rounds = so_far.round + (_share(state) if state and running > so_far.round else 0.0)
+        now = _now(self._e, state, phase, running) if state else _ENDING if so_far.lines else _STARTING["starting"]
         left = self.left(state, so_far)
-        parts = [_now(self._e, state, phase, running) if state else "" if so_far.lines else _STARTING["starting"], *_figures(so_far)]
-        if phase != "stopping":
-            parts.append(f"about {duration(left)} left" if left is not None else self._guess_in_words())
-        self.words = " · ".join(part for part in parts if part)
+        time_left = f"about {duration(left)} left" if left is not None else self._guess_in_words()
+        self.parts = [part for part in (now, time_left if now not in (_ENDING, _STOPPING) else "", *_figures(so_far)) if part]
+
+    def words(self, width: float = inf) -> str:
+        """As many of the parts, the most telling ones first, as `width` columns hold."""
+        fitting = [" · ".join(self.parts[:count]) for count in range(1, len(self.parts) + 1)]
+        return next((text for text in reversed(fitting) if len(text) <= width), fitting[0])
 
     def left(self, state: Row | None, so_far: SoFar) -> float | None:
         """Seconds for the rounds that are left: by the last five, or before there is one by the clients of the running one; else None."""
+        to_do = self._e.rounds - so_far.round
+        passed = self._clock() - self._running[1] if self._running[0] > so_far.round else 0.0
         if (by_rounds := seconds_left(so_far, self._e.rounds)) is not None:
-            return by_rounds
-        if state and state["phase"] == "training" and state["done"]:
-            passed = self._clock() - self._running[1]
-            return max(0.0, passed / state["done"] * state["of"] * (self._e.rounds - so_far.round) - passed)
-        return None
+            return by_rounds - min(passed, by_rounds / max(1, to_do))
+        return max(0.0, passed / share * to_do - passed) if state and passed and (share := _share(state)) else None
 
     def _guess_in_words(self) -> str:
         if self._guessed is None and self._guess is not None:
             self._guessed = self._guess()
-        return "" if self._guessed is None else f"the rounds may take {duration(self._guessed)} (a guess)"
+        if self._guessed is None:
+            return ""
+        return f"the rounds may take {duration(self._guessed) if self._guessed > _SHORT_GUESS else 'under a minute'} (a guess)"
 
 
 def seconds_left(so_far: SoFar, total: int) -> float | None:
@@ -73,7 +81,7 @@ def seconds_left(so_far: SoFar, total: int) -> float | None:
 def round_line(e: Experiment, so_far: SoFar) -> str:
     """The last round's figures in a line."""
     left = seconds_left(so_far, e.rounds)
-    parts = [f"round {so_far.round}/{e.rounds}", *_figures(so_far), f"about {duration(left)} left" if left is not None else ""]
+    parts = [f"round {so_far.round}/{e.rounds}", f"about {duration(left)} left" if left is not None else "", *_figures(so_far)]
     return " · ".join(part for part in parts if part)
 
 
@@ -94,6 +102,11 @@ def megabytes(count: float) -> str:
     return f"{count / 1e6:.2f} MB"
 
 
+def _share(state: Row) -> float:
+    """How much of the running round is trained."""
+    return state["done"] / max(1, state["of"]) if state["phase"] == "training" else float(state["phase"] == "evaluating")
+
+
 def _now(e: Experiment, state: Row, phase: str, running: int) -> str:
     """What the server is doing."""
     if phase == "training":
@@ -107,4 +120,4 @@ def _now(e: Experiment, state: Row, phase: str, running: int) -> str:
 
 def _figures(so_far: SoFar) -> list[str]:
     """The accuracy that was found last, and what has been sent."""
-    return [f"accuracy {so_far.accuracy:.4f}", megabytes(so_far.bytes)] if so_far.lines else []
+    return [f"accuracy {so_far.accuracy:.4f}", f"{megabytes(so_far.bytes)} sent"] if so_far.lines else []

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
+from rich.theme import Theme
 
 from pfedlora_flwr.commands.course import megabytes
 from pfedlora_flwr.runs.rows import Result
@@ -16,24 +17,38 @@ FAILED, AGAIN_LATER, INTERRUPTED = 1, 75, 130
 """Exit codes. A completed run's is 0, a user's mistake's 2. 75 (EX_TEMPFAIL): the time was over, or SIGTERM came; the run can go on."""
 _LISTED = 20
 """Clients that a table lists."""
+_WIDE, _BAR, _SHORT_BAR = 132, 24, 10
+"""Columns: of a terminal that has room for a long bar, of that bar, and of the other."""
+_COLOURS = Theme({"bar.complete": "green", "bar.finished": "green", "bar.back": "bright_black", "progress.elapsed": "none"})
+"""The terminal's own, which can be read on light and on dark ground."""
 
 
 def progress_bars(out: Console, *, quiet: bool = False) -> Progress:
     """Bars for tasks with a field `what`, gone when they stop."""
-    columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[what]}")
-    return Progress(*columns, TimeElapsedColumn(), console=out, transient=True, refresh_per_second=4, disable=quiet)
+    out.push_theme(_COLOURS)
+    bar = BarColumn(bar_width=_bar_width(out))
+    columns = SpinnerColumn(), TextColumn("{task.description}"), bar, TextColumn("{task.fields[what]}"), TimeElapsedColumn()
+    return Progress(*columns, console=out, transient=True, refresh_per_second=4, disable=quiet)
+
+
+def room(out: Console, description: str) -> int:
+    """Columns for the field `what`, so that the line ends before the terminal does: `^C` is written behind it."""
+    spinner, elapsed, between, echo = 1, len("0:00:00"), 4, 3
+    return out.width - spinner - len(description) - _bar_width(out) - elapsed - between - echo
 
 
 def conclude(result: Result, directory: Path | str, out: Console, err: Console, again: str) -> int:
     """Prints what came of the run, and `again`, the command that goes on with it; the exit code."""
     if result["status"] == "completed":
         out.print(client_table(result))
-        out.print(summary(result), highlight=False, soft_wrap=True)
+        out.print(summary(result), highlight=False, soft_wrap=not out.is_terminal)  # in a file a line stays one
         out.print(f"everything is in {directory}", highlight=False, soft_wrap=True)
         return 0
     after = f" after round {result['rounds']}" if "rounds" in result else ""
     stopped = result["status"] == "stopped"
     err.print(f"{result['error']}{after}" if stopped else f"failed{after}: {result['error']}", markup=False, highlight=False)
+    if stopped and not after:
+        err.print("it had no round yet: the same command begins it again", highlight=False)
     if after and (stopped or result.get("resumable")):
         err.print(f"{'to continue' if stopped else 'to continue once that is mended'}: {again}", markup=False, highlight=False)
     return stopped_code(result) if stopped else FAILED
@@ -42,6 +57,10 @@ def conclude(result: Result, directory: Path | str, out: Console, err: Console, 
 def stopped_code(result: Result) -> int:
     """The exit code of a stopped run."""
     return AGAIN_LATER if result.get("stopped_by") in ("system", "time") else INTERRUPTED
+
+
+def _bar_width(out: Console) -> int:
+    return _BAR if out.width >= _WIDE else _SHORT_BAR
 
 
 def client_table(result: Result) -> Table:
@@ -65,8 +84,8 @@ def summary(result: Result) -> str:
     finals = [f"{name} {score['final']:.4f}" for name, score in scores.items() if score and score["final"] is not None]
     lines = [
         f"mean test accuracy {a['final']:.4f} final, {a['at_best_validation']:.4f} at best validation "
-        f"(round {a['best_validation_round']}), {a['max_test']:.4f} max; worst client {a['worst']:.4f}, std {a['std']:.4f}",
-        *([f"{', '.join(finals)} final"] if finals else []),
+        f"(round {a['best_validation_round']}), {a['max_test']:.4f} max",
+        "final: " + ", ".join([*finals, f"worst client {a['worst']:.4f}, std {a['std']:.4f}"]),
         f"sent up {c['parameters_up']:,} parameters ({megabytes(c['bytes_up'])}), "
         f"down {c['parameters_down']:,} ({megabytes(c['bytes_down'])}); "
         f"computed {result['flops']:.3g} FLOP",

@@ -8,12 +8,14 @@ from pathlib import Path
 from rich.console import Console
 
 from pfedlora_flwr.commands.course import Course, round_line
-from pfedlora_flwr.commands.display import conclude, progress_bars
+from pfedlora_flwr.commands.display import conclude, progress_bars, room, stopped_code
 from pfedlora_flwr.comparison.estimate import START, Speed
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.launch.execute import LOCAL_NOTE, execute, resources
+from pfedlora_flwr.launch.execute import LOCAL_NOTE, STOPPED, execute, resources
+from pfedlora_flwr.launch.processes import SIGNALS, Stopped, stoppable
 from pfedlora_flwr.runs.directory import Row
 from pfedlora_flwr.runs.lines import SoFar
+from pfedlora_flwr.runs.output import from_here
 
 
 def run(
@@ -26,35 +28,45 @@ def run(
     engine: str = "flower",
 ) -> int:
     """Runs the Experiment and returns the exit code: 0 only for a completed run. Raises UserError before anything has started."""
-    directory, shown = Path(experiment.output), 0
+    directory, shown = Path(experiment.output), -1
     lines = engine == "local" or not out.is_terminal  # a bar would be drawn over a debugger
-    progress = progress_bars(out, quiet=quiet or engine == "local")
-    course = Course(experiment, lambda: Speed(resources(experiment)[0]).seconds(experiment) - START)
-    task = progress.add_task(experiment.method, total=experiment.rounds, what=course.words)
+    progress = progress_bars(out, quiet=quiet or lines)
+    course = Course(experiment, lambda: Speed(1 if engine == "local" else resources(experiment)[0]).seconds(experiment) - START)
+    task = progress.add_task(experiment.method, total=experiment.rounds, what=course.words())
 
     def show(state: Row | None, so_far: SoFar) -> None:
         nonlocal shown
+        if quiet:
+            return
         stopping = state is not None and state["phase"] == "stopping"
+        course.look(state, so_far)
         if not lines:
-            progress.start()
-            course.look(state, so_far)
-            progress.update(task, completed=course.rounds, what=course.words, refresh=stopping)
-        elif stopping and not quiet:
-            out.print("stopping…", highlight=False)
-        if so_far.lines > shown and not quiet and lines:
-            out.print(round_line(experiment, so_far), highlight=False)
+            words = course.words(room(out, experiment.method))
+            progress.update(task, completed=course.rounds, what=words, refresh=stopping)
+        elif stopping or shown < 0:
+            out.print(course.parts[0] if stopping else course.words(), highlight=False, soft_wrap=True)
+        if so_far.lines > max(shown, 0) and lines:
+            out.print(round_line(experiment, so_far), highlight=False, soft_wrap=True)
         shown = so_far.lines
 
     try:
         if engine == "local" and not quiet:
             out.print(f"local engine: {LOCAL_NOTE}", highlight=False, soft_wrap=True)
-        result = execute(experiment, show, out, port=port, engine=engine)
-    finally:
-        if progress.live.is_started:  # otherwise it prints an empty line
-            progress.stop()
-    code = conclude(result, directory, out, err, again(directory, engine))
+        with stoppable(*SIGNALS):
+            try:
+                if not lines:
+                    progress.start()
+                result = execute(experiment, show, out, port=port, engine=engine)
+            finally:
+                if progress.live.is_started:  # otherwise it prints an empty line
+                    progress.stop()
+    except Stopped as stop:
+        error, by = STOPPED[stop.number]
+        err.print(f"{error} before the run began", highlight=False)
+        return stopped_code({"status": "stopped", "error": error, "stopped_by": by})
+    code = conclude(result, from_here(directory), out, err, again(directory, engine))
     if code == 0:
-        page = shlex.join(["pfedlora", "report", _here(directory)])
+        page = shlex.join(["pfedlora", "report", str(from_here(directory))])
         out.print(f"its tables, figures and page: {page}", highlight=False, soft_wrap=True)
     return code
 
@@ -62,10 +74,5 @@ def run(
 def again(directory: Path, engine: str) -> str:
     """The command that goes on with the run, ready to paste in the folder that this one was given in."""
     return shlex.join(
-        ["pfedlora", "run", "--resume", "-o", f"output={_here(directory)}", *(["--engine", engine] if engine != "flower" else [])]
+        ["pfedlora", "run", "--resume", "-o", f"output={from_here(directory)}", *(["--engine", engine] if engine != "flower" else [])]
     )
-
-
-def _here(directory: Path) -> str:
-    """The directory as it is named from this folder."""
-    return str(directory.relative_to(Path.cwd()) if directory.is_relative_to(Path.cwd()) else directory)

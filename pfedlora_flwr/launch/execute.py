@@ -28,6 +28,7 @@ from pfedlora_flwr.runs.directory import Row, RunDirectory
 from pfedlora_flwr.runs.events import EventFiles, summary_writer
 from pfedlora_flwr.runs.extension import repeated_round
 from pfedlora_flwr.runs.lines import SoFar
+from pfedlora_flwr.runs.output import from_here
 from pfedlora_flwr.runs.result import write_result
 from pfedlora_flwr.runs.rows import Result, Status, StoppedBy
 from pfedlora_flwr.runs.source import collect
@@ -91,7 +92,7 @@ def execute(experiment: Experiment, show: Show, out: Console, *, port: int = 0, 
         if done and (result := run.result()):
             if experiment.tensorboard:
                 EventFiles(run.events, run.rounds()).close()
-            out.print(f"{directory} is completed: round {experiment.rounds} was its last", highlight=False, soft_wrap=True)
+            out.print(f"{from_here(directory)} is completed: round {experiment.rounds} was its last", highlight=False, soft_wrap=True)
             return result
         if experiment.resume:
             out.print(_goes_on(experiment, run), highlight=False, soft_wrap=True)
@@ -146,7 +147,7 @@ def _goes_on(e: Experiment, run: RunDirectory) -> str:
     """What is resumed, and from which round."""
     run.check_models(e)
     saved, last = run.experiment(), run.last_round(e)
-    words = f"continuing {e.method} on {e.dataset} in {run.path}: rounds {last + 1} to {e.rounds}"
+    words = f"continuing {e.method} on {e.dataset} in {from_here(run.path)}: rounds {last + 1} to {e.rounds}"
     if e.rounds == saved.rounds:
         return words
     again = (
@@ -179,7 +180,7 @@ def _carry_out(experiment: Experiment, run: RunDirectory, engine: Engine, show: 
             error = str(failure)
         result = run.result()
         if result is None or result["status"] != "completed":
-            with suppress(LaunchError):  # it is only there to be read
+            with suppress(LaunchError, Stopped):  # it is only there to be read
                 engine.save_log()
     if result is None:
         error = error or f"the server ended without a result: {last_line(run.logs / 'superlink.log')}"

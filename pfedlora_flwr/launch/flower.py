@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -9,6 +10,7 @@ import site
 import subprocess
 import sys
 import sysconfig
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -31,8 +33,8 @@ QUIET = {
 """Nothing calls out, Flower builds no environment of its own, clients train at the priority of any other program, Ray's agents do not
 write their titles over their environment, in which we look for our marker, and glibc keeps freed memory for the next client's tensors
 instead of having the kernel clear new pages for each."""
-_CALL = 60.0
-"""Seconds in which a call of `flwr` must be answered."""
+_CALL, _WAIT = 60.0, 0.1
+"""Seconds in which a call of `flwr` must be answered, and between two looks whether it is."""
 _APP = """[project]
 name = "pfedlora-flwr"
 version = {version}
@@ -105,16 +107,20 @@ class FlwrCommand:
         return answer
 
     def _call(self, *words: str) -> str:
-        command = [tool("flwr"), *words]
-        try:
-            done = subprocess.run(
-                command, env=self._environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_CALL, check=False
-            )
-        except subprocess.TimeoutExpired:
-            raise LaunchError(f"`flwr {words[0]}`: the SuperLink {self.superlink!r} did not answer within {_CALL:g} s") from None
-        if done.returncode:
-            raise self._failed(words[0], done.stdout + done.stderr)
-        return done.stdout
+        command, pipe = [tool("flwr"), *words], subprocess.PIPE
+        with subprocess.Popen(  # in a session of its own: Ctrl-C reaches us alone
+            command, env=self._environment, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+        ) as call:
+            try:
+                answer = _answer(call)
+            finally:
+                call.kill()  # one that has ended is left alone
+        if answer is None:
+            raise LaunchError(f"`flwr {words[0]}`: the SuperLink {self.superlink!r} did not answer within {_CALL:g} s")
+        said, errors = answer
+        if call.returncode:
+            raise self._failed(words[0], said + errors)
+        return said
 
     def _failed(self, word: str, said: str) -> LaunchError:
         self._log.write_text(said)
@@ -161,6 +167,16 @@ def last_line(log: Path) -> str:
         text = ""
     line = exception_line(text) or next(reversed(lines_of(text)), None)
     return f"{line[:300]} (see {log})" if line else f"nothing in {log}"
+
+
+def _answer(call: subprocess.Popen[str]) -> tuple[str, str] | None:
+    """What the call wrote to stdout and stderr, or None after `_CALL` seconds. Asked in short waits, since an interrupted one still lasts
+    a quarter of a second when it has no end."""
+    deadline = time.monotonic() + _CALL
+    while time.monotonic() < deadline:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return call.communicate(timeout=_WAIT)
+    return None
 
 
 def _toml(value: object) -> str:

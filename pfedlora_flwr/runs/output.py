@@ -36,3 +36,8 @@ def on_the_server(experiment: Experiment) -> Path:
     if experiment.resume:
         raise UserError("resume needs output, the directory of the run to continue")
     return Path.home() / ".pfedlora" / "runs" / f"{experiment.default_name}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def from_here(directory: Path) -> Path:
+    """The directory as it is named from this folder."""
+    return directory.relative_to(Path.cwd()) if directory.is_relative_to(Path.cwd()) else directory
