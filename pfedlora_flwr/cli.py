@@ -14,8 +14,7 @@ import typer
 
 from pfedlora_flwr import __version__
 from pfedlora_flwr.commands.plain import Group, PlainCommand, WithKeys, err, out, say
-from pfedlora_flwr.errors import UserCodeError, brief, with_traceback
-from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.errors import UserCodeError, UserError, brief, with_traceback
 
 cli = typer.Typer(cls=Group, add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
 

@@ -14,10 +14,10 @@ import yaml
 
 from pfedlora_flwr.data import registry as datasets
 from pfedlora_flwr.data.partition import KINDS
-from pfedlora_flwr.errors import user_code
+from pfedlora_flwr.errors import UserError, user_code
 from pfedlora_flwr.experiment import KEYS, Experiment, option_keys
 from pfedlora_flwr.files import absolute
-from pfedlora_flwr.keys import Key, UserError, keys_of
+from pfedlora_flwr.keys import Key, keys_of
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method
 

@@ -13,7 +13,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 from torch import Tensor
 
-from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.errors import UserError
 
 
 def write_atomically(path: Path, data: bytes | Iterable[bytes], *, durable: bool = True) -> None:

@@ -18,12 +18,11 @@ from flwr.superlink.grid import HttpGrid
 
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data.local import count_classes
-from pfedlora_flwr.errors import UserCodeError, brief, names_traceback, with_traceback
+from pfedlora_flwr.errors import UserCodeError, UserError, brief, names_traceback, with_traceback
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.clients import RunFailed
 from pfedlora_flwr.federation.sharing import first_state
 from pfedlora_flwr.federation.strategy import PersonalisedStrategy, TimeIsOver
-from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.runs import source
 from pfedlora_flwr.runs.checkpoint import ServerState

@@ -9,8 +9,8 @@ from torch import nn
 
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data.local import LocalData, Site
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method, Tensors, Upload
 from pfedlora_flwr.rng import derive, sample_clients, torch_generator

@@ -246,7 +246,7 @@ def test_a_run_as_it_goes_on() -> None:
 
 def test_a_short_guess_is_no_number() -> None:
     course = Course(from_flat({}), lambda: 2.0)
-    course.look({"phase": "superlink"}, [])
+    course.look({"phase": "superlink"}, SoFar())
     assert course.words() == "starting: the SuperLink · the rounds may take under a minute (a guess)"
 
 

@@ -20,8 +20,8 @@ from pfedlora_flwr.comparison.plan import Plan
 from pfedlora_flwr.comparison.spec import Comparison
 from pfedlora_flwr.comparison.work import Work
 from pfedlora_flwr.config import find_conf
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.launch import execute as executing
 from pfedlora_flwr.runs.completed import Missing
 from pfedlora_flwr.runs.lines import SoFar

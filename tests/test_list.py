@@ -9,7 +9,7 @@ import pytest
 from filelock import FileLock
 
 from pfedlora_flwr.commands.listing import list_runs
-from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.result import write_result
 from tests.conftest import Call

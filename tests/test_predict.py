@@ -17,7 +17,7 @@ from pfedlora_flwr.commands.predict import Prediction, predict, read_images
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data.images import read_image
 from pfedlora_flwr.data.local import shared_partition
-from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.trained import Trained, load_trained
 from tests.conftest import Call, Cli, Done

@@ -15,7 +15,7 @@ from flwr.supercore.run import RunNotRunningException
 from flwr.superlink.grid import HttpGrid, InMemoryGrid
 
 from pfedlora_flwr import server_app
-from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.runs.directory import RunDirectory
 
 

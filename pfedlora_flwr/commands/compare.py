@@ -20,8 +20,8 @@ from pfedlora_flwr.comparison import estimate
 from pfedlora_flwr.comparison.spec import Comparison
 from pfedlora_flwr.comparison.work import Job, Work
 from pfedlora_flwr.data import datasets
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import make_folder
-from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.launch import execute as executing
 from pfedlora_flwr.launch.execute import STOPPED, Show
 from pfedlora_flwr.launch.processes import SIGNALS, Stopped, stoppable

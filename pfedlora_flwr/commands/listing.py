@@ -8,8 +8,9 @@ from typing import TypedDict
 
 from rich.table import Table
 
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import is_locked
-from pfedlora_flwr.keys import Scalar, UserError
+from pfedlora_flwr.keys import Scalar
 from pfedlora_flwr.runs.directory import RunDirectory, find_runs
 from pfedlora_flwr.runs.result import best_round
 

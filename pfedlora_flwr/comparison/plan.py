@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import write_atomically
-from pfedlora_flwr.keys import Scalar, UserError
+from pfedlora_flwr.keys import Scalar
 
 Keys = dict[str, Scalar]
 _FILE = "plan.json"

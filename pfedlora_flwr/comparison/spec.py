@@ -11,9 +11,10 @@ from typing import Any, TypeVar
 
 from pfedlora_flwr.comparison.plan import Candidate, Cell, Keys, Plan
 from pfedlora_flwr.config import all_keys, flatten, from_flat, located, parse_overrides, read_mapping
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.sharing import is_standalone
-from pfedlora_flwr.keys import Scalar, UserError
+from pfedlora_flwr.keys import Scalar
 
 T = TypeVar("T")
 _PARTS = ("base", "methods", "seeds", "axes")

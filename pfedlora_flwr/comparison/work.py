@@ -8,8 +8,8 @@ from pathlib import Path
 from pfedlora_flwr.comparison.outcome import Outcome, outcome
 from pfedlora_flwr.comparison.plan import Candidate, Cell, Plan
 from pfedlora_flwr.comparison.spec import Comparison, describe, short
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.runs.completed import Run, read_run
 from pfedlora_flwr.runs.directory import RunDirectory
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from pfedlora_flwr.data.cache import downloads
 from pfedlora_flwr.data.source import SIZE, Arrays
-from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.errors import UserError
 
 TORCHVISION_REMEDY = "install both from one index: pip install --force-reinstall torch torchvision"
 """What to do where torchvision cannot be imported: most often it was built for another PyTorch than the one beside it."""

@@ -12,7 +12,7 @@ from filelock import FileLock
 
 from pfedlora_flwr.data import cache
 from pfedlora_flwr.data.registry import find
-from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.errors import UserError
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pfedlora_flwr.data.source import SIZE, Arrays
-from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.errors import UserError
 
 _SUFFIXES = (".png", ".jpg", ".jpeg")
 READABLE = (*_SUFFIXES, ".webp", ".bmp")

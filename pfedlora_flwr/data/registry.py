@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pfedlora_flwr.data import cifar, embedded, images
 from pfedlora_flwr.data.source import Source
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import absolute
-from pfedlora_flwr.keys import UserError, chosen, in_words
+from pfedlora_flwr.keys import chosen, in_words
 
 _SOURCES = (
     Source("digits", embedded.digits, classes=10, samples=1797),

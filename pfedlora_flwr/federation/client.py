@@ -15,14 +15,13 @@ from flwr.client import NumPyClient
 from torch import Tensor, nn
 
 from pfedlora_flwr.data.local import LocalData, Site, site_settings
-from pfedlora_flwr.errors import UserCodeError, brief, user_code, with_traceback
+from pfedlora_flwr.errors import UserCodeError, UserError, brief, user_code, with_traceback
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation import messages, wire
 from pfedlora_flwr.federation.clock import Clock
 from pfedlora_flwr.federation.messages import Claim, Config, Instruction, Report
 from pfedlora_flwr.federation.model_cache import MODELS
 from pfedlora_flwr.files import write_atomically
-from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method, Upload, tensors_of
 from pfedlora_flwr.rng import derive, torch_generator

@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from pfedlora_flwr.data.local import count_classes
-from pfedlora_flwr.errors import user_code
+from pfedlora_flwr.errors import UserError, user_code
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method, Tensors, Upload, check_state
 from pfedlora_flwr.rng import derive

@@ -14,10 +14,9 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from pfedlora_flwr.data.local import count_classes, shared_partition
-from pfedlora_flwr.errors import user_code
+from pfedlora_flwr.errors import UserError, user_code
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.sharing import first_state
-from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.launch.flower import LaunchError, last_line
 from pfedlora_flwr.launch.processes import SIGNALS, Stopped, check_port, stoppable
 from pfedlora_flwr.launch.simulation import Simulation, claimed, stop_left_over

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.launch.flower import FlwrCommand, LaunchError, environment, last_line, tool, write_app
 from pfedlora_flwr.launch.processes import MARKER, SIGNALS, check_port, free_port, is_running, stop_marked
 from pfedlora_flwr.runs.directory import Row, RunDirectory, in_use

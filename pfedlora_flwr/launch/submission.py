@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import whole_lines
-from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.launch.flower import FlwrCommand, LaunchError, environment, write_app
 from pfedlora_flwr.runs.result import LINE, RESULT_LINE
 

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment, NoOptions
-from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.models import registry
 from pfedlora_flwr.models.cnn import ClientModel
 from pfedlora_flwr.models.registry import kind

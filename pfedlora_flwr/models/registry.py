@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pfedlora_flwr.errors import UserCodeError, user_code
-from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.errors import UserCodeError, UserError, user_code
 from pfedlora_flwr.models.cnn import CNN, SHAPES, WIDTH_FC2, ClientModel, Custom
 from pfedlora_flwr.rng import seeded
 

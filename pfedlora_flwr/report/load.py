@@ -8,8 +8,9 @@ from pathlib import Path
 
 from pfedlora_flwr.comparison.outcome import Outcome, reported
 from pfedlora_flwr.comparison.plan import Candidate, Keys, Plan
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.keys import Scalar, UserError
+from pfedlora_flwr.keys import Scalar
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.runs.completed import Missing, Run, read_run
 from pfedlora_flwr.runs.directory import RunDirectory, find_runs

@@ -11,8 +11,8 @@ from pfedlora_flwr.comparison.outcome import Outcome
 from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data import registry as sources
 from pfedlora_flwr.data.local import count_classes
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import measures, words
 from pfedlora_flwr.report.gains import is_control

@@ -9,8 +9,8 @@ from pathlib import Path
 from rich.console import Console
 
 from pfedlora_flwr.comparison.plan import Keys
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import make_folder, write_atomically
-from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.report import data_figures, figures, measures, opening, tables, words
 from pfedlora_flwr.report.figures import Picture
 from pfedlora_flwr.report.gains import is_control

@@ -13,8 +13,8 @@ from typing import Any
 import safetensors.torch
 from torch import Tensor
 
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import write_atomically
-from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.runs.ledger import Cost
 
 logger = logging.getLogger(__name__)

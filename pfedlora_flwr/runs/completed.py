@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.result import sampled
 from pfedlora_flwr.runs.rows import Result, RoundRow

@@ -15,9 +15,9 @@ import yaml
 from filelock import FileLock, Timeout
 
 from pfedlora_flwr.config import from_flat
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import is_locked, write_atomically
-from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.rng import derive
 from pfedlora_flwr.runs.checkpoint import Checkpoints
 from pfedlora_flwr.runs.extension import check_extension, repeated_round

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import whole_lines, write_atomically
-from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.runs.rows import RoundRow
 
 RECENT = 5

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, get_args
 
-from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.runs.checkpoint import Checkpoints
 from pfedlora_flwr.runs.lines import read_rows
 from pfedlora_flwr.runs.rows import Result, Status

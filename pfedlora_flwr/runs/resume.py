@@ -7,9 +7,9 @@ from pathlib import Path
 
 from pfedlora_flwr import config
 from pfedlora_flwr.data import registry as datasets
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import KEYS, Experiment
 from pfedlora_flwr.files import absolute
-from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.output import of_run
 

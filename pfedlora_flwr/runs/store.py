@@ -14,8 +14,8 @@ import safetensors
 import safetensors.torch
 from torch import Tensor
 
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import tensors_sha256, write_atomically
-from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.runs.checkpoint import Counts
 
 logger = logging.getLogger(__name__)

@@ -15,10 +15,9 @@ from torch import Tensor, nn
 
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data import local
-from pfedlora_flwr.errors import user_code
+from pfedlora_flwr.errors import UserError, user_code
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import tensors_sha256
-from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method, tensors_of
 from pfedlora_flwr.runs.checkpoint import Counts

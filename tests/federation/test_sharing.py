@@ -14,9 +14,9 @@ from rich.console import Console
 
 from pfedlora_flwr.commands.dry_run import dry_run
 from pfedlora_flwr.config import from_flat, located
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.federation.sharing import is_standalone
 from pfedlora_flwr.files import tensors_sha256
-from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.methods.method import tensors_of
 from pfedlora_flwr.methods.pfedlora import PFedLoRA
 from pfedlora_flwr.methods.registry import NAMES

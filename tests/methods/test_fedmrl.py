@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.config import from_flat
-from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.methods.method import Refused, Tensors, Upload, tensors_of
 from tests.methods.slow import Client, Turn, extract, largest_difference, layer, part
 from tests.plain import Plain, make, samples, visit

@@ -8,7 +8,7 @@ import torch
 from torch.nn.functional import cross_entropy, mse_loss
 
 from pfedlora_flwr.config import from_flat
-from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.methods.method import Refused, Upload
 from tests.methods import obvious
 from tests.plain import make, samples, visit

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pfedlora_flwr.config import from_flat
-from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.methods.method import Refused, Upload
 from tests.methods import obvious
 from tests.plain import Plain, make, samples, visit

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.config import from_flat
-from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.methods.method import Refused, Tensors, Upload, tensors_of
 from pfedlora_flwr.models.gate import Gate, SwitchNorm1d
 from tests.methods.obvious import array

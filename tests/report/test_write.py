@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 from sklearn.datasets import load_digits
 
-from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.report import data_figures, figures
 from pfedlora_flwr.report.load import load
 from pfedlora_flwr.report.write import write_report
