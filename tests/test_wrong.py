@@ -72,7 +72,7 @@ def test_a_wrong_input_is_one_line(row: Wrong, pfedlora: Call, place: Path, requ
         for make in row.needs:
             holds = make(place)
             if holds is not None:
-                held.enter_context(holds)  # type: ignore[arg-type]
+                held.enter_context(holds)
         before = files_in(place)
         done = pfedlora(*shlex.split(row.command))
     assert not faults(row, *done, before, files_in(place)), done

@@ -149,7 +149,7 @@ def server() -> SimpleNamespace:
 
 def read(content: RecordDict) -> wire.Reply:
     metadata = SimpleNamespace(message_type=wire.TRAIN)
-    return wire.read_reply(SimpleNamespace(has_error=lambda: False, metadata=metadata, content=content))  # type: ignore[arg-type]
+    return wire.read_reply(SimpleNamespace(has_error=lambda: False, metadata=metadata, content=content))
 
 
 def test_the_honest_reply_is_admitted(server: SimpleNamespace) -> None:

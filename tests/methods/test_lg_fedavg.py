@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -13,7 +15,7 @@ from tests.methods import obvious
 from tests.plain import Plain, make, samples, visit
 
 
-def method(**keys: object):
+def method(**keys: object) -> Any:
     return make(from_flat({"method": "lg_fedavg", "batch-size": 4, **keys}))
 
 

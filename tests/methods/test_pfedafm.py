@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -70,7 +71,7 @@ def test_a_wrong_term_would_be_seen(wrong: str) -> None:
     assert largest_difference(slow(wrong), **KEYS, prepare=stir) > 1e-3
 
 
-def method(**keys: object):
+def method(**keys: object) -> Any:
     return make(from_flat({"method": "pfedafm", "batch-size": 8, "models": "cnn4,cnn5", **keys}))
 
 
