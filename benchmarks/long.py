@@ -62,26 +62,29 @@ def measure(output: Path, engine: str, marks: list[int]) -> list[dict[str, Any]]
     paths = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
     command = [*PFEDLORA, "run", "--engine", engine, *words]
-    launcher = subprocess.Popen(command, cwd=HERE, env=environment, stdout=subprocess.DEVNULL)
-    run, file, rows, peaks = RunDirectory(output), output / "rounds.jsonl", list[dict[str, Any]](), dict[str, int]()
-    left, done, offset = [1, *marks], -1, 0
+    with subprocess.Popen(command, cwd=HERE, env=environment, stdout=subprocess.DEVNULL) as launcher:
+        try:
+            rows = watch(launcher, RunDirectory(output), [1, *marks])
+        finally:
+            launcher.terminate()  # where this is interrupted; it then stops what it has started
+    if launcher.returncode:
+        raise SystemExit(f"the run failed: {RunDirectory(output).result()}")
+    return rows
+
+
+def watch(launcher: subprocess.Popen[bytes], run: RunDirectory, marks: list[int]) -> list[dict[str, Any]]:
+    """The rows, printed as they come."""
+    rows, peaks, rounds = list[dict[str, Any]](), dict[str, int](), run.watched()
     while launcher.poll() is None:
-        if file.exists():
-            with file.open("rb") as stream:
-                stream.seek(offset)
-                new = stream.read()
-            done, offset = done + new.count(b"\n"), offset + len(new)
-        found = processes(launcher.pid, run)
+        done, found = rounds.look().round, processes(launcher.pid, run)
         for role, (_, memory) in found.items():
             peaks[role] = max(peaks.get(role, 0), memory)
-        if left and done >= left[0]:
-            left.pop(0)
+        if marks and done >= marks[0]:
+            marks = [mark for mark in marks if mark > done]
             rows.append({"rounds": done, **{role: {"cpu": cpu, "mib": memory} for role, (cpu, memory) in found.items()}})
             words = [f"{role} {cpu:.1f} CPU s {memory} MiB" for role, (cpu, memory) in found.items()]
             print(f"{done:>6} rounds  " + "  ".join(words), flush=True)
         time.sleep(0.2)
-    if launcher.returncode:
-        raise SystemExit(f"the run failed: {run.result()}")
     print("  highest  " + "  ".join(f"{role} {memory} MiB" for role, memory in peaks.items()))
     return [*rows, {"highest": peaks}]
 
