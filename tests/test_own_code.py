@@ -10,27 +10,14 @@ import pytest
 
 from pfedlora_flwr import cli
 from pfedlora_flwr.runs.source import collect
-
-MODELS = """
-from torch import nn
-
-class Good(nn.Module):
-    def __init__(self, classes):
-        super().__init__()
-        self.lin = nn.Linear(3072, 20)
-        self.head = nn.Linear(20, classes)
-    def encoder(self, images):
-        return self.lin(images.flatten(1))
-"""
-METHODS = "from pfedlora_flwr.methods.pfedlora import PFedLoRA\n"
-BROKEN = {"broken_syntax": "x = 1\ndef f(:\n"}
+from tests.wrong_made import MODELS, OWN_MODULES, own_code
 
 
 @pytest.fixture
 def pfedlora(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
     """`pfedlora run … --engine local` in this process, in a folder with these modules: exit code and stderr."""
-    for name, text in (BROKEN | {"own_models": MODELS, "own_methods": METHODS}).items():
-        (tmp_path / f"{name}.py").write_text(text)
+    own_code(tmp_path)
+    for name in OWN_MODULES:
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -45,7 +32,7 @@ def pfedlora(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.Cap
         return int(raised.value.code or 0), capsys.readouterr().err
 
     yield call
-    for name in (*BROKEN, "own_models", "own_methods"):
+    for name in OWN_MODULES:
         sys.modules.pop(name, None)
 
 
