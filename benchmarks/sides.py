@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pfedlora_flwr.config import from_flat
-from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.methods.registry import NAMES
 
 

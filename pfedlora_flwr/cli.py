@@ -7,50 +7,16 @@ import os
 import sys
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import click
 import typer
-from rich.console import Console
-from typer.core import TyperCommand, TyperGroup
 
 from pfedlora_flwr import __version__
-from pfedlora_flwr.errors import UserCodeError, with_traceback
-from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.commands.plain import Group, PlainCommand, WithKeys, err, out, say
+from pfedlora_flwr.errors import UserCodeError, UserError, brief, with_traceback
 
-
-class _Commands(TyperGroup):
-    """The commands; one that Ctrl-C ends before it stops by itself says so."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt:
-            err.print("stopped by the user")
-            raise
-
-
-cli = typer.Typer(cls=_Commands, add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
-out, err = Console(emoji=False), Console(stderr=True, soft_wrap=True, emoji=False)  # `synthetic:100:` is no emoji
-
-
-class _Command(TyperCommand):
-    """A command whose help is plain text. Its arguments are described in its text: Typer 0.20 loses their help with Click 8.4."""
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        super().format_options(ctx, formatter)
-        formatter.buffer[:] = [text.replace("\\[", "[") for text in formatter.buffer]  # Typer escapes for rich, which we do not use
-
-
-class _WithKeys(_Command):
-    """A command whose help ends with every key."""
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        from pfedlora_flwr.config import all_keys
-
-        lines = [f"{k.name} = {k.text(k.default)}\n    {k.meaning} [{k.allowed}]\n" for k in all_keys().values()]
-        self.epilog = "\b\nKeys for CONF and -o (name = default, meaning, allowed values):\n\n\b\n" + "\n\b\n".join(lines)
-        super().format_epilog(ctx, formatter)
+cli = typer.Typer(cls=Group, add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
 def _print_version(wanted: bool) -> None:
@@ -77,7 +43,7 @@ def pfedlora(
 Engine = Annotated[str, typer.Option(metavar="ENGINE", help="flower: `flwr run` with an actor a core. local: in this process.")]
 
 
-@cli.command(cls=_WithKeys)
+@cli.command(cls=WithKeys)
 def run(
     conf: Annotated[str | None, typer.Argument(metavar="[CONF]", hidden=True)] = None,
     option: Options = None,
@@ -88,8 +54,8 @@ def run(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check all, show what the run would take, and start nothing.")] = False,
     engine: Engine = "flower",
     superlink: Annotated[
-        str, typer.Option(metavar="CONNECTION", help="Train on the nodes of this SuperLink, a connection in $FLWR_HOME/config.toml.")
-    ] = "",
+        str | None, typer.Option(metavar="CONNECTION", help="Train on the nodes of this SuperLink, a connection in $FLWR_HOME/config.toml.")
+    ] = None,
 ) -> None:
     """Train. A simulation through `flwr run` on a SuperLink of its own, or real nodes with --superlink.
 
@@ -104,25 +70,32 @@ def run(
         from pfedlora_flwr.runs.resume import resumed, resumed_output
 
     overrides = [*(option or []), *(text for flag, text in ((resume, "resume=true"), (overwrite, "overwrite=true")) if flag)]
-    path = config.find_conf(conf) if conf else None
+    path = config.find_conf(conf) if conf is not None else None
     of_conf, options = config.read_run(path) if path else {}, config.parse_overrides(overrides)
     named = of_conf | options
+    if superlink == "":
+        raise UserError("--superlink is ''; allowed: a connection in $FLWR_HOME/config.toml")
     if superlink and engine != "flower":
         raise UserError(f"--engine {engine} trains in this process, --superlink on nodes: give one of them")
+    if superlink and port:
+        raise UserError("--port is for simulations: a connection has its address in Flower's config.toml")
     if superlink and dry_run:
         raise UserError("--dry-run is for simulations: what nodes have is known to them alone")
     if superlink:  # `output` is a path on the SuperLink's host
         if named.get("resume") is True and "rounds" in options:
             named["extend"] = True  # the server knows whether it does
-        raise typer.Exit(submit(config.from_flat(named), superlink, out, err, sys.argv[1:], quiet=quiet))
+        experiment = config.from_flat(named)
+        _name_unused(config.unused(options, experiment))
+        raise typer.Exit(submit(experiment, superlink, out, err, sys.argv[1:], quiet=quiet))
     if named.get("resume") is True:
         output = resumed_output(named, path)
-        experiment, unused = resumed(RunDirectory(output.expanduser()), of_conf, options, str(conf))
+        experiment, unused = resumed(RunDirectory(output), of_conf, options, str(conf))
         if unused:
             out.print(unused, markup=False, highlight=False, soft_wrap=True)
     else:
         experiment = config.from_flat(named)
         output = of_run(experiment, path)
+    _name_unused(config.unused(options, experiment))
     experiment = config.located(experiment, output)
     if dry_run:
         from pfedlora_flwr.commands.dry_run import dry_run as show_costs
@@ -132,13 +105,14 @@ def run(
     raise typer.Exit(run_here(experiment, out, err, port=port, quiet=quiet, engine=engine))
 
 
-@cli.command(cls=_Command)
+@cli.command(cls=PlainCommand)
 def compare(
     conf: Annotated[str, typer.Argument(metavar="CONF", hidden=True)],
     methods: Annotated[str, typer.Option(metavar="A,B", help="Only these methods.")] = "",
     seeds: Annotated[str, typer.Option(metavar="0,1", help="Only these seeds.")] = "",
     only: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE[,VALUE]", help="Only these values of an axis's key.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run, with time and disk, and change nothing.")] = False,
+    drop_models: Annotated[bool, typer.Option("--drop-models", help="Remove a run's models when it is done: its results stay.")] = False,
     option: Options = None,
     engine: Engine = "flower",
     output: Annotated[Path | None, typer.Option(metavar="DIR", help="The comparison's directory; otherwise runs/FOLDER-CONF.")] = None,
@@ -155,10 +129,11 @@ def compare(
     path = find_conf(conf)
     whole = Comparison.load(path, option or [])
     part = whole.select(_words(methods), _integers(seeds), only or [])
-    raise typer.Exit(run_missing(part, whole, output or of_comparison(path), out, err, dry_run=dry_run, engine=engine))
+    where = output or of_comparison(path)
+    raise typer.Exit(run_missing(part, whole, where, out, err, dry_run=dry_run, engine=engine, drop_models=drop_models))
 
 
-@cli.command(cls=_Command)
+@cli.command(cls=PlainCommand)
 def report(
     paths: Annotated[list[Path], typer.Argument(metavar="RUN_OR_DIR…", hidden=True)],
     output: Annotated[Path | None, typer.Option(metavar="DIR", help="Otherwise `report` in the only path given.")] = None,
@@ -176,7 +151,7 @@ def report(
     out.print(f"the report is in {written.folder}", highlight=False, soft_wrap=True)
 
 
-@cli.command(cls=_Command)
+@cli.command(cls=PlainCommand)
 def predict(
     place: Place,
     images: Annotated[list[Path], typer.Argument(metavar="IMAGE…", hidden=True)],
@@ -203,7 +178,7 @@ def predict(
     raise typer.Exit(answer(models, images, form, err, output, overwrite=overwrite))
 
 
-@cli.command(cls=_Command)
+@cli.command(cls=PlainCommand)
 def evaluate(
     place: Place,
     data: Annotated[str | None, typer.Argument(metavar="[DATA]", hidden=True)] = None,
@@ -228,7 +203,7 @@ def evaluate(
         evaluating.show(found, out)
 
 
-@cli.command(cls=_Command)
+@cli.command(cls=PlainCommand)
 def export(
     place: Place,
     client: Client,
@@ -249,7 +224,7 @@ def export(
     out.print(f"{target} and its model card; logits within {difference:.1g} of the model's own", highlight=False, soft_wrap=True)
 
 
-@cli.command("list", cls=_Command)
+@cli.command("list", cls=PlainCommand)
 def list_(
     folder: Annotated[Path, typer.Argument(metavar="DIR", hidden=True)],
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, a list of runs.")] = False,
@@ -264,7 +239,7 @@ def list_(
         out.print(table(runs) if runs else f"no run in {folder}")
 
 
-@cli.command(cls=_Command)
+@cli.command(cls=PlainCommand)
 def doctor() -> None:
     """Check this machine. Packages, cores, GPU, dataset caches, disk, ports; says what to fix."""
     from pfedlora_flwr.commands.doctor import examine
@@ -283,15 +258,34 @@ def _integers(text: str) -> list[int]:
         raise UserError(f"--seeds is {text!r}; allowed: integers separated by commas") from None
 
 
+def _name_unused(lines: list[str]) -> None:
+    for line in lines:
+        out.print(f"warning: {line}", markup=False, highlight=False, soft_wrap=True)
+
+
 def main() -> None:
     """The entry point: a user's mistake is one line on stderr and exit code 2."""
-    sys.path.append(os.getcwd())  # a user's `package.module:Class` may lie in the current folder
+    code = 2
     try:
-        cli()
+        sys.path.append(_here())  # a user's `package.module:Class` may lie there
+        code = cli(prog_name="pfedlora", standalone_mode=False) or 0
+    except click.exceptions.NoArgsIsHelpError as asked:
+        asked.show()
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx else "pfedlora"
+        say(f"error: {error.format_message().rstrip('.')}; see {command} --help")
     except UserError as error:
-        line = with_traceback(str(error), error) if isinstance(error, UserCodeError) else str(error)
-        err.print(f"error: {line}", markup=False, highlight=False)
-        sys.exit(2)
+        say(f"error: {with_traceback(str(error), error) if isinstance(error, UserCodeError) else error}")
+    except OSError as error:  # such as a full disk under stdout
+        say(f"error: {with_traceback(brief(error), error)}")
+    sys.exit(code)
+
+
+def _here() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        raise UserError("the current folder has been removed; go to one that is there") from None
 
 
 if __name__ == "__main__":

@@ -14,11 +14,15 @@ import yaml
 
 from pfedlora_flwr.data import registry as datasets
 from pfedlora_flwr.data.partition import KINDS
-from pfedlora_flwr.errors import user_code
+from pfedlora_flwr.errors import UserError, user_code
 from pfedlora_flwr.experiment import KEYS, Experiment, option_keys
-from pfedlora_flwr.keys import Key, UserError, keys_of
+from pfedlora_flwr.files import absolute
+from pfedlora_flwr.keys import Key, keys_of
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method
+
+_OF_PARTITION = {"partition.classes-per-client": "pathological", "partition.alpha": "dirichlet"}
+"""Keys of one kind of partition."""
 
 
 @cache
@@ -64,8 +68,21 @@ def load(path: Path | None, overrides: Iterable[str] = ()) -> Experiment:
 
 def located(e: Experiment, output: Path) -> Experiment:
     """`e` with absolute paths: its processes do not run in the user's folder."""
-    data_path = str(Path(e.data_path).expanduser().absolute()) if e.data_path else ""
-    return e.replace(output=str(output.expanduser().absolute()), data_path=data_path, dataset=datasets.located(e.dataset))
+    data_path = str(absolute(e.data_path)) if e.data_path else ""
+    return e.replace(output=str(absolute(output)), data_path=data_path, dataset=datasets.located(e.dataset))
+
+
+def unused(options: Iterable[str], e: Experiment) -> list[str]:
+    """Why options that were given for `e` change nothing in it, a line each."""
+    found, own = [], e.keys()
+    for name in options:
+        if name not in own:
+            found.append(f"{name} is not used: it is an option of another method than {e.method}")
+        elif name == "data-path" and e.data_path and not datasets.find(e.dataset).files:
+            found.append(f"data-path is not used: dataset {e.dataset!r} takes no files from there")
+        elif name in _OF_PARTITION and e.partition_kind != _OF_PARTITION[name]:
+            found.append(f"{name} is not used: partition.kind is {e.partition_kind}")
+    return found
 
 
 def _key(name: str) -> Key:
@@ -82,7 +99,7 @@ def _key(name: str) -> Key:
 def _method_options(e: Experiment, method: type[Method]) -> dict[str, Any]:
     """The options of a `package.module:Class` method, from the text of `method-options`."""
     declared = keys_of(method.Options)
-    given = _words(e.method_options)
+    given = {name: _scalar(text, declared.get(name)) for name, text in _words(e.method_options).items()}
     for name in given:
         if name not in declared:
             raise UserError(f"method-options: {e.method} has no option {name!r}; it has: {', '.join(declared) or 'none'}")
@@ -116,7 +133,7 @@ def find_conf(name: str) -> Path:
         if path.is_file():
             return path
     names = sorted(path.relative_to(ours).with_suffix("").as_posix() for path in ours.rglob("*.yaml"))
-    raise UserError(f"{name}: no such file, and no configuration that comes with pfedlora; those are {', '.join(names)}")
+    raise UserError(f"{name or repr(name)}: no such file, and no configuration that comes with pfedlora; those are {', '.join(names)}")
 
 
 def _own_confs() -> Path:
@@ -137,6 +154,8 @@ def read_run(path: Path) -> dict[str, object]:
     content = read_mapping(path)
     if "methods" in content:
         raise UserError(f"{path} is a comparison (it has methods): use pfedlora compare")
+    if "about" in content:
+        raise UserError(f"{path} is what a run has left (it has about): continue it by --resume -o output=…, or remove that section")
     try:
         return flatten(content)
     except UserError as error:
@@ -167,7 +186,10 @@ def flatten(nested: Mapping[Any, object], prefix: str = "") -> dict[str, object]
     """Nested mappings as flat keys with dots."""
     flat: dict[str, object] = {}
     for name, value in nested.items():
-        added = flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+        try:
+            added = flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+        except RecursionError:
+            raise UserError(f"{name} holds itself") from None
         twice = next((key for key in added if key in flat), None)
         if twice is not None:
             raise UserError(f"{twice} is there twice, under its section and with a dot")
@@ -176,7 +198,8 @@ def flatten(nested: Mapping[Any, object], prefix: str = "") -> dict[str, object]
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a mapping in which a key is there twice: of two values one would be ignored."""
+    """Refuses a mapping in which a key is there twice: of two values one would be ignored. Numbers are as people read them:
+    to YAML 1.1 010 is 8 and 1:30 is 90."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
@@ -188,34 +211,52 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+def _number(loader: _Loader, node: yaml.ScalarNode) -> object:
+    try:
+        return int(node.value) if node.value.lstrip("+-").isdecimal() else int(node.value, 0)
+    except ValueError:
+        return loader.construct_scalar(node) if ":" in node.value else loader.construct_yaml_float(node)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _number)
+_Loader.add_constructor("tag:yaml.org,2002:float", _number)
+
+
 def parse_overrides(overrides: Iterable[str]) -> dict[str, object]:
-    """`key=value` texts as a flat mapping; values are read as YAML scalars."""
-    flat: dict[str, object] = {}
+    """`key=value` texts as a flat mapping; values are what their keys take."""
+    return {name: _scalar(text, all_keys().get(name)) for name, text in _pairs(overrides).items()}
+
+
+def _pairs(overrides: Iterable[str]) -> dict[str, str]:
+    flat: dict[str, str] = {}
     for text in overrides:
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise UserError(f"-o {text!r}: expected key=value")
-        flat[name.strip()] = _scalar(value)
+        flat[name.strip()] = value
     return flat
 
 
-def _words(text: str) -> dict[str, object]:
+def _words(text: str) -> dict[str, str]:
     try:
         words = shlex.split(text)
     except ValueError as error:
         raise UserError(f"method-options is {text!r}: {error}") from None
     if any("=" not in word.lstrip("=") for word in words):
         raise UserError(f"method-options is {text!r}; allowed: key=value key=value")
-    return parse_overrides(words)
+    return _pairs(words)
 
 
-def _scalar(text: str) -> object:
+def _scalar(text: str, key: Key | None) -> object:
+    """The value of a text that is for `key`."""
+    if key is not None and key.kind is str:
+        return text
     try:
-        return int(text)  # YAML 1.1 reads 010 as 8
+        return int(text)
     except ValueError:
         pass
     try:
-        value = yaml.safe_load(text)
+        value = yaml.load(text, _Loader)
     except (yaml.YAMLError, ValueError):
         return text
     return value if isinstance(value, bool | int | float) else text

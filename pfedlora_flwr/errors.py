@@ -11,8 +11,6 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
-from pfedlora_flwr.keys import UserError
-
 _COLOUR = re.compile("\x1b\\[[0-9;]*m")
 _FRAME = " │╰╭─╮╯"
 _EXCEPTION = re.compile(r"[\w.]*(Error|Exception|Failed|Refused)\b.*: \S")
@@ -21,6 +19,10 @@ _NOT_THEIRS = tuple(
 )
 _LONGEST = 300
 _TRACEBACK = "; traceback in "
+
+
+class UserError(ValueError):
+    """A user's mistake. Its text is one line: what, which value, what is allowed. Never shown with a traceback."""
 
 
 class UserCodeError(UserError):

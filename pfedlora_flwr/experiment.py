@@ -30,6 +30,11 @@ class Experiment:
 
     method: str = key("pfedlora", "the method: a name of ours, or `package.module:Class`")
     method_options: str = key("", "options of a `package.module:Class` method: `key=value key=value`")
+    sharing: str = key(
+        "mean",
+        "mean: the method as it is; controls: none, every client alone with the server, or start, the server's first state for ever",
+        choices=("mean", "none", "start"),
+    )
     dataset: str = key("digits", "the images and labels")
     data_path: str = key("", "the folder that holds the dataset's files; empty: downloaded to the cache", result=False)
     classes: int | None = key(None, "number of classes; auto: the dataset's (give it where only the nodes have the data)", low=2)

@@ -5,17 +5,18 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from filelock import FileLock, Timeout
 from torch import Tensor
 
-from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.errors import UserError
 
 
-def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
+def write_atomically(path: Path, data: bytes | Iterable[bytes], *, durable: bool = True) -> None:
     """Replaces `path` by `data`: a crash at any moment leaves the old file or the new one.
 
     durable: also when the power fails.
@@ -23,7 +24,7 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with aside.open("wb") as stream:
-            stream.write(data)
+            stream.writelines([data] if isinstance(data, bytes) else data)
             if durable:
                 stream.flush()
                 os.fsync(stream.fileno())
@@ -32,6 +33,26 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
             _sync_folder(path.parent)
     finally:
         aside.unlink(missing_ok=True)
+
+
+def absolute(path: str | Path) -> Path:
+    """The path, absolute and with `~` written out; nothing need be there. Raises UserError where no file can have it."""
+    try:
+        found = Path(path).expanduser().absolute()
+        found.lstat()
+    except FileNotFoundError:
+        return found
+    except (OSError, RuntimeError, ValueError) as error:  # too long, nobody's home, a null character
+        why = error.strerror if isinstance(error, OSError) else str(error).rstrip(".")
+        raise UserError(f"{str(path)[:80]!r} cannot be used as a path ({why})") from None
+    return found
+
+
+def whole_lines(stream: BinaryIO) -> Iterator[bytes]:
+    """The lines that are left in the stream, which then stands before the last one where that has no end yet."""
+    while (line := stream.readline()).endswith(b"\n"):
+        yield line
+    stream.seek(-len(line), os.SEEK_CUR)
 
 
 def make_folder(path: Path) -> None:
@@ -53,6 +74,13 @@ def check_replaceable(file: Path, *, overwrite: bool) -> None:
             raise UserError(f"{file} is no regular file; give another --output")
         if not overwrite:
             raise UserError(f"{file} exists; replace it with --overwrite, or give another --output")
+
+
+def check_writable(path: Path) -> None:
+    """Raises UserError where the folder `path`, or the nearest there is above it, lets nothing be written. Changes nothing."""
+    nearest = next(folder for folder in (path, *path.parents) if folder.exists())
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise UserError(f"{path} cannot be written (Permission denied); choose another folder")
 
 
 def is_locked(path: Path) -> bool:

@@ -10,14 +10,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pfedlora_flwr.errors import UserError
+
 Scalar = bool | int | float | str
 AUTO = "auto"
 _LARGEST = 2**63
 """Flower's run-config holds 64-bit integers."""
-
-
-class UserError(ValueError):
-    """A user's mistake. Its text is one line: what, which value, what is allowed. Never shown with a traceback."""
 
 
 def key(

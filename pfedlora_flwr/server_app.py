@@ -18,14 +18,12 @@ from flwr.superlink.grid import HttpGrid
 
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data.local import count_classes
-from pfedlora_flwr.errors import UserCodeError, brief, names_traceback, user_code, with_traceback
+from pfedlora_flwr.errors import UserCodeError, UserError, brief, names_traceback, with_traceback
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.clients import RunFailed
+from pfedlora_flwr.federation.sharing import first_state
 from pfedlora_flwr.federation.strategy import PersonalisedStrategy, TimeIsOver
-from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.methods import registry
-from pfedlora_flwr.methods.method import Method, Tensors, check_state
-from pfedlora_flwr.rng import derive
 from pfedlora_flwr.runs import source
 from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.directory import RunDirectory
@@ -68,7 +66,7 @@ def serve(grid: Grid, context: Context, tell: Callable[[str, Result], None] = la
         run.rewind(state.round if state else -1)
         source.keep(run, experiment, state.round if state else 0)
         if state is None:
-            state = ServerState(_initial(experiment, method))
+            state = ServerState(first_state(experiment, method))
         with _told(experiment, run) as told:
             PersonalisedStrategy(experiment, method, run, state, told).complete(grid)
         tell(str(run.path), write_result(run, experiment, "completed"))
@@ -125,13 +123,6 @@ def _told(experiment: Experiment, run: RunDirectory) -> Iterator[Callable[[Round
         return
     with closing(EventFiles(run.events, run.rounds())) as events:
         yield events.write
-
-
-def _initial(experiment: Experiment, method: Method) -> Tensors:
-    with user_code("method", experiment.method):
-        state = method.state_init(derive(experiment.seed, "state"))
-    check_state(f"method {experiment.method!r}: state_init", state)
-    return state
 
 
 def _tell(directory: str, result: Result) -> None:

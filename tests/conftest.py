@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,8 @@ import pytest
 import torch
 from rich.console import Console
 
+from pfedlora_flwr import cli as command_line
 from pfedlora_flwr import config
-from pfedlora_flwr.cli import main
 from pfedlora_flwr.launch.execute import execute
 from pfedlora_flwr.launch.processes import MARKER, is_running, stop_marked
 
@@ -117,22 +117,6 @@ def run_locally(output: Path, keys: Mapping[str, object]) -> Done:
     return Done(0 if result["status"] == "completed" else 1, "", result["error"] or "", output)
 
 
-@pytest.fixture
-def pfedlora(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
-    """`pfedlora WORDS…` in this process, in an empty folder: exit code, stdout, stderr."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.setattr(sys, "path", [*sys.path])
-
-    def call(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["pfedlora", *words])
-        with pytest.raises(SystemExit) as raised:
-            main()
-        return int(raised.value.code or 0), *capsys.readouterr()
-
-    return call
-
-
 @pytest.fixture(scope="session")
 def shared_cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
     """One folder of runs for tests that compare runs with each other."""
@@ -146,6 +130,26 @@ def trained_run(shared_cli: Cli) -> Done:
     done = shared_cli.run("trained", *(word for key, value in keys.items() for word in ("-o", f"{key}={value}")), "--engine", "local")
     assert done.code == 0, done.stderr
     return done
+
+
+Call = Callable[..., tuple[int, str, str]]
+"""`pfedlora WORDS…`: exit code, stdout, stderr."""
+
+
+@pytest.fixture
+def pfedlora(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Call:
+    """The command in this process, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+    def call(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["pfedlora", *words])
+        with pytest.raises(SystemExit) as raised:
+            command_line.main()
+        return int(raised.value.code or 0), *capsys.readouterr()
+
+    return call
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ class ClientRaises(PFedLoRA):
     def local_update(self, model: object, received: Tensors, data: Samples, visit: Visit) -> Upload:
         if visit.client == 2:
             raise RuntimeError("the disk of client 2 is on fire")
-        return super().local_update(model, received, data, visit)  # type: ignore[arg-type]
+        return super().local_update(model, received, data, visit)
 
 
 class ServerRaises(PFedLoRA):

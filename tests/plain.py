@@ -9,8 +9,8 @@ from torch import nn
 
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data.local import LocalData, Site
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method, Tensors, Upload
 from pfedlora_flwr.rng import derive, sample_clients, torch_generator
@@ -32,10 +32,11 @@ class Plain:
         self.uploads: dict[int, Upload] = {}
         self.visits: dict[int, Visit] = {}
 
-    def train(self, rounds: int) -> None:
+    def train(self, rounds: int, alone: int | None = None) -> None:
+        """alone: the only client there is, in the rounds in which it is sampled."""
         for _ in range(rounds):
             e = self.experiment
-            self.play(sample_clients(e.seed, self.round + 1, e.clients, e.sampled))
+            self.play(k for k in sample_clients(e.seed, self.round + 1, e.clients, e.sampled) if alone in (None, k))
 
     def play(self, clients: Iterable[int]) -> None:
         """One round of these clients."""
@@ -46,7 +47,8 @@ class Plain:
             self.visits[k] = visit(self.experiment, k, self.round)
             self.uploads[k] = self.method.local_update(self.model(k).train(), self.received[k], self.data(k).train, self.visits[k])
             self.method.check(self.uploads[k], self.state, k)
-        self.state = self.method.aggregate(self.uploads, self.state, self.round)
+        if self.uploads:
+            self.state = self.method.aggregate(self.uploads, self.state, self.round)
 
     def model(self, client: int) -> nn.Module:
         if client not in self.models:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
+import tomllib
+from functools import reduce
 from importlib.metadata import PackageNotFoundError
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -23,7 +26,9 @@ from pfedlora_flwr.config import all_keys, from_flat
 from pfedlora_flwr.launch import flower
 from pfedlora_flwr.launch.flower import LaunchError
 from pfedlora_flwr.launch.processes import Stopped, stoppable
-from tests.conftest import ROOT
+from pfedlora_flwr.runs.lines import SoFar
+from pfedlora_flwr.runs.result import RESULT_LINE
+from tests.conftest import ROOT, Call
 from tests.report.made import make_run
 
 
@@ -35,7 +40,7 @@ def test_help_does_not_import_pytorch() -> None:
     assert "Commands:" in done.stdout
 
 
-def test_every_command_has_plain_help_that_names_its_arguments(pfedlora: Any) -> None:
+def test_every_command_has_plain_help_that_names_its_arguments(pfedlora: Call) -> None:
     arguments = {
         "run": "CONF",
         "compare": "CONF",
@@ -54,29 +59,12 @@ def test_every_command_has_plain_help_that_names_its_arguments(pfedlora: Any) ->
     assert all(f"  {name} = " in text for name in all_keys())
 
 
-def test_the_version(pfedlora: Any) -> None:
+def test_the_version(pfedlora: Call) -> None:
     assert pfedlora("--version") == (0, f"pfedlora-flwr {pfedlora_flwr.__version__}\n", "")
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["run", "-o", "mu=2"], "mu is 2.0; allowed"),
-        (["compare", "nowhere.yaml"], "nowhere.yaml: no such file, and no configuration that comes with pfedlora"),
-        (["report", "a", "b"], "several paths are given: say with --output"),
-        (["predict", "nowhere", "--client", "0", "image.png"], "nowhere"),
-    ],
-)
-def test_a_mistake_is_one_line_and_code_2(pfedlora: Any, words: list[str], expected: str) -> None:
-    code, out, err = pfedlora(*words)
-    assert (code, out) == (2, "")
-    assert err.startswith("error: ")
-    assert err.count("\n") == 1
-    assert expected in err
-
-
 @pytest.mark.slow
-def test_report_writes_beside_the_runs_and_prints_its_tables(pfedlora: Any, tmp_path: Path) -> None:
+def test_report_writes_beside_the_runs_and_prints_its_tables(pfedlora: Call, tmp_path: Path) -> None:
     make_run(tmp_path / "runs" / "a", [0.1, 0.5, 0.7], [0.6, 0.8], method="pfedlora")
     code, out, _ = pfedlora("report", "runs")
     assert code == 0
@@ -87,7 +75,7 @@ def test_report_writes_beside_the_runs_and_prints_its_tables(pfedlora: Any, tmp_
     assert (tmp_path / "runs" / "report" / "report.html").exists()
 
 
-def test_doctor_says_what_to_do_for_each_thing_to_fix(pfedlora: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_says_what_to_do_for_each_thing_to_fix(pfedlora: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     def requires(package: str) -> list[str]:
         if package != "pfedlora-flwr":
             return ["ray>=999; extra == 'simulation'", "torch>=999; extra == 'other'"]
@@ -165,26 +153,55 @@ def test_the_second_signal_changes_nothing() -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_a_submission_that_is_not_taken_is_one_line_and_code_1(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.fixture
+def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A connection `site`, and a `flwr` which keeps the run-config that it is handed and says that the run's hours were over."""
+    (tmp_path / "config.toml").write_text("[superlink.site]\n")
+    result = {"status": "stopped", "error": "stopped, since max-hours=1 are over", "stopped_by": "time", "rounds": 3}
+    answers = {
+        "run": f"cp $2/pyproject.toml {tmp_path}/submitted.toml; echo '{json.dumps({'success': True, 'run-id': '7'})}'",
+        "list": f"echo '{json.dumps({'success': True, 'runs': [{'status': 'finished:completed'}]})}'",
+        "log": f"echo '{RESULT_LINE}{json.dumps({'directory': '/x', 'result': result})}'",
+    }
+    tool = tmp_path / "flwr"
+    tool.write_text("#!/bin/sh\ncase $1 in\n" + "".join(f"{word}) {answer};;\n" for word, answer in answers.items()) + "esac\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
+    monkeypatch.setattr(flower, "tool", lambda name: str(tool))
+    return tmp_path
+
+
+def test_more_rounds_and_a_limit_of_hours_go_through_a_connection(site: Path, pfedlora: Call) -> None:
+    words = ["run", "--superlink", "site", "--resume", "-o", "output=/x", "-o", "rounds=9", "-o", "max-hours=1"]
+    code, _, err = pfedlora(*words)
+    sent = from_flat(tomllib.loads((site / "submitted.toml").read_text())["tool"]["flwr"]["app"]["config"])
+    assert (sent.resume, sent.extend, sent.rounds, sent.max_hours, sent.output) == (True, True, 9, 1.0, "/x")
+    assert code == 75
+    again = "to continue: pfedlora run --superlink site -o output=/x -o rounds=9 -o max-hours=1 --resume"
+    assert err.splitlines() == ["stopped, since max-hours=1 are over after round 3", again]
+
+
+def test_a_submission_that_is_not_taken_is_one_line_and_code_1(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def nowhere(name: str) -> str:
         raise LaunchError(f"the command `{name}` is nowhere")
 
     monkeypatch.setattr(flower, "tool", nowhere)
-    monkeypatch.setattr(submit.tempfile, "mkdtemp", lambda prefix: str(tmp_path))
+    monkeypatch.setattr(submit.tempfile, "mkdtemp", lambda prefix: str(site))
     out, err = Console(quiet=True), Console(file=(said := io.StringIO()), width=200)
-    assert submit.submit(from_flat({}), "there", out, err, []) == 1
+    assert submit.submit(from_flat({}), "site", out, err, []) == 1
     assert said.getvalue() == "failed: the command `flwr` is nowhere\n"
 
 
 def test_a_run_in_words() -> None:
     e = from_flat({"rounds": 10})
     sent = {"accuracy": 0.5, "bytes_up": 1_000_000, "bytes_down": 500_000}
-    rounds = [{"round": r, "seconds": s, **sent} for r, s in enumerate([50.0, 9.0, 2.0, 2.0, 2.0, 2.0, 2.0])]
-    assert seconds_left([], 10) is None
-    assert seconds_left(rounds[:1], 10) is None, "round 0 only evaluates"
-    assert seconds_left(rounds[:3], 10) == 8 * 5.5
-    assert seconds_left(rounds, 10) == 4 * 2.0, "by the last five rounds"
-    assert round_line(e, rounds) == "round 6/10 · about 8 s left · accuracy 0.5000 · 10.50 MB sent"
+    rows = [{"round": r, "seconds": s, **sent} for r, s in enumerate([50.0, 9.0, 2.0, 2.0, 2.0, 2.0, 2.0])]
+    after = list(accumulate(rows, SoFar.after, initial=SoFar()))
+    assert seconds_left(after[0], 10) is None
+    assert seconds_left(after[1], 10) is None, "round 0 only evaluates"
+    assert seconds_left(after[3], 10) == 8 * 5.5
+    assert seconds_left(after[7], 10) == 4 * 2.0, "by the last five rounds"
+    assert round_line(e, after[7]) == "round 6/10 · about 8 s left · accuracy 0.5000 · 10.50 MB sent"
 
 
 def test_a_run_as_it_goes_on() -> None:
@@ -195,7 +212,7 @@ def test_a_run_as_it_goes_on() -> None:
 
     def look(phase: str | None, round: int = 0, done: int = 0, of: int = 4, rounds: int = -1) -> tuple[str, float]:
         state = {"phase": phase, "round": round, "done": done, "of": of} if phase else None
-        course.look(state, [row | {"round": r, "seconds": 4.0} for r in range(rounds + 1)])  # type: ignore[arg-type]
+        course.look(state, reduce(SoFar.after, [row | {"round": r, "seconds": 4.0} for r in range(rounds + 1)], SoFar()))
         return course.words(), course.rounds
 
     assert course.words() == "starting: checks"
@@ -229,7 +246,7 @@ def test_a_run_as_it_goes_on() -> None:
 
 def test_a_short_guess_is_no_number() -> None:
     course = Course(from_flat({}), lambda: 2.0)
-    course.look({"phase": "superlink"}, [])
+    course.look({"phase": "superlink"}, SoFar())
     assert course.words() == "starting: the SuperLink · the rounds may take under a minute (a guess)"
 
 

@@ -20,10 +20,11 @@ from pfedlora_flwr.comparison.plan import Plan
 from pfedlora_flwr.comparison.spec import Comparison
 from pfedlora_flwr.comparison.work import Work
 from pfedlora_flwr.config import find_conf
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.launch import execute as executing
 from pfedlora_flwr.runs.completed import Missing
+from pfedlora_flwr.runs.lines import SoFar
 from pfedlora_flwr.runs.output import of_comparison
 from tests.conftest import ROOT, Cli, run_locally
 from tests.report.made import make_run
@@ -82,36 +83,6 @@ def test_a_selection_keeps_the_directories(tmp_path: Path) -> None:
     ):
         with pytest.raises(UserError, match=re.escape(match)):
             whole.select(*words)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("", "methods: expected a list of at least one value"),
-        ("- 1\n", "expected `key: value` lines, found list"),
-        ("metods: [fd]\n", "unknown key 'metods'; allowed: base, methods, seeds, axes"),
-        (BASIC.replace("rounds", "runds"), "base: unknown key 'runds'"),
-        (BASIC.replace("rounds: 2", "rounds: 0"), "base: rounds is 0; allowed: an integer ≥ 1"),
-        (BASIC.replace("pfedlora", "fedlora"), "method is 'fedlora'; allowed:"),
-        (BASIC.replace("[0, 1]", "[0, 0]"), "seeds: a value is there twice"),
-        (BASIC.replace("[0, 1]", "[a]"), "seeds is ['a']; allowed: integers ≥ 0"),
-        (BASIC.replace("rounds: 2", "seed: 2"), "seed is set by compare itself"),
-        (BASIC + "axes: {mu: []}\n", "axes.mu: expected a list of at least one value"),
-        (BASIC + "axes: {mu: [2]}\n", "axes.mu: mu is 2.0; allowed: a number ≥ 0 and ≤ 1"),
-        (BASIC + "axes: {speed: [1, 2]}\n", "axes.speed: 'speed' is no key of a run, so each of its values must set some"),
-        (BASIC + "axes: {federation: [{client: 2}]}\n", "axes.federation: unknown key 'client'"),
-        (BASIC + "axes: {mu: {try: [0.5]}}\n", "axes.mu: expected a list of values, or {tune: [values], methods: [names]}"),
-        (BASIC + "axes: {mu: {tune: [0.5], methods: [fml]}}\n", "axes.mu: 'fml' is not among the methods: standalone, pfedlora"),
-        (BASIC + "axes: {method-options: [a/b, a-b]}\n", "would share the folder method-options-a-b/standalone/seed-0"),
-        (BASIC + 'axes: {models: {tune: ["cnn1,cnn2", "cnn1, cnn2"]}}\n', "would share the folder standalone_models-cnn1-cnn2/seed-0"),
-        (BASIC + "axes: {mu: [0.5], more: [{mu: 0.6}]}\n", "mu is on two axes"),
-        (BASIC.replace("standalone", "fedavg"), "fedavg: method fedavg averages whole models"),
-    ],
-)
-def test_bad_input_is_one_clear_line(tmp_path: Path, text: str, expected: str) -> None:
-    with pytest.raises(UserError, match=re.escape(expected)) as raised:
-        Comparison.load(conf(tmp_path, text))
-    assert "\n" not in str(raised.value)
 
 
 def test_the_example_of_the_documentation_is_valid(tmp_path: Path) -> None:
@@ -291,6 +262,31 @@ def test_a_dry_run_says_what_would_run_and_changes_nothing(tmp_path: Path) -> No
     assert "from the runs that are done" in text
 
 
+def test_what_is_standalone_by_construction_is_planned_and_not_run(tmp_path: Path) -> None:
+    added = BASIC.replace("pfedlora]", "fd, fedproto, pfedlora]") + "axes: {sharing: [mean, none, start]}\n"
+    whole = Comparison.load(conf(tmp_path, added))
+    work = Work(whole, tmp_path / "runs")
+    run = {run.rpartition("/")[0] for run, _ in left(work)}
+    shared = [f"sharing-mean/{method}" for method in ("standalone", "fd", "fedproto", "pfedlora")]
+    assert run == {*shared, "sharing-none/fedproto", "sharing-none/pfedlora", "sharing-start/pfedlora"}
+    whole.plan().write(work.output)
+    silent = [(o.scenario["sharing"], o.method) for o in reported(work.output, whole.plan()) if o.standalone]
+    assert silent == [("none", "standalone"), ("none", "fd"), *(("start", method) for method in ("standalone", "fd", "fedproto"))]
+    assert Plan.read(work.output) == whole.plan()
+    out = Console(record=True, width=200, file=open(os.devnull, "w"))  # noqa: SIM115 - the console keeps it
+    assert compare(whole, whole, work.output, out, out, dry_run=True) == 0
+    said = out.export_text()
+    assert "pfedlora, sharing=none, seed 0: not run; about" in said
+    assert f"B of models, {4 * 4 * 30_670 / 1e3:.3g} kB of states" in said
+    assert "0 runs are completed, 14 are left" in said
+    compare(whole, whole, work.output, out, out, dry_run=True, drop_models=True)
+    most = 3 * 4 * (2_621_558 + 1_815_142 + 1_320_558 + 1_060_358 + 4 * 30_670)  # three versions of CNN-1 to CNN-4, and of four adapters
+    assert f"{most / 1e6:.3g} MB of disk" in out.export_text()
+    part = whole.select(["fd"], [], ["sharing=none,start"])
+    with pytest.raises(UserError, match="nothing to run: all that was asked for is Standalone by construction"):
+        compare(part, whole, work.output, out, out, dry_run=True)
+
+
 SMALL = "methods: [standalone, pfedlora]\nbase: {clients: 2, rounds: 8, batch-size: 16, partition: {kind: iid}}\n"
 
 
@@ -333,7 +329,7 @@ def test_a_failed_run_does_not_stop_the_others_and_is_named(tmp_path: Path, monk
     def execute(experiment: Experiment, show: executing.Show, out: Console, *, engine: str) -> dict[str, Any]:
         if experiment.method == "standalone" and experiment.seed == 0:
             return {"status": "failed", "error": "no such luck"}
-        show(None, [])
+        show(None, SoFar())
         make_run(Path(experiment.output), [0.1, 0.2, 0.3], [0.5] * 4, method=experiment.method, seed=experiment.seed)
         return json.loads((Path(experiment.output) / "result.json").read_text())
 

@@ -19,7 +19,7 @@ import torch
 from pfedlora_flwr.commands import export as exporting
 from pfedlora_flwr.commands.export import export
 from pfedlora_flwr.data.local import shared_partition
-from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.trained import Trained, load_trained
 from tests.conftest import ROOT, Done
@@ -141,25 +141,7 @@ def test_a_card_does_not_tell_where_the_images_lie(trained: Trained) -> None:
         assert "secret" not in text
 
 
-def test_mistakes_are_one_clear_line(trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match="format is 'tflite'; allowed: safetensors, torch-export, onnx"):
-        export(trained, "tflite", tmp_path / "model")
-    (tmp_path / "precious").write_text("irreplaceable")
-    with pytest.raises(UserError, match=r"precious exists; replace it with --overwrite, or give another --output"):
-        export(trained, "safetensors", tmp_path / "precious")
-    (tmp_path / "precious.md").write_text("irreplaceable")
-    (tmp_path / "precious").unlink()
-    with pytest.raises(UserError, match=r"precious\.md exists; replace"):
-        export(trained, "safetensors", tmp_path / "precious")
-    (tmp_path / "precious.md").unlink()
-    for way in (False, True):
-        with pytest.raises(UserError, match="/dev/full is no regular file"):
-            export(trained, "safetensors", Path("/dev/full"), overwrite=way)
-    with pytest.raises(UserError, match="cannot be written"):
-        export(trained, "safetensors", Path("/proc/nowhere/model"))
-    with pytest.raises(UserError, match="is a directory; give a file"):
-        export(trained, "safetensors", tmp_path)
-
+def test_a_library_that_is_missing_is_one_clear_line(trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = importlib.import_module
 
     def missing(name: str, package: str | None = None) -> ModuleType:

@@ -4,35 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from filelock import FileLock
 
-from pfedlora_flwr import cli
 from pfedlora_flwr.commands.listing import list_runs
-from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.result import write_result
+from tests.conftest import Call
 from tests.report.made import make_run
 
 
-@pytest.fixture
-def pfedlora(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
-    """`pfedlora WORDS…` in this process, in an empty folder: exit code, stdout, stderr."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli.out, "_width", 160)
-
-    def call(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["pfedlora", *words])
-        with pytest.raises(SystemExit) as raised:
-            cli.main()
-        return int(raised.value.code or 0), *capsys.readouterr()
-
-    return call
-
-
-def test_runs_are_listed_with_the_keys_in_which_they_differ(tmp_path: Path, pfedlora: Any) -> None:
+def test_runs_are_listed_with_the_keys_in_which_they_differ(tmp_path: Path, pfedlora: Call) -> None:
     runs = tmp_path / "runs"
     make_run(runs / "a", [0.1, 0.5, 0.7], [0.6, 0.8], mu=0.3)
     make_run(runs / "sub" / "b", [0.1, 0.9], [0.6, 0.8], validation=[0.5, 0.4], method="fml")
@@ -65,7 +49,7 @@ def test_runs_are_listed_with_the_keys_in_which_they_differ(tmp_path: Path, pfed
         list_runs(tmp_path / "nowhere")
 
 
-def test_a_dry_run_says_what_a_run_would_take_and_starts_nothing(tmp_path: Path, pfedlora: Any) -> None:
+def test_a_dry_run_says_what_a_run_would_take_and_starts_nothing(tmp_path: Path, pfedlora: Call) -> None:
     words = ["run", "--dry-run", "-o", "clients=30", "-o", "dataset=synthetic:600", "-o", "models=cnn5,cnn1", "-o", "participation=0.5"]
     code, out, _ = pfedlora(*words)
     assert code == 0

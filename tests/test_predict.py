@@ -7,7 +7,6 @@ import json
 import re
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,10 +17,10 @@ from pfedlora_flwr.commands.predict import Prediction, predict, read_images
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data.images import read_image
 from pfedlora_flwr.data.local import shared_partition
-from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.trained import Trained, load_trained
-from tests.conftest import Cli, Done
+from tests.conftest import Call, Cli, Done
 from tests.federation.malice import simulate
 
 pytestmark = pytest.mark.slow
@@ -47,7 +46,7 @@ def asked(trained: Trained, paths: list[Path]) -> list[Prediction]:
     return predict([trained], files, pixels)
 
 
-def test_predict_gives_the_classes_that_the_evaluation_counted(trained_run: Done, pfedlora: Any, pictures: list[tuple[Path, int]]) -> None:
+def test_predict_gives_the_classes_that_the_evaluation_counted(trained_run: Done, pfedlora: Call, pictures: list[tuple[Path, int]]) -> None:
     files = [str(path) for path, _ in pictures]
     code, out, err = pfedlora("predict", str(trained_run.output), "--client", str(CLIENT), *files)
     assert (code, err) == (0, "")
@@ -111,7 +110,7 @@ def test_on_a_deployed_node_it_is_found_under_the_state_path(trained_run: Done, 
 
 
 def test_a_folder_as_json_and_csv_with_the_classes_that_are_wanted(
-    trained_run: Done, pfedlora: Any, pictures: list[tuple[Path, int]], tmp_path: Path
+    trained_run: Done, pfedlora: Call, pictures: list[tuple[Path, int]], tmp_path: Path
 ) -> None:
     folder, run = tmp_path / "shown", str(trained_run.output)
     for (path, _), to in zip(pictures, ("b/2.png", "a/1.PNG", "c.jpeg", ".hidden/x.png", "a/.x.png"), strict=False):
@@ -141,7 +140,7 @@ def test_a_folder_as_json_and_csv_with_the_classes_that_are_wanted(
 
 
 def test_a_broken_image_among_many_is_named_and_the_others_are_predicted(
-    trained_run: Done, pfedlora: Any, pictures: list[tuple[Path, int]], tmp_path: Path
+    trained_run: Done, pfedlora: Call, pictures: list[tuple[Path, int]], tmp_path: Path
 ) -> None:
     (tmp_path / "broken.png").write_text("no picture")
     (tmp_path / "empty").mkdir()
@@ -159,7 +158,7 @@ def test_a_model_that_diverged_says_so(trained_run: Done, pictures: list[tuple[P
         asked(trained, [pictures[0][0]])
 
 
-def test_mistakes_are_one_clear_line(trained_run: Done, pfedlora: Any, tmp_path: Path) -> None:
+def test_mistakes_are_one_clear_line(trained_run: Done, pfedlora: Call, tmp_path: Path) -> None:
     text = tmp_path / "text.png"
     text.write_text("no picture")
     broken = tmp_path / "broken.png"

@@ -15,7 +15,7 @@ from rich.console import Console
 from pfedlora_flwr import cli as command
 from pfedlora_flwr import config
 from pfedlora_flwr.commands.display import conclude
-from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.launch.execute import execute
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.resume import resumed

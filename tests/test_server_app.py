@@ -15,7 +15,7 @@ from flwr.supercore.run import RunNotRunningException
 from flwr.superlink.grid import HttpGrid, InMemoryGrid
 
 from pfedlora_flwr import server_app
-from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.runs.directory import RunDirectory
 
 
@@ -60,7 +60,7 @@ def test_whatever_ends_a_run_leaves_a_result(
 
     keys = {"output": str(tmp_path / "run"), "dataset": "synthetic:300", "device": "cpu"}
     with pytest.raises(type(error)):
-        server_app.main(Grid(), SimpleNamespace(run_config=keys))  # type: ignore[arg-type]
+        server_app.main(Grid(), SimpleNamespace(run_config=keys))
     result = RunDirectory(tmp_path / "run").result()
     assert result is not None
     assert (result["status"], str(result["error"])[: len(reason)]) == (status, reason)

@@ -2,138 +2,151 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+import shutil
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from PIL import Image
 
-from pfedlora_flwr import cli
-from tests.conftest import ROOT
+from tests import wrong_made as made
+from tests.conftest import ROOT, Call, run_locally
+from tests.wrong_inputs import RUN, TABLE, Wrong, faults, files_in
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _cache_and_no_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A cache of datasets of our own; and no process is left."""
+    before = set(psutil.Process().children(recursive=True))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PFEDLORA_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+    assert set(psutil.Process().children(recursive=True)) <= before
+
+
+@pytest.fixture(scope="module")
+def small_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The completed run that the rows of the table find in `run`."""
+    output = tmp_path_factory.mktemp("small") / "run"
+    words = shlex.split(RUN.replace("-o ", ""))
+    assert run_locally(output, dict(word.split("=", 1) for word in words) | {"clients": 2, "rounds": 2}).code == 0
+    return output
 
 
 @pytest.fixture
-def pfedlora(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
-    """`pfedlora WORDS…` in this process, in an empty folder: exit code, stdout, stderr."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PFEDLORA_CACHE", str(tmp_path / "cache"))
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pfedlora: Call) -> Iterator[Path]:
+    """The command's folder, with own modules that another test has not left behind; temporary files go beside it."""
+    (tmp_path / "here").mkdir()
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setattr(sys, "path", [*sys.path])
-
-    def call(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["pfedlora", *words])
-        with pytest.raises(SystemExit) as raised:
-            cli.main()
-        return int(raised.value.code or 0), *capsys.readouterr()
-
-    return call
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    for name in made.OWN_MODULES:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    yield tmp_path / "here"
+    for name in made.OWN_MODULES:
+        sys.modules.pop(name, None)
 
 
-def keys(*settings: str) -> list[str]:
-    return [word for setting in settings for word in ("-o", setting)]
+def named(category: str, row: Wrong) -> str:
+    """A test's name, the same in every process: a port that is taken is another in each."""
+    return re.sub(r"--port \d{4,}", "--port TAKEN", f"{category}: {row.command[-70:]}")
 
 
-def refused(done: tuple[int, str, str], expected: str) -> None:
-    code, out, err = done
-    assert (code, out, err.count("\n"), err[:7]) == (2, "", 1, "error: "), (out, err)
-    assert expected in err
+ROWS = [pytest.param(row, id=named(category, row)) for category, rows in TABLE.items() for row in rows]
 
 
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        (["adapter.hidden-dim=100000000"], "adapter.hidden-dim is 100000000; allowed: an integer ≥ 1 and ≤ 10000"),
-        (["dataset=synthetic:99999999999"], "allowed: synthetic:COUNT with 10 to 5000000 images"),
-        (["seed=99999999999999999999"], "allowed: an integer ≥ 0, finite and below 2^63"),
-        (["lr=inf"], "lr is inf; allowed: a number > 0, finite and below 2^63"),
-        (["classes=3"], "classes is 3; allowed: auto, or 10, which dataset 'digits' has"),
-        (["classes=20"], "classes is 20; allowed: auto, or 10"),
-        (
-            ["models=tests.methods.narrow:Narrow,cnn5"],
-            "choose models whose last layers have inputs of one width, or a method",
-        ),
-        (["adapter.kind=reduced"], "set adapter.kind=decomposed"),
-        (
-            ["method-options=a=b"],
-            "which is for a package.module:Class method; the options of pfedlora are keys: adapter.kind",
-        ),
-        (["method=tests.failing:ServerRaises", "method-options=at"], "method-options is 'at'; allowed: key=value key=value"),
-        (["adapter=3"], "adapter is no key but a section of keys: adapter.kind, "),
-    ],
-)
-def test_a_wrong_key(pfedlora: Any, tmp_path: Path, settings: list[str], expected: str) -> None:
-    refused(pfedlora("run", *keys(*settings, "output=run")), expected)
-    assert not (tmp_path / "run").exists()
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("row", ROWS)
+def test_a_wrong_input_is_one_line(row: Wrong, pfedlora: Call, place: Path, request: pytest.FixtureRequest) -> None:
+    if row.run:
+        shutil.copytree(request.getfixturevalue("small_run"), place / "run")
+    with ExitStack() as held:
+        for make in row.needs:
+            holds = make(place)
+            if holds is not None:
+                held.enter_context(holds)
+        before = files_in(place)
+        done = pfedlora(*shlex.split(row.command))
+    assert not faults(row, *done, before, files_in(place)), done
+
+
+def test_every_category_has_twenty_and_none_is_there_twice() -> None:
+    assert all(len(rows) >= 20 for rows in TABLE.values())
+    rows = [(row.command, row.expected, row.needs) for rows in TABLE.values() for row in rows]
+    assert len({repr(row) for row in rows}) == len(rows)
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (b"rounds: 1\nlr: 0.1\nrounds: 0\n", "not valid YAML at line 3, column 1: 'rounds' is there twice"),
-        (b"partition: {kind: iid, kind: dirichlet}\n", "line 1, column 24: 'kind' is there twice"),
-        (b"partition: {kind: iid}\npartition.kind: dirichlet\n", "partition.kind is there twice, under its section and with a dot"),
-        (b"a: [1\nb: 2\n", "not valid YAML at line 2, column 2: expected ',' or ']'"),
-        (b"rounds: 1\nname: gr\xfc\xdf\n", "not valid YAML at line 2: it is not in UTF-8 (byte 0xfc)"),
-        (b"methods: [pfedlora]\nbase: {rounds: 2}\n", "is a comparison (it has methods): use pfedlora compare"),
-    ],
+    ("setting", "named"),
+    [("models=own_models:ForwardRaises", False), ("models=own_models:Late", True), ("method=own_methods:AggregateRaises", True)],
 )
-def test_a_wrong_file(pfedlora: Any, tmp_path: Path, text: bytes, expected: str) -> None:
-    (tmp_path / "conf.yaml").write_bytes(text)
-    refused(pfedlora("run", "conf.yaml"), expected)
+def test_the_traceback_of_own_code_is_in_the_file_that_the_line_names(setting: str, named: bool, pfedlora: Call, place: Path) -> None:
+    """Before the run a temporary one, in it the run's own; and no advice to go on, where the code is to be mended."""
+    made.own_code(place)
+    keys = ("clients=2", "partition.kind=iid", "rounds=2", "dataset=synthetic:100", "output=run", setting)
+    code, _, err = pfedlora("run", "--engine", "local", "--quiet", *(word for key in keys for word in ("-o", key)))
+    file = re.search(r"; traceback in (\S+\.txt)$", err.strip())
+    assert file, err
+    assert (Path(file[1]) == place / "run" / "logs" / "traceback.txt") == named == (code == 1)
+    assert "Traceback (most recent call last)" in Path(file[1]).read_text()
+    assert "--resume" not in err
 
 
-def test_what_compare_refuses_its_dry_run_refuses_by_name_and_nothing_is_left(pfedlora: Any, tmp_path: Path) -> None:
-    (tmp_path / "conf.yaml").write_text("methods: [pfedlora]\nbase: {rounds: 2}\naxes: {clients: [5, 4]}\n")
-    for more in (["--dry-run"], []):
-        refused(pfedlora("compare", "conf.yaml", *more), "pfedlora, clients=4, seed 0: 4 clients × 2 classes a client is not a multiple")
-        assert not (tmp_path / "runs").exists()
+@pytest.mark.parametrize("setting", ["models=own_models:Good", "models=own_models:Equal", "method=own_methods:Grows"])
+def test_own_code_that_is_right_passes(setting: str, pfedlora: Call, place: Path) -> None:
+    made.own_code(place)
+    keys = ("clients=2", "partition.kind=iid", "rounds=2", "dataset=synthetic:100", "output=run", setting)
+    code, _, err = pfedlora("run", "--engine", "local", "--quiet", *(word for key in keys for word in ("-o", key)))
+    assert code == 0, err
 
 
-def test_an_output_that_is_a_file(pfedlora: Any, tmp_path: Path) -> None:
-    (tmp_path / "run").write_text("irreplaceable")
-    refused(pfedlora("run", *keys("output=run")), "is a file; choose a directory")
+def test_numbers_are_as_people_read_them(pfedlora: Call, place: Path) -> None:
+    (place / "conf.yaml").write_text("seed: 010\nlr: 1e-2\nclip-norm: 1_0.5\nmax-samples: 0x10\n")
+    words = ["run", "conf.yaml", "--dry-run", "-o", "clients=08", "-o", "dataset=synthetic:100", "-o", "partition.kind=iid"]
+    code, out, err = pfedlora(*words, "-o", "rounds=007", "-o", "output=007", "-o", "augment=yes")
+    assert code == 0, err
+    assert "for 7 rounds" in out
+    assert f"it would run in {place / '007'}" in out
 
 
-@pytest.mark.parametrize(
-    ("images", "labels", "names", "expected"),
-    [
-        ((100, 32, 32, 3), np.arange(50), None, "images is uint8 [100, 32, 32, 3], labels int64 [50]; expected"),
-        ((100, 32, 32, 3), np.zeros((100, 1), int), None, "labels int64 [100, 1]"),
-        ((0, 32, 32, 3), np.zeros(0, int), None, "it has no images"),
-        ((30, 32, 32, 3), np.zeros(30, int), None, "all labels are 0; expected at least two classes"),
-        ((30, 32, 32, 3), np.arange(30) - 1, None, "labels go from -1 to 28; allowed: 0 to 99999"),
-        ((30, 32, 32, 3), np.arange(30) % 3, ["a", "b"], "labels go up to 2, and class_names names 0 to 1"),
-        ((5, 32, 32, 3), np.arange(5), None, "has 5 images; a client needs 10"),
-    ],
-)
-def test_a_wrong_npz(
-    pfedlora: Any, tmp_path: Path, images: tuple[int, ...], labels: np.ndarray, names: list[str] | None, expected: str
-) -> None:
-    more = {} if names is None else {"class_names": np.array(names)}
-    np.savez(tmp_path / "own.npz", images=np.zeros(images, np.uint8), labels=labels, **more)
-    refused(pfedlora("run", *keys("dataset=npz:own.npz", "partition.kind=iid", "clients=1", "output=run")), expected)
-
-
-def test_classes_without_an_image_are_named_in_one_line(pfedlora: Any, tmp_path: Path) -> None:
+def test_classes_without_an_image_are_named_in_one_line(pfedlora: Call, place: Path) -> None:
     rng = np.random.default_rng(0)
-    np.savez(tmp_path / "own.npz", images=rng.integers(0, 256, (40, 32, 32, 3), np.uint8), labels=np.arange(40) % 5 * 7)
+    np.savez(place / "own.npz", images=rng.integers(0, 256, (40, 32, 32, 3), np.uint8), labels=np.arange(40) % 5 * 7)
     for name in ("cats", "dogs", "empty"):
-        (tmp_path / "own" / name).mkdir(parents=True)
+        (place / "own" / name).mkdir(parents=True)
     for i in range(20):
-        Image.new("RGB", (32, 32), (i, 2 * i, 200)).save(tmp_path / "own" / ("cats", "dogs")[i % 2] / f"{i}.png")
-    local = ["--engine", "local", "--quiet", *keys("partition.kind=iid", "clients=1", "rounds=1", "models=cnn5")]
+        Image.new("RGB", (32, 32), (i, 2 * i, 200)).save(place / "own" / ("cats", "dogs")[i % 2] / f"{i}.png")
+    keys = ("partition.kind=iid", "clients=1", "rounds=1", "models=tests.methods.narrow:Narrow")
+    local = ["run", "--engine", "local", "--quiet", *(word for key in keys for word in ("-o", key))]
     for dataset, expected in (("npz:own.npz", "24 classes of the dataset have no image: 1, 2, 3,"), ("folder:own", "have no image: empty")):
-        code, out, err = pfedlora("run", *local, *keys(f"dataset={dataset}", f"output=runs/{dataset[:3]}"))
+        code, out, err = pfedlora(*local, "-o", f"dataset={dataset}", "-o", f"output=runs/{dataset[:3]}")
         assert code == 0, err
         assert any(line.startswith("warning: ") and expected in line for line in out.splitlines())
 
 
-def test_a_run_that_failed_before_its_first_round_is_not_in_the_way(pfedlora: Any, tmp_path: Path) -> None:
-    small = keys("partition.kind=iid", "clients=2", "rounds=1", "dataset=synthetic:100", "output=run")
-    local = ["run", "--engine", "local", "--quiet", *small]
-    code, _, err = pfedlora(*local, *keys("evaluate-initial=false", "method=tests.failing:ServerRaises"))
+def test_a_run_that_failed_before_its_first_round_is_not_in_the_way(pfedlora: Call, place: Path) -> None:
+    local = ["run", "--engine", "local", "--quiet", *shlex.split(RUN), "-o", "output=run"]
+    code, _, err = pfedlora(*local, "-o", "evaluate-initial=false", "-o", "method=tests.failing:ServerRaises")
     assert code == 1, err
     assert "ZeroDivisionError: the server divides by nothing, at tests/failing.py" in err.replace(str(ROOT) + "/", "")
     code, _, err = pfedlora(*local)
     assert code == 0, err
+
+
+def test_a_result_that_was_removed_is_made_anew(small_run: Path, pfedlora: Call, place: Path) -> None:
+    """As the line for a damaged one advises."""
+    shutil.copytree(small_run, place / "run")
+    (place / "run" / "result.json").unlink()
+    code, _, err = pfedlora("run", "--resume", "-o", "output=run", "--engine", "local", "--quiet")
+    assert code == 0, err
+    seconds = re.compile(rb'"seconds": \{[^}]*\}')
+    before, after = (seconds.sub(b"", (folder / "result.json").read_bytes()) for folder in (small_run, place / "run"))
+    assert before == after

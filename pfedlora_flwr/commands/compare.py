@@ -20,8 +20,8 @@ from pfedlora_flwr.comparison import estimate
 from pfedlora_flwr.comparison.spec import Comparison
 from pfedlora_flwr.comparison.work import Job, Work
 from pfedlora_flwr.data import datasets
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import make_folder
-from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.launch import execute as executing
 from pfedlora_flwr.launch.execute import STOPPED, Show
 from pfedlora_flwr.launch.processes import SIGNALS, Stopped, stoppable
@@ -30,27 +30,39 @@ from pfedlora_flwr.report.words import count
 from pfedlora_flwr.report.write import write_report
 from pfedlora_flwr.runs.completed import Missing, read_run
 from pfedlora_flwr.runs.directory import Row, RunDirectory
-from pfedlora_flwr.runs.rows import Result, RoundRow
+from pfedlora_flwr.runs.lines import SoFar
+from pfedlora_flwr.runs.rows import Result
 
 _ALL = "all runs"
 
 
 def compare(
-    part: Comparison, whole: Comparison, output: Path, out: Console, err: Console, *, dry_run: bool = False, engine: str = "flower"
+    part: Comparison,
+    whole: Comparison,
+    output: Path,
+    out: Console,
+    err: Console,
+    *,
+    dry_run: bool = False,
+    engine: str = "flower",
+    drop_models: bool = False,
 ) -> int:
-    """Runs what is missing of `part`, then reports on `whole`; the exit code: 0 when no run has failed. Raises UserError."""
+    """Runs what is missing of `part`, then reports on `whole`; the exit code: 0 when no run has failed. Raises UserError.
+
+    drop_models: whether no completed run keeps its clients' models.
+    """
     executing.check_engine(engine)
     work = Work(part, output.absolute())
     Work(whole, work.output).check()  # the report is on all of it
     _preflight(work, dry_run)
     if dry_run:
-        _show_work(work, out, engine)
+        _show_work(work, out, engine, drop_models)
         return 0
     with _claimed(output), stoppable(*SIGNALS):
         whole.plan().write(work.output)
         _stop_left_over(work.output)
         try:
-            stopped = _run_all(work, out, engine)
+            stopped = _run_all(work, out, engine, drop_models)
         except Stopped as stop:
             stopped = {"status": "stopped", "error": stop.number.name, "stopped_by": STOPPED[stop.number][1]}
         if stopped:
@@ -84,10 +96,10 @@ class _Display:
         what = self._course.words()
         self.progress.reset(self._current, total=self._experiment.rounds, description=self._title, visible=True, what=what)
 
-    def show(self, state: Row | None, rounds: list[RoundRow]) -> None:
+    def show(self, state: Row | None, so_far: SoFar) -> None:
         """What the run is doing, and its rounds so far."""
-        self._course.look(state, rounds)
-        own = self._course.left(state, rounds)
+        self._course.look(state, so_far)
+        own = self._course.left(state, so_far)
         left = self._later + (self._speed.seconds(self._experiment) if own is None else own)
         words = f"run {self._number} of {self._of} · about {duration(left)} left"
         self.progress.update(self._all, total=self._of, completed=self._number - 1, what=words)
@@ -119,7 +131,10 @@ def _stop_left_over(output: Path) -> None:
 
 def _preflight(work: Work, dry_run: bool) -> None:
     """Raises UserError, with the scenario's name, where a run could not start. A dry run downloads nothing: it leaves such out."""
-    for job in work.examples():
+    examples = work.examples()
+    if not examples:
+        raise UserError("nothing to run: all that was asked for is Standalone by construction, which sharing=mean runs")
+    for job in examples:
         e = job.experiment
         if dry_run and datasets.needs_download(e.dataset, e.data_path):
             continue
@@ -129,7 +144,7 @@ def _preflight(work: Work, dry_run: bool) -> None:
             raise type(error)(f"{job.title}: {error}") from error.__cause__
 
 
-def _run_all(work: Work, out: Console, engine: str) -> Result | None:
+def _run_all(work: Work, out: Console, engine: str, drop_models: bool) -> Result | None:
     """Does every job there is; the result of the run in which it was stopped, if it was."""
     speed, done = _speed(work, engine), len(work.completed())
     display = _Display(speed, out, quiet=engine == "local")  # a bar would be drawn over a debugger
@@ -142,6 +157,8 @@ def _run_all(work: Work, out: Console, engine: str) -> Result | None:
             if result["status"] == "stopped":
                 return result
             if result["status"] == "completed":
+                if drop_models:
+                    RunDirectory(job.directory).drop_models()
                 work.drop_rejected()
                 done += 1
                 speed.learn(job.experiment, result["seconds"]["total"])
@@ -185,14 +202,16 @@ def _seconds(jobs: Sequence[Job], speed: estimate.Speed) -> float:
     return sum(job.repeats * speed.seconds(job.experiment) for job in jobs)
 
 
-def _show_work(work: Work, out: Console, engine: str) -> None:
+def _show_work(work: Work, out: Console, engine: str, drop_models: bool) -> None:
     """What would run, how long it may take and the disk it will need."""
     speed, jobs = _speed(work, engine), work.jobs()
     for job in jobs:
         more = f" (and {job.repeats - 1} more with the values chosen)" if job.repeats > 1 else ""
-        took = f"about {duration(speed.seconds(job.experiment))}, {count(estimate.model_bytes(job.experiment))}B of models"
+        e = job.experiment
+        took = f"about {duration(speed.seconds(e))}, {count(estimate.model_bytes(e))}B of models"
+        took += f", {count(estimate.state_bytes(e))}B of states" if estimate.state_bytes(e) else ""
         out.print(f"{job.title}{more}: {_state(job)}; {took}", highlight=False, markup=False, soft_wrap=True)
-    disk = estimate.disk(job.experiment for job in jobs for _ in range(job.repeats))
+    disk = estimate.disk((job.experiment for job in jobs for _ in range(job.repeats)), kept=not drop_models)
     basis = "a guess: no run has been timed yet" if speed.guessed else "from the runs that are done"
     out.print(
         f"{len(work.completed())} runs are completed, {_count(jobs)} are left: "

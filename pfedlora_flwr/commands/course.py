@@ -9,10 +9,8 @@ from statistics import fmean
 
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.runs.directory import Row
-from pfedlora_flwr.runs.rows import RoundRow
+from pfedlora_flwr.runs.lines import SoFar
 
-_RECENT = 5
-"""Rounds that the time left is judged by."""
 _STOPPING, _ENDING = "stopping…", "ending: Flower's processes"
 _STARTING = {
     "checking": "starting: checks",
@@ -42,31 +40,29 @@ class Course:
         self.rounds = 0.0
         self.parts = [_STARTING["checking"]]
 
-    def look(self, state: Row | None, rounds: list[RoundRow]) -> None:
+    def look(self, state: Row | None, so_far: SoFar) -> None:
         """Takes up what `execute` shows: `rounds`, those that are done, the running one by its clients, and `parts`, in words."""
         phase, running = (state["phase"], state.get("round", 0)) if state else ("", 0)
         within = phase in ("training", "evaluating") and bool(state)
         if within and running != self._running[0]:
             self._running = running, self._clock()
-        done = rounds[-1]["round"] if rounds else 0
         if phase != "stopping":  # the bar stays where it was
-            self.rounds = done + (_share(state) if state and running > done else 0.0)
-        now = _now(self._e, state, phase, running) if state else _ENDING if rounds else _STARTING["starting"]
-        left = self.left(state, rounds)
+            self.rounds = so_far.round + (_share(state) if state and running > so_far.round else 0.0)
+        now = _now(self._e, state, phase, running) if state else _ENDING if so_far.lines else _STARTING["starting"]
+        left = self.left(state, so_far)
         time_left = f"about {duration(left)} left" if left is not None else self._guess_in_words()
-        self.parts = [part for part in (now, time_left if now not in (_ENDING, _STOPPING) else "", *_so_far(rounds)) if part]
+        self.parts = [part for part in (now, time_left if now not in (_ENDING, _STOPPING) else "", *_figures(so_far)) if part]
 
     def words(self, width: float = inf) -> str:
         """As many of the parts, the most telling ones first, as `width` columns hold."""
         fitting = [" · ".join(self.parts[:count]) for count in range(1, len(self.parts) + 1)]
         return next((text for text in reversed(fitting) if len(text) <= width), fitting[0])
 
-    def left(self, state: Row | None, rounds: list[RoundRow]) -> float | None:
+    def left(self, state: Row | None, so_far: SoFar) -> float | None:
         """Seconds for the rounds that are left: by the last five, or before there is one by the clients of the running one; else None."""
-        done = rounds[-1]["round"] if rounds else 0
-        to_do = self._e.rounds - done
-        passed = self._clock() - self._running[1] if self._running[0] > done else 0.0
-        if (by_rounds := seconds_left(rounds, self._e.rounds)) is not None:
+        to_do = self._e.rounds - so_far.round
+        passed = self._clock() - self._running[1] if self._running[0] > so_far.round else 0.0
+        if (by_rounds := seconds_left(so_far, self._e.rounds)) is not None:
             return by_rounds - min(passed, by_rounds / max(1, to_do))
         return max(0.0, passed / share * to_do - passed) if state and passed and (share := _share(state)) else None
 
@@ -78,16 +74,15 @@ class Course:
         return f"the rounds may take {duration(self._guessed) if self._guessed > _SHORT_GUESS else 'under a minute'} (a guess)"
 
 
-def seconds_left(rounds: list[RoundRow], total: int) -> float | None:
+def seconds_left(so_far: SoFar, total: int) -> float | None:
     """Seconds for the rounds up to `total` at the mean of the last five; None before the first one is done."""
-    recent = [row["seconds"] for row in rounds if row["round"]][-_RECENT:]
-    return (total - rounds[-1]["round"]) * fmean(recent) if recent else None
+    return (total - so_far.round) * fmean(so_far.recent) if so_far.recent else None
 
 
-def round_line(e: Experiment, rounds: list[RoundRow]) -> str:
+def round_line(e: Experiment, so_far: SoFar) -> str:
     """The last round's figures in a line."""
-    left = seconds_left(rounds, e.rounds)
-    parts = [f"round {rounds[-1]['round']}/{e.rounds}", f"about {duration(left)} left" if left is not None else "", *_so_far(rounds)]
+    left = seconds_left(so_far, e.rounds)
+    parts = [f"round {so_far.round}/{e.rounds}", f"about {duration(left)} left" if left is not None else "", *_figures(so_far)]
     return " · ".join(part for part in parts if part)
 
 
@@ -124,8 +119,6 @@ def _now(e: Experiment, state: Row, phase: str, running: int) -> str:
     return _STARTING.get(phase) or f"round {running}/{e.rounds}"
 
 
-def _so_far(rounds: list[RoundRow]) -> list[str]:
+def _figures(so_far: SoFar) -> list[str]:
     """The accuracy that was found last, and what has been sent."""
-    if not rounds:
-        return []
-    return [f"accuracy {rounds[-1]['accuracy']:.4f}", f"{megabytes(sum(row['bytes_up'] + row['bytes_down'] for row in rounds))} sent"]
+    return [f"accuracy {so_far.accuracy:.4f}", f"{megabytes(so_far.bytes)} sent"] if so_far.lines else []

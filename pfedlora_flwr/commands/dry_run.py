@@ -13,9 +13,10 @@ from pfedlora_flwr.commands.course import duration, megabytes
 from pfedlora_flwr.comparison import estimate
 from pfedlora_flwr.data.local import count_classes, shared_partition
 from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.federation.sharing import first_state
+from pfedlora_flwr.files import check_writable
 from pfedlora_flwr.launch.execute import check_engine, preflight, resources
 from pfedlora_flwr.methods import registry
-from pfedlora_flwr.rng import derive
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.ledger import payload_bytes
 
@@ -30,6 +31,7 @@ def dry_run(e: Experiment, out: Console, *, engine: str = "flower") -> None:
     check_engine(engine)
     preflight(e)
     RunDirectory(Path(e.output)).check_free(e)
+    check_writable(Path(e.output))
     out.print(_models(e))
     out.print(_partition(e))
     for line in _costs(e, resources(e)[0] if engine == "flower" else 1):
@@ -70,7 +72,7 @@ def _partition(e: Experiment) -> Table:
 
 def _costs(e: Experiment, actors: int) -> list[str]:
     method = registry.make(e, count_classes(e))
-    state = method.state_init(derive(e.seed, "state"))
+    state = first_state(e, method)
     up = method.largest_upload(state)
     down = max(up, max(payload_bytes(method.download(state, k, 1)) for k in range(min(e.clients, len(e.model_names)))))
     free = psutil.virtual_memory().available
@@ -78,5 +80,6 @@ def _costs(e: Experiment, actors: int) -> list[str]:
         f"a round: {e.sampled} of {e.clients} clients, at most {megabytes(e.sampled * up)} up and {megabytes(e.sampled * down)} down",
         f"time: about {duration(estimate.Speed(actors).seconds(e))} for {e.rounds} rounds (a guess: no run has been timed)",
         f"memory: about {(actors + 1) * _ACTOR / 1e9:.1f} GB for {actors} at once, of {free / 1e9:.1f} GB free",
-        f"disk: at most {megabytes(estimate.disk([e]))} for the clients' models",
+        f"disk: at most {megabytes(estimate.disk([e]))} for the clients' models"
+        + (f" and the server's {e.clients} states" if e.sharing == "none" else ""),
     ]

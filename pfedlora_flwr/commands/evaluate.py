@@ -17,7 +17,7 @@ from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data.datasets import Dataset
 from pfedlora_flwr.data.local import Site
 from pfedlora_flwr.data.registry import located
-from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.runs.trained import Trained
 from pfedlora_flwr.training.loop import Samples
 from pfedlora_flwr.training.metrics import confusion, scores

@@ -24,9 +24,9 @@ from PIL import Image
 from torch import Tensor, nn
 
 from pfedlora_flwr.data import registry as datasets
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import check_replaceable, make_folder, write_atomically
-from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import tensors_of
 from pfedlora_flwr.models.cnn import ClientModel

@@ -8,8 +8,9 @@ from typing import TypedDict
 
 from rich.table import Table
 
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import is_locked
-from pfedlora_flwr.keys import Scalar, UserError
+from pfedlora_flwr.keys import Scalar
 from pfedlora_flwr.runs.directory import RunDirectory, find_runs
 from pfedlora_flwr.runs.result import best_round
 
@@ -52,10 +53,9 @@ def table(runs: Sequence[Listed]) -> Table:
 def _read(run: RunDirectory, folder: Path) -> Listed:
     name = str(run.path.relative_to(folder)) if run.path != folder else str(folder)
     try:
-        e = run.experiment()
+        e, result, rows = run.experiment(), run.result(), run.rounds()
     except UserError:
         return {"run": name, "state": "unreadable", "rounds": 0, "of": None, "keys": {}, "accuracy": None}
-    result, rows = run.result(), run.rounds()
     running = any(is_locked(lock) for lock in (run.launch_lock, run.lock_file))
     state = "running" if running else result["status"] if result else "unfinished"
     return {

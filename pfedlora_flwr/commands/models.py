@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.source import use_copy
 from pfedlora_flwr.runs.trained import Trained, clients_of, load_trained

@@ -14,8 +14,8 @@ import numpy.typing as npt
 from rich.console import Console
 
 from pfedlora_flwr.data.images import READABLE, read_image
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import check_replaceable, make_folder, write_atomically
-from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.runs.trained import Trained
 
 

@@ -14,8 +14,8 @@ from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.launch.execute import LOCAL_NOTE, STOPPED, execute, resources
 from pfedlora_flwr.launch.processes import SIGNALS, Stopped, stoppable
 from pfedlora_flwr.runs.directory import Row
+from pfedlora_flwr.runs.lines import SoFar
 from pfedlora_flwr.runs.output import from_here
-from pfedlora_flwr.runs.rows import RoundRow
 
 
 def run(
@@ -34,12 +34,12 @@ def run(
     course = Course(experiment, lambda: Speed(1 if engine == "local" else resources(experiment)[0]).seconds(experiment) - START)
     task = progress.add_task(experiment.method, total=experiment.rounds, what=course.words())
 
-    def show(state: Row | None, rounds: list[RoundRow]) -> None:
+    def show(state: Row | None, so_far: SoFar) -> None:
         nonlocal shown
         if quiet:
             return
         stopping = state is not None and state["phase"] == "stopping"
-        course.look(state, rounds)
+        course.look(state, so_far)
         if not lines:
             words = course.words(room(out, experiment.method))
             progress.update(task, completed=course.rounds, what=words, refresh=stopping)
@@ -48,9 +48,9 @@ def run(
             return
         elif shown < 0:
             out.print(course.words(), highlight=False, soft_wrap=True)
-        if lines and len(rounds) > max(shown, 0):
-            out.print(round_line(experiment, rounds), highlight=False, soft_wrap=True)
-        shown = len(rounds)
+        if lines and so_far.lines > max(shown, 0):
+            out.print(round_line(experiment, so_far), highlight=False, soft_wrap=True)
+        shown = so_far.lines
 
     try:
         if engine == "local" and not quiet:

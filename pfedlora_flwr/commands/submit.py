@@ -20,7 +20,7 @@ from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.launch.execute import STOPPED
 from pfedlora_flwr.launch.flower import LaunchError, last_line
 from pfedlora_flwr.launch.processes import Stopped, stoppable
-from pfedlora_flwr.launch.submission import Submission
+from pfedlora_flwr.launch.submission import Submission, check_connection
 
 
 def submit(experiment: Experiment, superlink: str, out: Console, err: Console, words: Sequence[str], *, quiet: bool = False) -> int:
@@ -29,6 +29,7 @@ def submit(experiment: Experiment, superlink: str, out: Console, err: Console, w
 
     words: of this command, for the one that continues the run.
     """
+    check_connection(superlink)
     folder = Path(tempfile.mkdtemp(prefix="pfedlora-"))
     submission = Submission(superlink, folder)
 

@@ -10,6 +10,8 @@ from pfedlora_flwr.data.local import count_classes
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.methods import registry as methods
 from pfedlora_flwr.models.cost import sample_flops
+from pfedlora_flwr.rng import derive
+from pfedlora_flwr.runs.ledger import payload_bytes
 
 START = 12.0
 """Seconds until a run's first round: a SuperLink, Ray, and an actor's imports."""
@@ -48,9 +50,25 @@ class Speed:
         return START + work(e) / speed
 
 
-@lru_cache(maxsize=256)
 def model_bytes(e: Experiment) -> int:
     """Disk for one version of all clients' models."""
+    return _model_bytes(e.replace(seed=0, output=""))
+
+
+def state_bytes(e: Experiment) -> int:
+    """Disk, at most, for one version of the states that lie beside the server's checkpoint: with `sharing=none`, one a client."""
+    return _state_bytes(e.replace(seed=0, output="")) if e.sharing == "none" else 0
+
+
+def disk(runs: Iterable[Experiment], *, kept: bool = True) -> int:
+    """Disk for the runs: each has up to three versions of its models and states while it runs; one, if they are `kept`, when it is done."""
+    sizes = [model_bytes(e) + state_bytes(e) for e in runs]
+    running = max(sizes, default=0)
+    return sum(sizes) + (_KEPT_WHILE_RUNNING - 1) * running if kept else _KEPT_WHILE_RUNNING * running
+
+
+@lru_cache(maxsize=256)
+def _model_bytes(e: Experiment) -> int:
     method = methods.make(e, count_classes(e))
     sizes = []
     for k in range(len(e.model_names)):
@@ -59,7 +77,9 @@ def model_bytes(e: Experiment) -> int:
     return sum(sizes[k % len(sizes)] for k in range(e.clients))
 
 
-def disk(runs: Iterable[Experiment]) -> int:
-    """Disk for the runs: each keeps one version of its models when it is done, and up to three while it runs."""
-    sizes = [model_bytes(e) for e in runs]
-    return sum(sizes) + (_KEPT_WHILE_RUNNING - 1) * max(sizes, default=0)
+@lru_cache(maxsize=256)
+def _state_bytes(e: Experiment) -> int:
+    method = methods.make(e, count_classes(e))
+    first = method.state_init(derive(e.seed, "state"))
+    grown = 0 if method.averages else method.largest_upload(first)  # a table begins empty
+    return e.clients * (payload_bytes(first) + grown)

@@ -36,7 +36,7 @@ class Tried:
 class Outcome:
     """One method in one scenario: its runs by seed, completed or missing.
 
-    chosen: the candidate whose runs these are; None before the choice, or where no candidate has completed.
+    chosen: the candidate whose runs these are; None before the choice, where no candidate has completed, or where there is none.
     tried: where keys were tuned, all candidates.
     """
 
@@ -48,6 +48,11 @@ class Outcome:
     tried: tuple[Tried, ...] = ()
 
     @property
+    def standalone(self) -> bool:
+        """Whether it is Standalone by construction, and has no runs of its own."""
+        return self.chosen is None and not self.missing
+
+    @property
     def waiting(self) -> list[Candidate]:
         """The candidates that have yet to run before one can be chosen."""
         return [tried.candidate for tried in self.tried if tried.waited_for]
@@ -55,6 +60,8 @@ class Outcome:
 
 def outcome(directory: Path, cell: Cell, seeds: Sequence[int], tuning_seed: int, given_up: GivenUp) -> Outcome:
     """The outcome of a cell of the comparison in `directory`, with these seeds."""
+    if not cell.candidates:
+        return Outcome(cell.scenario, cell.method, None, {}, {})
     tried: tuple[Tried, ...] = ()
     chosen: Candidate | None = cell.candidates[0]
     if len(cell.candidates) > 1:

@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import write_atomically
-from pfedlora_flwr.keys import Scalar, UserError
+from pfedlora_flwr.keys import Scalar
 
 Keys = dict[str, Scalar]
 _FILE = "plan.json"
@@ -24,7 +25,8 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Cell:
-    """One method in one scenario: a cell of the paper's tables. More than one candidate: the first seed's runs choose."""
+    """One method in one scenario: a cell of the paper's tables. More than one candidate: the first seed's runs choose; none: it is
+    Standalone by construction (`sharing`), and nothing is run."""
 
     scenario: Keys
     method: str

@@ -11,8 +11,10 @@ from typing import Any, TypeVar
 
 from pfedlora_flwr.comparison.plan import Candidate, Cell, Keys, Plan
 from pfedlora_flwr.config import all_keys, flatten, from_flat, located, parse_overrides, read_mapping
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.keys import Scalar, UserError
+from pfedlora_flwr.federation.sharing import is_standalone
+from pfedlora_flwr.keys import Scalar
 
 T = TypeVar("T")
 _PARTS = ("base", "methods", "seeds", "axes")
@@ -59,7 +61,7 @@ class Comparison:
     def check(self) -> None:
         """Raises UserError unless every cell can run, its keys in range, and every run has a folder of its own."""
         owners: dict[str, Cell] = {}
-        for cell in self.cells():
+        for cell in self._grid():
             for candidate in cell.candidates:
                 folder = candidate.runs[self.tuning_seed]
                 if folder in owners:
@@ -79,9 +81,8 @@ class Comparison:
         return replace(self, methods=chosen[0], seeds=chosen[1], axes=axes)
 
     def cells(self) -> list[Cell]:
-        """Every scenario with every method, in the file's order."""
-        scenarios = _product(axis for axis in self.axes if not axis.tune)
-        return [self._cell(scenario, method) for scenario in scenarios for method in self.methods]
+        """Every scenario with every method, in the file's order; one that is Standalone by construction has no candidates."""
+        return [replace(cell, candidates=()) if self._is_standalone(cell) else cell for cell in self._grid()]
 
     def experiment(self, cell: Cell, candidate: Candidate, seed: int, output: Path = Path()) -> Experiment:
         """The Experiment of one run, `output` being the comparison's directory."""
@@ -93,6 +94,17 @@ class Comparison:
     def plan(self) -> Plan:
         """Its runs, for the file beside them."""
         return Plan(self.name, self.seeds, self.tuning_seed, tuple(self.cells()))
+
+    def _grid(self) -> list[Cell]:
+        """Every scenario with every method."""
+        scenarios = _product(axis for axis in self.axes if not axis.tune)
+        return [self._cell(scenario, method) for scenario in scenarios for method in self.methods]
+
+    def _is_standalone(self, cell: Cell) -> bool:
+        """Whether the cell is Standalone by construction. What this depends on is the same for all its candidates and seeds."""
+        if (self.base | cell.scenario).get("sharing", "mean") == "mean":
+            return False
+        return is_standalone(self.experiment(cell, cell.candidates[0], self.tuning_seed))
 
     def _cell(self, scenario: Keys, method: str) -> Cell:
         tuned = _product(axis for axis in self.axes if axis.tune and (method in axis.methods or not axis.methods))

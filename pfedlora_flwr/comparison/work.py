@@ -8,8 +8,8 @@ from pathlib import Path
 from pfedlora_flwr.comparison.outcome import Outcome, outcome
 from pfedlora_flwr.comparison.plan import Candidate, Cell, Plan
 from pfedlora_flwr.comparison.spec import Comparison, describe, short
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.runs.completed import Run, read_run
 from pfedlora_flwr.runs.directory import RunDirectory
 
@@ -44,7 +44,7 @@ class Work:
     def examples(self) -> list[Job]:
         """A run of each cell, for what is the same in all of its runs."""
         c = self.comparison
-        return [self._job(cell, cell.candidates[0], c.seeds[0]) for cell in c.cells()]
+        return [self._job(cell, cell.candidates[0], c.seeds[0]) for cell in c.cells() if cell.candidates]
 
     def completed(self) -> list[Run]:
         """The runs of the comparison that are done, those of rejected candidates included."""
@@ -72,6 +72,8 @@ class Work:
 
     def _jobs_of(self, cell: Cell) -> list[Job]:
         c, found = self.comparison, self._outcome(cell)
+        if found.standalone:
+            return []
         if found.chosen is not None:
             left = [seed for seed in found.missing if self.output / found.chosen.runs[seed] not in self.failed]
             return [self._job(cell, found.chosen, seed) for seed in left]

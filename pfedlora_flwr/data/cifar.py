@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from pfedlora_flwr.data.cache import downloads
 from pfedlora_flwr.data.source import SIZE, Arrays
-from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.errors import UserError
 
 TORCHVISION_REMEDY = "install both from one index: pip install --force-reinstall torch torchvision"
 """What to do where torchvision cannot be imported: most often it was built for another PyTorch than the one beside it."""
@@ -77,7 +77,8 @@ class Cifar:
             except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:
                 detail = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
                 raise UserError(f"{file} is corrupt or no {self.name} file ({detail}); fetch it again") from None
-        return np.stack(images), self._checked(np.concatenate(labels), root), class_names or list(self.class_names)
+        checked = self._checked(np.concatenate(labels), root)
+        return np.stack(images), checked, class_names or list(self.class_names)
 
     def _batches(self, folder: Path) -> Arrays:
         images, labels = [], []
@@ -94,7 +95,9 @@ class Cifar:
 
     def _checked(self, labels: npt.NDArray[np.int64], where: Path) -> npt.NDArray[np.int64]:
         classes = len(self.class_names)
-        if not len(labels) or labels.min() < 0 or labels.max() >= classes:
+        if not len(labels):
+            raise UserError(f"{where} holds no images")
+        if labels.min() < 0 or labels.max() >= classes:
             raise UserError(f"{where}: the labels are not {self.name}'s (0 to {classes - 1})")
         return labels
 

@@ -12,7 +12,7 @@ from filelock import FileLock
 
 from pfedlora_flwr.data import cache
 from pfedlora_flwr.data.registry import find
-from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,12 @@ def load(name: str, data_path: str = "") -> Dataset:
                     cache.write(folder, source.read(source.text(name), data_path))
         except OSError as error:
             raise UserError(f"dataset cache {folder.parent}: {error.strerror or error}; set PFEDLORA_CACHE to a writable folder") from None
-    meta = json.loads((folder / cache.META).read_text())
-    images, labels = (np.load(folder / f"{part}.npy", mmap_mode="r") for part in ("images", "labels"))
-    return Dataset(name, images, labels, tuple(meta["class_names"]), tuple(meta["mean"]), tuple(meta["std"]))
+    try:
+        meta = json.loads((folder / cache.META).read_text())
+        images, labels = (np.load(folder / f"{part}.npy", mmap_mode="r") for part in ("images", "labels"))
+        return Dataset(name, images, labels, tuple(meta["class_names"]), tuple(meta["mean"]), tuple(meta["std"]))
+    except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
+        raise UserError(f"dataset cache {folder} is damaged ({error}); remove it, and it is made anew") from None
 
 
 def needs_download(name: str, data_path: str = "") -> bool:

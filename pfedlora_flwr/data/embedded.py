@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pfedlora_flwr.data.source import SIZE, Arrays
-from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.errors import UserError
 
 _MOST = 5_000_000
 """Images of 3 KiB each."""

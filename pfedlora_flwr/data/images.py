@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pfedlora_flwr.data.source import SIZE, Arrays
-from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.errors import UserError
 
 _SUFFIXES = (".png", ".jpg", ".jpeg")
 READABLE = (*_SUFFIXES, ".webp", ".bmp")
@@ -55,6 +55,8 @@ def npz(text: str, _data_path: str) -> Arrays:
         raise UserError(f"{path}: labels go from {low} to {high}; allowed: 0 to {_MOST_CLASSES - 1}")
     if names is not None and high >= len(names):
         raise UserError(f"{path}: labels go up to {high}, and class_names names 0 to {len(names) - 1}")
+    if names is not None and len(set(names)) < len(names):
+        raise UserError(f"{path}: class_names has {next(n for n in names if names.count(n) > 1)!r} twice")
     if low == high:
         raise UserError(f"{path}: all labels are {low}; expected at least two classes")
     return images, labels.astype(np.int64), names or [str(i) for i in range(int(labels.max()) + 1)]

@@ -15,8 +15,8 @@ from torch import Tensor
 from pfedlora_flwr.data import datasets, registry
 from pfedlora_flwr.data.datasets import Dataset
 from pfedlora_flwr.data.partition import Indices, Partition, Split, make_partition, split_8_1_1
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.training.loop import Samples
 
 OWN = "own"

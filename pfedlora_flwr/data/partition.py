@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pfedlora_flwr.data.datasets import Dataset
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.rng import numpy_generator
 
 Indices = npt.NDArray[np.int64]

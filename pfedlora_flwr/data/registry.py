@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from pfedlora_flwr.data import cifar, embedded, images
 from pfedlora_flwr.data.source import Source
-from pfedlora_flwr.keys import UserError, chosen, in_words
+from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.files import absolute
+from pfedlora_flwr.keys import chosen, in_words
 
 _SOURCES = (
     Source("digits", embedded.digits, classes=10, samples=1797),
@@ -36,7 +36,7 @@ def title(name: str) -> str:
 def located(name: str) -> str:
     """The dataset's name with its path, where it holds one, made absolute."""
     source = find(name)
-    return f"{source.name}{Path(source.text(name)).expanduser().absolute()}" if source.path else name
+    return f"{source.name}{absolute(source.text(name))}" if source.path else name
 
 
 def targets() -> str:

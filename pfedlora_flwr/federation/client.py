@@ -15,14 +15,13 @@ from flwr.client import NumPyClient
 from torch import Tensor, nn
 
 from pfedlora_flwr.data.local import LocalData, Site, site_settings
-from pfedlora_flwr.errors import UserCodeError, brief, user_code, with_traceback
+from pfedlora_flwr.errors import UserCodeError, UserError, brief, user_code, with_traceback
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation import messages, wire
 from pfedlora_flwr.federation.clock import Clock
 from pfedlora_flwr.federation.messages import Claim, Config, Instruction, Report
 from pfedlora_flwr.federation.model_cache import MODELS
 from pfedlora_flwr.files import write_atomically
-from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method, Upload, tensors_of
 from pfedlora_flwr.rng import derive, torch_generator
@@ -111,8 +110,9 @@ class PersonalisedClient(NumPyClient):
         counts, others = None, {}
         if told.evaluate:
             counts = _count(method, model, data)
-            predictors = method.other_predictors(model, received)
-            others = {name: count_correct(predict, data.test) / len(data.test) for name, predict in predictors.items()}
+            with user_code("method", self.experiment.method):
+                predictors = method.other_predictors(model, received)
+                others = {name: count_correct(predict, data.test) / len(data.test) for name, predict in predictors.items()}
         clock.lap("evaluate")
         tensors = {name: t.cpu().contiguous() for name, t in tensors_of(model).items()}
         store = self._store(told)
@@ -216,7 +216,8 @@ def _count(method: Method, model: nn.Module, data: LocalData) -> Counts:
     def predict(images: Tensor) -> Tensor:
         return method.predict(model, images)
 
-    right, matrix = count_correct(predict, data.validation), confusion(predict, data.test, method.classes)
+    with user_code("method", method.experiment.method):
+        right, matrix = count_correct(predict, data.validation), confusion(predict, data.test, method.classes)
     test = scores(matrix)
     return Counts(
         validation_correct=right,

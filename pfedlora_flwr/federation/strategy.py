@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from pfedlora_flwr.errors import user_code
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation import rows, wire
 from pfedlora_flwr.federation.admission import admit, outliers
@@ -19,7 +18,8 @@ from pfedlora_flwr.federation.clients import Clients, Phase, Replies, RunFailed
 from pfedlora_flwr.federation.clock import Clock
 from pfedlora_flwr.federation.messages import Instruction, counts_from_metrics
 from pfedlora_flwr.federation.round import Round
-from pfedlora_flwr.methods.method import Method, Refused, Tensors, Upload, check_state
+from pfedlora_flwr.federation.sharing import BY_NAME
+from pfedlora_flwr.methods.method import Method, Refused
 from pfedlora_flwr.rng import sample_clients
 from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.directory import RunDirectory
@@ -54,6 +54,7 @@ class PersonalisedStrategy(Strategy):
         self.method = method
         self.run = run
         self.state = state
+        self.shared = BY_NAME[experiment.sharing](experiment, method, run, state)
         self._told = told
         self._started: tuple[Round, Clients] | None = None  # the round that Flower's `start` is in
 
@@ -158,7 +159,8 @@ class PersonalisedStrategy(Strategy):
         admitted = {}
         for client, reply in sorted(replies.items()):
             try:
-                admitted[client] = admit(reply, self.method, state.tensors, client, round.number, e.max_samples, e.evaluates(round.number))
+                own, evaluated = self.shared.of(client), e.evaluates(round.number)
+                admitted[client] = admit(reply, self.method, own, client, round.number, e.max_samples, evaluated)
             except Refused as refusal:
                 self._refuse_update(round, client, str(refusal))
         uploads = {client: visit.upload for client, visit in admitted.items()}
@@ -172,7 +174,7 @@ class PersonalisedStrategy(Strategy):
         round.visits = admitted
         if uploads:
             with count_operations() as operations:
-                state.tensors = self._aggregate(uploads, round.number)
+                self.shared.merge(uploads, round.number)
             round.server_flops = operations.total
         for client, visit in admitted.items():
             report = visit.report
@@ -185,14 +187,6 @@ class PersonalisedStrategy(Strategy):
                 state.other_accuracies[client] = report.other_accuracies
             if report.lost:
                 logger.warning("client %d had lost its model: it started again from its initial one", client)
-
-    def _aggregate(self, uploads: Mapping[int, Upload], round: int) -> Tensors:
-        """The next state, checked as what is received is: it must not be a checkpoint from which no run can go on."""
-        name = self.experiment.method
-        with user_code("method", name):
-            merged = self.method.aggregate(uploads, self.state.tensors, round)
-        check_state(f"method {name!r}: aggregate", merged, self.state.tensors if self.method.averages else None)
-        return merged
 
     def _evaluate(self, round: Round, clients: Clients) -> None:
         """Evaluates the clients whose last evaluation is older than their model: all of them before round 1."""
@@ -256,7 +250,7 @@ class PersonalisedStrategy(Strategy):
     def _message(self, round: Round, client: int, node: int, phase: Phase) -> Message:
         e = self.experiment
         training = phase == "training"
-        down = self.method.download(self.state.tensors, client, round.number) if training else {}
+        down = self.method.download(self.shared.of(client), client, round.number) if training else {}
         config = Instruction(
             round=round.number,
             client=client,

@@ -11,28 +11,30 @@ from typing import Protocol
 
 import torch
 from rich.console import Console
+from torch import Tensor, nn
 
 from pfedlora_flwr.data.local import count_classes, shared_partition
-from pfedlora_flwr.errors import user_code
+from pfedlora_flwr.errors import UserError, user_code
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.federation.sharing import first_state
 from pfedlora_flwr.launch.flower import LaunchError, last_line
 from pfedlora_flwr.launch.processes import SIGNALS, Stopped, check_port, stoppable
 from pfedlora_flwr.launch.simulation import Simulation, claimed, stop_left_over
 from pfedlora_flwr.methods import registry
-from pfedlora_flwr.methods.method import check_state
-from pfedlora_flwr.rng import derive
+from pfedlora_flwr.methods.method import Method, check_state
+from pfedlora_flwr.models.registry import IMAGE, kind
 from pfedlora_flwr.runs.directory import Row, RunDirectory
 from pfedlora_flwr.runs.events import EventFiles, summary_writer
 from pfedlora_flwr.runs.extension import repeated_round
+from pfedlora_flwr.runs.lines import SoFar
 from pfedlora_flwr.runs.output import from_here
 from pfedlora_flwr.runs.result import write_result
-from pfedlora_flwr.runs.rows import Result, RoundRow, Status, StoppedBy
+from pfedlora_flwr.runs.rows import Result, Status, StoppedBy
 from pfedlora_flwr.runs.source import collect
 from pfedlora_flwr.training.device import find_device
 
-Show = Callable[[Row | None, list[RoundRow]], None]
-"""Told several times a second what the server is doing, as it writes it (None: nothing yet, or no more), and the rounds' lines."""
+Show = Callable[[Row | None, SoFar], None]
+"""Told several times a second what the server is doing, as it writes it (None: nothing yet, or no more), and the rounds so far."""
 
 
 class Engine(AbstractContextManager["Engine"], Protocol):
@@ -72,6 +74,8 @@ def execute(experiment: Experiment, show: Show, out: Console, *, port: int = 0, 
     if not done:
         preflight(experiment)
     run.check_free(experiment)
+    if experiment.resume and not done:
+        run.check_partition(shared_partition(experiment)[1].fingerprint)
     if port:
         check_port(port)
     if empty := shared_partition(experiment)[0].empty_classes:
@@ -114,9 +118,21 @@ def preflight(experiment: Experiment) -> None:
     method = registry.make(experiment, count_classes(experiment))
     with user_code("method", experiment.method):
         for client in range(min(len(experiment.model_names), experiment.clients)):
-            method.private_init(client, 0)
-        state = method.state_init(derive(experiment.seed, "state"))
-    check_state(f"method {experiment.method!r}: state_init", state)
+            _check_model(experiment.method, method, method.private_init(client, 0), count_classes(experiment))
+    state = first_state(experiment, method)
+    with user_code("method", experiment.method):
+        check_state(f"method {experiment.method!r}: download", method.download(state, 0, 1))
+
+
+@torch.no_grad()
+def _check_model(name: str, method: Method, model: object, classes: int) -> None:
+    """Raises UserError unless this is a module of which the method `name` predicts logits."""
+    if not isinstance(model, nn.Module):
+        raise UserError(f"method {name!r}: private_init returned {kind(model)}, expected an nn.Module")
+    logits = method.predict(model.eval(), torch.zeros(2, *IMAGE))
+    shape = list(logits.shape) if isinstance(logits, Tensor) else kind(logits)
+    if shape != [2, classes]:
+        raise UserError(f"method {name!r}: predict returned {shape} for 2 images, expected [2, {classes}]")
 
 
 def resources(experiment: Experiment) -> tuple[int, float]:
@@ -157,7 +173,7 @@ def _carry_out(experiment: Experiment, run: RunDirectory, engine: Engine, show: 
         try:
             engine.run(show)
         except Stopped as stop:
-            show({"phase": "stopping"}, run.rounds())
+            show({"phase": "stopping"}, run.watched().look())
             status, error, by = "stopped", *STOPPED[stop.number]
         except LaunchError as failure:
             error = str(failure)

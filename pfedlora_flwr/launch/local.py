@@ -25,7 +25,7 @@ from pfedlora_flwr import client_app, server_app
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.launch.flower import LaunchError
 from pfedlora_flwr.runs.directory import Row, RunDirectory
-from pfedlora_flwr.runs.rows import RoundRow
+from pfedlora_flwr.runs.lines import SoFar
 
 _RUN_ID, _TASK_ID, _FIRST_NODE = 1, 1, SUPERLINK_NODE_ID + 1
 
@@ -120,18 +120,13 @@ class LocalRun:
         logging.getLogger("pfedlora_flwr").removeHandler(self._log)
         self._log.close()
 
-    def run(self, show: Callable[[Row | None, list[RoundRow]], None]) -> None:
+    def run(self, show: Callable[[Row | None, SoFar], None]) -> None:
         """All rounds that are left. Raises LaunchError with what the server failed of."""
-        directory = self._directory
-
-        rounds, size = list[RoundRow](), 0
+        directory, rounds = self._directory, self._directory.watched()
 
         def replied(done: int, of: int) -> None:
-            nonlocal rounds, size
-            if directory.rounds_size() != size:
-                rounds, size = directory.rounds(), directory.rounds_size()
             state = directory.doing()
-            show(state | {"done": done, "of": of} if state else None, rounds)
+            show(state | {"done": done, "of": of} if state else None, rounds.look())
 
         nodes = [{"partition-id": k, "num-partitions": self._experiment.clients} for k in range(self._experiment.clients)]
         config = dict(self._experiment.flat())
@@ -142,7 +137,7 @@ class LocalRun:
         except Exception as error:  # its one line is in the result
             logging.getLogger(__name__).exception("the run failed")
             raise LaunchError(server_app.reason_of(error)) from None
-        show(None, directory.rounds())
+        show(None, rounds.look())
 
     def save_log(self) -> None:
         """It is written as it comes."""

@@ -12,7 +12,7 @@ from types import FrameType
 
 import psutil
 
-from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.errors import UserError
 
 MARKER = "PFEDLORA_LAUNCH"
 """The environment variable that holds the marker."""

@@ -20,12 +20,12 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.launch.flower import FlwrCommand, LaunchError, environment, last_line, tool, write_app
 from pfedlora_flwr.launch.processes import MARKER, SIGNALS, check_port, free_port, is_running, stop_marked
 from pfedlora_flwr.runs.directory import Row, RunDirectory, in_use
-from pfedlora_flwr.runs.rows import RoundRow
+from pfedlora_flwr.runs.lines import SoFar
 
 _SUPERLINK_TIMEOUT, _SERVER_TIMEOUT, _LOOK = 60.0, 180.0, 15.0
 """Seconds: for the SuperLink to answer, for the server to say something, and between two questions to Flower until it does."""
@@ -65,11 +65,11 @@ class Simulation:
             for number, handler in kept:
                 signal.signal(number, handler)
 
-    def run(self, show: Callable[[Row | None, list[RoundRow]], None]) -> None:
+    def run(self, show: Callable[[Row | None, SoFar], None]) -> None:
         """Starts the run and shows it until its result is there. Raises LaunchError when none will come."""
-        show({"phase": "superlink"}, [])
+        show({"phase": "superlink"}, SoFar())
         self._start_superlink()
-        show({"phase": "submitting"}, [])
+        show({"phase": "submitting"}, SoFar())
         self._submit()
         self._watch(show)
 
@@ -114,18 +114,18 @@ class Simulation:
         )
         self._run_id = self._flwr.run(app, "--federation-config", federation)
 
-    def _watch(self, show: Callable[[Row | None, list[RoundRow]], None]) -> None:
+    def _watch(self, show: Callable[[Row | None, SoFar], None]) -> None:
         """Shows the run until its result is there, or its server is gone."""
         directory = self.directory
         deadline, next_look = time.monotonic() + _SERVER_TIMEOUT, time.monotonic() + _LOOK
-        began, rounds, size = time.time(), list[RoundRow](), 0
+        began, rounds, so_far = time.time(), directory.watched(), SoFar()
         while directory.result() is None:
             state = directory.doing()
             if state and state["time"] < began:  # an earlier server's: this one has not taken up the directory yet
                 state = None
-            if state and directory.rounds_size() != size:
-                rounds, size = directory.rounds(), directory.rounds_size()
-            show(state, rounds)
+            if state:
+                so_far = rounds.look()
+            show(state, so_far)
             if not self._alive():
                 raise LaunchError(f"the SuperLink is gone: {last_line(self._superlink_log)}")
             if state and not is_running(state["pid"]):
@@ -138,7 +138,7 @@ class Simulation:
                     self.save_log()
                     raise LaunchError(f"the server did not start (Flower says {status}): {last_line(self._run_log)}")
             time.sleep(0.1)
-        show(None, directory.rounds())
+        show(None, rounds.look())
 
     def _alive(self) -> bool:
         return self._superlink is not None and self._superlink.poll() is None

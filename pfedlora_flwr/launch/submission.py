@@ -3,17 +3,37 @@
 from __future__ import annotations
 
 import json
+import os
 import time
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.files import whole_lines
 from pfedlora_flwr.launch.flower import FlwrCommand, LaunchError, environment, write_app
 from pfedlora_flwr.runs.result import LINE, RESULT_LINE
 
+CONNECTIONS = "config.toml"
+"""The file of the connections, in Flower's home."""
 _PATIENCE, _LOOK, _PAUSE = 120.0, 60.0, 2.0
-"""Seconds: without an answer before the SuperLink counts as gone, for one look at the log, and between two looks."""
+"""Seconds: without an answer before the SuperLink counts as gone, without a line before a look at the log ends, between two."""
+
+
+def check_connection(name: str) -> None:
+    """Raises UserError, with the connections there are, unless Flower's configuration has this one."""
+    file = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr") / CONNECTIONS
+    try:
+        known = tomllib.loads(file.read_text(encoding="utf-8")).get("superlink", {})
+        connections = [other for other, content in known.items() if isinstance(content, dict)]
+    except FileNotFoundError:
+        raise UserError(f"--superlink is {name!r}, a connection in {file}, which is not there; docs/deployment.md has one") from None
+    except (OSError, ValueError, AttributeError) as error:
+        raise UserError(f"{file} cannot be read as Flower's configuration ({error})") from None
+    if name not in connections:
+        raise UserError(f"--superlink is {name!r}; allowed, by {file}: {', '.join(connections) or 'none: it has no connection'}")
 
 
 class Submission:
@@ -50,7 +70,8 @@ class Submission:
 
     def result(self) -> dict[str, Any] | None:
         """What the ServerApp printed at its end: its directory and its result.json."""
-        lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.startswith(RESULT_LINE)]
+        with self.log.open(errors="replace") as log:
+            lines = [line for line in log if line.startswith(RESULT_LINE)]
         return json.loads(lines[-1].removeprefix(RESULT_LINE)) if lines else None
 
     def stop(self) -> str:
@@ -66,23 +87,23 @@ class Submission:
         return f"the run goes on: `flwr stop {self.run_id}` stops it"
 
     def _stream(self, told: int, tell: Callable[[str], None]) -> int:
-        """Keeps the run's log until it ends, the connection breaks or a while has passed; tells those lines after the first `told`
+        """Keeps the run's log until it ends, the connection breaks or no line came for a while; tells those lines after the first `told`
         that are ours, and returns how many lines there are. Flower sends the log from its beginning each time."""
-        until = time.monotonic() + _LOOK
+        lines, last = 0, time.monotonic()
         with self.log.open("wb") as log:
             streaming = self._flwr.stream(self.run_id, log)
         try:
-            while True:
-                over = streaming.poll() is not None or time.monotonic() > until
-                lines = self.log.read_text(errors="replace").splitlines(keepends=True)
-                for line in lines[told:]:
-                    if line.endswith("\n"):
-                        told += 1
-                        if line.startswith(LINE) and not line.startswith(RESULT_LINE):
-                            tell(line.removeprefix(LINE).rstrip())
-                if over:
-                    return told
-                time.sleep(0.3)
+            with self.log.open("rb") as log:
+                while True:
+                    over = streaming.poll() is not None or time.monotonic() > last + _LOOK
+                    for line in whole_lines(log):
+                        lines, last = lines + 1, time.monotonic()
+                        said = line.decode(errors="replace")
+                        if lines > told and said.startswith(LINE) and not said.startswith(RESULT_LINE):
+                            tell(said.removeprefix(LINE).rstrip())
+                    if over:
+                        return max(told, lines)
+                    time.sleep(0.3)
         finally:
             streaming.terminate()
             streaming.wait()

@@ -23,6 +23,7 @@ class FD(Method):
     """Algorithm 1 of the paper; the server remembers each client's last means, so a client may miss rounds."""
 
     title = "FD"
+    returns_own = False
 
     @dataclass(frozen=True)
     class Options(Method.Options):

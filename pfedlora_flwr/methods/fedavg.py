@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 
 from torch import Tensor
 
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.methods.method import Method, Tensors, Upload, seeded, tensors_of, weighted_mean
 from pfedlora_flwr.methods.standalone import train_locally
 from pfedlora_flwr.models.cnn import ClientModel

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from pfedlora_flwr.keys import UserError, key
+from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.method import Method, Tensors, Upload, seeded, tensors_of, weighted_mean
 from pfedlora_flwr.models import registry
 from pfedlora_flwr.models.cnn import ClientModel

@@ -11,10 +11,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment, NoOptions
-from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.models import registry
 from pfedlora_flwr.models.cnn import ClientModel
+from pfedlora_flwr.models.registry import kind
 from pfedlora_flwr.rng import seeded
 from pfedlora_flwr.training.loop import Samples, Visit
 
@@ -50,6 +51,9 @@ class Method(ABC):
 
     needs_images: ClassVar[bool] = False
     """Whether inputs must be images, [B, channels, height, width]; other methods ask no more of them than their models do."""
+
+    returns_own: ClassVar[bool] = True
+    """Whether what a client receives may hold something of its own uploads: if not, one that is alone receives nothing."""
 
     def __init__(self, experiment: Experiment, classes: int) -> None:
         self.experiment = experiment
@@ -134,7 +138,7 @@ def check_state(what: str, state: object, like: Tensors | None = None) -> None:
     what: whose it is, in words.
     """
     if not isinstance(state, dict) or not all(isinstance(t, Tensor) for t in state.values()):
-        found = "a dict with other values" if isinstance(state, dict) else "None" if state is None else type(state).__name__
+        found = "a dict with other values" if isinstance(state, dict) else kind(state)
         raise UserError(f"{what} returned {found}, expected a dict of tensors")
     if like is not None:
         try:

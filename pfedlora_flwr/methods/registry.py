@@ -6,9 +6,8 @@ import inspect
 from collections.abc import Iterable
 from importlib import import_module
 
-from pfedlora_flwr.errors import user_code
+from pfedlora_flwr.errors import UserError, user_code
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.methods.method import Method
 from pfedlora_flwr.models.registry import load_object
 

@@ -16,6 +16,7 @@ class Standalone(Method):
     """Plain local SGD; nothing is sent."""
 
     title = "Standalone"
+    returns_own = False
 
     def local_update(self, model: ClientModel, received: Tensors, data: Samples, visit: Visit) -> Upload:
         train_locally(model, data, visit)

@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pfedlora_flwr.errors import UserCodeError, user_code
-from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.errors import UserCodeError, UserError, user_code
 from pfedlora_flwr.models.cnn import CNN, SHAPES, WIDTH_FC2, ClientModel, Custom
 from pfedlora_flwr.rng import seeded
 
@@ -89,15 +88,17 @@ def _checked(name: str, classes: int, module: Any) -> ClientModel:
     with torch.no_grad():
         representation = module.eval().encoder(blank)
     if not isinstance(representation, Tensor):
-        raise UserError(f"model {name!r}: the encoder gives {_kind(representation)}, expected a tensor [images, width]")
+        raise UserError(f"model {name!r}: the encoder gives {kind(representation)}, expected a tensor [images, width]")
     if representation.ndim != 2 or representation.shape[1] != module.head.in_features:
         shape = list(representation.shape)
         raise UserError(f"model {name!r}: the encoder gives {shape} for 2 images, its head takes [2, {module.head.in_features}]")
     if module.head.out_features != classes:
         raise UserError(f"model {name!r}: its head gives {module.head.out_features} logits, the dataset has {classes} classes")
+    with torch.no_grad():
+        ours = module.head(representation)
     if type(module).forward is not nn.Module.forward:
         with torch.no_grad():
-            own, ours = module(blank), module.head(representation)
+            own = module(blank)
         if not isinstance(own, Tensor) or own.shape != ours.shape or not torch.allclose(own, ours, rtol=1e-4, atol=1e-5, equal_nan=True):
             raise UserError(
                 f"model {name!r}: its forward gives something else than head(encoder(images)), which alone is trained and asked; "
@@ -107,5 +108,6 @@ def _checked(name: str, classes: int, module: Any) -> ClientModel:
     return Custom(module, representation.shape[1])
 
 
-def _kind(value: object) -> str:
+def kind(value: object) -> str:
+    """What a value is that is none of what was expected, for messages."""
     return "None" if value is None else type(value).__name__

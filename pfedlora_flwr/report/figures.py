@@ -14,6 +14,7 @@ from pfedlora_flwr.comparison.plan import Keys
 from pfedlora_flwr.comparison.spec import short, slug
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import measures, words
+from pfedlora_flwr.report.gains import is_control
 from pfedlora_flwr.report.load import Study
 from pfedlora_flwr.report.style import drawing, large_numbers, legend, of_method, save
 from pfedlora_flwr.runs.completed import Run
@@ -40,7 +41,10 @@ def curves(study: Study, scenario: Keys, folder: Path) -> Picture:
         ("sent, up and down", "log", lambda row: row["bytes_up"] + row["bytes_down"]),
         ("operations in training (FLOP)", "linear", lambda row: row["flops"]),
     ]
-    with drawing(1, 3, (7.0, 2.6), sharey=True) as (figure, axes):
+    control = any(map(is_control, outcomes))
+    if control:
+        del panels[1]  # what a control sends is no method's communication
+    with drawing(1, len(panels), (7.0 * len(panels) / 3, 2.6), sharey=True) as (figure, axes):
         for axis, (label, scale, measure) in zip(axes[0], panels, strict=True):
             for outcome in outcomes:
                 _curve(axis, outcome, measure if label != "round" else None, scale)
@@ -51,7 +55,8 @@ def curves(study: Study, scenario: Keys, folder: Path) -> Picture:
         legend(figure, [o.method for o in outcomes])
         path = save(figure, folder, f"curves_{slug(scenario) or 'all'}")
     silent = "A method that sends nothing is a level line at its last accuracy in the second panel. "
-    caption = f"Accuracy against rounds, bytes and operations, {words.keys(scenario)}: the mean over seeds"
+    against = "rounds and operations" if control else "rounds, bytes and operations"
+    caption = f"Accuracy against {against}, {words.keys(scenario)}: the mean over seeds"
     spread = "; the band reaches from the lowest to the highest seed. " if any(len(o.runs) > 1 for o in outcomes) else ". "
     return Picture(path, caption + spread + (silent if any(_silent(o) for o in outcomes) else ""))
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from pfedlora_flwr.comparison.outcome import Outcome, reported
 from pfedlora_flwr.comparison.plan import Candidate, Keys, Plan
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.keys import Scalar, UserError
+from pfedlora_flwr.keys import Scalar
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.runs.completed import Missing, Run, read_run
 from pfedlora_flwr.runs.directory import RunDirectory, find_runs
@@ -38,6 +39,10 @@ class Study:
     def at(self, scenario: Keys, method: str) -> Outcome | None:
         """The outcome of `method` in `scenario`, if it is part of the study."""
         return next((o for o in self.outcomes if o.method == method and o.scenario == scenario), None)
+
+    def alone(self, scenario: Keys) -> Outcome | None:
+        """Standalone beside a scenario's methods. It shares nothing, so beside controls it is the one with `sharing=mean`."""
+        return self.at(scenario | {"sharing": "mean"} if "sharing" in scenario else scenario, "standalone")
 
     def in_scenario(self, scenario: Keys) -> list[Outcome]:
         """The outcomes of a scenario that have a completed run."""

@@ -23,7 +23,7 @@ from scipy.stats import t as student
 
 from pfedlora_flwr.comparison.outcome import Outcome
 from pfedlora_flwr.data.local import count_classes
-from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.models.cost import sample_flops
 from pfedlora_flwr.runs.completed import Run
 from pfedlora_flwr.runs.result import to_target

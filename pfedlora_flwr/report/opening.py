@@ -11,10 +11,11 @@ from pfedlora_flwr.comparison.outcome import Outcome
 from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data import registry as sources
 from pfedlora_flwr.data.local import count_classes
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import measures, words
+from pfedlora_flwr.report.gains import is_control
 from pfedlora_flwr.report.load import Study
 from pfedlora_flwr.report.measures import FEWEST, Estimate
 from pfedlora_flwr.runs.provenance import read_about
@@ -39,7 +40,8 @@ class _Difference:
 
 def conclusion(study: Study) -> str:
     """What the intervals of the paired differences say; below three seeds nothing but the values. Accuracy is that at best validation."""
-    compared = [scenario for scenario in study.scenarios if len(study.in_scenario(scenario)) > 1]
+    several = [scenario for scenario in study.scenarios if len(study.in_scenario(scenario)) > 1]
+    compared = [scenario for scenario in several if not any(map(is_control, study.in_scenario(scenario)))] or several
     if not compared:
         return _alone(study)
     if not all(measures.same_data(study.in_scenario(scenario)) for scenario in compared):

@@ -12,6 +12,7 @@ from pfedlora_flwr.comparison.outcome import Outcome
 from pfedlora_flwr.comparison.plan import Keys
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import countings, measures, paper, words
+from pfedlora_flwr.report.gains import STANDALONE, gains, is_control
 from pfedlora_flwr.report.load import Study
 from pfedlora_flwr.report.single_run import clients
 from pfedlora_flwr.report.table import Table
@@ -38,10 +39,13 @@ _OF_RUN = {
 }
 """The columns of runs.csv that come from a run's result, and where they stand in it; runs of older versions lack some."""
 
+_SENT = ("parameters, full", "bytes, full", "parameters, paper", "whole run: parameters up", "down")
+"""The columns of communication, which a control has none of."""
+
 
 def all_tables(study: Study) -> list[Table]:
     """Every table; one without rows has nothing to say."""
-    found = [accuracy(study), accuracies(study), countings.scores(study), countings.sampled(study)]
+    found = [accuracy(study), accuracies(study), gains(study), countings.scores(study), countings.sampled(study)]
     return [*found, costs(study), headline(study), clients(study), tuning(study), missing(study)]
 
 
@@ -77,7 +81,7 @@ def accuracies(study: Study) -> Table:
     others = any(run.result["accuracy"]["other"] for o in study.outcomes for run in o.runs.values())
     rows = []
     for o in study.in_order():
-        alone = study.at(o.scenario, "standalone") if o.method != "standalone" else None
+        alone = study.alone(o.scenario) if o.method != "standalone" else None
         difference = measures.paired(o.runs, alone.runs) if alone else None
         wins = measures.win_rate(o.runs, alone.runs) if alone else None
         row = {
@@ -121,7 +125,7 @@ def costs(study: Study) -> Table:
             "FLOP, server": words.count(_average(o, "operations/server")),
             "seconds": words.count(_average(o, "seconds/total")),
         }
-        rows.append(row)
+        rows.append(row | (dict.fromkeys(_SENT, "–") if is_control(o) else {}))
     note = (
         "Until the mean test accuracy first reaches the target, the mean over the seeds that reach it. "
         "`full`: up and down, all sampled clients, and all operations that they executed; "
@@ -187,7 +191,8 @@ def runs_csv(study: Study) -> str:
     for o in study.outcomes:
         for seed, run in o.runs.items():
             keys = o.scenario | (o.chosen.tuned if o.chosen else {})
-            numbers = {name: measures.value(run, place) for name, place in _OF_RUN.items()}
+            left_out = ("parameters_up", "parameters_down") if is_control(o) else ()
+            numbers = {name: "" if name in left_out else measures.value(run, place) for name, place in _OF_RUN.items()}
             writer.writerow({**keys, "method": o.method, "seed": seed, **numbers})
     return out.getvalue()
 
@@ -203,6 +208,8 @@ def _accuracy_cell(study: Study, scenario: Keys, method: str) -> str:
     outcome = study.at(scenario, method)
     if outcome is None:
         return "–"
+    if outcome.standalone:
+        return STANDALONE
     if not outcome.runs:
         why = next((run.reason for run in outcome.missing.values()), "not run").partition(":")[0]
         return f"– ({why})"

@@ -9,10 +9,11 @@ from pathlib import Path
 from rich.console import Console
 
 from pfedlora_flwr.comparison.plan import Keys
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import make_folder, write_atomically
-from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.report import data_figures, figures, measures, opening, tables, words
 from pfedlora_flwr.report.figures import Picture
+from pfedlora_flwr.report.gains import is_control
 from pfedlora_flwr.report.load import Study, load
 from pfedlora_flwr.report.page import page
 from pfedlora_flwr.report.table import Table
@@ -29,9 +30,9 @@ class Written:
 def write_report(paths: Iterable[Path], output: Path, out: Console) -> Written:
     """Writes report.md, report.html, a CSV a table, runs.csv and the figures into `output`. Raises UserError."""
     study = load(paths)
-    make_folder(output)
     every = tables.all_tables(study)
     found = [table for table in every if table.rows]
+    make_folder(output)
     for table in every:
         (output / f"{table.name}.csv").unlink(missing_ok=True)  # an earlier report's
     for table in found:
@@ -58,6 +59,8 @@ def _draw(study: Study, output: Path) -> tuple[list[Picture], list[str]]:
     }
     for scenario in study.scenarios:
         for name, draw in drawers.items() if study.in_scenario(scenario) else ():
+            if name == "trade-off" and any(map(is_control, study.in_scenario(scenario))):
+                continue  # its markers are what is sent
             try:
                 pictures.append(draw(study, scenario, output))
             except UserError as error:

@@ -13,8 +13,8 @@ from typing import Any
 import safetensors.torch
 from torch import Tensor
 
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import write_atomically
-from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.runs.ledger import Cost
 
 logger = logging.getLogger(__name__)
@@ -42,15 +42,17 @@ class Counts:
 class ServerState:
     """All that the server remembers after `round`.
 
-    versions: by client, the round whose update was last admitted. models: by client, the SHA-256 of that version. counts and
-    other_accuracies (of the method's further predictors): by client, of its last evaluation. stale: clients that trained since.
-    failed_rounds: rounds below min-success in a row. seconds: of all rounds but round 0; busy: trained or evaluated at visits.
+    versions: by client, the round whose update was last admitted. models: by client, the SHA-256 of that version; states: of its own
+    state under `sharing=none`. counts and other_accuracies (of the method's further predictors): by client, of its last evaluation.
+    stale: clients that trained since. failed_rounds: rounds below min-success in a row. seconds: of all rounds but round 0; busy:
+    trained or evaluated at visits.
     """
 
     tensors: dict[str, Tensor]
     round: int = 0
     versions: dict[int, int] = field(default_factory=dict)
     models: dict[int, str] = field(default_factory=dict)
+    states: dict[int, str] = field(default_factory=dict)
     counts: dict[int, Counts] = field(default_factory=dict)
     other_accuracies: dict[int, dict[str, float]] = field(default_factory=dict)
     stale: set[int] = field(default_factory=set)
@@ -90,7 +92,8 @@ class ServerState:
 
     @classmethod
     def from_json(cls, meta: dict[str, Any], tensors: dict[str, Tensor]) -> ServerState:
-        by_client = {n: {int(k): v for k, v in meta[n].items()} for n in ("versions", "models", "other_accuracies", "counts")}
+        meta = {"states": {}} | meta  # a run that was begun without them goes on
+        by_client = {n: {int(k): v for k, v in meta[n].items()} for n in ("versions", "models", "states", "other_accuracies", "counts")}
         by_client["counts"] = {k: Counts(**c) for k, c in by_client["counts"].items()}
         return cls(tensors, **(meta | by_client | {"stale": set(meta["stale"]), "totals": Cost(**meta["totals"])}))
 
@@ -129,18 +132,22 @@ class Checkpoints:
         None where there never was one. Raises UserError when there are some and none can be read: to begin anew would throw away
         what the clients hold.
         """
+        damaged = dict[Path, Exception]()
         for path, round in zip(reversed(self.paths()), reversed(self.rounds()), strict=True):
             if before is not None and round >= before:
                 continue
             try:
-                return self._read(path)
+                state = self._read(path)
             except (ValueError, KeyError, TypeError) as error:
-                logger.warning("checkpoint %s is damaged (%s): falling back to the one before", path.name, error)
-                path.rename(path.with_suffix(".damaged"))
-        if damaged := sorted(path.name for path in self.folder.glob("*.damaged")):
-            raise UserError(
-                f"no checkpoint in {str(self.folder)!r} can be read ({', '.join(damaged)}); restore one, or begin anew with --overwrite"
-            )
+                damaged[path] = error
+                continue
+            for other, reason in damaged.items():
+                logger.warning("checkpoint %s is damaged (%s): falling back to the one before", other.name, reason)
+                other.rename(other.with_suffix(".damaged"))
+            return state
+        if unreadable := [*damaged, *self.folder.glob("*.damaged")]:
+            names = ", ".join(sorted(path.name for path in unreadable))
+            raise UserError(f"no checkpoint in {str(self.folder)!r} can be read ({names}); restore one, or begin anew with --overwrite")
         return None
 
     def _path(self, round: int) -> Path:

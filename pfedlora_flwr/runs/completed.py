@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.result import sampled
@@ -29,7 +30,10 @@ class Run:
 
     @cached_property
     def rounds(self) -> list[RoundRow]:
-        return self.directory.rounds()
+        rows = self.directory.rounds()
+        if not rows or rows[-1]["round"] != self.result["rounds"]:
+            raise UserError(f"{self.path}: its rounds.jsonl does not reach round {self.result['rounds']}, as result.json does; restore it")
+        return rows
 
     @property
     def accuracy(self) -> float:

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,15 @@ import yaml
 from filelock import FileLock, Timeout
 
 from pfedlora_flwr.config import from_flat
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import is_locked, write_atomically
-from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.rng import derive
 from pfedlora_flwr.runs.checkpoint import Checkpoints
 from pfedlora_flwr.runs.extension import check_extension, repeated_round
+from pfedlora_flwr.runs.lines import Watched, append_rows, write_rows
 from pfedlora_flwr.runs.provenance import git_commit, machine, read_about, versions
+from pfedlora_flwr.runs.records import check_whole, read_json, read_result, read_rounds, read_visits
 from pfedlora_flwr.runs.rows import FailedVisitRow, Result, RoundRow, VisitRow
 from pfedlora_flwr.runs.store import ClientStore
 
@@ -41,8 +43,8 @@ class RunDirectory:
         self.config = path / CONFIG
         self.result_file = path / RESULT
         self.server = path / "server"
-        self.clients = path / "clients"
-        self.logs = path / "logs"
+        self.states = self.server / "states"
+        self.clients, self.logs = path / "clients", path / "logs"
         self.report, self.events, self.source = (path / name for name in ("report", "events", "source"))
         self.traceback_file = self.logs / "traceback.txt"
         self.launch_file = self.logs / "launch.json"
@@ -63,7 +65,11 @@ class RunDirectory:
 
     def experiment(self) -> Experiment:
         """What is run here. Raises UserError when its configuration cannot be read."""
-        return from_flat(self.saved_keys())
+        saved = self.saved_keys()
+        try:
+            return from_flat(saved)
+        except UserError as error:
+            raise type(error)(f"{self.config}: {error}") from error.__cause__
 
     def saved_keys(self) -> Row:
         """The configuration as flat keys. Raises UserError when it cannot be read, or is of another format than ours."""
@@ -79,24 +85,24 @@ class RunDirectory:
         return content
 
     def result(self) -> Result | None:
-        """What the run came to, or None: it goes on, was killed, or never began."""
-        return _read_json(self.result_file)
+        """What the run came to, or None: it goes on, was killed, or never began. Raises UserError for a file that is no result."""
+        return read_result(self.result_file, FORMAT)
 
     def rounds(self) -> list[RoundRow]:
-        """The lines of its rounds; a last line that was cut off is left out."""
-        return _read_rows(self._rounds)
+        """The lines of its rounds; a last line that was cut off is left out. Raises UserError where another one is damaged."""
+        return list(read_rounds(self._rounds))
 
-    def visits(self) -> list[VisitRow | FailedVisitRow]:
+    def visits(self) -> Iterator[VisitRow | FailedVisitRow]:
         """The lines of its clients' visits, those that failed included."""
-        return _read_rows(self._clients)
+        return read_visits(self._clients)
 
-    def rounds_size(self) -> int:
-        """Bytes of the rounds' lines so far."""
-        return self._rounds.stat().st_size if self._rounds.exists() else 0
+    def watched(self) -> Watched:
+        """Its rounds, to look at while it goes on."""
+        return Watched(self._rounds)
 
     def doing(self) -> Row | None:
         """What its server wrote last by `progress`."""
-        return _read_json(self._progress)
+        return read_json(self._progress)
 
     @property
     def token(self) -> str:
@@ -181,7 +187,18 @@ class RunDirectory:
     def check_resumable(self) -> None:
         """Raises UserError when no run was begun here."""
         if not self.holds_run:
-            raise UserError(f"output {str(self.path)!r} holds no run to resume")
+            raise UserError(f"output {str(self.path)!r} holds no run to resume: it has no {CONFIG}")
+
+    def check_whole(self) -> None:
+        """Raises UserError when files are gone that the run needs to go on, or that what it has done is told in."""
+        check_whole(self.checkpoints, self.rounds(), self.visits(), self.path)
+        if self.checkpoints.rounds() and not self._token.exists():
+            raise UserError(f"{self._token} is missing, by which nodes know the run; restore it, or begin anew with --overwrite")
+
+    def check_partition(self, fingerprint: str) -> None:
+        """Raises UserError when a resumed run's data is not what it was."""
+        if self.partition not in (None, "own", fingerprint):
+            raise UserError(f"the data or its partition is not what the run in {str(self.path)!r} began with")
 
     def is_completed(self, experiment: Experiment) -> bool:
         """Whether all rounds of the Experiment are done, and told."""
@@ -209,21 +226,19 @@ class RunDirectory:
 
     def write_partition(self, fingerprint: str) -> None:
         """Keeps the fingerprint for the result. Raises UserError when a resumed run's data is not what it was."""
-        if self.partition not in (None, "own", fingerprint):
-            raise UserError(f"the nodes' data or partition is not what the run in {str(self.path)!r} began with")
+        self.check_partition(fingerprint)
         write_atomically(self._partition, fingerprint.encode())
 
     def append_round(self, row: RoundRow) -> None:
-        _append(self._rounds, [row])
+        append_rows(self._rounds, [row])
 
     def append_visits(self, rows: Iterable[VisitRow | FailedVisitRow]) -> None:
-        _append(self._clients, rows)
+        append_rows(self._clients, rows)
 
     def rewind(self, round: int) -> None:
         """Drops the lines of rounds after `round`: they were written before a checkpoint that never was."""
-        for path in (self._rounds, self._clients):
-            kept = [row for row in _read_rows(path) if row["round"] <= round]
-            write_atomically(path, "".join(json.dumps(row) + "\n" for row in kept).encode())
+        for path, rows in ((self._rounds, read_rounds(self._rounds)), (self._clients, read_visits(self._clients))):
+            write_rows(path, (row for row in rows if row["round"] <= round))
 
     def progress(self, **what: Any) -> None:
         """What the run is doing now, for whoever watches."""
@@ -231,19 +246,22 @@ class RunDirectory:
         write_atomically(self._progress, now.encode(), durable=False)
 
     def drop_models(self) -> None:
-        """Removes the clients' models; the lines stay."""
-        shutil.rmtree(self.clients, ignore_errors=True)
+        """Removes the clients' models, and their states on the server; the lines stay."""
+        for folder in (self.clients, self.states):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def trim(self) -> None:
         """Of each client's versions keeps only the current one: a completed run is not resumed."""
         state = self.checkpoints.load()
         for client, version in (state.versions if state else {}).items():
-            self.client_store(client).keep(version)
+            for folder in (self.clients, self.states):
+                ClientStore(folder / str(client)).keep(version)
 
     def _check_goes_on(self, experiment: Experiment) -> None:
         """Raises UserError unless the run here is of this Experiment, or of one that this one extends."""
         self.check_resumable()
         saved = self.experiment()
+        self.check_whole()
         if experiment.extend:
             check_extension(saved, experiment, self.checkpoints, self.path)
             self.check_same(experiment.replace(rounds=saved.rounds), "resume it as it was")
@@ -262,7 +280,10 @@ class RunDirectory:
     @property
     def _is_void(self) -> bool:
         """Whether the run here failed before its first round."""
-        last = self.result()
+        try:
+            last = self.result()
+        except UserError:
+            return False
         return last is not None and "fingerprint" in last and "rounds" not in last
 
     def _acquire(self, patience: float = 0.0) -> None:
@@ -272,7 +293,7 @@ class RunDirectory:
             raise in_use(self.path) from None
 
     def _clear(self) -> None:
-        for folder in (self.clients, self.report, self.events, self.source):
+        for folder in (self.clients, self.states, self.report, self.events, self.source):
             shutil.rmtree(folder, ignore_errors=True)
         files = [*self.path.glob("*.jsonl"), self.result_file, *self.server.glob("*.*"), self._partition, self.config]
         for file in (*files, *self.path.glob(".*.tmp")):
@@ -293,26 +314,3 @@ def differences(one: Experiment, other: Experiment) -> list[str]:
 def find_runs(folder: Path) -> list[RunDirectory]:
     """The runs in a folder and below, by name."""
     return [RunDirectory(config.parent) for config in sorted(folder.rglob(CONFIG))]
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError):
-        return None
-
-
-def _read_rows(path: Path) -> list[Any]:
-    rows = []
-    if path.exists():
-        for line in path.read_text(encoding="utf-8").splitlines():
-            try:
-                rows.append(json.loads(line))
-            except json.JSONDecodeError:
-                break
-    return rows
-
-
-def _append(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
-    with path.open("a", encoding="utf-8") as stream:
-        stream.writelines(json.dumps(row) + "\n" for row in rows)

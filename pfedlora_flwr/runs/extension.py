@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from pfedlora_flwr.data.local import count_classes
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.runs.checkpoint import Checkpoints
 

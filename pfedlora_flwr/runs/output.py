@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.files import absolute
 
 _RUNS = Path("runs")
 
@@ -29,10 +30,9 @@ def on_the_server(experiment: Experiment) -> Path:
     Raises UserError for a relative path, and where a run is to be resumed without one.
     """
     if experiment.output:
-        output = Path(experiment.output).expanduser()
-        if not output.is_absolute():
+        if not experiment.output.startswith(("/", "~")):
             raise UserError(f"output is {experiment.output!r}; allowed: an absolute path (the app does not run in your folder)")
-        return output
+        return absolute(experiment.output)
     if experiment.resume:
         raise UserError("resume needs output, the directory of the run to continue")
     return Path.home() / ".pfedlora" / "runs" / f"{experiment.default_name}-{time.strftime('%Y%m%d-%H%M%S')}"

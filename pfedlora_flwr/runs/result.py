@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 
 from pfedlora_flwr.data import registry as datasets
 from pfedlora_flwr.experiment import Experiment
@@ -58,8 +58,17 @@ def _with_measures(result: Result, run: RunDirectory, e: Experiment, state: Serv
     per_client = state.accuracies("test")
     over_all = comparable(rows)
     best = best_round(e, rows)
-    visits = [row for row in run.visits() if row["status"] == "ok"]
-    latest = {row["client"]: row for row in visits}
+    samples, lost = dict[int, int](), 0  # of the clients' last visits, of all visits
+
+    def visits() -> Iterator[VisitRow | FailedVisitRow]:
+        nonlocal lost
+        for row in run.visits():
+            if row["status"] == "ok":
+                samples[row["client"]] = row["samples"]
+                lost += row["lost"]
+            yield row
+
+    by_sampled = sampled(visits())
     totals = state.totals
     trained = [row for row in rows if row["round"] > 0]
     workers = max((row["workers"] for row in trained), default=0)
@@ -71,7 +80,7 @@ def _with_measures(result: Result, run: RunDirectory, e: Experiment, state: Serv
             "at_best_validation": best["accuracy"],
             "best_validation_round": best["round"],
             "max_test": max(row["accuracy"] for row in over_all),
-            **sampled(visits),
+            **by_sampled,
             "std": statistics.pstdev(per_client.values()) if per_client else 0.0,
             "evaluated": len(per_client),
             "worst": min(per_client.values(), default=0.0),
@@ -89,7 +98,7 @@ def _with_measures(result: Result, run: RunDirectory, e: Experiment, state: Serv
                 "balanced_accuracy": state.counts[k].balanced_accuracy,
                 "macro_f1": state.counts[k].macro_f1,
                 "test": state.counts[k].test,
-                "samples": latest[k]["samples"] if k in latest else None,
+                "samples": samples.get(k),
                 "last_round": state.versions.get(k, 0),
             }
             for k, accuracy in per_client.items()
@@ -112,11 +121,11 @@ def _with_measures(result: Result, run: RunDirectory, e: Experiment, state: Serv
             "workers": workers,
             "busy_share": state.busy_seconds / (workers * state.seconds) if workers and state.seconds else 0.0,
         },
-        "shared_sha256": tensors_sha256(state.tensors),
+        "shared_sha256": shared_sha256(e, state),
         "models_sha256": models_sha256(state),
         "partition": run.partition,
         "refused": state.refused,
-        "lost": sum(row["lost"] for row in visits),
+        "lost": lost,
     }
 
 
@@ -162,7 +171,17 @@ def to_target(e: Experiment, rows: list[RoundRow]) -> ToTarget:
     }
 
 
+def shared_sha256(e: Experiment, state: ServerState) -> str:
+    """SHA-256 of the server's tensors; under `sharing=none` over all clients' states, in client order (the first where none was merged)."""
+    whole = tensors_sha256(state.tensors)
+    return _over_clients({k: state.states.get(k, whole) for k in range(e.clients)}) if e.sharing == "none" else whole
+
+
 def models_sha256(state: ServerState) -> str:
     """SHA-256 over all visited clients' models, in client order (a client never visited still has its initial model)."""
-    lines = "".join(f"{client}:{state.models[client]}\n" for client in sorted(state.models))
+    return _over_clients(state.models)
+
+
+def _over_clients(digests: Mapping[int, str]) -> str:
+    lines = "".join(f"{client}:{digest}\n" for client, digest in sorted(digests.items()))
     return hashlib.sha256(lines.encode()).hexdigest()

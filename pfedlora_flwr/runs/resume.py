@@ -7,8 +7,9 @@ from pathlib import Path
 
 from pfedlora_flwr import config
 from pfedlora_flwr.data import registry as datasets
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import KEYS, Experiment
-from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.files import absolute
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.output import of_run
 
@@ -20,7 +21,9 @@ def resumed_output(named: Flat, conf: Path | None) -> Path:
     values = config.parse(named)
     meant = Experiment(**{KEYS[name].attribute: value for name, value in values.items() if name in KEYS})
     config.check_way(meant)
-    return of_run(meant, conf)
+    output = of_run(meant, conf)
+    absolute(output)
+    return output.expanduser()
 
 
 def resumed(run: RunDirectory, conf: Flat, options: Flat, conf_name: str) -> tuple[Experiment, str]:

@@ -187,7 +187,7 @@ class Result(TypedDict):
     operations: NotRequired[Operations]
     to_target: NotRequired[ToTarget]
     seconds: NotRequired[Seconds]
-    shared_sha256: NotRequired[str]  # of the server's tensors: equal hashes, equal bits
+    shared_sha256: NotRequired[str]  # of the server's tensors (with sharing=none, over all clients'): equal hashes, equal bits
     models_sha256: NotRequired[str]  # over the SHA-256 of all visited clients' models, in client order
     partition: NotRequired[str | None]  # fingerprint of who holds which samples; `own` where nodes brought their own data
     refused: NotRequired[int]  # replies and nodes that were not admitted, over the whole run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 from collections.abc import Callable, Mapping
@@ -13,11 +14,13 @@ import safetensors
 import safetensors.torch
 from torch import Tensor
 
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import tensors_sha256, write_atomically
 from pfedlora_flwr.runs.checkpoint import Counts
 
 logger = logging.getLogger(__name__)
 ABOUT = "about.json"
+_ABOUT = ("experiment", "class_names", "mean", "std", "versions")
 
 
 class ClientStore:
@@ -35,17 +38,25 @@ class ClientStore:
 
     def load(self, version: int) -> dict[str, Tensor] | None:
         """The tensors of `version`, or None (with a warning) when the file is missing or damaged. Raises OSError when it cannot be read."""
+        try:
+            return self.read(version)
+        except UserError as error:
+            logger.warning("%s", error)
+            return None
+
+    def read(self, version: int) -> dict[str, Tensor]:
+        """The tensors of `version`. Raises UserError when the file is missing or damaged, OSError when it cannot be read."""
         path = self.path(version)
         try:
             with safetensors.safe_open(path, "pt") as stored:
-                tensors = {name: stored.get_tensor(name) for name in (stored.metadata() or {})["order"].split("\n")}
+                tensors = {name: stored.get_tensor(name) for name in (stored.metadata() or {})["order"].split("\n") if name}
                 expected = stored.metadata()["sha256"]
-        except (FileNotFoundError, KeyError, safetensors.SafetensorError) as error:
-            logger.warning("%s cannot be read: %s", path, error)
-            return None
+        except FileNotFoundError:
+            raise UserError(f"{path} is missing") from None
+        except (KeyError, safetensors.SafetensorError) as error:
+            raise UserError(f"{path} cannot be read: {error}") from None
         if tensors_sha256(tensors) != expected:
-            logger.warning("%s is damaged: its checksum differs", path)
-            return None
+            raise UserError(f"{path} is damaged: its checksum differs")
         return tensors
 
     def counts(self, version: int) -> Counts | None:
@@ -71,13 +82,23 @@ class ClientStore:
 
     def write_about(self, rounds: int, about: Callable[[], Mapping[str, Any]]) -> None:
         """Writes what it takes to use the models away from their run (see `trained.py`): once, and again when it got more `rounds`."""
-        path = self.folder / ABOUT
-        if not path.exists() or self.about()["experiment"]["rounds"] != rounds:
-            write_atomically(path, (json.dumps(about(), indent=1) + "\n").encode())
+        with contextlib.suppress(UserError):
+            if self.about()["experiment"]["rounds"] == rounds:
+                return
+        write_atomically(self.folder / ABOUT, (json.dumps(about(), indent=1) + "\n").encode())
 
     def about(self) -> dict[str, Any]:
-        """What `write_about` wrote."""
-        return json.loads((self.folder / ABOUT).read_text())
+        """What `write_about` wrote. Raises UserError when it is missing or damaged."""
+        path = self.folder / ABOUT
+        try:
+            found = json.loads(path.read_text())
+            lacks = [name for name in _ABOUT if name not in found]
+        except (OSError, ValueError, TypeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise UserError(f"{path} cannot be read ({reason}), without which the model beside it is no use") from None
+        if lacks:
+            raise UserError(f"{path} lacks {', '.join(lacks)}")
+        return found
 
     def keep(self, *versions: int) -> None:
         """Removes all versions but these."""

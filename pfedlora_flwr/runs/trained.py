@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,16 +15,17 @@ from torch import Tensor, nn
 
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data import local
-from pfedlora_flwr.errors import user_code
+from pfedlora_flwr.errors import UserError, user_code
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import tensors_sha256
-from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method, tensors_of
 from pfedlora_flwr.runs.checkpoint import Counts
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.store import ABOUT, ClientStore
 from pfedlora_flwr.training.loop import Samples, infer
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -78,11 +80,17 @@ def load_trained(place: Path, client: int) -> Trained:
     if len(stores) > 1:
         places = ", ".join(str(store.folder.parent) for store in stores)
         raise UserError(f"{place} holds models of client {client} from several runs; give one of {places}")
+    damaged = []
     for version in reversed(stores[0].versions()):  # the newest whole one: the server, which knows what it admitted, is elsewhere
-        tensors = stores[0].load(version)
-        if tensors is not None:
-            return _build(stores[0], client, version, tensors, stores[0].counts(version))
-    raise UserError(f"{stores[0].folder} holds no readable model")
+        try:
+            tensors = stores[0].read(version)
+        except UserError as error:
+            damaged.append(str(error))
+            continue
+        for line in damaged:
+            logger.warning("%s: falling back to the one before", line)
+        return _build(stores[0], client, version, tensors, stores[0].counts(version))
+    raise UserError(f"{stores[0].folder} holds no readable model: {'; '.join(damaged) or 'it is empty'}")
 
 
 def clients_of(place: Path) -> tuple[list[int], list[int]]:
@@ -111,18 +119,24 @@ def _from_run(run: RunDirectory, client: int) -> Trained:
     state = run.checkpoints.load()
     version = state.versions.get(client, 0) if state else 0
     if state is None or version == 0:
+        run.check_whole()
         raise UserError(f"client {client} of {run.path} has not been trained yet")
     store = run.client_store(client)
     if not store.versions():
         raise UserError(
-            f"the model of client {client} is not in {run.path}; on a deployed node it is in <state-path>/{run.token}: run this there "
-            "(those of a tuning candidate that was not chosen are removed)"
+            f"the model of client {client} is not in {run.path}; on a deployed node it is in <state-path>/{_token(run)}: run this there "
+            "(compare removes those of tuning candidates that were not chosen, and with --drop-models all)"
         )
-    tensors = store.load(version)
-    if tensors is None:
-        raise UserError(f"{store.path(version)} is missing or damaged")
+    tensors = store.read(version)
     counts = state.counts.get(client) if client not in state.stale else None
     return _build(store, client, version, tensors, counts, run.partition)
+
+
+def _token(run: RunDirectory) -> str:
+    try:
+        return run.token
+    except OSError:
+        return "…"
 
 
 def _build(
@@ -140,6 +154,6 @@ def _build(
         module.load_state_dict(tensors)
     except RuntimeError as error:
         why = str(error).splitlines()[-1].strip()
-        raise UserError(f"the code here makes another model than client {client} has: {why}") from None
+        raise UserError(f"{store.path(version)}: the code here makes another model than client {client} has: {why}") from None
     module = module.eval().to(memory_format=torch.channels_last)
     return Trained(client, version, tensors_sha256(tensors_of(module)), experiment, method, module, about, counts)

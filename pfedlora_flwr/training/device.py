@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.errors import UserError
 
 
 def find_device(name: str) -> torch.device:

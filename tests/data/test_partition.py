@@ -12,7 +12,7 @@ import pytest
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data.datasets import Dataset, load
 from pfedlora_flwr.data.partition import Partition, make_partition, split_8_1_1
-from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.errors import UserError
 from tests.grown import Grown
 
 

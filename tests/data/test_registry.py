@@ -9,7 +9,7 @@ import pytest
 
 from pfedlora_flwr.config import all_keys, from_flat
 from pfedlora_flwr.data import cifar, datasets, registry
-from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.errors import UserError
 from tests.grown import Grown
 
 READER = """
@@ -27,7 +27,7 @@ import pytest
 from pfedlora_flwr.comparison.estimate import work
 from pfedlora_flwr.config import all_keys, from_flat
 from pfedlora_flwr.data import datasets
-from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.report import words
 from pfedlora_flwr.runs.result import to_target
 from tests.plain import Plain

@@ -53,7 +53,7 @@ class Gates:
     def reach(self, process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> int:
         """Waits until someone stands at the gate; the id of the process."""
         gate = self.folder / self.gate
-        wait(lambda: gate.exists() and gate.read_text(), process)  # type: ignore[arg-type]
+        wait(lambda: gate.exists() and gate.read_text(), process)
         return int(gate.read_text())
 
     def await_saved(self, folder: Path) -> None:

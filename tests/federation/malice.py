@@ -55,7 +55,10 @@ def _raw(*blobs: bytes) -> Callable[[FitRes], None]:
 
 
 def _without(name: str) -> Callable[[FitRes], None]:
-    return lambda result: result.metrics.pop(name) and None
+    def take(result: FitRes) -> None:
+        del result.metrics[name]
+
+    return take
 
 
 def _set(value: float) -> Callable[[np.ndarray], np.ndarray]:

@@ -30,7 +30,7 @@ def test_every_malice_is_refused_with_its_reason_and_changes_nothing(tmp_path: P
     clients = honest + len(sorts)
     keys = {"clients": clients, "min_success": 0.05}
     output = simulate(tmp_path, sorts, list(malice.STRANGERS), rounds=1, **keys)
-    rows = {row["client"]: row for row in RunDirectory(output).visits()}
+    rows: dict[int, Any] = {row["client"]: row for row in RunDirectory(output).visits()}
     assert [client for client, row in rows.items() if row["status"] == "ok"] == list(range(honest))
     reasons = {sort: rows[client]["reason"] for client, sort in sorts.items()}
     for sort, (_, part) in malice.MALICE.items():

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import tensors_sha256
-from pfedlora_flwr.keys import UserError
 from tests.federation.malice import KEYS, simulate
 from tests.plain import Plain
 

@@ -65,7 +65,7 @@ def own(name: str, *classes: str, number: int = -1) -> dict[str, Any]:
 
 def roster(grid: Grid, clients: int, folder: Path, fingerprint: str | None = None, patience: float = 0.0) -> tuple[Roster, list[str]]:
     refused: list[str] = []
-    return Roster(grid, clients, folder / "numbers.json", fingerprint, refused.append, patience), refused  # type: ignore[arg-type]
+    return Roster(grid, clients, folder / "numbers.json", fingerprint, refused.append, patience), refused
 
 
 def test_a_second_claimant_waits_until_the_first_is_gone(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_all_nodes_turned_away_ends_the_wait(tmp_path: Path) -> None:
 
 
 def test_replies_that_come_twice_unasked_or_from_another_node_are_refused() -> None:
-    grid = Grid(n10=client(0), n11=None, n12=client(2))  # type: ignore[arg-type]
+    grid = Grid(n10=client(0), n11=None, n12=client(2))
     messages = [properties_message(node, 60) for node in (10, 11, 12)]
     refused: list[str] = []
     push = grid.push_messages
@@ -203,8 +203,8 @@ def test_replies_that_come_twice_unasked_or_from_another_node_are_refused() -> N
         unasked.metadata.__dict__["_reply_to_message_id"] = "unheard-of"
         return [*pull(ids), *([unasked] if len(pulled) == 3 else [])]
 
-    grid.push_messages, grid.pull_messages = meddle, everything  # type: ignore[method-assign]
-    answers = exchange(grid, messages, 1.0, refused.append)  # type: ignore[arg-type]
+    grid.push_messages, grid.pull_messages = meddle, everything  # type: ignore[assignment, method-assign]
+    answers = exchange(grid, messages, 1.0, refused.append)
     said = [None if a is None else a.content.config_records["getpropertiesres.properties"]["partition_id"] for _, a in answers]
     assert said == [0, None, 2], "the first reply counts, and nobody answers for another"
     assert sorted(text.split("refused: ")[1] for text in refused) == [

@@ -65,9 +65,9 @@ def test_flowers_start_and_our_loop_come_to_the_same(tmp_path: Path, flowers: bo
     assert isinstance(strategy, Strategy)
     grid = Grid(plain)
     if flowers:
-        strategy.start(grid, ArrayRecord(), num_rounds=2)  # type: ignore[arg-type]
+        strategy.start(grid, ArrayRecord(), num_rounds=2)
     else:
-        strategy.complete(grid)  # type: ignore[arg-type]
+        strategy.complete(grid)
     run.close()
     plain.train(2)
     assert tensors_sha256(strategy.state.tensors) == tensors_sha256(plain.state)
@@ -83,9 +83,9 @@ def test_flowers_start_counts_who_does_not_answer_and_continues_no_run(tmp_path:
     run = RunDirectory(tmp_path / "run")
     run.open(plain.experiment)
     strategy = PersonalisedStrategy(plain.experiment, make(plain.experiment), run, ServerState(plain.method.state_init(derive(0, "state"))))
-    strategy.start(Grid(plain, silent=1), ArrayRecord(), num_rounds=1)  # type: ignore[arg-type]
+    strategy.start(Grid(plain, silent=1), ArrayRecord(), num_rounds=1)
     assert [(row["admitted"], row["refused"]) for row in run.rounds()] == [([0, 2], [1])]
     assert {row["client"]: row["status"] for row in run.visits()} == {0: "ok", 1: "failed", 2: "ok"}
     with pytest.raises(RunFailed, match="asks for round 1, the run is after round 1"):
-        strategy.start(Grid(plain), ArrayRecord(), num_rounds=1)  # type: ignore[arg-type]
+        strategy.start(Grid(plain), ArrayRecord(), num_rounds=1)
     run.close()

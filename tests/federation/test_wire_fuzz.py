@@ -24,11 +24,11 @@ from hypothesis.extra import numpy as arrays
 
 from pfedlora_flwr import config
 from pfedlora_flwr.config import all_keys, from_flat
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.admission import admit
 from pfedlora_flwr.federation.messages import Claim, Instruction
 from pfedlora_flwr.files import tensors_sha256
-from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.methods.method import Refused
 from pfedlora_flwr.rng import derive
 from tests.plain import make
@@ -149,7 +149,7 @@ def server() -> SimpleNamespace:
 
 def read(content: RecordDict) -> wire.Reply:
     metadata = SimpleNamespace(message_type=wire.TRAIN)
-    return wire.read_reply(SimpleNamespace(has_error=lambda: False, metadata=metadata, content=content))  # type: ignore[arg-type]
+    return wire.read_reply(SimpleNamespace(has_error=lambda: False, metadata=metadata, content=content))
 
 
 def test_the_honest_reply_is_admitted(server: SimpleNamespace) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -14,7 +16,7 @@ from tests.plain import Plain, make, samples, visit
 LABELS = [0, 0, 3, 3, 3, 7, 7, 1]
 
 
-def method(classes: int = 10, **keys: object):
+def method(classes: int = 10, **keys: object) -> Any:
     return make(from_flat({"method": "fd", "models": "cnn5", "batch-size": 8, **keys}), classes)
 
 

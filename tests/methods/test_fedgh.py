@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pfedlora_flwr.config import from_flat
-from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.methods.fedgh import FedGH
 from pfedlora_flwr.methods.method import Refused, Tensors, Upload
 from pfedlora_flwr.training.flops import count_operations

@@ -202,6 +202,7 @@ def test_a_client_that_missed_rounds_trains_on_the_same_student(setting: str, en
         assert len({parameters(sent) for sent in plain.received.values()}) == 1
         assert all(torch.isfinite(t).all() for upload in plain.uploads.values() for t in upload.tensors.values())
     sent = [parameters(plain.uploads[0].tensors), parameters(plain.state)]
+    assert isinstance(plain.method, FedKD)
     dense = parameters(plain.method.initial)
     assert all(size <= dense for size in sent)
     assert (sent[0] < 0.05 * dense) == (energy < 1)

@@ -15,7 +15,7 @@ from tests.methods import obvious, slow, slow_server
 from tests.methods.test_fedtgp import a_report, net_of
 from tests.plain import make, samples, visit
 
-KEYS = {"fedorgp.lambda": 2.0, "fedorgp.server-lambda": 0.7, "fedorgp.gamma": 1.5}
+KEYS: dict[str, object] = {"fedorgp.lambda": 2.0, "fedorgp.server-lambda": 0.7, "fedorgp.gamma": 1.5}
 KEYS |= {"method": "fedorgp", "seed": slow_server.SEED, "fedorgp.server-lr": 0.3, "fedorgp.server-epochs": 3, "fedorgp.server-batch": 4}
 
 

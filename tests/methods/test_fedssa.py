@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pfedlora_flwr.config import from_flat
-from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.methods.fedssa import FedSSA, rows_of
 from pfedlora_flwr.methods.method import Refused, Tensors, Upload
 from tests.methods import slow, slow_server

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import mse_loss
 
 from pfedlora_flwr.config import from_flat
-from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.methods.fedtgp import FedTGP, PrototypeNet
 from pfedlora_flwr.methods.method import Refused, Tensors, Upload
 from pfedlora_flwr.training.flops import count_operations

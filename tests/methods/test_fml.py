@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -17,7 +19,7 @@ from tests.plain import make, samples, visit
 LABELS = [0, 0, 3, 3, 3, 7, 7, 1]
 
 
-def method(**keys: object):
+def method(**keys: object) -> Any:
     return make(from_flat({"method": "fml", "batch-size": 8, **keys}))
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
 from pfedlora_flwr.config import from_flat
-from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.methods.method import Refused, Upload
 from tests.methods import obvious
 from tests.plain import Plain, make, samples, visit
 
 
-def method(**keys: object):
+def method(**keys: object) -> Any:
     return make(from_flat({"method": "lg_fedavg", "batch-size": 4, **keys}))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.config import from_flat
-from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.methods.method import Refused, Tensors, Upload, tensors_of
 from pfedlora_flwr.methods.pfedafm import FeatureMixture
 from tests.methods.slow import Client, Turn, extract, largest_difference, layer, part
@@ -70,7 +71,7 @@ def test_a_wrong_term_would_be_seen(wrong: str) -> None:
     assert largest_difference(slow(wrong), **KEYS, prepare=stir) > 1e-3
 
 
-def method(**keys: object):
+def method(**keys: object) -> Any:
     return make(from_flat({"method": "pfedafm", "batch-size": 8, "models": "cnn4,cnn5", **keys}))
 
 

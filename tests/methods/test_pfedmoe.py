@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.config import from_flat
-from pfedlora_flwr.keys import UserError
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.methods.method import Refused, Tensors, Upload, tensors_of
 from pfedlora_flwr.models.gate import Gate, SwitchNorm1d
 from tests.methods.obvious import array
@@ -70,7 +72,7 @@ def test_a_wrong_term_would_be_seen(wrong: str) -> None:
     assert largest_difference(slow(wrong), **KEYS) > 1e-3
 
 
-def method(**keys: object):
+def method(**keys: object) -> Any:
     return make(from_flat({"method": "pfedmoe", "batch-size": 8, "models": "cnn4,cnn5", **keys}))
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from pfedlora_flwr.comparison.spec import Comparison
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.keys import UserError
 from pfedlora_flwr.report import countings, measures, opening, tables, words
 from pfedlora_flwr.report.load import Study, load
 from pfedlora_flwr.report.table import Table

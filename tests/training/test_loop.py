@@ -112,12 +112,13 @@ class Recorded:
     """Stands where a CUDA graph stands: runs the step on the entries that a replay would see."""
 
     def __init__(self, step: object, order: Tensor, batch: int) -> None:
-        self.step, self.order, self.batch, self.runs = step, order, batch, []
+        self.step, self.order, self.batch = step, order, batch
+        self.runs: list[tuple[int, int]] = []
 
     def run(self, start: int, steps: int) -> None:
         self.runs.append((start, steps))
         for i in range(steps):
-            self.step(self.order[start + i * self.batch : start + (i + 1) * self.batch])  # type: ignore[operator]
+            self.step(self.order[start + i * self.batch : start + (i + 1) * self.batch])
 
 
 @pytest.mark.parametrize("n", [80, 83, 20, 8])  # ten, ten and a rest, two and a rest, one batch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -21,7 +22,7 @@ def network() -> nn.Sequential:
 def test_it_steps_like_torchs_to_the_last_bit(momentum: float, weight_decay: float) -> None:
     """The last layer gets no gradient: it stays, as with PyTorch's."""
     ours, theirs = network(), network()
-    optimizers = (
+    optimizers: tuple[Any, Any] = (
         SGD(list(ours.parameters()), 0.1, momentum, weight_decay),
         torch.optim.SGD(theirs.parameters(), 0.1, momentum, weight_decay=weight_decay, fused=True),
     )

@@ -1,0 +1,75 @@
+"""Reading what a run has written: `result.json` and the lines of its two tables, whole or refused by name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.runs.checkpoint import Checkpoints
+from pfedlora_flwr.runs.lines import read_rows
+from pfedlora_flwr.runs.rows import Result, Status
+
+_MEASURES = ("rounds", "accuracy", "per_client", "communication", "flops", "seconds")
+"""What a completed run's result has had in every version of its format."""
+_OF_EVERY_LINE = {"round"}
+_OF_A_ROUND = _OF_EVERY_LINE | {"accuracy", "validation_accuracy", "evaluated", "admitted"}
+_OF_A_VISIT = _OF_EVERY_LINE | {"client", "status"}
+
+
+def read_result(path: Path, format: int) -> Result | None:
+    """The result, or None where there is none yet. Raises UserError for one that is damaged or of another format."""
+    advice = "remove it, and --resume makes it anew"
+    try:
+        found = json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read as a result ({error}); {advice}") from None
+    if not isinstance(found, dict) or found.get("status") not in get_args(Status) or "error" not in found:
+        raise UserError(f"{path} is no result of a run; {advice}")
+    if found.get("format", format) != format:
+        raise UserError(f"{path} has format {found['format']}, and this version reads {format}: another version made this run")
+    lacks = [name for name in _MEASURES if found.get(name) is None] if found["status"] == "completed" else []
+    if lacks:
+        raise UserError(f"{path} lacks {', '.join(lacks)}; {advice}")
+    return found  # type: ignore[return-value]
+
+
+def read_json(path: Path) -> Any:
+    """What a file that is only there to be watched holds, or None."""
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def read_rounds(path: Path) -> Iterator[Any]:
+    """The lines of the rounds; a last one that was cut off is left out. Raises UserError for any other that is none."""
+    return read_rows(path, _OF_A_ROUND)
+
+
+def read_visits(path: Path) -> Iterator[Any]:
+    """The same of the clients' visits."""
+    return read_rows(path, _OF_A_VISIT)
+
+
+def check_whole(checkpoints: Checkpoints, rounds: list[Any], visits: Iterable[Any], folder: Path) -> None:
+    """Raises UserError unless the tables reach as far as the last checkpoint, and there is one where there are rounds.
+
+    A round's lines are written before its checkpoint, so that at most one round of theirs has none.
+    """
+    done, advice = checkpoints.rounds()[-1:], "restore it, or begin anew with --overwrite"
+    if not done:
+        if len(rounds) > 1:
+            raise UserError(f"{checkpoints.folder} has no checkpoint of the {len(rounds)} rounds in rounds.jsonl; {advice}")
+        return
+    for name, rows, last in (
+        ("rounds.jsonl", rounds, done[0]),
+        ("clients.jsonl", visits, max((row["round"] for row in rounds if row["admitted"] and row["round"] <= done[0]), default=0)),
+    ):
+        reached = max((row["round"] for row in rows), default=0)
+        if reached < last or not rounds:
+            raise UserError(f"{folder / name} ends at round {reached}, and {last} rounds are done; {advice}")

@@ -1,0 +1,91 @@
+"""The table of what sharing gives, against numbers computed by hand."""
+
+from __future__ import annotations
+
+import csv
+import math
+from pathlib import Path
+
+import pytest
+
+from pfedlora_flwr.comparison.spec import Comparison
+from pfedlora_flwr.report import tables
+from pfedlora_flwr.report.gains import gains
+from pfedlora_flwr.report.load import Study, load
+from pfedlora_flwr.report.opening import conclusion
+from tests.report.made import make_run
+
+METHODS = ("standalone", "fd", "pfedlora")
+MEAN = {"standalone": (0.80, 0.82, 0.84), "fd": (0.83, 0.83, 0.83), "pfedlora": (0.90, 0.92, 0.94)}
+NONE, START = (0.88, 0.91, 0.91), (0.85, 0.86)
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Study:
+    """Three methods with their controls: three seeds, of `start` two. What is Standalone by construction is not there."""
+    file = tmp_path / "made.yaml"
+    file.write_text(
+        f"methods: [{', '.join(METHODS)}]\nseeds: [0, 1, 2]\n"
+        "base: {clients: 2, rounds: 1, partition: {kind: iid}}\naxes: {sharing: [mean, none, start], lr: [0.1]}\n"
+    )
+    folder = tmp_path / "runs"
+    Comparison.load(file).plan().write(folder)
+    for sharing, of in (("mean", MEAN), ("none", {"pfedlora": NONE}), ("start", {"pfedlora": START})):
+        for method, accuracies in of.items():
+            for seed, accuracy in enumerate(accuracies):
+                place = folder / f"sharing-{sharing}_lr-0.1" / method / f"seed-{seed}"
+                make_run(place, [0.1, accuracy], [accuracy] * 2, method=method, seed=seed, sharing=sharing, lr=0.1)
+    return load([folder])
+
+
+def test_gains_are_paired_by_seed_and_have_an_interval_from_three_seeds_on(study: Study) -> None:
+    t2 = 4.30265  # the 97.5 % quantile of Student's t with two degrees of freedom
+    fd, ours = gains(study).rows
+    assert ours == {
+        "scenario": "lr=0.1",
+        "method": "pFedLoRA",
+        "seeds": "3",
+        "mean": "92.00",
+        "none": "90.00",
+        "start": "85.50",
+        "mean − none, points": f"+2.00 ± {t2 * 1 / math.sqrt(3):.2f}",  # 2, 1 and 3 points: their standard deviation is 1
+        "mean − start, points": "+5.00, +6.00",
+    }
+    assert fd == {
+        "scenario": "lr=0.1",
+        "method": "FD",
+        "seeds": "3",
+        "mean": "83.00",
+        "none": "= Standalone",
+        "start": "= Standalone",
+        "mean − none, points": f"+1.00 ± {t2 * 2 / math.sqrt(3):.2f}",  # 3, 1 and −1 points beside Standalone
+        "mean − start, points": f"+1.00 ± {t2 * 2 / math.sqrt(3):.2f}",
+    }
+    assert gains(study).csv().splitlines()[0].split(",")[:3] == ["scenario", "method", "seeds"]
+
+
+def test_the_other_tables_say_what_is_standalone_and_count_no_communication_of_controls(study: Study) -> None:
+    cells = {row["method"]: list(row.values())[1:] for row in tables.accuracy(study).rows}
+    assert cells["Standalone"][1:] == ["= Standalone"] * 2
+    assert cells["FD"][1:] == ["= Standalone"] * 2
+    assert not [row for row in tables.missing(study).rows if row["method"] != "pFedLoRA"], "only the third seed of pFedLoRA's start"
+    against = {row["scenario"]: row["− Standalone, points"] for row in tables.accuracies(study).rows if row["method"] == "pFedLoRA"}
+    assert against["sharing=none, lr=0.1"].startswith("+8.00"), "beside the one Standalone there is"
+    sent = {row["scenario"]: row["whole run: parameters up"] for row in tables.costs(study).rows if row["method"] == "pFedLoRA"}
+    assert list(sent.values()) == ["20", "–", "–"]
+    said = conclusion(study)
+    assert said.startswith("PFedLoRA is above Standalone by 10.00 points"), "one scenario: controls are compared in a table of their own"
+    ups = [line["parameters_up"] for line in csv.DictReader(tables.runs_csv(study).splitlines()) if line["method"] == "pfedlora"]
+    assert ups == ["20"] * 3 + [""] * 5
+
+
+def test_a_comparison_without_controls_has_no_such_table(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", [0.1, 0.5], [0.5], method="pfedlora")
+    assert not gains(load([tmp_path])).rows
+
+
+def test_runs_without_a_plan_are_compared_too(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", [0.1, 0.5], [0.5], method="pfedlora")
+    make_run(tmp_path / "b", [0.1, 0.4], [0.4], method="pfedlora", sharing="none")
+    [row] = gains(load([tmp_path])).rows
+    assert (row["scenario"], row["mean − none, points"], row["mean − start, points"]) == ("all runs", "+10.00", "–")

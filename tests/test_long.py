@@ -1,0 +1,88 @@
+"""Long runs: whoever watches one reads each of its lines once, whatever is being written, cut off or rewritten at the moment."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pytest
+
+from pfedlora_flwr.launch import submission
+from pfedlora_flwr.launch.flower import LaunchError
+from pfedlora_flwr.launch.submission import Submission
+from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.runs.lines import SoFar
+from tests.conftest import run_locally
+
+
+def line(round: int, sent: int = 10) -> str:
+    return json.dumps({"round": round, "accuracy": round / 10, "bytes_up": sent, "bytes_down": sent, "seconds": float(round)}) + "\n"
+
+
+def test_each_rounds_line_is_read_once_to_be_shown_and_once_for_the_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loads, read = json.loads, list[int]()
+
+    def spy(text: Any, **how: Any) -> Any:
+        found = loads(text, **how)
+        if isinstance(found, dict) and "server_seconds" in found:
+            read.append(found["round"])
+        return found
+
+    monkeypatch.setattr(json, "loads", spy)
+    keys = {"clients": 2, "rounds": 4, "partition.kind": "iid", "dataset": "synthetic:40", "method": "fd"}
+    assert run_locally(tmp_path / "run", keys | {"models": "tests.methods.narrow:Narrow"}).code == 0
+    assert sorted(read) == sorted([*range(5), *range(5)])
+
+
+def test_a_line_that_is_being_written_waits_for_its_end(tmp_path: Path) -> None:
+    file, rounds = tmp_path / "rounds.jsonl", RunDirectory(tmp_path).watched()
+    assert rounds.look() == SoFar()
+    file.write_text(line(0) + line(1)[:20])
+    assert rounds.look() == SoFar(lines=1, round=0, accuracy=0.0, bytes=20)
+    file.write_text(line(0) + line(1) + line(2))
+    assert rounds.look() == rounds.look() == SoFar(lines=3, round=2, accuracy=0.2, bytes=60, recent=(1.0, 2.0))
+
+
+def test_what_a_resumed_run_takes_back_counts_no_more(tmp_path: Path) -> None:
+    file, run = tmp_path / "rounds.jsonl", RunDirectory(tmp_path)
+    file.write_text("".join(map(line, range(9))) + line(9)[:20])
+    rounds = run.watched()
+    assert rounds.look().recent == (4.0, 5.0, 6.0, 7.0, 8.0)
+    run.rewind(7)
+    with file.open("a") as stream:  # as long as what it had, before it is looked at again
+        stream.write(line(8, sent=15) + line(9))
+    assert rounds.look() == SoFar(lines=10, round=9, accuracy=0.9, bytes=210, recent=(5.0, 6.0, 7.0, 8.0, 9.0))
+    run.rewind(-1)
+    assert rounds.look() == SoFar()
+
+
+def test_a_damaged_line_hides_what_is_behind_it_until_the_run_is_resumed(tmp_path: Path) -> None:
+    file, run = tmp_path / "rounds.jsonl", RunDirectory(tmp_path)
+    file.write_bytes(line(0).encode() + b"\0\xff\n" + line(2).encode())
+    rounds = run.watched()
+    assert rounds.look().lines == len(run.rounds()) == 1
+    run.rewind(2)
+    assert file.read_text() == line(0)
+    assert rounds.look().lines == 1
+
+
+def test_a_log_that_begins_anew_is_told_on_from_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flower sends it from its beginning after each break of the connection; the first break is in the middle of a line."""
+    monkeypatch.setattr(submission, "_PAUSE", 0.0)
+    sent = iter(["pfedlora: one\nINFO: hum\npfedlora: tw", "pfedlora: one\nINFO: hum\npfedlora: two\npfedlora: result {}\n"])
+
+    class Flwr:
+        def stream(self, run_id: str, log: BinaryIO) -> subprocess.Popen[bytes]:
+            return subprocess.Popen(["printf", "%s", next(sent, "pfedlora: one\n")], stdout=log)
+
+        def status(self, run_id: str) -> str:
+            if len(told) < 2:
+                raise LaunchError("the connection is broken")
+            return "finished:completed"
+
+    run, told = Submission("there", tmp_path), list[str]()
+    monkeypatch.setattr(run, "_flwr", Flwr())
+    run.follow(told.append)
+    assert told == ["one", "two"]

@@ -1,0 +1,481 @@
+"""What the wrong inputs of `wrong_inputs.py` find in their folder: models and methods with faults, datasets with faults, broken runs."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import shutil
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from filelock import FileLock
+from PIL import Image
+
+from pfedlora_flwr.data import datasets
+from pfedlora_flwr.launch.processes import free_port
+
+Maker = Callable[[Path], object]
+"""Makes something in a folder; one that returns a context manager holds it while the command runs."""
+
+MODELS = """
+import torch
+from torch import nn
+
+class Good(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.lin = nn.Linear(3072, 20)
+        self.head = nn.Linear(20, classes)
+    def encoder(self, images):
+        return self.lin(images.flatten(1))
+
+class Equal(Good):
+    def forward(self, images):
+        return self.head(torch.dropout(self.encoder(images), 0.5, self.training))
+
+class Differs(Good):
+    def forward(self, images):
+        return self.head(self.encoder(images - 0.5))
+
+class ForwardRaises(Good):
+    def forward(self, images):
+        raise RuntimeError("in forward")
+
+class ConstructorRaises(Good):
+    def __init__(self, classes):
+        raise RuntimeError("in the constructor")
+
+class EncoderRaises(Good):
+    def encoder(self, images):
+        return nn.functional.conv2d(images, torch.zeros(4, 1, 5, 5))
+
+class EncoderNone(Good):
+    def encoder(self, images):
+        return None
+
+class Late(Good):
+    def encoder(self, images):
+        if self.training:
+            raise ValueError("in training alone")
+        return super().encoder(images)
+
+class NoHead(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.encoder = nn.Flatten()
+
+class OtherHead(Good):
+    def __init__(self, classes):
+        super().__init__(classes)
+        self.head = nn.Linear(20, 7)
+
+class Wide(Good):
+    def encoder(self, images):
+        return images.flatten(1)
+
+class Maps(Good):
+    def encoder(self, images):
+        return images
+
+class Double(Good):
+    def encoder(self, images):
+        return super().encoder(images).double()
+
+class NoSuper(nn.Module):
+    def __init__(self, classes):
+        self.head = nn.Linear(20, classes)
+
+class Nan(Good):
+    def encoder(self, images):
+        return super().encoder(images) * float("nan")
+
+class Lazy(Good):
+    def __init__(self, classes):
+        super().__init__(classes)
+        self.later = nn.LazyLinear(5)
+
+def function(classes):
+    return 3
+
+value = 3
+"""
+METHODS = """
+import sys
+from dataclasses import dataclass
+import torch
+from pfedlora_flwr.keys import key
+from pfedlora_flwr.methods.method import Method, Upload
+from pfedlora_flwr.methods.pfedlora import PFedLoRA
+
+class InitRaises(PFedLoRA):
+    def __init__(self, experiment, classes):
+        raise RuntimeError("in the constructor")
+
+class StateNone(PFedLoRA):
+    def state_init(self, seed):
+        return None
+
+class StateLists(PFedLoRA):
+    def state_init(self, seed):
+        return {"a": [1.0]}
+
+class CheckRaises(PFedLoRA):
+    @classmethod
+    def check_experiment(cls, experiment):
+        raise KeyError("in check_experiment")
+
+class PrivateNone(PFedLoRA):
+    def private_init(self, client, seed):
+        return None
+
+class DownloadRaises(PFedLoRA):
+    def download(self, state, client, round):
+        raise RuntimeError("in download")
+
+class DownloadNone(PFedLoRA):
+    def download(self, state, client, round):
+        return None
+
+class AggregateNone(PFedLoRA):
+    def aggregate(self, uploads, state, round):
+        return None
+
+class AggregateRaises(PFedLoRA):
+    def aggregate(self, uploads, state, round):
+        raise RuntimeError("in aggregate")
+
+class AggregateNan(PFedLoRA):
+    def aggregate(self, uploads, state, round):
+        return {name: tensor * float("nan") if round == 2 else tensor for name, tensor in state.items()}
+
+class AggregateOther(PFedLoRA):
+    def aggregate(self, uploads, state, round):
+        return {"foo": torch.zeros(3)}
+
+class Grows(PFedLoRA):
+    averages = False
+    def aggregate(self, uploads, state, round):
+        return state | {f"table {round}": torch.zeros(round, 3)}
+    def download(self, state, client, round):
+        return {name: tensor for name, tensor in state.items() if "table" not in name}
+
+class LocalExits(PFedLoRA):
+    def local_update(self, model, received, data, visit):
+        sys.exit(5)
+
+class LocalNone(PFedLoRA):
+    def local_update(self, model, received, data, visit):
+        return None
+
+class LocalNan(PFedLoRA):
+    def local_update(self, model, received, data, visit):
+        return Upload({name: tensor * float("nan") for name, tensor in received.items()}, len(data))
+
+class LocalOther(PFedLoRA):
+    def local_update(self, model, received, data, visit):
+        return Upload({"other": torch.zeros(2)}, len(data))
+
+class LocalCount(PFedLoRA):
+    def local_update(self, model, received, data, visit):
+        return Upload(dict(received), -1)
+
+class PredictShape(PFedLoRA):
+    def predict(self, model, images):
+        return torch.zeros(3, 3)
+
+class PredictRaises(PFedLoRA):
+    def predict(self, model, images):
+        raise RuntimeError("in predict")
+
+class Abstract(Method):
+    pass
+
+class Options(PFedLoRA):
+    @dataclass(frozen=True)
+    class Options(PFedLoRA.Options):
+        strength: float = key(1.0, "how much", low=0)
+        name: str = key("a", "a name")
+"""
+BROKEN = {
+    "broken_exits.py": "import sys\nsys.exit(3)\n",
+    "broken_syntax.py": "x = 1\ndef f(:\n",
+    "broken_import.py": "\nraise KeyError('gone')\n",
+    "broken_needs.py": "import no_such_package\n",
+    "broken_bytes.py": "x = 1\n\0\n",
+    "broken_patience.py": "raise KeyboardInterrupt\n",
+}
+OWN_MODULES = [name.removesuffix(".py") for name in (*BROKEN, "own_models.py", "own_methods.py")]
+
+
+def files(**contents: str | bytes) -> Maker:
+    """Files by name (`__` for a dot; `run__` for `run/`)."""
+
+    def make(folder: Path) -> None:
+        for name, content in contents.items():
+            path = folder / name.replace("run__", "run/").replace("__", ".")
+            path.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+    return make
+
+
+def own_code(folder: Path) -> None:
+    """The modules above."""
+    for name, text in (BROKEN | {"own_models.py": MODELS, "own_methods.py": METHODS}).items():
+        (folder / name).write_text(text)
+
+
+# Data
+
+
+def npz(images: Any, labels: Any, **more: Any) -> Maker:
+    """`own.npz`; `images` is a shape or an array."""
+
+    def make(folder: Path) -> None:
+        pixels = np.zeros(images, np.uint8) if isinstance(images, tuple) else images
+        np.savez(folder / "own.npz", images=pixels, labels=np.asarray(labels), **more)
+
+    return make
+
+
+def cut_npz(folder: Path) -> None:
+    npz((30, 32, 32, 3), np.arange(30) % 3)(folder)
+    cut(folder / "own.npz")
+
+
+def images(tree: dict[str, list[str | bytes]]) -> Maker:
+    """`own`, a folder for each class with these files: an image's suffix, or what stands in `i.png`."""
+
+    def make(folder: Path) -> None:
+        (folder / "own").mkdir()
+        for name, inside in tree.items():
+            (folder / "own" / name).mkdir(exist_ok=True)
+            for i, what in enumerate(inside):
+                if isinstance(what, bytes):
+                    (folder / "own" / name / f"{i}.png").write_bytes(what)
+                else:
+                    Image.new("RGB", (8, 8), (i, 2 * i, 200)).save(folder / "own" / name / f"{i}.{what}")
+
+    return make
+
+
+def picture(suffix: str = "png") -> bytes:
+    stream = io.BytesIO()
+    Image.effect_noise((64, 64), 50).convert("RGB").save(stream, suffix)
+    return stream.getvalue()
+
+
+def broken_picture() -> bytes:
+    """A PNG whose second block of data has no valid name, at which Pillow raises a SyntaxError."""
+    stream = io.BytesIO()
+    Image.effect_noise((300, 300), 50).save(stream, "PNG")
+    whole = stream.getvalue()
+    second = whole.index(b"IDAT", whole.index(b"IDAT") + 4)
+    return whole[: second - 4] + b"\xff" * 8 + whole[second + 4 :]
+
+
+def parquet(path: Path, label: int = 0, column: str = "label", size: int = 32, count: int = 10) -> None:
+    stream = io.BytesIO()
+    Image.new("RGB", (size, size)).save(stream, "PNG")
+    rows = [{"bytes": stream.getvalue(), "path": None}] * count
+    pq.write_table(pa.table({"img": rows, column: [label] * count}), path)
+
+
+def parquets(train: dict[str, Any], test: dict[str, Any] | None) -> Maker:
+    """`data` with train.parquet and test.parquet."""
+
+    def make(folder: Path) -> None:
+        (folder / "data").mkdir()
+        parquet(folder / "data" / "train.parquet", **train)
+        if test is not None:
+            parquet(folder / "data" / "test.parquet", **test)
+
+    return make
+
+
+def cut_parquet(folder: Path) -> None:
+    parquets({}, {})(folder)
+    cut(folder / "data" / "train.parquet")
+
+
+def batches(content: object) -> Maker:
+    """`data` with the first of CIFAR-10's official batches."""
+
+    def make(folder: Path) -> None:
+        (folder / "data" / "cifar-10-batches-py").mkdir(parents=True)
+        (folder / "data" / "cifar-10-batches-py" / "data_batch_1").write_bytes(pickle.dumps(content))
+
+    return make
+
+
+# Runs
+
+
+def cut(path: Path, share: float = 0.5) -> None:
+    """Leaves the first part of a file."""
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(len(whole) * share)])
+
+
+def flip(path: Path) -> None:
+    """Changes the last byte of a file."""
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+
+
+def changed(name: str, old: str, new: str) -> Maker:
+    """In a text file of the run another text, which must be there."""
+
+    def change(folder: Path) -> None:
+        path = folder / "run" / name
+        text = path.read_text()
+        assert old in text, (name, old)
+        path.write_text(text.replace(old, new))
+
+    return change
+
+
+def written(name: str, text: str | bytes) -> Maker:
+    """A file of the run with another content."""
+
+    def write(folder: Path) -> None:
+        path = folder / "run" / name
+        assert path.exists(), name
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+
+    return write
+
+
+def each(pattern: str, action: Callable[[Path], object]) -> Maker:
+    """The action on all of the run's files of this pattern, of which there must be some."""
+
+    def act(folder: Path) -> None:
+        found = sorted((folder / "run").glob(pattern))
+        assert found, pattern
+        for path in found:
+            action(path)
+
+    return act
+
+
+def cut_lines(name: str) -> Maker:
+    """A table without its last line."""
+    return each(name, lambda path: path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1])))
+
+
+emptied = partial(each, action=lambda path: path.write_bytes(b""))
+gone = partial(each, action=Path.unlink)
+halved = partial(each, action=cut)
+flipped = partial(each, action=flip)
+
+
+def result(**fields: object) -> Maker:
+    """The run's result with other fields; ...: without the field."""
+
+    def change(folder: Path) -> None:
+        path = folder / "run" / "result.json"
+        kept = {name: value for name, value in (json.loads(path.read_text()) | fields).items() if value is not ...}
+        path.write_text(json.dumps(kept))
+
+    return change
+
+
+def locked(name: str) -> Callable[[Path], AbstractContextManager[object]]:
+    """A lock that another process holds."""
+    return lambda folder: FileLock(folder / name)
+
+
+PORT = free_port()
+
+
+@contextmanager
+def listening(folder: Path) -> Iterator[None]:
+    """Something on PORT."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", PORT))
+        taken.listen()
+        yield
+
+
+def connections(text: str) -> Maker:
+    """Flower's configuration, in `flower`."""
+
+    @contextmanager
+    def within(place: Path) -> Iterator[None]:
+        (place / "flower").mkdir()
+        (place / "flower" / "config.toml").write_text(text)
+        with environment(FLWR_HOME="flower")(place):  # type: ignore[attr-defined]
+            yield
+
+    return within
+
+
+@contextmanager
+def removed_folder(place: Path) -> Iterator[None]:
+    """The current folder is one that has been removed."""
+    (place / "here").mkdir()
+    os.chdir(place / "here")
+    (place / "here").rmdir()
+    yield
+    os.chdir(place)
+
+
+@contextmanager
+def full_stdout(place: Path) -> Iterator[None]:
+    with suppress(OSError), open("/dev/full", "w") as full, redirect_stdout(full):
+        yield
+
+
+def environment(**variables: str) -> Maker:
+    @contextmanager
+    def within(place: Path) -> Iterator[None]:
+        before = {name: os.environ.get(name) for name in variables}
+        os.environ |= variables
+        yield
+        for name, value in before.items():
+            os.environ.pop(name)
+            os.environ |= {name: value} if value is not None else {}
+
+    return within
+
+
+@contextmanager
+def cut_cache(place: Path) -> Iterator[None]:
+    """A cache of `synthetic:120` whose images are cut off."""
+    with environment(PFEDLORA_CACHE=str(place / "cache"))(place):  # type: ignore[attr-defined]
+        datasets.load("synthetic:120")
+        datasets.load.cache_clear()
+        cut(next((place / "cache").glob("*/images.npy")))
+        yield
+
+
+def folder(name: str, *inside: str) -> Maker:
+    def make(place: Path) -> None:
+        (place / name).mkdir(parents=True)
+        for file in inside:
+            (place / name / file).write_text("irreplaceable")
+
+    return make
+
+
+def link(name: str, target: str) -> Maker:
+    return lambda place: os.symlink(target, place / name)
+
+
+def without(*names: str) -> Maker:
+    """The run without these files and folders."""
+
+    def remove(place: Path) -> None:
+        for name in names:
+            path = place / "run" / name
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    return remove
