@@ -36,9 +36,10 @@ suite: .venv/.installed
 methods-test: .venv/.installed
 	$(BIN)/python -m pytest $(WORKERS) -m methods
 
-# The files that are made from the code: docs/keys.md, the keys and the version in pyproject.toml and CITATION.cff, and the picture.
+# The files that are made from the code: docs/keys.md, docs/methods.md, the keys and the version in pyproject.toml and CITATION.cff, and the picture.
 docs: .venv/.installed
 	$(BIN)/python scripts/declare.py
+	$(BIN)/python -m scripts.methods
 	$(BIN)/python scripts/idea.py
 
 # Whether this tree computes what commit BASE computed, to the last bit: a table of hashes.

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pfedlora_flwr import config
 from pfedlora_flwr.config import all_keys, from_flat
+from scripts import methods
 from scripts.declare import ROOT, declared
 
 
@@ -32,6 +33,11 @@ def test_pyproject_declares_every_key_with_its_default() -> None:
 def test_files_that_repeat_the_code_say_what_it_says() -> None:
     for path, text in declared().items():
         assert path.read_text(encoding="utf-8") == text, f"{path.name}: run `make docs`"
+
+
+def test_the_page_of_methods_has_every_method_and_says_what_is_sent() -> None:
+    text = methods.PAGE.read_text(encoding="utf-8")
+    assert methods.page(methods.written_costs(text)) == text, "run `make docs`"
 
 
 def test_the_fingerprint_leaves_out_what_cannot_change_a_result() -> None:

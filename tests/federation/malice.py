@@ -38,8 +38,14 @@ def _arrays(change: Callable[[Arrays], Arrays]) -> Callable[[FitRes], None]:
     return apply
 
 
-def _first(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[FitRes], None]:
-    return _arrays(lambda arrays: [change(arrays[0]), *arrays[1:]])
+def _first(change: Callable[[np.ndarray], np.ndarray], kind: str = "f") -> Callable[[FitRes], None]:
+    """Changes the first array whose dtype is of a kind, as NumPy names kinds."""
+
+    def apply(arrays: Arrays) -> Arrays:
+        at = [array.dtype.kind for array in arrays].index(kind)
+        return [*arrays[:at], change(arrays[at]), *arrays[at + 1 :]]
+
+    return _arrays(apply)
 
 
 def _metrics(**changes: Any) -> Callable[[FitRes], None]:
@@ -86,7 +92,7 @@ MALICE: dict[str, tuple[Callable[[FitRes], None], str]] = {
     "another dtype": (_arrays(lambda a: [a[0].view(np.int32), *a[1:]]), "is int32"),
     "NaN": (_first(_set(np.nan)), "not finite"),
     "infinity": (_first(_set(np.inf)), "not finite"),
-    "1000 times": (_arrays(lambda a: [x * 1000 for x in a]), "clip-norm-factor"),
+    "1000 times": (_arrays(lambda a: [x * 1000 if x.dtype.kind == "f" else x for x in a]), "clip-norm-factor"),
     "overflow": (_first(_set(3e38)), "clip-norm-factor"),
     "no samples": (_samples(0), "sample count n_k is 0"),
     "negative samples": (_samples(-5), "sample count n_k is -5"),
@@ -114,6 +120,12 @@ MALICE: dict[str, tuple[Callable[[FitRes], None], str]] = {
     "lost what": (_metrics(lost="yes"), "its lost is 'yes'"),
 }
 """By name: what is done to an honest reply, and a part of the reason for which the server refuses it."""
+OF_CLASSES: dict[str, tuple[Callable[[FitRes], None], str]] = {
+    "no such class": (_first(lambda a: a + 1000, "i"), "classes are [10"),
+    "a class below 0": (_first(lambda a: a - 1000, "i"), "classes are [-"),
+    "one class always": (_first(np.zeros_like, "i"), "classes are [0, 0"),
+}
+"""The same for methods that report by class."""
 FAILING: dict[str, str] = {"raises": "it raises", "not OK": "a status of its own", "a list": "malformed"}
 """Clients whose reply is an error, and a part of the failure that the server records."""
 GONE = "gone after round 1"
@@ -153,8 +165,8 @@ class Malicious(Client):
             result.status.code, result.status.message = Code.FIT_NOT_IMPLEMENTED, "a status of its own"
         elif self.sort == "a list":
             result.metrics["loss"] = [1.0, 2.0]  # type: ignore[assignment]
-        elif self.sort in MALICE:
-            MALICE[self.sort][0](result)
+        elif found := (MALICE | OF_CLASSES).get(self.sort or ""):
+            found[0](result)
         return result
 
     def evaluate(self, ins: EvaluateIns) -> EvaluateRes:

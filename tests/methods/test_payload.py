@@ -25,6 +25,7 @@ AS_MUCH_DOWN_AS_UP = [
     ("fedavg", "homogeneous", 10, 2_621_558),
     ("fedavg", "homogeneous", 100, 2_666_648),
     ("standalone", "heterogeneous", 10, 0),
+    ("standalone", "heterogeneous", 100, 0),
     ("fedmrl", "heterogeneous", 10, 465_658),
     ("fedmrl", "heterogeneous", 100, 474_748),
     ("fedmrl", "homogeneous", 10, 1_817_158),
@@ -42,7 +43,7 @@ AS_MUCH_DOWN_AS_UP = [
 CLASS_MEANS = [
     ("fd", 10, 2, 20, 100),
     ("fd", 100, 10, 1_000, 10_000),
-    ("fedproto", 10, 3, 1_500, 5_000),
+    ("fedproto", 10, 2, 1_000, 5_000),
     ("fedproto", 100, 10, 5_000, 50_000),
     ("fedssa", 10, 2, 1_002, 5_010),
     ("fedssa", 100, 10, 5_010, 50_100),
