@@ -1,10 +1,10 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
-WORKERS := --numprocesses 2 --dist loadgroup
+WORKERS := --numprocesses 2 --dist loadscope
 
 .PHONY: run check test lint quick suite methods-test docs same-bits deployment-test fault-test docker-test clean
 
-# The environment, 7 GB with PyTorch's CUDA build, is made when it is missing or pyproject.toml or constraints.txt is newer.
+# The environment, 6.6 GB with PyTorch's CUDA build, is made when it is missing or pyproject.toml or constraints.txt is newer.
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'

@@ -64,7 +64,8 @@ def serve(grid: Grid, context: Context, tell: Callable[[str, Result], None] = la
         method = registry.make(experiment, count_classes(experiment))
         state = run.checkpoints.load() if experiment.resume else None
         run.rewind(state.round if state else -1)
-        source.keep(run, experiment, state.round if state else 0)
+        if state is None or state.round < experiment.rounds:  # else no round is done by this code
+            source.keep(run, experiment, state.round if state else 0)
         if state is None:
             state = ServerState(first_state(experiment, method))
         with _told(experiment, run) as told:

@@ -15,6 +15,7 @@ import psutil
 import pytest
 import torch
 from rich.console import Console
+from xdist.scheduler import LoadScopeScheduling
 
 from pfedlora_flwr import cli as command_line
 from pfedlora_flwr import config
@@ -27,6 +28,19 @@ ROOT = Path(__file__).resolve().parent.parent
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long tests first, so that no worker is left with one at the end."""
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+class _TogetherOrAlone(LoadScopeScheduling):  # type: ignore[misc]
+    """The tests of test_run.py share a run, so one worker has all of them; every other test goes to the next free one."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return file if file.endswith("/test_run.py") else nodeid
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    return _TogetherOrAlone(config, log)
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 
 import pytest
 
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.launch import submission
 from pfedlora_flwr.launch.flower import LaunchError
 from pfedlora_flwr.launch.submission import Submission
@@ -18,7 +19,8 @@ from tests.conftest import run_locally
 
 
 def line(round: int, sent: int = 10) -> str:
-    return json.dumps({"round": round, "accuracy": round / 10, "bytes_up": sent, "bytes_down": sent, "seconds": float(round)}) + "\n"
+    row = {"round": round, "accuracy": round / 10, "validation_accuracy": 0.5, "evaluated": True, "admitted": []}
+    return json.dumps(row | {"bytes_up": sent, "bytes_down": sent, "seconds": float(round)}) + "\n"
 
 
 def test_each_rounds_line_is_read_once_to_be_shown_and_once_for_the_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,14 +60,13 @@ def test_what_a_resumed_run_takes_back_counts_no_more(tmp_path: Path) -> None:
     assert rounds.look() == SoFar()
 
 
-def test_a_damaged_line_hides_what_is_behind_it_until_the_run_is_resumed(tmp_path: Path) -> None:
-    file, run = tmp_path / "rounds.jsonl", RunDirectory(tmp_path)
-    file.write_bytes(line(0).encode() + b"\0\xff\n" + line(2).encode())
-    rounds = run.watched()
-    assert rounds.look().lines == len(run.rounds()) == 1
-    run.rewind(2)
-    assert file.read_text() == line(0)
-    assert rounds.look().lines == 1
+@pytest.mark.parametrize("damage", [b"\0\xff\n", b"[1]\n", b"{}\n"])
+def test_a_damaged_line_hides_what_is_behind_it_from_who_watches_and_is_refused_by_a_resume(tmp_path: Path, damage: bytes) -> None:
+    run = RunDirectory(tmp_path)
+    (tmp_path / "rounds.jsonl").write_bytes(line(0).encode() + damage + line(2).encode())
+    assert run.watched().look().lines == 1
+    with pytest.raises(UserError, match="is damaged at line 2"):
+        run.rewind(2)
 
 
 def test_a_log_that_begins_anew_is_told_on_from_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from pfedlora_flwr.launch.flower import QUIET
 from pfedlora_flwr.launch.processes import MARKER, free_port, stop_marked
 from tests.conftest import ROOT, Cli, Done, run_locally
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("run")]  # one worker, so that the reference is run once
+pytestmark = pytest.mark.slow
 KEYS = {"clients": 5, "participation": 0.8, "rounds": 5, "batch-size": 16, "seed": 7}
 SMALL = [word for key, value in KEYS.items() for word in ("-o", f"{key}={value}")]
 
@@ -31,10 +31,22 @@ def facts(result: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def reference(shared_cli: Cli) -> Done:
-    """An undisturbed run with two actors."""
-    done = shared_cli.run("reference", *SMALL, "-o", "actors=2")
-    assert done.code == 0, done.stderr
-    return done
+    """An undisturbed run with two actors. It has a loopback interface and no other network."""
+    output = shared_cli.folder / "reference"
+    command = offline(shared_cli.command("run", "-o", f"output={output}", *SMALL, "-o", "actors=2"))
+    done = subprocess.run(
+        command, env=shared_cli.environment, cwd=shared_cli.folder, capture_output=True, text=True, timeout=180, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return Done(0, done.stdout, done.stderr, output)
+
+
+def offline(command: list[str]) -> list[str]:
+    """The command in a network namespace of its own; as it is where this user may not make one."""
+    if not shutil.which("unshare") or subprocess.run(["unshare", "-rn", "true"], capture_output=True, check=False).returncode:
+        return command
+    up = "import fcntl,socket,struct;s=socket.socket();fcntl.ioctl(s,0x8914,struct.pack('16sh',b'lo',0x41))"
+    return ["unshare", "-rn", "sh", "-c", f'{sys.executable} -c "{up}" && exec "$@"', "sh", *command]
 
 
 def test_a_run_leaves_what_a_script_relies_on(reference: Done) -> None:
@@ -81,8 +93,8 @@ def test_plain_flwr_run_gives_the_same_bits(shared_cli: Cli, reference: Done, tm
     assert facts(Done(0, "", "", output).result) == facts(reference.result)
 
 
-def test_killed_and_resumed_by_one_actor_without_a_network_it_gives_the_same_bits(shared_cli: Cli, reference: Done) -> None:
-    """The launcher and its SuperLink are killed; what goes on has a loopback interface and nothing else."""
+def test_killed_and_resumed_with_one_actor_it_gives_the_same_bits(shared_cli: Cli, reference: Done) -> None:
+    """The launcher and its SuperLink are killed."""
     process = shared_cli.start("killed", *SMALL, "-o", "actors=2")
     output = shared_cli.folder / "killed"
     wait_for_rounds(output, 2)
@@ -92,22 +104,10 @@ def test_killed_and_resumed_by_one_actor_without_a_network_it_gives_the_same_bit
     mine[0].kill()
     process.communicate(timeout=10)
     assert len((output / "rounds.jsonl").read_text().splitlines()) < 6, "it was over before it was killed"
-    command = shared_cli.command("run", "-o", f"output={output}", "--resume", "-o", "actors=1")
-    done = subprocess.run(
-        offline(command), env=shared_cli.environment, cwd=shared_cli.folder, capture_output=True, text=True, timeout=180, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    resumed = Done(0, "", "", output)
-    assert facts(resumed.result) == facts(reference.result)
-    assert [row["round"] for row in resumed.rows("rounds.jsonl")] == [0, 1, 2, 3, 4, 5]
-
-
-def offline(command: list[str]) -> list[str]:
-    """The command in a network namespace of its own; as it is where this user may not make one."""
-    if not shutil.which("unshare") or subprocess.run(["unshare", "-rn", "true"], capture_output=True, check=False).returncode:
-        return command
-    up = "import fcntl,socket,struct;s=socket.socket();fcntl.ioctl(s,0x8914,struct.pack('16sh',b'lo',0x41))"
-    return ["unshare", "-rn", "sh", "-c", f'{sys.executable} -c "{up}" && exec "$@"', "sh", *command]
+    done = shared_cli.run("killed", "--resume", "-o", "actors=1")
+    assert done.code == 0, done.stderr
+    assert facts(done.result) == facts(reference.result)
+    assert [row["round"] for row in done.rows("rounds.jsonl")] == [0, 1, 2, 3, 4, 5]
 
 
 def test_the_engines_go_on_with_each_others_runs_to_the_same_bits(shared_cli: Cli, reference: Done) -> None:

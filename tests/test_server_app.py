@@ -49,8 +49,10 @@ def test_a_flower_that_hides_its_retries_is_told_of(parts: dict[str, Any], caplo
     ],
 )
 def test_whatever_ends_a_run_leaves_a_result(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], error: BaseException, status: str, reason: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, error: BaseException, status: str, reason: str
 ) -> None:
+    monkeypatch.setattr(logging.getLogger("pfedlora_flwr"), "handlers", [])  # it logs to this test's stderr, which goes with the test
+
     class Grid(InMemoryGrid):
         def __init__(self) -> None:
             pass

@@ -147,6 +147,9 @@ def _preflight(work: Work, dry_run: bool) -> None:
 def _run_all(work: Work, out: Console, engine: str, drop_models: bool) -> Result | None:
     """Does every job there is; the result of the run in which it was stopped, if it was."""
     speed, done = _speed(work, engine), len(work.completed())
+    if drop_models:  # one that was killed after its result still has them
+        for run in work.completed():
+            run.directory.drop_models()
     display = _Display(speed, out, quiet=engine == "local")  # a bar would be drawn over a debugger
     with display.progress:
         while jobs := work.jobs():

@@ -46,7 +46,10 @@ def conclusion(study: Study) -> str:
         return _alone(study)
     if not all(measures.same_data(study.in_scenario(scenario)) for scenario in compared):
         return "The methods of a scenario did not all have the same partition, so nothing is concluded."
-    reference = "standalone" if "standalone" in study.methods else registry.ordered(study.methods)[0]
+    run = {o.method for scenario in compared for o in study.in_scenario(scenario) if o.runs}
+    if len(run) < 2:
+        return "Of no two methods runs are completed, so nothing is concluded."
+    reference = "standalone" if "standalone" in run else registry.ordered(run)[0]
     found = [_differences(study.ordered(scenario), reference) for scenario in compared]
     if not any(d.by.half is not None for differences in found for d in differences):
         only = study.ordered(compared[0]) if len(compared) == 1 else []

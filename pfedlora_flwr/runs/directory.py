@@ -145,8 +145,8 @@ class RunDirectory:
             return
         inside = self.path.iterdir() if self.path.is_dir() else iter(())
         found = {p.name for p in inside if not p.match(".*.tmp")}
-        ours = {CONFIG, RESULT, ROUNDS, CLIENTS, *(p.name for p in (self.server, self.clients, self.logs, self.source))}
-        if experiment.overwrite and not found <= ours | {self.report.name, self.events.name}:
+        ours = {CONFIG, RESULT, ROUNDS, CLIENTS, *(p.name for p in (self.server, self.clients, self.logs, self.source, self.events))}
+        if experiment.overwrite and not found <= ours | {self.report.name}:
             raise UserError(f"output {str(self.path)!r} is not a run's directory: it is not overwritten")
         if self.path.is_file():
             raise UserError(f"output {str(self.path)!r} is a file; choose a directory")

@@ -92,7 +92,7 @@ class Watched:
             for line in whole_lines(stream):
                 try:
                     self._so_far = self._so_far.after(json.loads(line))
-                except ValueError:  # damaged: the next resume drops it
+                except (ValueError, KeyError, TypeError):  # damaged: the next resume says so
                     break
                 self._read += len(line)
         return self._so_far

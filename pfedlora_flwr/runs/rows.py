@@ -166,7 +166,7 @@ class Seconds(TypedDict):
 
 
 class Result(TypedDict):
-    """`result.json`. A run that failed or was stopped before its first checkpoint has the fields up to `clients` alone."""
+    """`result.json`. A run that failed or was stopped before its first checkpoint has the fields up to `resumable` alone."""
 
     status: Status
     error: str | None  # one line; null of a completed run
