@@ -30,7 +30,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
-class _TogetherOrAlone(LoadScopeScheduling):  # type: ignore[misc]
+class _TogetherOrAlone(LoadScopeScheduling):
     """The tests of test_run.py share a run, so one worker has all of them; every other test goes to the next free one."""
 
     def _split_scope(self, nodeid: str) -> str:
