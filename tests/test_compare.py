@@ -325,6 +325,7 @@ def test_killed_midway_and_started_again_it_repeats_no_completed_round_and_ends_
         assert ours[name] == theirs[name], name
 
 
+@pytest.mark.slow
 def test_a_failed_run_does_not_stop_the_others_and_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def execute(experiment: Experiment, show: executing.Show, out: Console, *, engine: str) -> dict[str, Any]:
         if experiment.method == "standalone" and experiment.seed == 0:

@@ -15,6 +15,8 @@ from pfedlora_flwr.runs.trained import load_trained
 from tests.conftest import run_locally
 from tests.test_resume import KEYS, extend
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_scores_are_those_of_the_models_on_disk_and_with_all_clients_in_every_round_both_countings_agree(tmp_path: Path) -> None:
     done = run_locally(tmp_path / "run", KEYS | {"participation": 1.0, "rounds": 2, "evaluate-every": 1})

@@ -12,6 +12,8 @@ from pfedlora_flwr import cli
 from pfedlora_flwr.runs.source import collect
 from tests.wrong_made import MODELS, OWN_MODULES, own_code
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def pfedlora(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:

@@ -182,6 +182,7 @@ def test_all_nodes_turned_away_ends_the_wait(tmp_path: Path) -> None:
     assert time.monotonic() - began < 5
 
 
+@pytest.mark.slow
 def test_replies_that_come_twice_unasked_or_from_another_node_are_refused() -> None:
     grid = Grid(n10=client(0), n11=None, n12=client(2))
     messages = [properties_message(node, 60) for node in (10, 11, 12)]

@@ -25,6 +25,8 @@ from pfedlora_flwr.runs.store import ClientStore
 from tests.conftest import run_locally
 from tests.plain import Plain, make, samples, visit
 
+pytestmark = pytest.mark.slow
+
 KEYS: dict[str, object] = {
     "clients": 3,
     "participation": 0.67,

@@ -20,6 +20,8 @@ from pfedlora_flwr.runs.directory import RunDirectory
 from tests.federation.malice import KEYS
 from tests.plain import Plain, make
 
+pytestmark = pytest.mark.slow
+
 
 class Grid:
     """Nodes 10, 11, … that run the ClientApp in this process, and answer at once."""

@@ -33,6 +33,8 @@ from pfedlora_flwr.methods.method import Refused
 from pfedlora_flwr.rng import derive
 from tests.plain import make
 
+pytestmark = pytest.mark.slow
+
 MANY = settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
 SOME = settings(MANY, max_examples=300)
 JSON = st.recursive(

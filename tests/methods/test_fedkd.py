@@ -185,6 +185,7 @@ def test_compression_is_what_the_clients_start_from() -> None:
     np.testing.assert_allclose(obvious.array(decompress(two, fedkd.initial)[name]), expected, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_both_ends_make_the_same_initial_student() -> None:
     a, b = method(seed=3), method(seed=3)
     assert all(torch.equal(a.initial[name], b.initial[name]) for name in a.initial)

@@ -71,6 +71,7 @@ def test_a_wrong_loop_is_noticed(wrong: str) -> None:
     assert largest_difference(wrong) > 1e-3
 
 
+@pytest.mark.slow
 def test_a_server_that_forgets_is_noticed() -> None:
     with pytest.raises(AssertionError):  # it knows fewer classes
         assert largest_difference("forgets") < 1e-3

@@ -118,6 +118,7 @@ def test_a_place_that_cannot_be_written_is_one_clear_line(runs: Path, tmp_path: 
         write_report([runs], tmp_path / "file", Console(quiet=True))
 
 
+@pytest.mark.slow
 def test_figures_show_the_runs_numbers(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the robustness figure and the curves hand to matplotlib."""
     from matplotlib.axes import Axes
@@ -204,6 +205,7 @@ def test_the_curves_ticks_stand_side_by_side(tmp_path: Path, drawn: list[str], r
     assert "0.5" not in drawn
 
 
+@pytest.mark.slow
 def test_no_ticks_touch_in_the_other_figures(tmp_path: Path, drawn: list[str]) -> None:
     for n, mu in enumerate((0.01, 0.1, 0.11, 0.12, 0.5)):
         for seed in (0, 1, 2):
