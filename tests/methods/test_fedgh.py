@@ -66,7 +66,7 @@ def test_two_rounds_are_those_of_a_slow_loop() -> None:
     assert largest_difference() < 1e-4
 
 
-@pytest.mark.slow
+@pytest.mark.methods
 @pytest.mark.parametrize("wrong", ["own header", "means before training", "order", "sum"])
 def test_a_wrong_loop_is_noticed(wrong: str) -> None:
     assert largest_difference(wrong) > 1e-3

@@ -193,7 +193,7 @@ def test_both_ends_make_the_same_initial_student() -> None:
     assert all(torch.equal(t, b.state_init(derive(3, "state"))[n]) for n, t in a.state_init(derive(3, "state")).items())
 
 
-@pytest.mark.slow
+@pytest.mark.methods
 @pytest.mark.parametrize("energy", [0.0, 0.95, 1.0])
 @pytest.mark.parametrize("setting", ["heterogeneous", "homogeneous"])
 def test_a_client_that_missed_rounds_trains_on_the_same_student(setting: str, energy: float) -> None:

@@ -65,7 +65,7 @@ def test_two_rounds_are_those_of_a_slow_loop(batch: int) -> None:
     assert largest_difference(batch=batch) < 1e-4
 
 
-@pytest.mark.slow
+@pytest.mark.methods
 @pytest.mark.parametrize("wrong", ["softmax", "plain mean", "mean"])
 def test_a_wrong_loop_is_noticed(wrong: str) -> None:
     assert largest_difference(wrong, batch=32) > 1e-3

@@ -66,7 +66,7 @@ def test_two_rounds_are_those_of_the_equations() -> None:
     assert largest_difference(slow(), **KEYS) < 1e-4
 
 
-@pytest.mark.slow
+@pytest.mark.methods
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_wrong_term_would_be_seen(wrong: str) -> None:
     assert largest_difference(slow(wrong), **KEYS) > 1e-3
