@@ -14,7 +14,6 @@ import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.supercore.run import RunNotRunningException
-from flwr.superlink.grid import HttpGrid
 
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data.local import count_classes
@@ -40,13 +39,19 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """A run, new or resumed; its own log and, at the end, its result go into Flower's log."""
     _log_to_stderr()
-    serve(grid, context, _tell)
+    serve(grid, context, _tell, bound_retries)
 
 
-def serve(grid: Grid, context: Context, tell: Callable[[str, Result], None] = lambda directory, result: None) -> None:
+def serve(
+    grid: Grid,
+    context: Context,
+    tell: Callable[[str, Result], None] = lambda directory, result: None,
+    bound: Callable[[Grid, float], None] = lambda grid, seconds: None,
+) -> None:
     """A run, new or resumed. It ends with `result.json`, whatever happens; a failure is raised, so that Flower marks the run failed.
 
-    tell: is handed the run's directory and its result at the end.
+    tell: is handed the run's directory and its result at the end. bound: is handed the grid and the seconds that it may try to reach
+    a SuperLink; where there is none, nothing is to be done.
     """
     torch.set_num_threads(1)  # what the server computes must not depend on its number of cores
     try:
@@ -58,7 +63,7 @@ def serve(grid: Grid, context: Context, tell: Callable[[str, Result], None] = la
     except (UserError, OSError) as error:
         tell("", {"status": "failed", "error": reason_of(error)})
         raise
-    bound_retries(grid, experiment.node_timeout)
+    bound(grid, experiment.node_timeout)
     try:
         run.progress(phase="starting")
         method = registry.make(experiment, count_classes(experiment))
@@ -90,6 +95,8 @@ def bound_retries(grid: Grid, seconds: float) -> None:
 
     How often it tries is a private part of Flower's: where it has another name, the log says what is missing.
     """
+    from flwr.superlink.grid import HttpGrid  # takes a second, and the process of Flower's that calls this has it
+
     if not isinstance(grid, HttpGrid):  # no SuperLink to wait for
         return
     invoker: Any = getattr(grid, "_retry_invoker", None)
