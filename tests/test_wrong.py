@@ -134,8 +134,9 @@ def test_classes_without_an_image_are_named_in_one_line(pfedlora: Call, place: P
 
 def test_a_run_that_failed_before_its_first_round_is_not_in_the_way(pfedlora: Call, place: Path) -> None:
     local = ["run", "--engine", "local", "--quiet", *shlex.split(RUN), "-o", "output=run"]
-    code, _, err = pfedlora(*local, "-o", "evaluate-initial=false", "-o", "method=tests.failing:ServerRaises")
+    code, _, err = pfedlora(*local, "-o", "evaluate-initial=false", "-o", "tensorboard=true", "-o", "method=tests.failing:ServerRaises")
     assert code == 1, err
+    assert (place / "run" / "events").exists()
     assert "ZeroDivisionError: the server divides by nothing, at tests/failing.py" in err.replace(str(ROOT) + "/", "")
     code, _, err = pfedlora(*local)
     assert code == 0, err

@@ -62,13 +62,13 @@ def compare(
         whole.plan().write(work.output)
         _stop_left_over(work.output)
         try:
-            stopped = _run_all(work, out, engine, drop_models)
+            if (stopped := _run_all(work, out, engine, drop_models)) is None:
+                written = write_report([work.output], work.output / "report", out)
         except Stopped as stop:
             stopped = {"status": "stopped", "error": stop.number.name, "stopped_by": STOPPED[stop.number][1]}
         if stopped:
             err.print("stopped; the same command goes on where it was", highlight=False)
             return stopped_code(stopped)
-        written = write_report([work.output], work.output / "report", out)
     out.print(f"the report is in {written.folder}", highlight=False, soft_wrap=True)
     for directory, reason in work.failed.items():
         err.print(f"failed: {directory.relative_to(work.output)}: {reason}", markup=False, highlight=False)
