@@ -8,7 +8,7 @@ import re
 import sysconfig
 import tempfile
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 _COLOUR = re.compile("\x1b\\[[0-9;]*m")
@@ -27,6 +27,11 @@ class UserError(ValueError):
 
 class UserCodeError(UserError):
     """A user's own model or method has failed: whose it is, what it raised and where. The traceback is its cause's."""
+
+
+def some(names: Sequence[str], most: int) -> str:
+    """The first `most` names, as a message lists them, and how many more there are."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 @contextlib.contextmanager

@@ -3,35 +3,29 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from pfedlora_flwr import cli
 from pfedlora_flwr.runs.source import collect
+from tests.conftest import Call
 from tests.wrong_made import MODELS, OWN_MODULES, own_code
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def pfedlora(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
-    """`pfedlora run … --engine local` in this process, in a folder with these modules: exit code and stderr."""
+def train(pfedlora: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., int]]:
+    """`pfedlora run … --engine local` with these settings, in a folder with these modules: its exit code."""
     own_code(tmp_path)
     for name in OWN_MODULES:
         monkeypatch.delitem(sys.modules, name, raising=False)
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(sys, "path", [*sys.path])
 
-    def call(*settings: str) -> tuple[int, str]:
+    def call(*settings: str) -> int:
         keys = ("clients=2", "partition.kind=iid", "rounds=2", "dataset=synthetic:100", "output=run", *settings)
-        words = ["run", "--engine", "local", "--quiet", *(word for key in keys for word in ("-o", key))]
-        monkeypatch.setattr(sys, "argv", ["pfedlora", *words])
-        with pytest.raises(SystemExit) as raised:
-            cli.main()
-        return int(raised.value.code or 0), capsys.readouterr().err
+        return pfedlora("run", "--engine", "local", "--quiet", *(word for key in keys for word in ("-o", key)))[0]
 
     yield call
     for name in OWN_MODULES:
@@ -39,13 +33,13 @@ def pfedlora(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.Cap
 
 
 def test_a_runs_copy_of_the_code_is_used_where_the_module_cannot_be_imported(
-    pfedlora: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    train: Callable[..., int], pfedlora: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "parts").mkdir()
     (tmp_path / "parts" / "blocks.py").write_text("import torch\nfrom own_models import Good\ndef f():\n    import broken_syntax\n")
     (tmp_path / "with_parts.py").write_text("from parts.blocks import Good as Net\n")
     (tmp_path / "unrelated.py").write_text("")
-    assert pfedlora("models=with_parts:Net")[0] == 0
+    assert train("models=with_parts:Net") == 0
     source = tmp_path / "run" / "source"
     files = ["broken_syntax.py", "own_models.py", "parts/blocks.py", "with_parts.py"]
     assert [str(file.relative_to(source)) for file in sorted(source.rglob("*.*"))] == files
@@ -55,10 +49,8 @@ def test_a_runs_copy_of_the_code_is_used_where_the_module_cannot_be_imported(
             monkeypatch.delitem(sys.modules, name)
         monkeypatch.chdir(folder)
         monkeypatch.setattr(sys, "path", [place for place in sys.path if not place.startswith(str(tmp_path))])
-        monkeypatch.setattr(sys, "argv", ["pfedlora", "evaluate", str(tmp_path / "run"), "--client", "1"])
-        with pytest.raises(SystemExit) as raised:
-            cli.main()
-        return int(raised.value.code or 0), capsys.readouterr().err
+        code, _, err = pfedlora("evaluate", str(tmp_path / "run"), "--client", "1")
+        return code, err
 
     assert ask(tmp_path) == (0, "")
     (tmp_path / "elsewhere" / "with_parts").mkdir(parents=True)  # in Python's eyes a package, with nothing in it
@@ -73,21 +65,21 @@ def test_a_runs_copy_of_the_code_is_used_where_the_module_cannot_be_imported(
     assert ": the code here makes another model than client 1 has: " in refused
 
 
-def test_a_run_that_goes_on_with_changed_code_keeps_both(pfedlora: Any, tmp_path: Path) -> None:
-    assert pfedlora("models=own_models:Good")[0] == 0
+def test_a_run_that_goes_on_with_changed_code_keeps_both(train: Callable[..., int], tmp_path: Path) -> None:
+    assert train("models=own_models:Good") == 0
     (tmp_path / "own_models.py").write_text(MODELS + "# later\n")
-    assert pfedlora("models=own_models:Good", "rounds=3", "resume=true")[0] == 0
+    assert train("models=own_models:Good", "rounds=3", "resume=true") == 0
     source = tmp_path / "run" / "source"
     assert (source / "own_models.py").read_text() == MODELS + "# later\n"
     assert (source / "until-round-000002" / "own_models.py").read_text() == MODELS
-    assert pfedlora("models=cnn5", "overwrite=true")[0] == 0
+    assert train("models=cnn5", "overwrite=true") == 0
     assert not source.exists()
 
 
-def test_no_more_code_is_copied_than_a_bound_and_what_is_left_out_is_told(pfedlora: Any, tmp_path: Path) -> None:
+def test_no_more_code_is_copied_than_a_bound_and_what_is_left_out_is_told(train: Callable[..., int], tmp_path: Path) -> None:
     (tmp_path / "large.py").write_text("#" + 2**20 * "x")
     (tmp_path / "with_large.py").write_text("import large, own_methods\nfrom own_models import Good\n")
-    assert pfedlora("models=with_large:Good")[0] == 0
+    assert train("models=with_large:Good") == 0
     source = tmp_path / "run" / "source"
     assert (source / "left-out.txt").read_text() == "large.py\n"
     assert {file.name for file in source.glob("*.py")} == {"with_large.py", "own_methods.py", "own_models.py"}

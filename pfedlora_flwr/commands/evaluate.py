@@ -17,7 +17,7 @@ from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data.datasets import Dataset
 from pfedlora_flwr.data.local import Site
 from pfedlora_flwr.data.registry import located
-from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.errors import UserError, some
 from pfedlora_flwr.runs.trained import Trained
 from pfedlora_flwr.training.loop import Samples
 from pfedlora_flwr.training.metrics import confusion, scores
@@ -145,7 +145,7 @@ def _labels(names: Sequence[str], data: Dataset) -> tuple[Tensor, bool]:
         place = np.array([names.index(name) if name in names else -1 for name in data.class_names])
         return torch.from_numpy(place[labels]), False
     if not (_unnamed(names) or _unnamed(data.class_names)):
-        raise UserError(f"{data.name} has classes that the model has not ({_some(unknown)}); the model's: {_some(names)}")
+        raise UserError(f"{data.name} has classes that the model has not ({some(unknown, _NAMED)}); the model's: {some(names, _NAMED)}")
     if there[-1] >= len(names):
         raise UserError(f"{data.name} has labels up to {there[-1]}, and the model {len(names)} classes")
     return torch.from_numpy(labels), True
@@ -154,7 +154,3 @@ def _labels(names: Sequence[str], data: Dataset) -> tuple[Tensor, bool]:
 def _unnamed(names: Sequence[str]) -> bool:
     """Whether the classes are numbered: what a dataset without names gives them, and what fills a model up to its classes."""
     return all(name in (str(i), f"class {i}") for i, name in enumerate(names))
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")

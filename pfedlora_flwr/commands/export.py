@@ -25,13 +25,11 @@ from torch import Tensor, nn
 
 from pfedlora_flwr.data import registry as datasets
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import check_replaceable, make_folder, write_atomically
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import tensors_of
 from pfedlora_flwr.models.cnn import ClientModel
 from pfedlora_flwr.models.registry import IMAGE
-from pfedlora_flwr.report import words
 from pfedlora_flwr.runs.trained import Trained
 
 SUFFIXES = {"safetensors": ".safetensors", "torch-export": ".pt2", "onnx": ".onnx"}
@@ -110,14 +108,16 @@ def card(trained: Trained, kind: str, file: str, difference: float) -> str:
         return f"{correct} of {whole} correct ({100 * correct / whole:.2f} %)"
 
     changed = e.changed().items()
-    settings = ", ".join(f"{name}={_dataset(e) if name == 'dataset' else _FOLDERS.sub('', str(value))}" for name, value in changed)
+    settings = ", ".join(
+        f"{name}={datasets.without_path(e.dataset) if name == 'dataset' else _FOLDERS.sub('', str(value))}" for name, value in changed
+    )
     versions = ", ".join(f"{name} {version}" for name, version in trained.about["versions"].items() if version)
     scaled = "images RGB, float32 [n, 3, 32, 32], scaled to [0, 1]"
     if kind == "safetensors":
         usage = f"The weights of `{architecture}`. Input: {scaled}, then (images − mean) / std by channel, both in the metadata."
     else:
         usage = f"Input `images`: {scaled}; normalisation is part of the model. Output: logits [n, {len(trained.class_names)}]."
-    return f"""# {registry.title(e.method)}, client {trained.client}, on {_dataset(e)}
+    return f"""# {registry.title(e.method)}, client {trained.client}, on {datasets.without_path(e.dataset)}
 
 A personalised model: it was trained for the data of client {trained.client} and is evaluated on these alone.
 
@@ -128,7 +128,7 @@ A personalised model: it was trained for the data of client {trained.client} and
 | test accuracy | {share("test")} |
 | validation accuracy | {share("validation")} |
 | classes | {", ".join(trained.class_names)} |
-| method, dataset | {e.method}, {_dataset(e)} |
+| method, dataset | {e.method}, {datasets.without_path(e.dataset)} |
 | trained | last in round {trained.version} of {e.rounds}, seed {e.seed}, {e.clients} clients |
 | SHA-256 of the client's tensors | `{trained.sha256}` |
 | checked | logits within {difference:.1g} of the model's own |
@@ -140,12 +140,6 @@ A personalised model: it was trained for the data of client {trained.client} and
 ## Experiment
 Keys that are not at their defaults: {settings or "none"}; fingerprint `{e.fingerprint()}`.
 """
-
-
-def _dataset(e: Experiment) -> str:
-    """The dataset in words; of the user's own files their kind and last name alone, since cards are shared and paths tell of a machine."""
-    source = datasets.find(e.dataset)
-    return f"{source.name}{Path(source.text(e.dataset)).name}" if source.path else words.key("dataset", e.dataset)
 
 
 def _safetensors(trained: Trained, whole: WithNormalisation, path: Path) -> Exported:

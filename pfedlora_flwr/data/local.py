@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from pfedlora_flwr.data.datasets import Dataset
 from pfedlora_flwr.data.partition import Indices, Partition, Split, make_partition, split_8_1_1
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.files import absolute
 from pfedlora_flwr.training.loop import Samples
 
 OWN = "own"
@@ -46,7 +46,7 @@ def count_classes(experiment: Experiment) -> int:
 
 def site_settings(node_config: Mapping[str, Any]) -> dict[str, str]:
     """What `Site.find` takes of a node-config, with absolute paths: it finds the same data from elsewhere on the node."""
-    make = {"dataset": registry.located, "data-path": lambda text: str(Path(text).expanduser().absolute())}
+    make = {"dataset": registry.located, "data-path": lambda text: str(absolute(text))}
     return {name: located(str(node_config[name])) for name, located in make.items() if name in node_config}
 
 

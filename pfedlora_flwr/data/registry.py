@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from pfedlora_flwr.data import cifar, embedded, images
 from pfedlora_flwr.data.source import Source
 from pfedlora_flwr.errors import UserError
@@ -31,6 +33,12 @@ def find(name: str) -> Source:
 def title(name: str) -> str:
     """A dataset's name for people."""
     return find(name).title or name
+
+
+def without_path(name: str) -> str:
+    """A dataset's name for people who have not this machine: of the user's own files their kind and last name alone."""
+    source = find(name)
+    return f"{source.name}{Path(source.text(name)).name}" if source.path else title(name)
 
 
 def located(name: str) -> str:

@@ -151,8 +151,6 @@ def _values(outcome: Outcome) -> str:
 
 def _data(e: Experiment) -> str:
     """`CIFAR-10: 60,000 images of 32 × 32 × 3, 10 classes`, as far as it is known here. A path shows its last part alone."""
-    source = sources.find(e.dataset)
-    name = f"{source.name}{source.text(e.dataset).rpartition('/')[2]}" if source.path else sources.title(e.dataset)
     known = []
     try:
         if not datasets.needs_download(e.dataset, e.data_path):
@@ -161,7 +159,7 @@ def _data(e: Experiment) -> str:
         known.append(f"{count_classes(e)} classes")
     except UserError:
         known.append("its files are not here")
-    return f"{name}: {', '.join(known)}"
+    return f"{sources.without_path(e.dataset)}: {', '.join(known)}"
 
 
 def _versions(about: dict[str, Any]) -> str:

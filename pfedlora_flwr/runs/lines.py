@@ -29,8 +29,8 @@ def read_rows(path: Path, needed: Set[str]) -> Iterator[Any]:
         for number, line in enumerate(stream, start=1):
             try:
                 row = json.loads(line)
-                if not isinstance(row, dict) or not needed <= row.keys():
-                    raise ValueError(f"it lacks {', '.join(sorted(needed - set(row if isinstance(row, dict) else ())))}")
+                if lacks := needed - set(row if isinstance(row, dict) else ()):
+                    raise ValueError(f"it lacks {', '.join(sorted(lacks))}")
             except ValueError as error:
                 if not line.endswith(b"\n"):
                     return  # cut off as it was written

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pfedlora_flwr.errors import some
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import write_atomically
 from pfedlora_flwr.runs.directory import RunDirectory
@@ -43,7 +44,7 @@ class Source:
         if not self.left_out:
             return ""
         bounds = f"at most {_MOST_FILES} files and {_MOST_BYTES // 2**20} MiB of one's own code are copied to the run's `source`"
-        return f"{bounds}; left out: {_some(self.left_out)}"
+        return f"{bounds}; left out: {some(self.left_out, _NAMED)}"
 
 
 def collect(keys: Mapping[str, object]) -> Source:
@@ -102,7 +103,7 @@ def use_copy(run: RunDirectory) -> str:
     if not missing:
         here = collect(keys).files
         changed = [path for path, text in held.items() if here.get(path, text) != text]
-        return f"{_some(changed)} has changed: the run's copy in {run.source} is another, and not used" if changed else ""
+        return f"{some(changed, _NAMED)} has changed: the run's copy in {run.source} is another, and not used" if changed else ""
     for name in [name for name in sys.modules if any(_top(name) == _top(module) for module in missing)]:
         del sys.modules[name]
     sys.dont_write_bytecode = True  # a run's directory is read
@@ -179,7 +180,3 @@ def _write(folder: Path, files: Mapping[str, bytes]) -> None:
     for path, text in files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / path, text)
-
-
-def _some(paths: list[str]) -> str:
-    return ", ".join(paths[:_NAMED]) + (f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else "")
