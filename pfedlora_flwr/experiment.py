@@ -117,17 +117,12 @@ class Experiment:
         """K = ⌊C·N⌋, at least 1; the tolerance makes 0.29·100 the 29 it is."""
         return max(1, int(self.participation * self.clients + 1e-9))
 
-    @property
-    def model_names(self) -> tuple[str, ...]:
-        """The client models in turn; `auto` is the paper's choice for the setting."""
+    def model_names(self, family: str = "cnn") -> tuple[str, ...]:
+        """The client models in turn; `auto` is the paper's choice for the setting, of the family that fits the inputs."""
         if self.models != "auto":
             return tuple(name.strip() for name in self.models.split(","))
         count = 5 if self.setting == "heterogeneous" else 1
-        return tuple(f"cnn{i + 1}" for i in range(count))
-
-    def model_of(self, client: int) -> str:
-        """The name of a client's model."""
-        return self.model_names[client % len(self.model_names)]
+        return tuple(f"{family}{i + 1}" for i in range(count))
 
     @property
     def default_name(self) -> str:

@@ -16,7 +16,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.supercore.run import RunNotRunningException
 
 from pfedlora_flwr.config import from_flat
-from pfedlora_flwr.data.local import count_classes
+from pfedlora_flwr.data.local import task_of
 from pfedlora_flwr.errors import UserCodeError, UserError, brief, names_traceback, with_traceback
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.clients import RunFailed
@@ -66,7 +66,7 @@ def serve(
     bound(grid, experiment.node_timeout)
     try:
         run.progress(phase="starting")
-        method = registry.make(experiment, count_classes(experiment))
+        method = registry.make(experiment, task_of(experiment))
         state = run.checkpoints.load() if experiment.resume else None
         run.rewind(state.round if state else -1)
         if state is None or state.round < experiment.rounds:  # else no round is done by this code

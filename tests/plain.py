@@ -13,6 +13,7 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method, Tensors, Upload
+from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.rng import derive, sample_clients, torch_generator
 from pfedlora_flwr.training.loop import Samples, Visit, count_correct
 
@@ -83,7 +84,7 @@ CELLS = [(method, setting) for method in registry.NAMES for setting in SETTINGS 
 
 def make(experiment: Experiment, classes: int = 10) -> Method:
     """The experiment's method."""
-    return registry.make(experiment, classes)
+    return registry.make(experiment, Task(classes))
 
 
 def visit(experiment: Experiment, client: int = 0, round: int = 1) -> Visit:

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from pfedlora_flwr.commands.course import duration, megabytes
 from pfedlora_flwr.comparison import estimate
-from pfedlora_flwr.data.local import count_classes, shared_partition
+from pfedlora_flwr.data.local import shared_partition, task_of
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.sharing import first_state
 from pfedlora_flwr.files import check_writable
@@ -41,15 +41,15 @@ def dry_run(e: Experiment, out: Console, *, engine: str = "flower") -> None:
 
 def _models(e: Experiment) -> Table:
     """A line a client model, with all that a client of it keeps."""
-    method = registry.make(e, count_classes(e))
+    method = registry.make(e, task_of(e))
     table = Table(title=f"{e.method}: what a client keeps")
     for name in ("model", "clients", "parameters", "of them the model's"):
         table.add_column(name, justify="left" if name == "model" else "right")
-    for k, name in enumerate(e.model_names[: e.clients]):
+    for k, name in enumerate(method.model_names[: e.clients]):
         kept = method.private_init(k, 0)
         own = method.predictor(kept)
         counts = [sum(p.numel() for p in module.parameters()) for module in (kept, own)]
-        table.add_row(name, str(len(range(k, e.clients, len(e.model_names)))), *(f"{count:,}" for count in counts))
+        table.add_row(name, str(len(range(k, e.clients, len(method.model_names)))), *(f"{count:,}" for count in counts))
     return table
 
 
@@ -71,10 +71,10 @@ def _partition(e: Experiment) -> Table:
 
 
 def _costs(e: Experiment, actors: int) -> list[str]:
-    method = registry.make(e, count_classes(e))
+    method = registry.make(e, task_of(e))
     state = first_state(e, method)
     up = method.largest_upload(state)
-    down = max(up, max(payload_bytes(method.download(state, k, 1)) for k in range(min(e.clients, len(e.model_names)))))
+    down = max(up, max(payload_bytes(method.download(state, k, 1)) for k in range(min(e.clients, len(method.model_names)))))
     free = psutil.virtual_memory().available
     return [
         f"a round: {e.sampled} of {e.clients} clients, at most {megabytes(e.sampled * up)} up and {megabytes(e.sampled * down)} down",

@@ -29,7 +29,6 @@ from pfedlora_flwr.files import check_replaceable, make_folder, write_atomically
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import tensors_of
 from pfedlora_flwr.models.cnn import ClientModel
-from pfedlora_flwr.models.registry import IMAGE
 from pfedlora_flwr.runs.trained import Trained
 
 SUFFIXES = {"safetensors": ".safetensors", "torch-export": ".pt2", "onnx": ".onnx"}
@@ -157,7 +156,7 @@ def metadata(trained: Trained, kind: str) -> dict[str, str]:
     mean and std: of images scaled to [0, 1], by channel. preprocessing: what is left to do to an image, in the words of Hugging
     Face's image processors; do_normalize is false where the model does it itself.
     """
-    _, height, width = IMAGE
+    _, height, width = trained.method.task.shape
     preprocessing = {
         "do_convert_rgb": True,
         "do_resize": True,
@@ -175,7 +174,7 @@ def metadata(trained: Trained, kind: str) -> dict[str, str]:
         "class_names": json.dumps(trained.class_names),
         "mean": json.dumps(trained.about["mean"]),
         "std": json.dumps(trained.about["std"]),
-        "input": json.dumps(["n", *IMAGE]),
+        "input": json.dumps(["n", *trained.method.task.shape]),
         "preprocessing": json.dumps(preprocessing),
         "client": str(trained.client),
         "round": str(trained.version),
@@ -184,7 +183,7 @@ def metadata(trained: Trained, kind: str) -> dict[str, str]:
 
 def _torch_export(trained: Trained, whole: WithNormalisation, path: Path) -> Exported:
     dynamic = {"images": {0: torch.export.Dim("n", min=1)}}
-    program = torch.export.export(whole, (torch.zeros(2, *IMAGE),), dynamic_shapes=dynamic)
+    program = torch.export.export(whole, (trained.method.task.blank(2),), dynamic_shapes=dynamic)
     for module in program.graph_module.modules():
         for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
             node.meta.pop("stack_trace", None)  # it names files of this machine
@@ -199,7 +198,7 @@ def _onnx(trained: Trained, whole: WithNormalisation, path: Path) -> Exported:
     dynamic = {"images": {0: torch.export.Dim("n", min=1)}}
     program = torch.onnx.export(
         whole,
-        (torch.zeros(2, *IMAGE),),
+        (trained.method.task.blank(2),),
         dynamo=True,
         verbose=False,
         input_names=["images"],
@@ -228,9 +227,10 @@ def _extra(name: str) -> Any:
 def _difference(trained: Trained, exported: Exported) -> float:
     """The largest difference of a logit, over random images in batches of two sizes."""
     generator = torch.Generator().manual_seed(0)
+    channels, height, width = trained.method.task.shape
     found = []
     for n in _BATCHES:
-        pixels = torch.randint(0, 256, (n, *IMAGE[1:], IMAGE[0]), dtype=torch.uint8, generator=generator)
+        pixels = torch.randint(0, 256, (n, height, width, channels), dtype=torch.uint8, generator=generator)
         own = trained.logits(pixels.numpy())
         found.append(float((exported(pixels.permute(0, 3, 1, 2).float() / 255) - own).abs().max()))
     return max(found)

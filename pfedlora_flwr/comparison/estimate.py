@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from pfedlora_flwr.data import datasets
-from pfedlora_flwr.data.local import count_classes
+from pfedlora_flwr.data.local import task_of
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.methods import registry as methods
 from pfedlora_flwr.models.cost import sample_flops
@@ -23,7 +23,7 @@ _KEPT_WHILE_RUNNING = 3
 def work(e: Experiment) -> float:
     """The operations of a run of plain local training: every method's are of this size."""
     samples = datasets.count_samples(e.dataset, e.data_path)
-    return e.rounds * e.sampled * 0.8 * samples / e.clients * e.local_epochs * 3 * sample_flops(e, count_classes(e))
+    return e.rounds * e.sampled * 0.8 * samples / e.clients * e.local_epochs * 3 * sample_flops(e, task_of(e))
 
 
 class Speed:
@@ -69,9 +69,9 @@ def disk(runs: Iterable[Experiment], *, kept: bool = True) -> int:
 
 @lru_cache(maxsize=256)
 def _model_bytes(e: Experiment) -> int:
-    method = methods.make(e, count_classes(e))
+    method = methods.make(e, task_of(e))
     sizes = []
-    for k in range(len(e.model_names)):
+    for k in range(len(method.model_names)):
         kept = method.private_init(k, 0).state_dict().values()
         sizes.append(sum(t.numel() * t.element_size() for t in kept))
     return sum(sizes[k % len(sizes)] for k in range(e.clients))
@@ -79,7 +79,7 @@ def _model_bytes(e: Experiment) -> int:
 
 @lru_cache(maxsize=256)
 def _state_bytes(e: Experiment) -> int:
-    method = methods.make(e, count_classes(e))
+    method = methods.make(e, task_of(e))
     first = method.state_init(derive(e.seed, "state"))
     grown = 0 if method.averages else method.largest_upload(first)  # a table begins empty
     return e.clients * (payload_bytes(first) + grown)

@@ -17,6 +17,7 @@ from pfedlora_flwr.data.partition import Indices, Partition, Split, make_partiti
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import absolute
+from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.training.loop import Samples
 
 OWN = "own"
@@ -39,9 +40,9 @@ def shared_partition(experiment: Experiment) -> tuple[Dataset, Partition]:
     return dataset, make_partition(experiment, dataset)
 
 
-def count_classes(experiment: Experiment) -> int:
-    """C, the number of logits: the Experiment's `classes`, or its dataset's, whose files are not needed where the name tells."""
-    return experiment.classes or datasets.count_classes(experiment.dataset, experiment.data_path)
+def task_of(experiment: Experiment) -> Task:
+    """What the models take and give: C is the Experiment's `classes`, or its dataset's, whose files are not needed where the name tells."""
+    return Task(experiment.classes or datasets.count_classes(experiment.dataset, experiment.data_path))
 
 
 def site_settings(node_config: Mapping[str, Any]) -> dict[str, str]:
@@ -54,19 +55,19 @@ def site_settings(node_config: Mapping[str, Any]) -> dict[str, str]:
 class Site:
     """Where a client's data is: its part of a shared dataset, or the node's own data (`dataset` in its node-config).
 
-    fingerprint: of the partition of the shared dataset, or `own`. classes: C, which may be more than own data has.
+    fingerprint: of the partition of the shared dataset, or `own`. task: its classes may be more than own data has.
     """
 
     dataset: Dataset
     split: Split
     fingerprint: str
-    classes: int
+    task: Task
 
     @classmethod
     def find(cls, experiment: Experiment, client: int, node_config: Mapping[str, Any]) -> Site:
         """The site of `client`. A node's `data-path` and `dataset` come before the Experiment's. Raises UserError."""
         local = experiment.replace(data_path=str(node_config.get("data-path", experiment.data_path)))
-        classes = count_classes(local)
+        task = task_of(local)
         if "dataset" in node_config:  # the node's own data: all of it is this client's
             dataset = datasets.load(str(node_config["dataset"]), local.data_path)
             split = split_8_1_1(np.asarray(dataset.labels), np.arange(len(dataset.labels)), local.seed, client)
@@ -78,9 +79,9 @@ class Site:
             if client >= len(partition.clients):
                 raise UserError(f"partition-id is {client}; allowed: 0 to {len(partition.clients) - 1}")
             split, fingerprint = partition.clients[client], partition.fingerprint
-        if dataset.classes > classes:
-            raise UserError(f"dataset {dataset.name!r} has {dataset.classes} classes, the Experiment {classes}; set classes")
-        return cls(dataset, split, fingerprint, classes)
+        if dataset.classes > task.classes:
+            raise UserError(f"dataset {dataset.name!r} has {dataset.classes} classes, the Experiment {task.classes}; set classes")
+        return cls(dataset, split, fingerprint, task)
 
     def load(self, device: torch.device) -> LocalData:
         """The client's samples on `device`."""

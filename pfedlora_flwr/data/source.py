@@ -8,9 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pfedlora_flwr.models.registry import IMAGE
-
-SIZE = IMAGE[1]
+SIZE = 32
 """Height and width of every image; stored are [height, width, channels]."""
 Arrays = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], list[str]]
 """Images [n, 32, 32, 3], labels [n] that count from 0, and the classes' names."""

@@ -127,7 +127,7 @@ class PersonalisedClient(NumPyClient):
             model_sha256=digest,
             worker=str(os.getpid()),
             counts=counts,
-            model=self.experiment.model_of(told.client),
+            model=method.model_of(told.client),
             lost=lost,
             loss=next(iter(visit.losses.values()), 0.0),
             losses=visit.losses,
@@ -146,13 +146,13 @@ class PersonalisedClient(NumPyClient):
 
     def _load(self, client: int) -> tuple[LocalData, Method]:
         site = self._site(client)
-        return site.load(self.device), registry.make(self.experiment, site.classes)
+        return site.load(self.device), registry.make(self.experiment, site.task)
 
     def _about(self, client: int) -> dict[str, Any]:
         """What `pfedlora predict`, `evaluate` and `export` need besides the model."""
         site = self._site(client)
         dataset = site.dataset
-        about = {"client": client, "classes": site.classes, "class_names": dataset.class_names}
+        about = {"client": client, "classes": site.task.classes, "shape": site.task.shape, "class_names": dataset.class_names}
         about |= {"mean": dataset.mean, "std": dataset.std}
         about |= {"partition": site.fingerprint, "site": site_settings(self.node_config)}
         return about | {"experiment": self.experiment.flat(), "versions": versions()}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
-from pfedlora_flwr.data.local import count_classes
+from pfedlora_flwr.data.local import task_of
 from pfedlora_flwr.errors import UserError, user_code
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.methods import registry
@@ -35,7 +35,7 @@ def is_standalone(e: Experiment) -> bool:
     """Whether `sharing` makes the method Standalone by construction: no client ever receives anything."""
     if _may_return(e):
         return False
-    method = registry.make(e, count_classes(e))
+    method = registry.make(e, task_of(e))
     with user_code("method", e.method):
         return bool(_why_standalone(e, method, method.state_init(derive(e.seed, "state"))))
 

@@ -59,13 +59,13 @@ class FedKD(Method):
     def private_init(self, client: int, seed: int) -> Teacher:
         with seeded(seed):
             local = self.client_model(client)  # first, so that it starts as with every other method
-            return Teacher(local, small_model(self.experiment, self.classes).width)
+            return Teacher(local, small_model(self).width)
 
     def local_update(self, model: Teacher, received: Tensors, data: Samples, visit: Visit) -> Upload:
         """Adaptive mutual distillation: the better both predict, the more they learn from each other."""
         initial = {name: t.to(data.labels.device) for name, t in self.initial.items()}
         start = add(initial, decompress(received, initial))  # θ̂
-        student = received_model(self.experiment, self.classes, start, data.labels.device)
+        student = received_model(self, start, data.labels.device)
         teacher = model.local
 
         def loss(images: Tensor, labels: Tensor) -> Tensor:
@@ -113,7 +113,7 @@ class FedKD(Method):
     def initial(self) -> Tensors:
         """θ₀: the same at the server and at every client, so one that missed rounds is not out of step."""
         with seeded(derive(self.experiment.seed, "state")):
-            return tensors_of(small_model(self.experiment, self.classes))
+            return tensors_of(small_model(self))
 
     def energy(self, round: int) -> float:
         """The threshold of `round`: rises linearly from the first round to the last."""

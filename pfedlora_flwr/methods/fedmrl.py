@@ -55,8 +55,8 @@ class FedMRL(Method):
     def state_init(self, seed: int) -> Tensors:
         """θ⁰. Raises UserError where a client's R would be narrower than its nested part."""
         d1 = self.options.representation_dim
-        for name in dict.fromkeys(self.experiment.model_names):
-            if (d2 := registry.build(name, self.classes).width) < d1:
+        for name in dict.fromkeys(self.model_names):
+            if (d2 := registry.build(name, self.task).width) < d1:
                 raise UserError(f"fedmrl.representation-dim is {d1}; allowed: at most {d2}, the width of {name}'s representation")
         with seeded(seed):
             return tensors_of(self._small())
@@ -93,4 +93,4 @@ class FedMRL(Method):
         }
 
     def _small(self) -> ClientModel:
-        return registry.small_model(self.experiment.model_names, self.classes, self.options.representation_dim)
+        return registry.small_model(self.model_names, self.task, self.options.representation_dim)

@@ -32,12 +32,12 @@ class FML(Method):
 
     def state_init(self, seed: int) -> Tensors:
         with seeded(seed):
-            return tensors_of(small_model(self.experiment, self.classes))
+            return tensors_of(small_model(self))
 
     def local_update(self, model: ClientModel, received: Tensors, data: Samples, visit: Visit) -> Upload:
         """Deep mutual learning. The two losses share no gradient, so one SGD on their sum is one SGD on each."""
         alpha, beta = self.options.alpha, self.options.beta
-        small = received_model(self.experiment, self.classes, received, data.labels.device)
+        small = received_model(self, received, data.labels.device)
 
         def loss(images: Tensor, labels: Tensor) -> Tensor:
             local_logits, small_logits = model(images), small(images)

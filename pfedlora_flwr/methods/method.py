@@ -16,6 +16,7 @@ from pfedlora_flwr.experiment import Experiment, NoOptions
 from pfedlora_flwr.models import registry
 from pfedlora_flwr.models.cnn import ClientModel
 from pfedlora_flwr.models.registry import kind
+from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.rng import seeded
 from pfedlora_flwr.training.loop import Samples, Visit
 
@@ -55,9 +56,11 @@ class Method(ABC):
     returns_own: ClassVar[bool] = True
     """Whether what a client receives may hold something of its own uploads: if not, one that is alone receives nothing."""
 
-    def __init__(self, experiment: Experiment, classes: int) -> None:
+    def __init__(self, experiment: Experiment, task: Task) -> None:
         self.experiment = experiment
-        self.classes = classes
+        self.task = task
+        self.classes = task.classes
+        self.model_names = registry.names_of(experiment, task)
         self.options: Any = experiment.options
 
     @property
@@ -116,14 +119,18 @@ class Method(ABC):
 
     def client_model(self, client: int) -> ClientModel:
         """A fresh model of client's own architecture, initialised from torch's global generator."""
-        return registry.build(self.experiment.model_of(client), self.classes)
+        return registry.build(self.model_of(client), self.task)
+
+    def model_of(self, client: int) -> str:
+        """The name of a client's model."""
+        return self.model_names[client % len(self.model_names)]
 
     def shared_width(self, what: str, layers: int = 1, advice: str = "") -> int:
         """The width that all client models' representations have before the last `layers` layers.
 
         advice: what to do where they have one before the last layer alone. Raises UserError where `what` would not fit them all.
         """
-        found = {name: registry.build(name, self.classes).widths for name in dict.fromkeys(self.experiment.model_names)}
+        found = {name: registry.build(name, self.task).widths for name in dict.fromkeys(self.model_names)}
         if len({widths[layers - 1] for widths in found.values()}) > 1:
             told = ", ".join(f"{name} {widths[layers - 1]}" for name, widths in found.items())
             if not advice or len({widths[0] for widths in found.values()}) > 1:

@@ -6,20 +6,19 @@ import torch
 from torch import Tensor
 from torch.nn.functional import kl_div
 
-from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.methods.method import Tensors
+from pfedlora_flwr.methods.method import Method, Tensors
 from pfedlora_flwr.models import registry
 from pfedlora_flwr.models.cnn import ClientModel
 
 
-def small_model(experiment: Experiment, classes: int) -> ClientModel:
+def small_model(method: Method) -> ClientModel:
     """A fresh small model (Section 5.2 of the pFedLoRA paper: CNN-5 if the clients' are different, CNN-1 if they are all CNN-1)."""
-    return registry.small_model(experiment.model_names, classes)
+    return registry.small_model(method.model_names, method.task)
 
 
-def received_model(experiment: Experiment, classes: int, tensors: Tensors, device: torch.device) -> ClientModel:
+def received_model(method: Method, tensors: Tensors, device: torch.device) -> ClientModel:
     """The small model with the values that arrived, ready to train on `device`."""
-    model = small_model(experiment, classes)
+    model = small_model(method)
     model.load_state_dict(tensors)
     return model.to(device).to(memory_format=torch.channels_last)
 

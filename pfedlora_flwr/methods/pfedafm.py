@@ -94,4 +94,4 @@ class PFedAFM(Method):
         return {"trained-small": lambda images: model.head(model.mix(images, trained))} if trained else {}
 
     def _small(self) -> ClientModel:
-        return registry.small_extractor(self.experiment.model_names, self.classes)
+        return registry.small_extractor(self.model_names, self.task)

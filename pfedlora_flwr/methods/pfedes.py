@@ -16,7 +16,6 @@ from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.method import Method, Tensors, Upload, seeded, tensors_of, weighted_mean
-from pfedlora_flwr.models import registry
 from pfedlora_flwr.models.cnn import ClientModel
 from pfedlora_flwr.training.loop import Samples, Visit
 
@@ -38,7 +37,7 @@ class PFedES(Method):
 
     def state_init(self, seed: int) -> Tensors:
         with seeded(seed):
-            return tensors_of(extractor())
+            return tensors_of(extractor(self.task.shape[0]))
 
     def local_update(self, model: ClientModel, received: Tensors, data: Samples, visit: Visit) -> Upload:
         """Freeze the extractor, train the model on both images; then freeze the model, train the extractor through it."""
@@ -70,15 +69,14 @@ class PFedES(Method):
         return {"through-extractor": lambda images: model(proxy(images))}
 
 
-def extractor() -> nn.Sequential:
+def extractor(channels: int) -> nn.Sequential:
     """A fresh G: [B, c, H, W] → the same shape, ≥ 0."""
-    channels = registry.IMAGE[0]
     first, second = nn.Conv2d(channels, FILTERS, 3, padding=1), nn.Conv2d(FILTERS, channels, 3, padding=1)
     return nn.Sequential(first, nn.ReLU(), second, nn.ReLU())
 
 
 def loaded(tensors: Tensors, device: torch.device) -> nn.Sequential:
     """G with the values that arrived."""
-    proxy = extractor()
+    proxy = extractor(len(tensors["2.bias"]))
     proxy.load_state_dict(tensors)
     return proxy.to(device).to(memory_format=torch.channels_last)

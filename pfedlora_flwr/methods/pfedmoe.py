@@ -26,9 +26,9 @@ from pfedlora_flwr.training.loop import Samples, Visit
 class Mixture(Composite):
     """What a client keeps: F_k, G as it left the last visit, and H_k."""
 
-    def __init__(self, local: ClientModel, small: ClientModel, hidden: int) -> None:
+    def __init__(self, local: ClientModel, small: ClientModel, inputs: int, hidden: int) -> None:
         super().__init__(local, small)
-        self.gate = Gate(math.prod(registry.IMAGE), hidden)
+        self.gate = Gate(inputs, hidden)
 
     def encode(self, images: Tensor, layers: int = 1) -> Tensor:
         """R = a_G · G(x) + a_F · F_ex(x), [B, d]."""
@@ -55,7 +55,7 @@ class PFedMoE(Method):
     def private_init(self, client: int, seed: int) -> Mixture:
         with seeded(seed):
             local = self.client_model(client)  # first, so that it starts as with every other method
-            return Mixture(local, self._small(), self.options.gate_hidden_dim)
+            return Mixture(local, self._small(), math.prod(self.task.shape), self.options.gate_hidden_dim)
 
     def local_update(self, model: Mixture, received: Tensors, data: Samples, visit: Visit) -> Upload:
         """Both experts, the gate and the last layer are trained end to end."""
@@ -79,4 +79,4 @@ class PFedMoE(Method):
         }
 
     def _small(self) -> ClientModel:
-        return registry.small_extractor(self.experiment.model_names, self.classes)
+        return registry.small_extractor(self.model_names, self.task)

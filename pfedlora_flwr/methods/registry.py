@@ -10,6 +10,7 @@ from pfedlora_flwr.errors import UserError, user_code
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.methods.method import Method
 from pfedlora_flwr.models.registry import load_object
+from pfedlora_flwr.models.task import Task
 
 _CLASSES = {
     "pfedlora": "PFedLoRA",
@@ -48,11 +49,11 @@ def find(name: str) -> type[Method]:
     return found
 
 
-def make(experiment: Experiment, classes: int) -> Method:
-    """The Experiment's method, for `classes` logits."""
+def make(experiment: Experiment, task: Task) -> Method:
+    """The Experiment's method, for what its models take and give."""
     found = find(experiment.method)
     with user_code("method", experiment.method):
-        return found(experiment, classes)
+        return found(experiment, task)
 
 
 def title(name: str) -> str:

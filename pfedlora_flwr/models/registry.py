@@ -11,46 +11,53 @@ import torch
 from torch import Tensor, nn
 
 from pfedlora_flwr.errors import UserCodeError, UserError, user_code
+from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.models.cnn import CNN, SHAPES, WIDTH_FC2, ClientModel, Custom
+from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.rng import seeded
 
-IMAGE = (3, 32, 32)
-"""What a client model takes: channels, height, width. Every dataset's images are made so."""
+FAMILIES = {"images": "cnn"}
+"""The kind of input → the family of models that `models: auto` takes."""
 
 
-def build(name: str, classes: int, width: int | None = None) -> ClientModel:
+def names_of(experiment: Experiment, task: Task) -> tuple[str, ...]:
+    """The client models in turn: client k has number k mod their count."""
+    return experiment.model_names(FAMILIES[task.kind])
+
+
+def build(name: str, task: Task, width: int | None = None) -> ClientModel:
     """The client model `name`, freshly initialised from torch's global generator; `width`: of its last layer's input, if not its own.
 
     Raises UserError for an unknown name, and for a width that a user's model does not have.
     """
     if name not in SHAPES and ":" not in name:
         raise UserError(f"models names {name!r}; allowed: {', '.join(SHAPES)}, or package.module:Class")
-    model = CNN(name, classes, width or WIDTH_FC2) if name in SHAPES else _custom(name, classes)
+    model = CNN(name, task.classes, width or WIDTH_FC2) if name in SHAPES else _custom(name, task)
     if width not in (None, model.width):
         raise UserError(f"model {name!r} has a representation {model.width} wide, and {width} is wanted; take one of: {', '.join(SHAPES)}")
     model.description = name
     return model
 
 
-def small_model(names: tuple[str, ...], classes: int, width: int | None = None) -> ClientModel:
+def small_model(names: tuple[str, ...], task: Task, width: int | None = None) -> ClientModel:
     """A fresh small model that clients can share: the smallest of theirs, CNN-5 of the five, CNN-1 where all are CNN-1."""
-    return build(smallest(names, classes), classes, width)
+    return build(smallest(names, task), task, width)
 
 
-def small_extractor(names: tuple[str, ...], classes: int) -> ClientModel:
+def small_extractor(names: tuple[str, ...], task: Task) -> ClientModel:
     """The same without its last layer: it has `encode` alone, and only what that needs travels."""
-    model = small_model(names, classes)
+    model = small_model(names, task)
     model.drop_last_layer()
     return model
 
 
 @lru_cache(maxsize=16)
-def smallest(names: tuple[str, ...], classes: int) -> str:
+def smallest(names: tuple[str, ...], task: Task) -> str:
     """The one of these client models that has the fewest parameters, the first of ties."""
 
     def size(name: str) -> int:
         with seeded(0):  # what the caller draws must not depend on whether this is the first call
-            return sum(p.numel() for p in build(name, classes).parameters())
+            return sum(p.numel() for p in build(name, task).parameters())
 
     return min(dict.fromkeys(names), key=size)
 
@@ -73,18 +80,18 @@ def load_object(path: str, what: str) -> Any:
     return found
 
 
-def _custom(name: str, classes: int) -> ClientModel:
+def _custom(name: str, task: Task) -> ClientModel:
     found = load_object(name, "model")
     with user_code("model", name):
-        return _checked(name, classes, found(classes))
+        return _checked(name, task, found(task.classes))
 
 
-def _checked(name: str, classes: int, module: Any) -> ClientModel:
+def _checked(name: str, task: Task, module: Any) -> ClientModel:
     """A user's module as a client model, tried on two blank images. Raises UserError where it is none."""
     shaped = isinstance(module, nn.Module) and hasattr(module, "encoder") and isinstance(getattr(module, "head", None), nn.Linear)
     if not shaped:
         raise UserError(f"model {name!r}: expected an nn.Module with an `encoder` and a `head` that is an nn.Linear")
-    training, blank = module.training, torch.zeros(2, *IMAGE)
+    training, blank = module.training, task.blank(2)
     with torch.no_grad():
         representation = module.eval().encoder(blank)
     if not isinstance(representation, Tensor):
@@ -92,8 +99,8 @@ def _checked(name: str, classes: int, module: Any) -> ClientModel:
     if representation.ndim != 2 or representation.shape[1] != module.head.in_features:
         shape = list(representation.shape)
         raise UserError(f"model {name!r}: the encoder gives {shape} for 2 images, its head takes [2, {module.head.in_features}]")
-    if module.head.out_features != classes:
-        raise UserError(f"model {name!r}: its head gives {module.head.out_features} logits, the dataset has {classes} classes")
+    if module.head.out_features != task.classes:
+        raise UserError(f"model {name!r}: its head gives {module.head.out_features} logits, the dataset has {task.classes} classes")
     with torch.no_grad():
         ours = module.head(representation)
     if type(module).forward is not nn.Module.forward:

@@ -22,7 +22,7 @@ from typing import Any
 from scipy.stats import t as student
 
 from pfedlora_flwr.comparison.outcome import Outcome
-from pfedlora_flwr.data.local import count_classes
+from pfedlora_flwr.data.local import task_of
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.models.cost import sample_flops
 from pfedlora_flwr.runs.completed import Run
@@ -137,7 +137,7 @@ def cost(run: Run) -> Cost | None:
 
 def _sample_flops(run: Run) -> float:
     try:
-        return sample_flops(run.experiment, count_classes(run.experiment))
+        return sample_flops(run.experiment, task_of(run.experiment))
     except UserError:  # a dataset whose name does not tell its classes, and whose files are not here
         return math.nan
 

@@ -10,7 +10,7 @@ from typing import Any
 from pfedlora_flwr.comparison.outcome import Outcome
 from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data import registry as sources
-from pfedlora_flwr.data.local import count_classes
+from pfedlora_flwr.data.local import task_of
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.methods import registry
@@ -156,7 +156,7 @@ def _data(e: Experiment) -> str:
         if not datasets.needs_download(e.dataset, e.data_path):
             images = datasets.load(e.dataset, e.data_path).images
             known.append(f"{len(images):,} images of {' × '.join(map(str, images.shape[1:]))}")
-        known.append(f"{count_classes(e)} classes")
+        known.append(f"{task_of(e).classes} classes")
     except UserError:
         known.append("its files are not here")
     return f"{sources.without_path(e.dataset)}: {', '.join(known)}"

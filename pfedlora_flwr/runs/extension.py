@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pfedlora_flwr.data.local import count_classes
+from pfedlora_flwr.data.local import task_of
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.methods import registry
@@ -17,7 +17,7 @@ def check_extension(saved: Experiment, wanted: Experiment, checkpoints: Checkpoi
         raise UserError(f"rounds is {wanted.rounds}; the run in {str(path)!r} ends at {saved.rounds}: it can be extended, not shortened")
     if wanted.rounds == saved.rounds:
         return
-    if registry.make(saved, count_classes(saved)).uses_rounds:
+    if registry.make(saved, task_of(saved)).uses_rounds:
         raise UserError(
             f"rounds is {wanted.rounds}; with method {saved.method} each round depends on how many there are: "
             f"a run of {saved.rounds} cannot be extended, begin a new one"

@@ -8,8 +8,10 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping
 
 from pfedlora_flwr.data import registry as datasets
+from pfedlora_flwr.data.local import task_of
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import tensors_sha256
+from pfedlora_flwr.models.registry import names_of
 from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.directory import FORMAT, RunDirectory
 from pfedlora_flwr.runs.rows import FailedVisitRow, Result, RoundRow, Sampled, Status, StoppedBy, ToTarget, VisitRow
@@ -70,6 +72,7 @@ def _with_measures(result: Result, run: RunDirectory, e: Experiment, state: Serv
 
     by_sampled = sampled(visits())
     totals = state.totals
+    models = names_of(e, task_of(e))
     trained = [row for row in rows if row["round"] > 0]
     workers = max((row["workers"] for row in trained), default=0)
     return {
@@ -93,7 +96,7 @@ def _with_measures(result: Result, run: RunDirectory, e: Experiment, state: Serv
         "macro_f1": {"final": rows[-1].get("macro_f1"), "at_best_validation": best.get("macro_f1")},
         "per_client": {
             str(k): {
-                "model": e.model_of(k),
+                "model": models[k % len(models)],
                 "accuracy": accuracy,
                 "balanced_accuracy": state.counts[k].balanced_accuracy,
                 "macro_f1": state.counts[k].macro_f1,

@@ -13,6 +13,7 @@ from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.methods.method import Upload, tensors_of
 from pfedlora_flwr.methods.mutual import kl, small_model
 from pfedlora_flwr.models.registry import build
+from pfedlora_flwr.models.task import Task
 from tests.methods import obvious
 from tests.plain import make, samples, visit
 
@@ -36,7 +37,7 @@ def test_kl_is_batchmean_and_its_peer_gets_no_gradient() -> None:
 
 def test_loss_is_the_sum_of_both_models_losses() -> None:
     fml, data = method(**{"fml.alpha": 0.3, "fml.beta": 0.8}), samples(LABELS)
-    model, theta, small = fml.private_init(1, 1), fml.state_init(2), build("cnn5", 10)
+    model, theta, small = fml.private_init(1, 1), fml.state_init(2), build("cnn5", Task(10))
     small.load_state_dict(theta)
     own, shared = obvious.array(model(data.images)), obvious.array(small(data.images))
     local_loss = 0.3 * obvious.cross_entropy(own, LABELS) + 0.7 * obvious.kl(shared, own)
@@ -48,7 +49,7 @@ def test_loss_is_the_sum_of_both_models_losses() -> None:
 
 def test_a_step_is_one_step_of_each_model_with_its_own_optimiser() -> None:
     fml, data = method(**{"lr": 0.1, "fml.alpha": 0.3, "fml.beta": 0.8}), samples(LABELS)
-    model, twin, theta, small = fml.private_init(1, 1), fml.private_init(1, 1), fml.state_init(2), build("cnn5", 10)
+    model, twin, theta, small = fml.private_init(1, 1), fml.private_init(1, 1), fml.state_init(2), build("cnn5", Task(10))
     small.load_state_dict(theta)
     before = {name: t.clone() for name, t in theta.items()}
     upload = fml.local_update(model, theta, data, visit(fml.experiment))
@@ -76,8 +77,8 @@ def test_without_mutual_terms_each_learns_alone() -> None:
     [({}, "cnn5"), ({"setting": "homogeneous"}, "cnn1"), ({"models": "cnn2,cnn3"}, "cnn3"), ({"models": "cnn4"}, "cnn4")],
 )
 def test_small_model_is_the_smallest_client_model(keys: dict[str, object], name: str) -> None:
-    shapes = {n: t.shape for n, t in build(name, 10).state_dict().items()}
-    assert {n: t.shape for n, t in small_model(from_flat(keys), 10).state_dict().items()} == shapes
+    shapes = {n: t.shape for n, t in build(name, Task(10)).state_dict().items()}
+    assert {n: t.shape for n, t in small_model(make(from_flat(keys))).state_dict().items()} == shapes
 
 
 def test_private_model_stays() -> None:

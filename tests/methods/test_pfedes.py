@@ -72,7 +72,7 @@ def test_443_numbers_for_any_models_and_classes(keys: dict[str, object]) -> None
 
 def test_it_keeps_the_shape_and_is_never_negative() -> None:
     images = samples([0] * 5).images
-    transformed = pfedes.extractor()(images)
+    transformed = pfedes.extractor(3)(images)
     assert transformed.shape == images.shape
     assert transformed.min() >= 0
 
@@ -117,7 +117,7 @@ def test_phase_2_steps_along_the_finite_difference() -> None:
     def loss(name: str, at: int, by: float) -> float:
         nudged = {n: t.double().clone() for n, t in theta.items()}
         nudged[name].view(-1)[at] += by
-        proxy = pfedes.extractor().double()
+        proxy = pfedes.extractor(3).double()
         proxy.load_state_dict(nudged)
         with torch.no_grad():
             return float(cross_entropy(exact(proxy(data.images.double())), data.labels))
@@ -138,7 +138,7 @@ def test_phase_2_changes_no_statistic_of_a_model_with_batch_normalisation() -> N
 def test_through_extractor_is_the_model_on_transformed_images() -> None:
     es, images = method(), samples([0, 1, 2]).images
     model, received = es.private_init(0, 1).eval(), es.state_init(3)
-    proxy = pfedes.extractor()
+    proxy = pfedes.extractor(3)
     proxy.load_state_dict(received)
     found = es.other_predictors(model, received)
     assert list(found) == ["through-extractor"]

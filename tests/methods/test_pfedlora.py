@@ -11,6 +11,7 @@ from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.methods.method import Refused, Upload
 from pfedlora_flwr.methods.pfedlora import PFedLoRA
 from pfedlora_flwr.models.adapter import Adapter
+from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.rng import torch_generator
 from pfedlora_flwr.training.loop import Samples, Visit
 
@@ -18,7 +19,7 @@ from pfedlora_flwr.training.loop import Samples, Visit
 def setup(**keys: object) -> tuple[PFedLoRA, Samples]:
     experiment = from_flat({"batch-size": 8, "models": "cnn5", **keys})
     torch.manual_seed(1)
-    return PFedLoRA(experiment, 10), Samples(torch.randn(20, 3, 32, 32), torch.arange(20) % 10)
+    return PFedLoRA(experiment, Task(10)), Samples(torch.randn(20, 3, 32, 32), torch.arange(20) % 10)
 
 
 def visit(method: PFedLoRA, seed: int = 0) -> Visit:

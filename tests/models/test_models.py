@@ -12,6 +12,7 @@ from pfedlora_flwr.methods.pfedlora import PFedLoRA
 from pfedlora_flwr.models.adapter import Adapter
 from pfedlora_flwr.models.cnn import SHAPES
 from pfedlora_flwr.models.registry import build
+from pfedlora_flwr.models.task import Task
 
 PARAMETERS = {
     "cnn1": (2_621_558, 2_666_648),
@@ -29,8 +30,8 @@ def count(module: nn.Module) -> int:
 
 @pytest.mark.parametrize("name", list(SHAPES))
 def test_parameters_of_the_models(name: str) -> None:
-    assert (count(build(name, 10)), count(build(name, 100))) == PARAMETERS[name]
-    assert round(count(build(name, 10)) * 4 / 2**20, 2) == pytest.approx(MIB[name], abs=0.006)
+    assert (count(build(name, Task(10))), count(build(name, Task(100)))) == PARAMETERS[name]
+    assert round(count(build(name, Task(10))) * 4 / 2**20, 2) == pytest.approx(MIB[name], abs=0.006)
 
 
 @pytest.mark.parametrize(
@@ -56,14 +57,14 @@ def test_parameters_of_the_adapters(kind: str, width: int, hidden: int, classes:
 
 @pytest.mark.parametrize(("setting", "expected"), [("heterogeneous", 30_670), ("homogeneous", 120_670)])
 def test_the_setting_chooses_the_adapter(setting: str, expected: int) -> None:
-    method = PFedLoRA(from_flat({"setting": setting}), 10)
+    method = PFedLoRA(from_flat({"setting": setting}), Task(10))
     assert sum(t.numel() for t in method.state_init(0).values()) == expected
 
 
 @pytest.mark.parametrize("name", list(SHAPES))
 def test_the_model_is_the_papers_layer_by_layer_wherever_it_parts(name: str) -> None:
     """ReLU before the pooling, as the paper has it: the same function as ours, which pools first."""
-    model = build(name, 10)
+    model = build(name, Task(10))
     images = torch.randn(4, 3, 32, 32)
     plain = nn.Sequential(
         model.conv1,
@@ -108,7 +109,7 @@ def test_lora_starts_gaussian_and_zero() -> None:
 def test_one_adapter_cannot_fit_different_widths() -> None:
     experiment = from_flat({"adapter.kind": "reduced"})
     with pytest.raises(UserError, match=r"cnn1 2000, cnn2 2000, cnn3 1000.*adapter.kind=decomposed"):
-        PFedLoRA(experiment, 10).state_init(0)
+        PFedLoRA(experiment, Task(10)).state_init(0)
 
 
 class TooWide(nn.Module):
@@ -130,4 +131,4 @@ class TooWide(nn.Module):
 )
 def test_wrong_models_are_one_clear_line(name: str, expected: str) -> None:
     with pytest.raises(UserError, match=expected):
-        build(name, 10)
+        build(name, Task(10))

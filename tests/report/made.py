@@ -80,7 +80,13 @@ def make_run(
         },
         **{name: {"final": x * accuracies[-1], "at_best_validation": x * accuracies[best]} for name, x in SCORES.items()},
         "per_client": {
-            str(k): {"model": e.model_of(k), "accuracy": accuracy, "test": 10, "samples": 80, "last_round": e.rounds}
+            str(k): {
+                "model": e.model_names()[k % len(e.model_names())],
+                "accuracy": accuracy,
+                "test": 10,
+                "samples": 80,
+                "last_round": e.rounds,
+            }
             for k, accuracy in enumerate(clients)
         },
         "communication": {name: sum(row[name] for row in rows) for name in names},

@@ -13,6 +13,7 @@ from pfedlora_flwr.models import linear
 from pfedlora_flwr.models.adapter import Adapter
 from pfedlora_flwr.models.cnn import SHAPES
 from pfedlora_flwr.models.registry import build
+from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.training.flops import count_operations
 from tests.plain import CELLS, make, samples, visit
 
@@ -46,7 +47,7 @@ def test_operations_grow_with_samples_and_epochs_and_cached_features_are_counted
 @pytest.mark.parametrize("classes", [10, 100])
 @pytest.mark.parametrize("name", list(SHAPES))
 def test_models_against_torch(name: str, classes: int) -> None:
-    model, images = build(name, classes), torch.randn(3, 3, 32, 32)
+    model, images = build(name, Task(classes)), torch.randn(3, 3, 32, 32)
     agrees(model, images)
 
 
