@@ -80,6 +80,8 @@ def unused(options: Iterable[str], e: Experiment) -> list[str]:
             found.append(f"{name} is not used: it is an option of another method than {e.method}")
         elif name == "data-path" and e.data_path and not datasets.find(e.dataset).files:
             found.append(f"data-path is not used: dataset {e.dataset!r} takes no files from there")
+        elif name == "momentum" and e.optimizer == "adamw":
+            found.append("momentum is not used: optimizer is adamw, whose own is 0.9")
         elif name in _OF_PARTITION and e.partition_kind != _OF_PARTITION[name]:
             found.append(f"{name} is not used: partition.kind is {e.partition_kind}")
     return found

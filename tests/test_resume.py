@@ -134,9 +134,10 @@ def test_what_cannot_be_extended_is_one_line(tmp_path: Path) -> None:
     RunDirectory(compared).trim()
     with pytest.raises(UserError, match=r"no longer holds the models of . clients after round 1"):
         extend(compared, 3)
-    scheduled = run_locally(tmp_path / "fedkd", KEYS | {"rounds": 1, "method": "fedkd"}).output
-    with pytest.raises(UserError, match="with method fedkd each round depends on how many there are: a run of 1 cannot be extended"):
-        extend(scheduled, 2)
+    for keys, whose in (({"method": "fedkd"}, "method fedkd"), ({"lr-schedule": "cosine"}, "lr-schedule=cosine")):
+        scheduled = run_locally(tmp_path / whose, KEYS | keys | {"rounds": 1}).output
+        with pytest.raises(UserError, match=f"with {whose} each round depends on how many there are: a run of 1 cannot be extended"):
+            extend(scheduled, 2)
 
 
 def test_flowers_run_config_extends_only_when_it_says_so(tmp_path: Path) -> None:

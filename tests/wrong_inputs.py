@@ -131,6 +131,7 @@ KEYS = [
     key("=1", "-o '=1': expected key=value"),
     unused("partition.alpha=0.1", "partition.alpha is not used: partition.kind is pathological"),
     unused("partition.kind=iid partition.classes-per-client=3", "partition.classes-per-client is not used: partition.kind is iid"),
+    unused("optimizer=adamw momentum=0.5", "momentum is not used: optimizer is adamw, whose own is 0.9"),
     unused("fml.alpha=0.7", "fml.alpha is not used: it is an option of another method than pfedlora"),
     unused("data-path=data", "data-path is not used: dataset 'digits' takes no files from there"),
     Wrong("run --resume --overwrite", "resume and overwrite exclude each other"),

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.method import Method, Tensors, Upload
-from pfedlora_flwr.training.sgd import SGD
+from pfedlora_flwr.training.optimizers import SGD
 
 
 @dataclass(frozen=True)

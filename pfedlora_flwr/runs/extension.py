@@ -17,9 +17,12 @@ def check_extension(saved: Experiment, wanted: Experiment, checkpoints: Checkpoi
         raise UserError(f"rounds is {wanted.rounds}; the run in {str(path)!r} ends at {saved.rounds}: it can be extended, not shortened")
     if wanted.rounds == saved.rounds:
         return
+    whose = f"lr-schedule={saved.lr_schedule}" if saved.lr_schedule != "constant" else ""
     if registry.make(saved, task_of(saved)).uses_rounds:
+        whose = f"method {saved.method}"
+    if whose:
         raise UserError(
-            f"rounds is {wanted.rounds}; with method {saved.method} each round depends on how many there are: "
+            f"rounds is {wanted.rounds}; with {whose} each round depends on how many there are: "
             f"a run of {saved.rounds} cannot be extended, begin a new one"
         )
     again = repeated_round(saved, wanted, checkpoints)

@@ -63,18 +63,24 @@ def capture(step: Callable[[Tensor], None], order: Tensor, batch: int) -> StepGr
 
 
 class Steps:
-    """An epoch's steps over the batches of `order`: eagerly, or, on a GPU, captured after the first few and replayed."""
+    """An epoch's steps over the batches of `order`: eagerly, or, on a GPU, captured after the first few and replayed.
 
-    def __init__(self, step: Callable[[Tensor], None], order: Tensor, batch: int) -> None:
+    batches_of_one: whether a last sample that is left over is a batch of its own; if not, it joins the batch before.
+    """
+
+    def __init__(self, step: Callable[[Tensor], None], order: Tensor, batch: int, *, batches_of_one: bool = True) -> None:
         self._step, self._order, self._batch = step, order, batch
-        self._whole = len(order) // batch  # a last smaller batch is never captured
+        self._sizes = [batch] * (len(order) // batch) + ([len(order) % batch] if len(order) % batch else [])
+        if not batches_of_one and self._sizes[-1] == 1 and len(self._sizes) > 1:
+            self._sizes[-2:] = [self._sizes[-2] + 1]
+        self._whole = self._sizes.count(batch)  # what comes after, of another size, is never captured
         self._capturable = order.device.type == "cuda"
         self._done = 0
         self._graph: StepGraph | None = None
 
     def epoch(self) -> None:
         """One step for each batch, in order."""
-        batches = self._order.split(self._batch)
+        batches = self._order.split(self._sizes)
         at = 0
         while at < len(batches):
             if self._capturable and self._graph is None and self._done >= WARM_UP and at < self._whole:

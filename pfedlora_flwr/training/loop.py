@@ -12,12 +12,11 @@ from torch import Tensor, nn
 
 from pfedlora_flwr.training.flops import count_operations
 from pfedlora_flwr.training.graphs import Steps, own_stream
-from pfedlora_flwr.training.sgd import SGD
+from pfedlora_flwr.training.optimizers import make as make_optimizer
 
 if TYPE_CHECKING:
     from pfedlora_flwr.experiment import Experiment
 
-PADDING = 4
 EVALUATION_BATCH = {"cpu": 256, "cuda": 4096}
 """Samples at once without gradients: as many as the CPU's cache holds the activations of, or as fill a GPU."""
 
@@ -48,7 +47,11 @@ class Samples:
 
 @dataclass
 class Visit:
-    """One client's visit in one round: its randomness, its SGD, and the operations it has spent."""
+    """One client's visit in one round: its randomness, its SGD, and the operations it has spent.
+
+    batches_of_one: whether a last batch of one sample is a batch of its own. If not, as batch normalisation needs it, that sample joins
+    the batch before.
+    """
 
     experiment: Experiment
     client: int
@@ -56,6 +59,7 @@ class Visit:
     generator: torch.Generator
     flops: dict[str, int] = field(default_factory=dict)
     losses: dict[str, float] = field(default_factory=dict)
+    batches_of_one: bool = True
 
     def sgd(
         self,
@@ -68,16 +72,17 @@ class Visit:
         lr: float | None = None,
         augment: bool | None = None,
     ) -> None:
-        """Minimise `loss_of(images, labels)`, a batch's mean loss, by mini-batch SGD over `epochs` shuffled passes.
+        """Minimise `loss_of(inputs, labels)`, a batch's mean loss, in mini-batches over `epochs` shuffled passes.
 
-        The optimiser is new for each call. `losses[phase]` becomes the last epoch's mean loss, and `flops[phase]` grows by
-        the operations executed.
+        The optimiser, the Experiment's, is new for each call. `losses[phase]` becomes the last epoch's mean loss, and `flops[phase]`
+        grows by the operations executed.
         """
         e, device = self.experiment, data.labels.device
         epochs = epochs or e.local_epochs
         wanted = [p for p in parameters if p.requires_grad]
-        optimizer = SGD(wanted, lr or e.lr, e.momentum, e.weight_decay)
-        draws = Draws(len(data), self.generator, device, e.augment if augment is None else augment)
+        optimizer = make_optimizer(e, wanted, lr or e.lr, self.round)
+        padding = padding_of(data.images) if (e.augment if augment is None else augment) else None
+        draws = Draws(len(data), self.generator, device, padding)
         total = torch.zeros((), device=device)
         per_sample = 0
 
@@ -96,7 +101,7 @@ class Visit:
             total.add_(loss.detach(), alpha=len(index))
 
         with own_stream(device):
-            steps = Steps(step, draws.order, e.batch_size)
+            steps = Steps(step, draws.order, e.batch_size, batches_of_one=self.batches_of_one)
             for _ in range(epochs):
                 draws.redraw()
                 total.zero_()
@@ -138,32 +143,40 @@ def mixed_precision(precision: str, device: torch.device) -> AbstractContextMana
 class Draws:
     """The random draws of an epoch over n samples, from a CPU generator: their order, and each one's mirroring and place.
 
-    The tensors stay where they are when they are redrawn, so a captured step may read them.
+    padding: of the images before they are cropped; None: they stay as they are. The tensors stay where they are when they are redrawn, so
+    a captured step may read them.
     """
 
-    def __init__(self, n: int, generator: torch.Generator, device: torch.device, augment: bool) -> None:
+    def __init__(self, n: int, generator: torch.Generator, device: torch.device, padding: int | None) -> None:
         self._generator = generator
-        self._augment = augment
+        self._padding = padding
         self.order = torch.empty(n, dtype=torch.int64, device=device)  # [n]
         self.flip = torch.empty(n, dtype=torch.bool, device=device)  # [n], mirrored or not
-        self.place = torch.empty(2, n, dtype=torch.int64, device=device)  # rows and columns cut off, 0 to 8
+        self.place = torch.empty(2, n, dtype=torch.int64, device=device)  # rows and columns cut off, 0 to 2 · padding
 
     def redraw(self) -> None:
         """A new epoch."""
         self.order.copy_(torch.randperm(len(self.order), generator=self._generator))
-        if self._augment:
+        if self._padding is not None:
             self.flip.copy_(torch.rand(self.flip.shape, generator=self._generator) < 0.5)
-            self.place.copy_(torch.randint(0, 2 * PADDING + 1, self.place.shape, generator=self._generator))
+            self.place.copy_(torch.randint(0, 2 * self._padding + 1, self.place.shape, generator=self._generator))
 
     def augmented(self, images: Tensor, index: Tensor) -> Tensor:
-        """The images of the samples `index`, [B, 3, H, W], flipped and cropped as drawn; untouched without `augment`."""
-        return flip_and_crop(images, self.flip[index], self.place[:, index]) if self._augment else images
+        """The images of the samples `index`, [B, 3, H, W], flipped and cropped as drawn; untouched without padding."""
+        if self._padding is None:
+            return images
+        return flip_and_crop(images, self.flip[index], self.place[:, index], self._padding)
 
 
-def flip_and_crop(images: Tensor, flip: Tensor, place: Tensor) -> Tensor:
-    """Images [B, 3, H, W], mirrored where `flip` [B], padded by 4 and cut back to their size at `place` [2, B] (row, column)."""
+def padding_of(pixels: Tensor) -> int:
+    """An eighth of the smaller side of images [n, H, W, c]: 4 pixels for 32."""
+    return max(1, min(pixels.shape[1:3]) // 8)
+
+
+def flip_and_crop(images: Tensor, flip: Tensor, place: Tensor, padding: int) -> Tensor:
+    """Images [B, 3, H, W], mirrored where `flip` [B], padded and cut back to their size at `place` [2, B] (row, column)."""
     b, _, h, w = images.shape
-    padded = nn.functional.pad(torch.where(flip[:, None, None, None], images.flip(3), images), (PADDING,) * 4)
+    padded = nn.functional.pad(torch.where(flip[:, None, None, None], images.flip(3), images), (padding,) * 4)
     rows = (place[0, :, None] + torch.arange(h, device=images.device))[:, :, None]  # [B, H, 1]
     columns = (place[1, :, None] + torch.arange(w, device=images.device))[:, None, :]  # [B, 1, W]
     cropped = padded.permute(0, 2, 3, 1)[torch.arange(b, device=images.device)[:, None, None], rows, columns]  # [B, H, W, 3]

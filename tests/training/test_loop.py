@@ -12,7 +12,7 @@ from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.rng import torch_generator
 from pfedlora_flwr.training import graphs
 from pfedlora_flwr.training.graphs import Steps
-from pfedlora_flwr.training.loop import Draws, Samples, Visit, count_correct, flip_and_crop, infer
+from pfedlora_flwr.training.loop import Draws, Samples, Visit, count_correct, flip_and_crop, infer, padding_of
 
 
 def visit(**keys: object) -> Visit:
@@ -82,20 +82,22 @@ def test_bf16_follows_fp32_from_afar() -> None:
     assert other.dtype == torch.float32
 
 
-def test_flip_and_crop_by_hand() -> None:
+@pytest.mark.parametrize(("height", "width", "padding"), [(32, 32, 4), (64, 48, 6), (9, 20, 1), (6, 6, 1)])
+def test_flip_and_crop_by_hand(height: int, width: int, padding: int) -> None:
     rng = np.random.default_rng(0)
-    images = torch.from_numpy(rng.normal(size=(6, 3, 32, 32)).astype("f4"))
-    flip, place = torch.tensor([0, 1, 1, 0, 1, 0], dtype=torch.bool), torch.from_numpy(rng.integers(0, 9, (2, 6)))
-    ours = flip_and_crop(images, flip, place)
+    images = torch.from_numpy(rng.normal(size=(6, 3, height, width)).astype("f4"))
+    assert padding_of(images.permute(0, 2, 3, 1)) == padding
+    flip, place = torch.tensor([0, 1, 1, 0, 1, 0], dtype=torch.bool), torch.from_numpy(rng.integers(0, 2 * padding + 1, (2, 6)))
+    ours = flip_and_crop(images, flip, place, padding)
     for i in range(6):
         image = images[i].numpy()[:, :, ::-1] if flip[i] else images[i].numpy()
-        padded = np.pad(image, ((0, 0), (4, 4), (4, 4)))
+        padded = np.pad(image, ((0, 0), (padding, padding), (padding, padding)))
         top, left = place[:, i]
-        assert np.array_equal(ours[i].numpy(), padded[:, top : top + 32, left : left + 32])
+        assert np.array_equal(ours[i].numpy(), padded[:, top : top + height, left : left + width])
 
 
 def test_draws_are_new_each_epoch_in_tensors_that_stay() -> None:
-    draws = Draws(50, torch_generator(0, "train"), torch.device("cpu"), augment=True)
+    draws = Draws(50, torch_generator(0, "train"), torch.device("cpu"), padding=4)
     where = [t.data_ptr() for t in (draws.order, draws.flip, draws.place)]
     draws.redraw()
     first = draws.order.clone(), draws.place.clone()
@@ -119,6 +121,14 @@ class Recorded:
         self.runs.append((start, steps))
         for i in range(steps):
             self.step(self.order[start + i * self.batch : start + (i + 1) * self.batch])
+
+
+@pytest.mark.parametrize(("n", "sizes"), [(17, [8, 9]), (16, [8, 8]), (18, [8, 8, 2]), (9, [9]), (1, [1])])
+def test_a_last_batch_of_one_joins_the_one_before_where_it_must(n: int, sizes: list[int]) -> None:
+    seen: list[list[int]] = []
+    Steps(lambda index: seen.append(index.tolist()), torch.arange(n), 8, batches_of_one=False).epoch()
+    assert [len(batch) for batch in seen] == sizes
+    assert [i for batch in seen for i in batch] == list(range(n))
 
 
 @pytest.mark.parametrize("n", [80, 83, 20, 8])  # ten, ten and a rest, two and a rest, one batch
