@@ -115,6 +115,8 @@ def compare(
     drop_models: Annotated[bool, typer.Option("--drop-models", help="Remove a run's models when it is done: its results stay.")] = False,
     option: Options = None,
     engine: Engine = "flower",
+    jobs: Annotated[int, typer.Option("--jobs", metavar="J", help="Runs at once, each with its share of the cores and a GPU.")] = 1,
+    shard: Annotated[str, typer.Option(metavar="I/N", help="Only every N-th run: for N hosts that share the directory.")] = "",
     output: Annotated[Path | None, typer.Option(metavar="DIR", help="The comparison's directory; otherwise runs/FOLDER-CONF.")] = None,
 ) -> None:
     """Run what is missing of a comparison. Methods × scenarios × seeds; what is unfinished is resumed, then all is reported.
@@ -123,6 +125,7 @@ def compare(
     """
     from pfedlora_flwr.commands.compare import compare as run_missing
     from pfedlora_flwr.comparison.spec import Comparison
+    from pfedlora_flwr.comparison.work import Shard
     from pfedlora_flwr.config import find_conf
     from pfedlora_flwr.runs.output import of_comparison
 
@@ -130,7 +133,9 @@ def compare(
     whole = Comparison.load(path, option or [])
     part = whole.select(_words(methods), _integers(seeds), only or [])
     where = output or of_comparison(path)
-    raise typer.Exit(run_missing(part, whole, where, out, err, dry_run=dry_run, engine=engine, drop_models=drop_models))
+    took = Shard.parse(shard)
+    code = run_missing(part, whole, where, out, err, dry_run=dry_run, engine=engine, drop_models=drop_models, jobs=jobs, shard=took)
+    raise typer.Exit(code)
 
 
 @cli.command(cls=PlainCommand)
