@@ -368,7 +368,7 @@ def test_shards_divide_the_runs_and_the_last_one_reports(tmp_path: Path, monkeyp
         assert compare(whole, whole, tmp_path / "runs", out, out, shard=Shard(i, 2)) == 0
         said.append(out.export_text().splitlines()[-1])
     assert said == [
-        f"4 runs are left to other shards; when they are done: pfedlora report {from_here(tmp_path / 'runs')}",
+        f"5 runs are left to other shards; when they are done: pfedlora report {from_here(tmp_path / 'runs')}",
         f"the report is in {tmp_path / 'runs' / 'report'}",
     ]
     with FileLock(tmp_path / "runs" / ".lock-1-of-2"):  # of another division

@@ -84,7 +84,7 @@ def compare(
 
 def _report(work: Work, whole: Comparison, out: Console) -> None:
     """The report on the whole comparison, unless other shards will add to it."""
-    left = len(Work(whole, work.output, failed=work.failed).jobs()) if work.shard.of > 1 else 0
+    left = count_of(Work(whole, work.output, failed=work.failed).jobs()) if work.shard.of > 1 else 0
     if left:
         later = f"pfedlora report {from_here(work.output)}"
         out.print(f"{left} runs are left to other shards; when they are done: {later}", highlight=False, soft_wrap=True)

@@ -118,7 +118,7 @@ class Work:
         return [self._job(cell, candidate, seed) for cell, candidate in pairs for seed in candidate.runs if self._takes(cell, seed)]
 
     def _takes(self, cell: Cell, seed: int) -> bool:
-        seeds = (self.comparison.tuning_seed, *self.comparison.seeds)
+        seeds = list(dict.fromkeys((self.comparison.tuning_seed, *self.comparison.seeds)))
         return self.shard.takes(self._cells.index(cell) + (seeds.index(seed) if len(cell.candidates) == 1 else 0))
 
     @cached_property
