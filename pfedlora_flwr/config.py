@@ -14,6 +14,7 @@ import yaml
 
 from pfedlora_flwr.data import registry as datasets
 from pfedlora_flwr.data.partition import KINDS
+from pfedlora_flwr.data.source import parse_shape
 from pfedlora_flwr.errors import UserError, user_code
 from pfedlora_flwr.experiment import KEYS, Experiment, option_keys
 from pfedlora_flwr.files import absolute
@@ -21,7 +22,7 @@ from pfedlora_flwr.keys import Key, keys_of
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method
 
-_OF_PARTITION = {"partition.classes-per-client": "pathological", "partition.alpha": "dirichlet"}
+_OF_PARTITION = {"partition.classes-per-client": "pathological", "partition.alpha": "dirichlet", "partition.min-samples": "natural"}
 """Keys of one kind of partition."""
 
 
@@ -31,7 +32,7 @@ def all_keys() -> dict[str, Key]:
     target = KEYS["target-accuracy"]
     found = KEYS | {
         "dataset": replace(KEYS["dataset"], choices=datasets.NAMES),
-        "partition.kind": replace(KEYS["partition.kind"], choices=tuple(KINDS)),
+        "partition.kind": replace(KEYS["partition.kind"], choices=KINDS),
         "target-accuracy": replace(target, meaning=f"{target.meaning} ({datasets.targets()})"),
     }
     for name in registry.NAMES:
@@ -82,6 +83,8 @@ def unused(options: Iterable[str], e: Experiment) -> list[str]:
             found.append(f"data-path is not used: dataset {e.dataset!r} takes no files from there")
         elif name == "momentum" and e.optimizer == "adamw":
             found.append("momentum is not used: optimizer is adamw, whose own is 0.9")
+        elif name.startswith("data.") and not datasets.find(e.dataset).columns:
+            found.append(f"{name} is not used: dataset {e.dataset!r} has no columns")
         elif name in _OF_PARTITION and e.partition_kind != _OF_PARTITION[name]:
             found.append(f"{name} is not used: partition.kind is {e.partition_kind}")
     return found
@@ -118,6 +121,9 @@ def _check(e: Experiment, method: type[Method]) -> None:
         raise UserError(f"{told}; the options of {e.method} are keys: {own or 'it has none'}")
     if e.min_clients is not None and e.min_clients > e.clients:
         raise UserError(f"min-clients is {e.min_clients}; allowed: auto, or at most clients, which is {e.clients}")
+    shape = parse_shape(e.input_shape) if e.input_shape else None
+    if shape and e.image_size and shape[1:] != (e.image_size, e.image_size):
+        raise UserError(f"image-size is {e.image_size}, and input-shape {e.input_shape}: make them equal, or leave one out")
     check_way(e)
     if e.extend and not e.resume:
         raise UserError("extend is true; allowed: only with resume, of which it is a part")

@@ -38,6 +38,26 @@ class Experiment:
     dataset: str = key("digits", "the images and labels")
     data_path: str = key("", "the folder that holds the dataset's files; empty: downloaded to the cache", result=False)
     classes: int | None = key(None, "number of classes; auto: the dataset's (give it where only the nodes have the data)", low=2)
+    image_size: int | None = key(
+        None,
+        "height and width to which images are resized; auto: 32 of digits, CIFAR and synthetic ones, else what all images have",
+        low=8,
+        high=4096,
+    )
+    input_shape: str | None = key(
+        None,
+        "what a model takes: 3x64x64 (channels, height, width), 6x128 (channels, time), 13 (features); auto: the dataset's "
+        "(give it where only the nodes have the data)",
+    )
+    data_label_column: str | None = key(
+        None, "the labels' column; auto: label, or of `hf:` the one of class labels", name="data.label-column"
+    )
+    data_input_column: str | None = key(
+        None, "the inputs' column, of `hf:` alone; auto: its only one of images, or else all numbers", name="data.input-column"
+    )
+    data_client_column: str | None = key(
+        None, "the column that says who owns a sample (partition.kind=natural); auto: none", name="data.client-column"
+    )
     clients: int = key(10, "N, the number of clients", low=1, high=1_000_000)
     participation: float = key(1.0, "C, the share of clients sampled each round", above=0, high=1)
     rounds: int = key(20, "T, the number of communication rounds", low=1)
@@ -50,6 +70,7 @@ class Experiment:
         low=1,
     )
     partition_alpha: float = key(0.3, "concentration of the Dirichlet distribution", name="partition.alpha", above=0)
+    partition_min_samples: int = key(10, "an owner with fewer samples is no client (natural)", name="partition.min-samples", low=10)
     models: str = key("auto", "client models, separated by commas; client k has number k mod their count")
     setting: str = key("heterogeneous", "CNN-1 to CNN-5 in turn, or CNN-1 for everyone", choices=("heterogeneous", "homogeneous"))
     evaluate_initial: bool = key(True, "evaluate every client's initial model as round 0; if not, rounds count once all were visited")

@@ -14,6 +14,8 @@ from pfedlora_flwr.errors import UserError
 
 Scalar = bool | int | float | str
 AUTO = "auto"
+FUNCTION = "package.module:function"
+"""A choice that stands for every name of this form."""
 _LARGEST = 2**63
 """Flower's run-config holds 64-bit integers."""
 
@@ -37,7 +39,7 @@ def key(
         meaning: what the key does, with its unit.
         name: the key's name where it is not the attribute's with dashes.
         low, high: inclusive bounds. above, below: exclusive ones.
-        choices: the allowed strings; one that ends in ":" allows any text after it.
+        choices: the allowed strings; one that ends in ":" allows any text after it, FUNCTION any name of its form.
         result: whether the key can change a result, and so belongs to the Experiment's fingerprint.
     """
     metadata = {"meaning": meaning, "name": name, "low": low, "high": high, "above": above, "below": below}
@@ -116,8 +118,12 @@ def _short(value: object) -> str:
 
 
 def chosen(value: str, choices: Iterable[str]) -> str | None:
-    """The choice that `value` is, or, of one that ends in ":", begins with and goes on from; None where there is none."""
-    return next((c for c in choices if (value.startswith(c) and value != c if c.endswith(":") else value == c)), None)
+    """The choice that `value` is, or, of one that ends in ":", begins with and goes on from, or whose form it has; None: there is none."""
+    names = list(choices)
+    found = next((c for c in names if (value.startswith(c) and value != c if c.endswith(":") else value == c)), None)
+    module, _, attribute = value.partition(":")
+    form = attribute.isidentifier() and all(word.isidentifier() for word in module.split(".")) and not {module, f"{module}:"} & {*names}
+    return found or (FUNCTION if form and FUNCTION in names else None)
 
 
 def in_words(choices: Iterable[str]) -> str:

@@ -28,7 +28,7 @@ def test_every_clients_own_test_part_gives_the_figures_of_the_run(trained_run: D
         assert (found["client"], found["samples"], found["accuracy"]) == (int(client), row["test"], row["accuracy"])
         test = partition.clients[found["client"]].test
         true = dataset.labels[test]
-        said = load_trained(trained_run.output, found["client"]).logits(dataset.images[test]).argmax(1).numpy()
+        said = load_trained(trained_run.output, found["client"]).logits(dataset.inputs[test]).argmax(1).numpy()
         assert found["balanced_accuracy"] == pytest.approx(balanced_accuracy_score(true, said))
         assert found["macro_f1"] == pytest.approx(f1_score(true, said, labels=np.unique(true), average="macro"))
         recalls = {str(c): (int((true == c).sum()), float((said[true == c] == c).mean())) for c in np.unique(true)}
@@ -54,13 +54,13 @@ def test_classes_are_matched_by_name(trained_run: Done, pfedlora: Any, tmp_path:
     assert err == "note: digits holds images that the models were trained on; without DATA each client's own test part is taken\n"
     plain = json.loads(out)
     assert plain["samples"] == 1797
-    turned = {"images": digits.images, "labels": 9 - np.asarray(digits.labels), "class_names": list("9876543210")}
+    turned = {"images": digits.inputs, "labels": 9 - np.asarray(digits.labels), "class_names": list("9876543210")}
     np.savez(tmp_path / "turned.npz", **turned)
     code, out, err = pfedlora("evaluate", run, "--client", "0", "npz:turned.npz", "--json")
     assert (code, err) == (0, "")
     assert json.loads(out) == plain | {"data": "npz:turned.npz", "seen": False}
     some = np.isin(digits.labels, (3, 7))
-    np.savez(tmp_path / "some.npz", images=digits.images[some], labels=np.asarray(digits.labels)[some] // 4, class_names=["3", "7"])
+    np.savez(tmp_path / "some.npz", images=digits.inputs[some], labels=np.asarray(digits.labels)[some] // 4, class_names=["3", "7"])
     _, out, _ = pfedlora("evaluate", run, "--client", "0", "npz:some.npz", "--json")
     assert json.loads(out)["classes"] == [row for row in plain["classes"] if row["name"] in "37"]
 
@@ -93,7 +93,7 @@ def test_data_that_is_not_what_the_client_had_is_refused(trained_run: Done, pfed
     code, out, _ = pfedlora("evaluate", "node", "--client", "0", "--json")
     assert code == 0
     assert json.loads(out)["accuracy"] == trained_run.result["per_client"]["0"]["accuracy"]
-    np.savez(tmp_path / "own.npz", images=digits.images[:300], labels=digits.labels[:300])
+    np.savez(tmp_path / "own.npz", images=digits.inputs[:300], labels=digits.labels[:300])
     about = json.loads((node / "about.json").read_text())
     own = about | {"partition": "own", "site": site_settings({"dataset": "npz:own.npz", "state-path": "x"})}
     assert own["site"] == {"dataset": f"npz:{tmp_path}/own.npz"}

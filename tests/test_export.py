@@ -37,7 +37,7 @@ def trained(trained_run: Done) -> Trained:
 def images(trained_run: Done) -> np.ndarray:
     """The client's test images, uint8 [n, 32, 32, 3]."""
     dataset, partition = shared_partition(RunDirectory(trained_run.output).experiment())
-    return np.asarray(dataset.images[partition.clients[1].test])
+    return np.asarray(dataset.inputs[partition.clients[1].test])
 
 
 def scaled(images: np.ndarray) -> np.ndarray:

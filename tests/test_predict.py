@@ -34,7 +34,7 @@ def pictures(trained_run: Done, tmp_path_factory: pytest.TempPathFactory) -> lis
     dataset, partition = shared_partition(RunDirectory(trained_run.output).experiment())
     found = []
     for i in partition.clients[CLIENT].test:
-        Image.fromarray(np.asarray(dataset.images[i])).save(folder / f"{i}.png")
+        Image.fromarray(np.asarray(dataset.inputs[i])).save(folder / f"{i}.png")
         found.append((folder / f"{i}.png", int(dataset.labels[i])))
     return found
 
@@ -83,7 +83,7 @@ def test_images_of_any_size_and_mode(trained_run: Done, tmp_path: Path) -> None:
     grey = np.random.default_rng(0).integers(0, 256, (32, 32))
     Image.fromarray(grey.astype(np.uint8)).save(tmp_path / "8-bit.png")
     Image.fromarray((257 * grey).astype(np.uint16)).save(tmp_path / "16-bit.png")
-    assert np.array_equal(*(read_image(tmp_path / f"{bits}-bit.png") for bits in (8, 16)))
+    assert np.array_equal(*(read_image(tmp_path / f"{bits}-bit.png", (32, 32)) for bits in (8, 16)))
 
 
 def test_a_federation_with_more_classes_than_the_clients_data(tmp_path: Path) -> None:

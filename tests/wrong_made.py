@@ -108,6 +108,33 @@ def function(classes):
 
 value = 3
 """
+FUNCTIONS = """
+import numpy as np
+
+def right():
+    labels = np.arange(40) % 4
+    return np.eye(4)[labels] + np.arange(40)[:, None], labels, list("abcd")
+
+def with_path(data_path):
+    return dict(zip(("inputs", "labels", "class_names", "clients"), (*right(), np.arange(40) // 20)))
+
+def raises():
+    raise RuntimeError("in the function")
+
+def none():
+    return None
+
+def other():
+    return {"inputs": [[1, 2, 3]], "labels": [0], "weights": [1]}
+
+def uneven():
+    return [[1, 2], [3]], [0, 1], None
+
+def short():
+    return [[1, 2, 3]] * 4, [0, 1, 0], None
+
+value = 3
+"""
 METHODS = """
 import sys
 from dataclasses import dataclass
@@ -213,7 +240,7 @@ BROKEN = {
     "broken_bytes.py": "x = 1\n\0\n",
     "broken_patience.py": "raise KeyboardInterrupt\n",
 }
-OWN_MODULES = [name.removesuffix(".py") for name in (*BROKEN, "own_models.py", "own_methods.py")]
+OWN_MODULES = [name.removesuffix(".py") for name in (*BROKEN, "own_models.py", "own_methods.py", "own_data.py")]
 
 
 def files(**contents: str | bytes) -> Maker:
@@ -229,19 +256,19 @@ def files(**contents: str | bytes) -> Maker:
 
 def own_code(folder: Path) -> None:
     """The modules above."""
-    for name, text in (BROKEN | {"own_models.py": MODELS, "own_methods.py": METHODS}).items():
+    for name, text in (BROKEN | {"own_models.py": MODELS, "own_methods.py": METHODS, "own_data.py": FUNCTIONS}).items():
         (folder / name).write_text(text)
 
 
 # Data
 
 
-def npz(images: Any, labels: Any, **more: Any) -> Maker:
-    """`own.npz`; `images` is a shape or an array."""
+def npz(images: Any, labels: Any, key: str = "images", **more: Any) -> Maker:
+    """`own.npz`; `images` is a shape or an array, which it has as `key`."""
 
     def make(folder: Path) -> None:
         pixels = np.zeros(images, np.uint8) if isinstance(images, tuple) else images
-        np.savez(folder / "own.npz", images=pixels, labels=np.asarray(labels), **more)
+        np.savez(folder / "own.npz", labels=np.asarray(labels), **{key: pixels}, **more)
 
     return make
 
@@ -453,7 +480,7 @@ def cut_cache(place: Path) -> Iterator[None]:
     with environment(PFEDLORA_CACHE=str(place / "cache"))(place):  # type: ignore[attr-defined]
         datasets.load("synthetic:120")
         datasets.load.cache_clear()
-        cut(next((place / "cache").glob("*/images.npy")))
+        cut(next((place / "cache").glob("*/inputs.npy")))
         yield
 
 

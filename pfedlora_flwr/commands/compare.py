@@ -21,6 +21,7 @@ from pfedlora_flwr.comparison import estimate
 from pfedlora_flwr.comparison.spec import Comparison
 from pfedlora_flwr.comparison.work import Job, Shard, Work
 from pfedlora_flwr.data import datasets
+from pfedlora_flwr.data.source import Reading
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import make_folder
 from pfedlora_flwr.launch import execute as executing
@@ -124,7 +125,7 @@ def _preflight(work: Work, dry_run: bool) -> None:
         raise UserError("nothing to run: all that was asked for is Standalone by construction, which sharing=mean runs")
     for job in examples:
         e = job.experiment
-        if dry_run and datasets.needs_download(e.dataset, e.data_path):
+        if dry_run and datasets.needs_download(e.dataset, Reading.of(e)):
             continue
         try:
             executing.preflight(e)

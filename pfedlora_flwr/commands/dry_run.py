@@ -8,6 +8,7 @@ import numpy as np
 import psutil
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from pfedlora_flwr.commands.course import duration, megabytes
 from pfedlora_flwr.comparison import estimate
@@ -34,6 +35,10 @@ def dry_run(e: Experiment, out: Console, *, engine: str = "flower") -> None:
     check_writable(Path(e.output))
     out.print(_models(e))
     out.print(_partition(e))
+    dataset = shared_partition(e)[0]
+    if dataset.resized:
+        height, width = dataset.shape[1:]
+        out.print(f"{dataset.resized} of {len(dataset.labels)} images are resized to {height} × {width}, bilinear", highlight=False)
     for line in _costs(e, resources(e)[0] if engine == "flower" else 1):
         out.print(line, markup=False, highlight=False, soft_wrap=True)
     out.print(f"it would run in {e.output}; nothing was started", markup=False, highlight=False, soft_wrap=True)
@@ -64,7 +69,8 @@ def _partition(e: Experiment) -> Table:
     for k, split in enumerate(partition.clients[:_LISTED]):
         counts = np.bincount(labels[np.concatenate([split.train, split.validation, split.test])], minlength=dataset.classes)
         shown = [str(count or "·") for count in counts] if wide else [str(np.count_nonzero(counts))]
-        table.add_row(str(k), *shown, str(counts.sum()))
+        owner = f" ({partition.owners[k]})" if partition.owners else ""
+        table.add_row(Text(f"{k}{owner}"), *shown, str(counts.sum()))
     if e.clients > _LISTED:
         table.add_row("…", f"{e.clients - _LISTED} more")
     return table

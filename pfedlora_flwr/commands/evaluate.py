@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data.datasets import Dataset
-from pfedlora_flwr.data.local import Site
+from pfedlora_flwr.data.local import Site, reading_for
 from pfedlora_flwr.data.registry import located
 from pfedlora_flwr.errors import UserError, some
 from pfedlora_flwr.runs.trained import Trained
@@ -97,9 +97,9 @@ def _evaluate(trained: Trained, data: str | None) -> Evaluation:
     else:
         e = trained.experiment
         seen = located(data) == trained.about["site"].get("dataset", e.dataset)
-        dataset = datasets.load(data, e.data_path if data == e.dataset else "")
+        dataset = datasets.load(data, reading_for(trained.method.task, e if data == e.dataset else e.replace(data_path="")))
         labels, by_number = _labels(trained.class_names, dataset)
-        samples = trained.samples(np.array(dataset.images), labels)
+        samples = trained.samples(dataset.inputs.copy(), labels)
     names = trained.class_names
     matrix = confusion(lambda images: trained.method.predict(trained.module, images), samples, len(names))
     found, counts = scores(matrix), matrix.sum(1).tolist()

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from rich.console import Console
 
 from pfedlora_flwr.data.images import READABLE, read_image
+from pfedlora_flwr.data.source import SIZE
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import check_replaceable, make_folder, write_atomically
 from pfedlora_flwr.runs.trained import Trained
@@ -100,7 +101,7 @@ def read_images(paths: Iterable[Path]) -> tuple[list[Path], npt.NDArray[np.uint8
             broken.append(f"{path}: no image in this folder")
         for file in inside:
             try:
-                pixels.append(read_image(file))
+                pixels.append(read_image(file, (SIZE, SIZE)))
                 files.append(file)
             except UserError as error:
                 broken.append(str(error))

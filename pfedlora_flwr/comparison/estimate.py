@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data.local import task_of
+from pfedlora_flwr.data.source import Reading
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.methods import registry as methods
 from pfedlora_flwr.models.cost import sample_flops
@@ -22,7 +23,7 @@ _KEPT_WHILE_RUNNING = 3
 
 def work(e: Experiment) -> float:
     """The operations of a run of plain local training: every method's are of this size."""
-    samples = datasets.count_samples(e.dataset, e.data_path)
+    samples = datasets.count_samples(e.dataset, Reading.of(e))
     return e.rounds * e.sampled * 0.8 * samples / e.clients * e.local_epochs * 3 * sample_flops(e, task_of(e))
 
 

@@ -7,15 +7,18 @@ import json
 import os
 import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
-from pfedlora_flwr.data.source import Arrays, Source
+from pfedlora_flwr.data.normalisation import of_all_pixels
+from pfedlora_flwr.data.source import SIZE, Arrays, Reading, Source, shape_of
 
 META = "meta.json"
 """Written last: a folder without it is none of a dataset."""
-_VERSION = 2  # of the folders' layout
+_VERSION = 3  # of the folders' layout
 
 
 def cache_root() -> Path:
@@ -28,34 +31,37 @@ def downloads() -> Path:
     return cache_root() / "downloads"
 
 
-def folder_of(source: Source, name: str, data_path: str) -> Path:
-    """Where the dataset `name` of `source` is kept decoded: another folder when its files change."""
-    kind = source.name.rstrip(":")
-    text = f"{_VERSION}/{name}"
-    if source.files and not data_path:
+def scratch(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
+    """Zeros in a file that nobody sees, for images that need not fit in memory."""
+    cache_root().mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=cache_root()) as file:
+        return np.memmap(file, np.uint8, "w+", shape=shape) if np.prod(shape) else np.zeros(shape, np.uint8)
+
+
+def folder_of(source: Source, name: str, how: Reading) -> Path:
+    """Where the dataset `name` of `source` is kept decoded: another folder when its files change, or it is read otherwise."""
+    kind, rest = source.name.rstrip(":"), replace(how, data_path="")
+    text = f"{_VERSION}/{name}" + ("" if rest == Reading() else f"/{rest}")
+    if source.files and not how.data_path and rest == Reading():
         return cache_root() / f"{kind}-downloaded-{_VERSION}"
-    if source.files or source.path:
-        root = Path(source.text(name) if source.path else data_path).expanduser().absolute()
+    if source.is_path(source.text(name)) or (source.files and how.data_path):
+        root = Path(how.data_path if source.files else source.text(name)).expanduser().absolute()
         files = sorted(p for p in root.rglob("*") if p.is_file()) if root.is_dir() else [root]
         text += f"/{root}" + "".join(f"/{f}:{s.st_size}:{s.st_mtime_ns}" for f in files if f.exists() for s in [f.stat()])
     return cache_root() / f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
-def write(folder: Path, arrays: Arrays) -> None:
-    """Keeps the arrays in `folder`, with each channel's mean and standard deviation; all or nothing."""
-    images, labels, class_names = arrays
-    flat = images.reshape(-1, 3)
-    mean, second = np.zeros(3), np.zeros(3)
-    for part in np.array_split(flat, max(1, len(flat) // 1_000_000)):  # bounded memory, and the same sums everywhere
-        mean += part.sum(0, dtype=np.float64)
-        second += (part.astype(np.float64) ** 2).sum(0)
-    mean /= 255 * len(flat)
-    std = np.sqrt(np.maximum(second / (255**2 * len(flat)) - mean**2, 1e-12))
+def write(folder: Path, source: Source, arrays: Arrays) -> None:
+    """Keeps the arrays in `folder`; all or nothing."""
     building = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
     try:
-        np.save(building / "images.npy", images)
-        np.save(building / "labels.npy", labels)
-        meta = {"class_names": class_names, "mean": mean.tolist(), "std": std.tolist()}
+        for part in ("inputs", "labels", "owners"):
+            if (array := getattr(arrays, part)) is not None:
+                np.save(building / f"{part}.npy", array, allow_pickle=False)
+        inputs = arrays.inputs
+        as_one = source.whole and shape_of(inputs) == (3, SIZE, SIZE)
+        mean, std = of_all_pixels(inputs.astype(np.uint8, copy=False)) if as_one else (None, None)
+        meta = {"class_names": arrays.class_names, "mean": mean, "std": std, "resized": arrays.resized}
         (building / META).write_text(json.dumps(meta))
         shutil.rmtree(folder, ignore_errors=True)  # the remains of a cache without its meta.json
         building.rename(folder)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pfedlora_flwr.data.cache import downloads
-from pfedlora_flwr.data.source import SIZE, Arrays
+from pfedlora_flwr.data.source import SIZE, Arrays, Reading
 from pfedlora_flwr.errors import UserError
 
 TORCHVISION_REMEDY = "install both from one index: pip install --force-reinstall torch torchvision"
@@ -41,8 +41,9 @@ class Cifar:
         """What may lie in `data-path`."""
         return self.folder, _PARQUET[0]
 
-    def read(self, _text: str, data_path: str) -> Arrays:
+    def read(self, _text: str, how: Reading) -> Arrays:
         """All images, the official train and test parts in that order. Raises UserError."""
+        data_path = how.data_path
         root = Path(data_path).expanduser() if data_path else downloads()
         if data_path and not root.is_dir():
             advice = f"give the folder that holds {self.name}'s files, or leave it empty to download them"
@@ -78,7 +79,7 @@ class Cifar:
                 detail = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
                 raise UserError(f"{file} is corrupt or no {self.name} file ({detail}); fetch it again") from None
         checked = self._checked(np.concatenate(labels), root)
-        return np.stack(images), checked, class_names or list(self.class_names)
+        return Arrays(np.stack(images), checked, class_names or list(self.class_names))
 
     def _batches(self, folder: Path) -> Arrays:
         images, labels = [], []
@@ -91,7 +92,7 @@ class Cifar:
                 raise UserError(f"{folder / file} is corrupt or no {self.name} batch; fetch it again") from None
         meta = folder / self.meta
         class_names = [n.decode() for n in _unpickle(meta)[self.meta_names]] if meta.exists() else list(self.class_names)
-        return np.concatenate(images), self._checked(np.concatenate(labels), folder), class_names
+        return Arrays(np.concatenate(images), self._checked(np.concatenate(labels), folder), class_names)
 
     def _checked(self, labels: npt.NDArray[np.int64], where: Path) -> npt.NDArray[np.int64]:
         classes = len(self.class_names)

@@ -1,85 +1,129 @@
-"""A name → images uint8 [n, 32, 32, 3], labels int64 [n], class names: read once, then from the cache."""
+"""A name → inputs, labels, class names and owners: read once, then from the cache."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from filelock import FileLock
 
 from pfedlora_flwr.data import cache
+from pfedlora_flwr.data.images import fitted
 from pfedlora_flwr.data.registry import find
+from pfedlora_flwr.data.source import Arrays, Inputs, Reading, Shape, Source, shape_of
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.models.task import KINDS
+
+_AS_IT_IS = Reading()
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """All samples, official train and test parts merged in that order.
+    """All samples, official parts merged in their order.
 
-    mean, std: per channel, of the images scaled to [0, 1].
+    inputs: images uint8 [n, height, width, 1 or 3], series float32 [n, channels, time] or vectors float32 [n, features].
+    mean, std: of each channel, of the images scaled to [0, 1]; None where they are the training samples' alone.
+    owners: text or numbers that say who each sample belongs to; None where that is not known. resized: the images that were.
     """
 
     name: str
-    images: npt.NDArray[np.uint8]  # [n, 32, 32, 3]
+    inputs: Inputs
     labels: npt.NDArray[np.int64]  # [n]
     class_names: tuple[str, ...]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    owners: npt.NDArray[np.str_] | npt.NDArray[np.int64] | None = None  # [n]
+    resized: int = 0
 
     @property
     def classes(self) -> int:
         return len(self.class_names)
 
     @property
+    def shape(self) -> Shape:
+        """Of an input as a model takes it: (channels, height, width), (channels, time) or (features,)."""
+        return shape_of(self.inputs)
+
+    @property
+    def kind(self) -> str:
+        """images, series or vectors."""
+        return KINDS[len(self.shape)]
+
+    @property
     def empty_classes(self) -> list[str]:
-        """The names of the classes that no image has."""
+        """The names of the classes that no sample has."""
         counts = np.bincount(np.asarray(self.labels), minlength=self.classes)
         return [name for name, count in zip(self.class_names, counts, strict=True) if not count]
 
 
 @lru_cache(maxsize=4)
-def load(name: str, data_path: str = "") -> Dataset:
-    """The dataset `name`, from the cache or from the files under `data_path`.
+def load(name: str, how: Reading = _AS_IT_IS) -> Dataset:
+    """The dataset `name`, from the cache or from its files.
 
     Two processes that build the cache at once wait for each other. Raises UserError when the files are missing or broken.
     """
     source = find(name)
-    folder = cache.folder_of(source, name, data_path)
+    if source.shape and how.size == source.shape[1:]:
+        how = replace(how, size=None)
+    if not source.kept:
+        arrays = _read(source, name, how)
+        return Dataset(name, arrays.inputs, arrays.labels, tuple(arrays.class_names), owners=arrays.owners, resized=arrays.resized)
+    folder = cache.folder_of(source, name, how)
     if not (folder / cache.META).exists():
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
             with FileLock(f"{folder}.lock"):
                 if not (folder / cache.META).exists():
-                    cache.write(folder, source.read(source.text(name), data_path))
+                    cache.write(folder, source, _read(source, name, how))
         except OSError as error:
             raise UserError(f"dataset cache {folder.parent}: {error.strerror or error}; set PFEDLORA_CACHE to a writable folder") from None
     try:
-        meta = json.loads((folder / cache.META).read_text())
-        images, labels = (np.load(folder / f"{part}.npy", mmap_mode="r") for part in ("images", "labels"))
-        return Dataset(name, images, labels, tuple(meta["class_names"]), tuple(meta["mean"]), tuple(meta["std"]))
+        return _mapped(name, folder)
     except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
         raise UserError(f"dataset cache {folder} is damaged ({error}); remove it, and it is made anew") from None
 
 
-def needs_download(name: str, data_path: str = "") -> bool:
+def needs_download(name: str, how: Reading = _AS_IT_IS) -> bool:
     """Whether `load` would first fetch the files from outside."""
     source = find(name)
-    if not source.files or data_path:
-        return False
-    here = (cache.folder_of(source, name, "") / cache.META, *(cache.downloads() / file for file in source.files))
-    return not any(path.exists() for path in here)
+    outside = (source.files and not how.data_path) or (callable(source.path) and not source.is_path(source.text(name)))
+    here = (cache.folder_of(source, name, how) / cache.META, *(cache.downloads() / file for file in source.files))
+    return bool(outside) and not any(path.exists() for path in here)
 
 
-def count_classes(name: str, data_path: str = "") -> int:
+def count_classes(name: str, how: Reading = _AS_IT_IS) -> int:
     """The dataset's number of classes, without its files where the name tells: a deployed server has none."""
-    return find(name).classes or load(name, data_path).classes
+    return find(name).classes or load(name, how).classes
 
 
-def count_samples(name: str, data_path: str = "") -> int:
+def count_samples(name: str, how: Reading = _AS_IT_IS) -> int:
     """The dataset's number of samples, without its files where the name tells."""
     source = find(name)
     known = source.samples(source.text(name)) if callable(source.samples) else source.samples
-    return known or len(load(name, data_path).labels)
+    return known or len(load(name, how).labels)
+
+
+def input_shape(name: str, how: Reading = _AS_IT_IS) -> Shape:
+    """The shape of its inputs as a model takes them, without its files where the name tells."""
+    known = find(name).shape
+    if known is None:
+        return load(name, how).shape
+    return (known[0], *how.size) if how.size else known
+
+
+def _read(source: Source, name: str, how: Reading) -> Arrays:
+    arrays = source.read(source.text(name), how)
+    return fitted(arrays, how.size) if how.size else arrays
+
+
+def _mapped(name: str, folder: Path) -> Dataset:
+    """The dataset in a folder of the cache."""
+    meta = json.loads((folder / cache.META).read_text())
+    inputs, labels = (np.load(folder / f"{part}.npy", mmap_mode="r") for part in ("inputs", "labels"))
+    owners = np.load(folder / "owners.npy") if (folder / "owners.npy").exists() else None
+    mean, std = (tuple(meta[part]) if meta[part] else None for part in ("mean", "std"))
+    return Dataset(name, inputs, labels, tuple(meta["class_names"]), mean, std, owners, meta["resized"])

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import numpy as np
 
-from pfedlora_flwr.data.source import SIZE, Arrays
+from pfedlora_flwr.data.source import SIZE, Arrays, Reading
 from pfedlora_flwr.errors import UserError
 
 _MOST = 5_000_000
 """Images of 3 KiB each."""
 
 
-def digits(_text: str, _data_path: str) -> Arrays:
+def digits(_text: str, _how: Reading) -> Arrays:
     """Scikit-learn's 8 × 8 digits, each pixel four by four times."""
     from sklearn.datasets import load_digits
 
     loaded = load_digits()
     grey = np.round(loaded.images * (255 / 16)).astype(np.uint8)  # 8×8, 17 levels
     images = grey.repeat(4, axis=1).repeat(4, axis=2)[..., None].repeat(3, axis=3)
-    return np.ascontiguousarray(images), loaded.target.astype(np.int64), [str(i) for i in range(10)]
+    return Arrays(np.ascontiguousarray(images), loaded.target.astype(np.int64), [str(i) for i in range(10)])
 
 
-def synthetic(text: str, _data_path: str) -> Arrays:
+def synthetic(text: str, _how: Reading) -> Arrays:
     """`synthetic:COUNT`: ten classes, a prototype of noise each, and noise of its own in every image."""
     rng = np.random.Generator(np.random.PCG64(0))
     labels = np.arange(count(text), dtype=np.int64) % 10
@@ -31,7 +31,7 @@ def synthetic(text: str, _data_path: str) -> Arrays:
         part = slice(start, start + 10_000)
         noise = rng.integers(0, 256, images[part].shape, dtype=np.uint8)
         images[part] = prototypes[labels[part]] // 2 + noise // 2
-    return images, labels, [str(i) for i in range(10)]
+    return Arrays(images, labels, [str(i) for i in range(10)])
 
 
 def count(text: str) -> int:

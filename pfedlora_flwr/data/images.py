@@ -1,23 +1,31 @@
-"""Images of one's own: a folder for each class, an .npz file of arrays, and a single image file of any size."""
+"""Images: a folder for each class, an image file of any size and mode, and many of them as one array."""
 
 from __future__ import annotations
 
-import zipfile
+import io
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from pfedlora_flwr.data.source import SIZE, Arrays
+from pfedlora_flwr.data.cache import scratch
+from pfedlora_flwr.data.source import Arrays, Reading
 from pfedlora_flwr.errors import UserError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 _SUFFIXES = (".png", ".jpg", ".jpeg")
 READABLE = (*_SUFFIXES, ".webp", ".bmp")
 """The suffixes of what `read_image` reads."""
-_MOST_CLASSES = 100_000
+File = tuple[str, Path | bytes]
+"""An image file: what messages call it, and where or what it is."""
 
 
-def folder(text: str, _data_path: str) -> Arrays:
+def folder(text: str, how: Reading) -> Arrays:
     """`folder:PATH`: one folder of PNG or JPEG images for each class."""
     root = Path(text).expanduser()
     if not root.is_dir():
@@ -27,49 +35,72 @@ def folder(text: str, _data_path: str) -> Arrays:
     files = [(file, label) for label, inside in enumerate(by_class) for file in inside]
     if sum(map(bool, by_class)) < 2:
         raise UserError(f"dataset folder {root}: expected at least two class folders with PNG or JPEG images")
-    images = np.empty((len(files), SIZE, SIZE, 3), np.uint8)
-    for i, (file, _) in enumerate(files):
-        images[i] = read_image(file)
-    return images, np.array([label for _, label in files], np.int64), class_names
+    images, resized = decoded([(str(file), file) for file, _ in files], how)
+    return Arrays(images, np.array([label for _, label in files], np.int64), class_names, resized=resized)
 
 
-def npz(text: str, _data_path: str) -> Arrays:
-    """`npz:FILE`: `images` uint8 [n, 32, 32, 3], `labels` [n] and perhaps `class_names`."""
-    path = Path(text).expanduser()
-    try:
-        with np.load(path, allow_pickle=False) as loaded:
-            images, labels = loaded["images"], loaded["labels"]
-            names = [str(n) for n in loaded["class_names"]] if "class_names" in loaded else None
-    except FileNotFoundError:
-        raise UserError(f"dataset file {path} does not exist") from None
-    except (KeyError, ValueError, OSError, EOFError, TypeError, AttributeError, zipfile.BadZipFile):
-        raise UserError(f"{path}: expected an npz with `images` uint8 [n, 32, 32, 3] and `labels` [n]") from None
-    right = images.dtype == np.uint8 and images.shape[1:] == (SIZE, SIZE, 3)
-    if not right or labels.shape != images.shape[:1] or labels.dtype.kind not in "iu":
-        found = f"images is {images.dtype} {list(images.shape)}, labels {labels.dtype} {list(labels.shape)}"
-        raise UserError(f"{path}: {found}; expected uint8 [n, 32, 32, 3] and integers [n]")
-    if not len(labels):
-        raise UserError(f"{path}: it has no images")
-    low, high = int(labels.min()), int(labels.max())
-    if low < 0 or high >= _MOST_CLASSES:
-        raise UserError(f"{path}: labels go from {low} to {high}; allowed: 0 to {_MOST_CLASSES - 1}")
-    if names is not None and high >= len(names):
-        raise UserError(f"{path}: labels go up to {high}, and class_names names 0 to {len(names) - 1}")
-    if names is not None and len(set(names)) < len(names):
-        raise UserError(f"{path}: class_names has {next(n for n in names if names.count(n) > 1)!r} twice")
-    if low == high:
-        raise UserError(f"{path}: all labels are {low}; expected at least two classes")
-    return images, labels.astype(np.int64), names or [str(i) for i in range(int(labels.max()) + 1)]
+def decoded(files: Collection[File], how: Reading) -> tuple[npt.NDArray[np.uint8], int]:
+    """All these images, uint8 [n, height, width, 3], or 1 where grey ones are wanted, and how many were resized.
+
+    Raises UserError where sizes differ and none is wanted.
+    """
+    sizes: dict[tuple[int, int], str] = {}
+    resized = 0
+    for name, file in files:
+        with _opened(file, name) as image:
+            sizes.setdefault((image.height, image.width), name)
+            resized += how.size not in (None, (image.height, image.width))
+    if len(sizes) > 1 and how.size is None:
+        one, other = (("/".join(Path(name).parts[-2:]), *size) for size, name in list(sizes.items())[:2])
+        found = " and ".join(f"{name} has {height} × {width} pixels" for name, height, width in (one, other))
+        raise UserError(f"the images are of different sizes ({found}): set image-size, to which they are resized")
+    height, width = how.size or next(iter(sizes))
+    images = scratch((len(files), height, width, 1 if how.grey else 3))
+    for i, (name, file) in enumerate(files):
+        images[i] = read_image(file, (height, width), grey=how.grey, name=name)
+    return images, resized
 
 
-def read_image(path: Path) -> npt.NDArray[np.uint8]:
-    """A PNG or JPEG file (WebP or BMP, too) of any size and mode as uint8 [32, 32, 3]. Raises UserError for a file that is none."""
+def fitted(arrays: Arrays, size: tuple[int, int]) -> Arrays:
+    """The same with images of this height and width, bilinear; what are no images, or are of this size, stays as it is."""
+    from PIL import Image
+
+    images = arrays.inputs
+    if images.ndim != 4 or images.shape[1:3] == size:
+        return arrays
+    found = scratch((len(images), *size, images.shape[3]))
+    for i, pixels in enumerate(images):
+        image = Image.fromarray(pixels if pixels.shape[2] == 3 else pixels[:, :, 0])
+        found[i] = _pixels(image, size)
+    return arrays._replace(inputs=found, resized=len(found))
+
+
+def read_image(file: Path | bytes, size: tuple[int, int], *, grey: bool = False, name: str = "") -> npt.NDArray[np.uint8]:
+    """A PNG or JPEG file (WebP or BMP, too) of any size and mode, resized to `size`, uint8 [height, width, 3], or 1 of grey.
+
+    Raises UserError for a file that is none.
+    """
+    from PIL import Image
+
+    with _opened(file, name or str(file)) as image:
+        deep = image.mode.startswith("I")  # 16 bits a pixel, which `convert` would cut off at 255
+        eight = Image.fromarray((np.asarray(image) / 257).round().astype(np.uint8)) if deep else image
+        return _pixels(eight.convert("L" if grey else "RGB"), size)
+
+
+def _pixels(image: Image, size: tuple[int, int]) -> npt.NDArray[np.uint8]:
+    from PIL.Image import Resampling
+
+    return np.asarray(image.resize(size[::-1], Resampling.BILINEAR), np.uint8).reshape(*size, -1)
+
+
+@contextmanager
+def _opened(file: Path | bytes, name: str) -> Iterator[Image]:
     from PIL import Image
 
     try:
-        with Image.open(path, formats=("PNG", "JPEG", "WEBP", "BMP")) as image:
-            deep = image.mode.startswith("I")  # 16 bits a pixel, which `convert` would cut off at 255
-            eight = Image.fromarray((np.asarray(image) / 257).round().astype(np.uint8)) if deep else image
-            return np.asarray(eight.convert("RGB").resize((SIZE, SIZE), Image.Resampling.BILINEAR), np.uint8)
+        with Image.open(io.BytesIO(file) if isinstance(file, bytes) else file, formats=("PNG", "JPEG", "WEBP", "BMP")) as image:
+            yield image
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):  # all that Pillow raises for a damaged file
-        raise UserError(f"{path}: " + ("no readable PNG or JPEG image" if path.exists() else "no such file")) from None
+        there = isinstance(file, bytes) or file.exists()
+        raise UserError(f"{name}: " + ("no readable PNG or JPEG image" if there else "no such file")) from None

@@ -1,4 +1,4 @@
-"""Who owns which samples: pathological (after pFedHN), dirichlet or iid, then 8:1:1 within each client."""
+"""Who owns which samples: pathological (after pFedHN), dirichlet, iid or as the data says, then 8:1:1 within each client."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.rng import numpy_generator
 
 Indices = npt.NDArray[np.int64]
+NATURAL = "natural"
+_WHERE = "a table does by data.client-column, an npz file by `clients`"
 SMALLEST = 10
 """Samples a client needs for one of each ten to be validation and one to be test."""
 
@@ -31,9 +33,10 @@ class Split:
 
 @dataclass(frozen=True)
 class Partition:
-    """Every client's split."""
+    """Every client's split; owners: who they are, where the data says it."""
 
     clients: tuple[Split, ...]
+    owners: tuple[str, ...] = ()
 
     @cached_property
     def fingerprint(self) -> str:
@@ -49,18 +52,35 @@ def make_partition(experiment: Experiment, dataset: Dataset) -> Partition:
     """The partition that the Experiment names, always the same for the same seed. Raises UserError when it is impossible."""
     e, labels = experiment, np.asarray(dataset.labels)
     if len(labels) < SMALLEST:
-        raise UserError(f"{e.dataset} has {len(labels)} images; a client needs {SMALLEST}")
+        raise UserError(f"{e.dataset} has {len(labels)} {dataset.kind}; a client needs {SMALLEST}")
+    if e.partition_kind == NATURAL:
+        return _natural(e, dataset, labels)
     if e.clients * SMALLEST > len(labels):
-        raise UserError(
-            f"clients is {e.clients}; {e.dataset} has {len(labels)} images, {SMALLEST} for each client: allowed ≤ {len(labels) // SMALLEST}"
-        )
-    owned = KINDS[e.partition_kind](e, labels, dataset.classes)
+        has = f"{e.dataset} has {len(labels)} {dataset.kind}, {SMALLEST} for each client"
+        raise UserError(f"clients is {e.clients}; {has}: allowed ≤ {len(labels) // SMALLEST}")
+    owned = DRAWN[e.partition_kind](e, labels, dataset.classes)
     smallest = min(range(e.clients), key=lambda k: len(owned[k]))
     if len(owned[smallest]) < SMALLEST:
         raise UserError(
             f"client {smallest} would have {len(owned[smallest])} samples, and needs {SMALLEST}; use fewer clients or more classes a client"
         )
     return Partition(tuple(split_8_1_1(labels, own, e.seed, k) for k, own in enumerate(owned)))
+
+
+def _natural(e: Experiment, dataset: Dataset, labels: Indices) -> Partition:
+    """The clients are the owners of at least `partition.min-samples` samples, in sorted order."""
+    if dataset.owners is None:
+        raise UserError(f"partition.kind is {NATURAL}, and {e.dataset} does not say who owns a sample: {_WHERE}")
+    names, owner, counts = np.unique(dataset.owners, return_inverse=True, return_counts=True)
+    enough = np.flatnonzero(counts >= e.partition_min_samples)
+    if len(enough) != e.clients:
+        left_out = f" ({len(names) - len(enough)} have fewer and are left out)" if len(enough) < len(names) else ""
+        have = f"{e.dataset} has {len(enough)} owners of at least {e.partition_min_samples} samples{left_out}"
+        raise UserError(
+            f"clients is {e.clients}; {have}: " + (f"set clients={len(enough)}" if len(enough) else "lower partition.min-samples")
+        )
+    splits = (split_8_1_1(labels, np.flatnonzero(owner == place), e.seed, k) for k, place in enumerate(enough))
+    return Partition(tuple(splits), tuple(str(name) for name in names[enough]))
 
 
 def pathological(e: Experiment, labels: Indices, classes: int) -> list[Indices]:
@@ -123,12 +143,13 @@ def iid(e: Experiment, labels: Indices, classes: int) -> list[Indices]:
     return np.array_split(order, e.clients)
 
 
-KINDS: dict[str, Callable[[Experiment, Indices, int], list[Indices]]] = {
+DRAWN: dict[str, Callable[[Experiment, Indices, int], list[Indices]]] = {
     "pathological": pathological,
     "dirichlet": dirichlet,
     "iid": iid,
 }
-"""`partition.kind` → what makes each client's samples of the Experiment, all labels and the number of classes; in the order of help."""
+"""`partition.kind` → what draws each client's samples, of the Experiment, all labels and the number of classes; in the order of help."""
+KINDS = (*DRAWN, NATURAL)
 
 
 def split_8_1_1(labels: Indices, own: Indices, seed: int, client: int) -> Split:

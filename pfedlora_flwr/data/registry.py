@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pfedlora_flwr.data import cifar, embedded, images
-from pfedlora_flwr.data.source import Source
+from pfedlora_flwr.data import arrays, embedded, images
+from pfedlora_flwr.data.cifar import CIFAR10, CIFAR100
+from pfedlora_flwr.data.source import SIZE, Source
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import absolute
-from pfedlora_flwr.keys import chosen, in_words
+from pfedlora_flwr.keys import FUNCTION, chosen, in_words
 
+_SHAPE = (3, SIZE, SIZE)
 _SOURCES = (
-    Source("digits", embedded.digits, classes=10, samples=1797),
-    Source("cifar10", cifar.CIFAR10.read, "CIFAR-10", classes=10, samples=60_000, files=cifar.CIFAR10.files),
-    Source("cifar100", cifar.CIFAR100.read, "CIFAR-100", classes=100, samples=60_000, target=0.5, files=cifar.CIFAR100.files),
-    Source("synthetic:", embedded.synthetic, classes=10, samples=embedded.count),
-    Source("folder:", images.folder, path=True),
-    Source("npz:", images.npz, path=True),
+    Source("digits", embedded.digits, classes=10, samples=1797, shape=_SHAPE, whole=True),
+    Source("cifar10", CIFAR10.read, "CIFAR-10", 10, 60_000, _SHAPE, files=CIFAR10.files, whole=True),
+    Source("cifar100", CIFAR100.read, "CIFAR-100", 100, 60_000, _SHAPE, target=0.5, files=CIFAR100.files, whole=True),
+    Source("synthetic:", embedded.synthetic, classes=10, samples=embedded.count, shape=_SHAPE, whole=True),
+    Source("folder:", images.folder, path=True, whole=True),
+    Source("npz:", arrays.npz, path=True, whole=True),
+    Source(FUNCTION, arrays.function, kept=False),
 )
 NAMES = tuple(source.name for source in _SOURCES)
 """In the order of help; one that ends in ":" takes a text after it."""
@@ -38,13 +41,15 @@ def title(name: str) -> str:
 def without_path(name: str) -> str:
     """A dataset's name for people who have not this machine: of the user's own files their kind and last name alone."""
     source = find(name)
-    return f"{source.name}{Path(source.text(name)).name}" if source.path else title(name)
+    text = source.text(name)
+    return f"{source.name}{Path(text).name}" if source.is_path(text) else title(name)
 
 
 def located(name: str) -> str:
     """The dataset's name with its path, where it holds one, made absolute."""
     source = find(name)
-    return f"{source.name}{absolute(source.text(name))}" if source.path else name
+    text = source.text(name)
+    return f"{source.name}{absolute(text)}" if source.is_path(text) else name
 
 
 def targets() -> str:

@@ -15,6 +15,7 @@ from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data.datasets import Dataset
 from pfedlora_flwr.data.local import shared_partition
 from pfedlora_flwr.data.partition import Partition
+from pfedlora_flwr.data.source import Inputs, Reading
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import words
@@ -70,7 +71,7 @@ def representations(study: Study, scenario: Keys, folder: Path) -> Picture:
     if dataset.classes > _MOST_CLASSES:
         raise UserError(f"{dataset.classes} classes are too many to tell apart")
     indices = _spread(partition)
-    images = [np.asarray(dataset.images[own]) for own in indices]
+    images = [dataset.inputs[own] for own in indices]
     labels = [np.asarray(dataset.labels)[own] for own in indices]
     columns = 2 if len(runs) in (2, 4) else min(3, len(runs))
     rows = -(-len(runs) // columns)
@@ -135,7 +136,7 @@ def _scatter(axis: Any, places: npt.NDArray[np.float32], labels: npt.NDArray[Any
     axis.set_yticks([])
 
 
-def _embed(run: Run, images: list[npt.NDArray[np.uint8]]) -> tuple[npt.NDArray[np.float32], list[int]]:
+def _embed(run: Run, images: Sequence[Inputs]) -> tuple[npt.NDArray[np.float32], list[int]]:
     """[n, 2]: one embedding for the images of all clients that have a trained model, in client order; and those clients."""
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits
@@ -158,7 +159,7 @@ def _embed(run: Run, images: list[npt.NDArray[np.uint8]]) -> tuple[npt.NDArray[n
 def _data(run: Run) -> tuple[Dataset, Partition]:
     """The run's data, if it is here: a report downloads nothing. Raises UserError when it is not, or is not what the run had."""
     e = run.experiment
-    if datasets.needs_download(e.dataset, e.data_path):
+    if datasets.needs_download(e.dataset, Reading.of(e)):
         raise UserError(f"{e.dataset} is not on this machine")
     dataset, partition = shared_partition(e)
     if partition.fingerprint != run.result["partition"]:

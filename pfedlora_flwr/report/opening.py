@@ -11,6 +11,7 @@ from pfedlora_flwr.comparison.outcome import Outcome
 from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data import registry as sources
 from pfedlora_flwr.data.local import task_of
+from pfedlora_flwr.data.source import Reading
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.methods import registry
@@ -153,9 +154,9 @@ def _data(e: Experiment) -> str:
     """`CIFAR-10: 60,000 images of 32 × 32 × 3, 10 classes`, as far as it is known here. A path shows its last part alone."""
     known = []
     try:
-        if not datasets.needs_download(e.dataset, e.data_path):
-            images = datasets.load(e.dataset, e.data_path).images
-            known.append(f"{len(images):,} images of {' × '.join(map(str, images.shape[1:]))}")
+        if not datasets.needs_download(e.dataset, Reading.of(e)):
+            dataset = datasets.load(e.dataset, Reading.of(e))
+            known.append(f"{len(dataset.labels):,} {dataset.kind} of {' × '.join(map(str, dataset.inputs.shape[1:]))}")
         known.append(f"{task_of(e).classes} classes")
     except UserError:
         known.append("its files are not here")

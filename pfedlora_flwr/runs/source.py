@@ -1,7 +1,7 @@
 """The user's own code in the run's directory: a copy of it, and its use where that code cannot be imported.
 
-The copy holds the modules that `models` and `method` name by `package.module:Class` and those that they import from the same folder:
-Python files alone, never data, and nothing of what is installed.
+The copy holds the modules that `models`, `method` and `dataset` name (`package.module:Class`) and those that they import from the same
+folder: Python files alone, never data, and nothing of what is installed.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pfedlora_flwr.data.registry import find
 from pfedlora_flwr.errors import some
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import write_atomically
+from pfedlora_flwr.keys import FUNCTION
 from pfedlora_flwr.runs.directory import RunDirectory
 
 logger = logging.getLogger(__name__)
@@ -112,7 +114,8 @@ def use_copy(run: RunDirectory) -> str:
 
 
 def _own_modules(keys: Mapping[str, object]) -> list[str]:
-    names = [*str(keys["models"]).split(","), str(keys["method"])]
+    dataset = str(keys["dataset"])
+    names = [*str(keys["models"]).split(","), str(keys["method"]), *([dataset] if find(dataset).name == FUNCTION else [])]
     found = (name.strip().partition(":")[0] for name in names if ":" in name)
     return [module for module in dict.fromkeys(found) if _top(module) != _top(__name__)]
 

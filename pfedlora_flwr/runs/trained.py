@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data import local
+from pfedlora_flwr.data.source import Inputs
 from pfedlora_flwr.errors import UserError, user_code
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import tensors_sha256
@@ -51,18 +50,18 @@ class Trained:
     def class_names(self) -> list[str]:
         return self.about["class_names"]
 
-    def samples(self, pixels: npt.NDArray[np.uint8], labels: Tensor | None = None) -> Samples:
-        """uint8 [n, 32, 32, 3] as the model's inputs, scaled as in training; labels: int64 [n], zeros where none are given."""
-        labels = torch.zeros(len(pixels), dtype=torch.int64) if labels is None else labels
-        return local.samples(torch.from_numpy(pixels), labels, tuple(self.about["mean"]), tuple(self.about["std"]))
+    def samples(self, inputs: Inputs, labels: Tensor | None = None) -> Samples:
+        """Inputs as a dataset has them, normalised as in training; labels: int64 [n], zeros where none are given."""
+        labels = torch.zeros(len(inputs), dtype=torch.int64) if labels is None else labels
+        return local.samples(torch.from_numpy(inputs), labels, tuple(self.about["mean"]), tuple(self.about["std"]))
 
-    def logits(self, pixels: npt.NDArray[np.uint8]) -> Tensor:
-        """The model's output as the evaluation computes it: uint8 [n, 32, 32, 3] → [n, classes]."""
-        return infer(lambda batch: self.method.predict(self.module, batch), self.samples(pixels))
+    def logits(self, inputs: Inputs) -> Tensor:
+        """The model's output as the evaluation computes it, of inputs as a dataset has them: [n, classes]."""
+        return infer(lambda batch: self.method.predict(self.module, batch), self.samples(inputs))
 
-    def representations(self, pixels: npt.NDArray[np.uint8]) -> Tensor:
-        """The input of the last layer: uint8 [n, 32, 32, 3] → [n, width]."""
-        return infer(self.method.predictor(self.module).encode, self.samples(pixels))
+    def representations(self, inputs: Inputs) -> Tensor:
+        """The input of the last layer, of inputs as a dataset has them: [n, width]."""
+        return infer(self.method.predictor(self.module).encode, self.samples(inputs))
 
 
 def load_trained(place: Path, client: int) -> Trained:

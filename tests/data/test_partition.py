@@ -12,6 +12,7 @@ import pytest
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data.datasets import Dataset, load
 from pfedlora_flwr.data.partition import Partition, make_partition, split_8_1_1
+from pfedlora_flwr.data.source import Reading
 from pfedlora_flwr.errors import UserError
 from tests.grown import Grown
 
@@ -19,7 +20,7 @@ from tests.grown import Grown
 def fake(classes: int, each: int) -> Dataset:
     """A dataset of which only the labels matter."""
     labels = np.arange(classes * each, dtype=np.int64) % classes
-    return Dataset("fake", np.zeros((len(labels), 0, 0, 3), np.uint8), labels, tuple(map(str, range(classes))), (0, 0, 0), (1, 1, 1))
+    return Dataset("fake", np.zeros((len(labels), 0, 0, 3), np.uint8), labels, tuple(map(str, range(classes))))
 
 
 def check_sound(partition: Partition, labels: np.ndarray) -> None:
@@ -33,7 +34,7 @@ def check_sound(partition: Partition, labels: np.ndarray) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("clients", "train", "rest"), [(10, 4800, 600), (50, 960, 120), (100, 480, 60)])
 def test_pathological_cifar10_has_the_papers_sizes(cifar10: str, clients: int, train: int, rest: int) -> None:
-    dataset = load("cifar10", cifar10)
+    dataset = load("cifar10", Reading(data_path=cifar10))
     partition = make_partition(from_flat({"dataset": "cifar10", "clients": clients}), dataset)
     check_sound(partition, dataset.labels)
     sizes = np.array([[len(s.train), len(s.validation), len(s.test)] for s in partition.clients])
@@ -76,11 +77,11 @@ def test_a_partition_is_one_function_and_one_entry(tmp_path: Path) -> None:
         "import numpy as np\ndef turns(e, labels, classes):\n    return [np.arange(k, len(labels), e.clients) for k in range(e.clients)]\n",
     )
     grown.add_import("data/partition.py", "from pfedlora_flwr.data.turns import turns")
-    grown.add_line("data/partition.py", "KINDS", '"turns": turns,')
+    grown.add_line("data/partition.py", "DRAWN", '"turns": turns,')
     grown.run(
         "from pfedlora_flwr.config import all_keys, from_flat\n"
         "from pfedlora_flwr.data.local import shared_partition\n"
-        "assert all_keys()['partition.kind'].allowed == 'pathological | dirichlet | iid | turns'\n"
+        "assert all_keys()['partition.kind'].allowed == 'pathological | dirichlet | iid | turns | natural'\n"
         "_, partition = shared_partition(from_flat({'partition.kind': 'turns', 'clients': 3}))\n"
         "assert {i % 3 for i in partition.clients[1].train} == {1}\n"
     )

@@ -15,12 +15,14 @@ from tests.grown import Grown
 READER = """
 import numpy as np
 
-def stripes(_text, _data_path):
+from pfedlora_flwr.data.source import Arrays
+
+def stripes(_text, _how):
     labels = np.arange(120, dtype=np.int64) % 3
     images = np.zeros((120, 32, 32, 3), np.uint8)
     for image, label in zip(images, labels):
         image[:: label + 2] = 255
-    return images, labels, ["second", "third", "fourth"]
+    return Arrays(images, labels, ["second", "third", "fourth"])
 """
 USE = """
 import pytest
@@ -32,9 +34,9 @@ from pfedlora_flwr.report import words
 from pfedlora_flwr.runs.result import to_target
 from tests.plain import Plain
 
-assert all_keys()["dataset"].allowed == "digits | cifar10 | cifar100 | synthetic:… | folder:… | npz:… | stripes"
+assert all_keys()["dataset"].allowed == "digits | cifar10 | cifar100 | synthetic:… | folder:… | npz:… | package.module:function | stripes"
 assert all_keys()["target-accuracy"].meaning.endswith("(0.9, for cifar100 0.5, for stripes 0.7)")
-with pytest.raises(UserError, match="npz:… | stripes"):
+with pytest.raises(UserError, match="function | stripes"):
     from_flat({"dataset": "spots"})
 e = from_flat({"dataset": "stripes", "clients": 3, "partition.classes-per-client": 1})
 assert words.key("dataset", e.dataset) == "Stripes"
@@ -54,7 +56,9 @@ def test_a_dataset_is_one_file_and_one_entry(tmp_path: Path) -> None:
     grown = Grown(tmp_path)
     grown.add_file("data/stripes.py", READER)
     grown.add_import("data/registry.py", "from pfedlora_flwr.data.stripes import stripes")
-    grown.add_line("data/registry.py", "_SOURCES", 'Source("stripes", stripes, "Stripes", classes=3, samples=120, target=0.7),')
+    grown.add_line(
+        "data/registry.py", "_SOURCES", 'Source("stripes", stripes, "Stripes", classes=3, samples=120, shape=(3, 32, 32), target=0.7),'
+    )
     grown.run(USE)
 
 

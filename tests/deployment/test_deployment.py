@@ -90,7 +90,7 @@ def test_own_data_and_process_isolation_outlive_a_killed_superlink(tmp_path: Pat
     places = []
     for node in range(2):
         part = slice(100 * node, 100 * (node + 1))
-        np.savez(tmp_path / f"own{node}.npz", images=shared.images[part], labels=shared.labels[part])
+        np.savez(tmp_path / f"own{node}.npz", images=shared.inputs[part], labels=shared.labels[part])
         places.append(f"npz:{tmp_path}/own{node}.npz")
     keys = KEYS | {"clients": 2, "dataset": "digits", "classes": 12}
     with Federation(tmp_path / "federation", isolation="process") as federation:

@@ -126,9 +126,9 @@ def test_export_and_predict_give_the_model_that_was_evaluated(whole: Done, keys:
     for k, row in whole.result["per_client"].items():
         trained, own = load_trained(whole.output, int(k)), partition.clients[int(k)]
         assert trained.sha256 == state.models[int(k)]
-        said, true = trained.logits(dataset.images[own.test]).argmax(1).numpy(), dataset.labels[own.test]
+        said, true = trained.logits(dataset.inputs[own.test]).argmax(1).numpy(), dataset.labels[own.test]
         assert (said == true).mean() == pytest.approx(row["accuracy"])
-        said, true = trained.logits(dataset.images[own.validation]).argmax(1).numpy(), dataset.labels[own.validation]
+        said, true = trained.logits(dataset.inputs[own.validation]).argmax(1).numpy(), dataset.labels[own.validation]
         assert trained.counts is not None
         assert (said == true).sum() == trained.counts.validation_correct
     form = "torch-export" if keys["setting"] == "heterogeneous" else "safetensors"
