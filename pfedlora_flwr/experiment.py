@@ -71,8 +71,12 @@ class Experiment:
     )
     partition_alpha: float = key(0.3, "concentration of the Dirichlet distribution", name="partition.alpha", above=0)
     partition_min_samples: int = key(10, "an owner with fewer samples is no client (natural)", name="partition.min-samples", low=10)
-    models: str = key("auto", "client models, separated by commas; client k has number k mod their count")
-    setting: str = key("heterogeneous", "CNN-1 to CNN-5 in turn, or CNN-1 for everyone", choices=("heterogeneous", "homogeneous"))
+    models: str = key("auto", "client models, separated by commas; client k has number k mod their count; auto: by the setting")
+    setting: str = key(
+        "heterogeneous",
+        "five models in turn (CNN-1 to CNN-5; Conv1d for series, MLP for vectors), or the first for everyone",
+        choices=("heterogeneous", "homogeneous"),
+    )
     evaluate_initial: bool = key(True, "evaluate every client's initial model as round 0; if not, rounds count once all were visited")
     evaluate_every: int = key(1, "evaluate in every n-th round and in the last", low=1)
     local_epochs: int = key(1, "E, epochs of local training a round", low=1)
