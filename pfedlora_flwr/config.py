@@ -116,6 +116,8 @@ def _check(e: Experiment, method: type[Method]) -> None:
         raise UserError(f"{told}; the options of {e.method} are keys: {own or 'it has none'}")
     if e.min_clients is not None and e.min_clients > e.clients:
         raise UserError(f"min-clients is {e.min_clients}; allowed: auto, or at most clients, which is {e.clients}")
+    if e.audit_uploads and e.sharing != "mean":
+        raise UserError(f"audit.uploads is true and sharing is {e.sharing}; uploads are kept with sharing=mean alone")
     check_way(e)
     if e.extend and not e.resume:
         raise UserError("extend is true; allowed: only with resume, of which it is a part")

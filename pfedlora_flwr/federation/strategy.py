@@ -172,6 +172,8 @@ class PersonalisedStrategy(Strategy):
             return
         state.failed_rounds = 0
         round.visits = admitted
+        if e.audit_uploads:
+            self.run.uploads.save(round.number, state.tensors, uploads)
         if uploads:
             with count_operations() as operations:
                 self.shared.merge(uploads, round.number)
