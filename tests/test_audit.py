@@ -152,7 +152,7 @@ def test_a_resumed_run_leaves_no_stale_uploads(run: Path, kept: Path) -> None:
 
 @pytest.mark.slow
 def test_compressed_uploads_and_uploads_that_name_the_classes(tmp_path: Path, pfedlora: Call) -> None:
-    for method, dataset in (("fedkd", "digits"), ("fd", "synthetic:200"), ("pfedes", "synthetic:200")):
+    for method, dataset in (("fedkd", "synthetic:400"), ("fd", "synthetic:200"), ("pfedes", "synthetic:200")):
         assert run_locally(tmp_path / method, KEYS | {"method": method, "dataset": dataset, "rounds": 1}).code == 0
     fd, fedkd, pfedes = audited(pfedlora, tmp_path)
     assert fedkd["classes"]["upload"]["auc"] >= 0.95
@@ -162,6 +162,9 @@ def test_compressed_uploads_and_uploads_that_name_the_classes(tmp_path: Path, pf
     assert (fd["classes"]["layer"], fd["classes"]["upload"]["auc"], fd["classes"]["sum"]) == ("classes", 1, None)
     assert (pfedes["classes"]["layer"], pfedes["classes"]["upload"], pfedes["membership"]) == (None, None, None)
     assert pfedes["notes"][0].startswith("no layer by class")
+    shutil.rmtree(tmp_path / "fd" / "uploads")
+    code, _, err = pfedlora("audit", str(tmp_path / "fd"))
+    assert (code, "kept no uploads, and in what its server keeps for method fd there is nothing to audit" in err) == (2, True)
 
 
 @pytest.mark.parametrize(
