@@ -120,7 +120,7 @@ def test_without_uploads_the_sum_alone_is_audited_and_a_report_shows_both(run: P
     code, out, _ = pfedlora("audit", str(run))
     assert code == 0
     assert "only the sum of the last round's uploads is audited: single ones were not kept (audit.uploads)" in out
-    assert "no bound by the clients' own encoders: the model of client" in out
+    assert "not every encoder is here: the model of client" in out
     told = json.loads((run / "audit.json").read_text())
     assert (told["source"], told["rounds"], told["classes"]["upload"], told["membership"]["of"]) == ("sum", [2], None, "sum")
     assert told["classes"]["rounds"]["2"] == {name: value for name, value in whole["classes"]["rounds"]["2"].items() if "sum" in name}

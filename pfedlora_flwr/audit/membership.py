@@ -26,7 +26,7 @@ _OWN = "its own"
 def audit_membership(seen: Seen, notes: list[str]) -> MembershipAudit | None:
     """The attack by each score and encoder on each client's last upload; None where what is sent makes no prediction.
 
-    notes: gets a line where the bound cannot be measured.
+    notes: gets a line where an encoder is not here any more.
     """
     scored: dict[tuple[str, str], list[Part]] = {}  # by score and encoder
     last = {client: number for number in seen.numbers for client in seen.clients(number)}
@@ -98,7 +98,8 @@ def _encoders(
             if owner == client and trained.version != round.number:
                 raise UserError(f"client {client}: its model is of round {trained.version}, its last upload of round {round.number}")
         except UserError as error:
-            notes.append(f"no bound by the clients' own encoders: {error}") if not notes else None
+            if not notes:  # the first of them says it for all
+                notes.append(f"not every encoder is here: {error}")
             continue
         yield whose, trained.method.predictor(trained.module)
 

@@ -58,7 +58,6 @@ class Seen:
     """A run's rounds as they can be audited. Raises UserError where nothing of them is left, or the clients' data is not here."""
 
     def __init__(self, run: RunDirectory) -> None:
-        run.check_resumable()
         run.check_unlocked()
         self.run = run
         self.experiment: Experiment = run.experiment()
