@@ -99,6 +99,7 @@ class Experiment:
     extend: bool = key(False, "with resume: go on to more rounds than the run had (`--resume -o rounds=N` sets it)", result=False)
     overwrite: bool = key(False, "replace the run in `output`", result=False)
     tensorboard: bool = key(False, "write event files for TensorBoard to `events` in the output", result=False)
+    audit_uploads: bool = key(False, "keep every admitted upload, for `pfedlora audit`", name="audit.uploads", result=False)
     min_clients: int | None = key(None, "nodes to wait for before round 1; auto: all", low=1, result=False)
     min_success: float = key(1.0, "share of the sampled clients that must succeed for a round to count", above=0, high=1, result=False)
     clip_norm_factor: float = key(
