@@ -115,6 +115,8 @@ def compare(
     drop_models: Annotated[bool, typer.Option("--drop-models", help="Remove a run's models when it is done: its results stay.")] = False,
     option: Options = None,
     engine: Engine = "flower",
+    jobs: Annotated[int, typer.Option("--jobs", metavar="J", help="Runs at once, each with its share of the cores and a GPU.")] = 1,
+    shard: Annotated[str, typer.Option(metavar="I/N", help="Only every N-th run: for N hosts that share the directory.")] = "",
     output: Annotated[Path | None, typer.Option(metavar="DIR", help="The comparison's directory; otherwise runs/FOLDER-CONF.")] = None,
 ) -> None:
     """Run what is missing of a comparison. Methods × scenarios × seeds; what is unfinished is resumed, then all is reported.
@@ -123,6 +125,7 @@ def compare(
     """
     from pfedlora_flwr.commands.compare import compare as run_missing
     from pfedlora_flwr.comparison.spec import Comparison
+    from pfedlora_flwr.comparison.work import Shard
     from pfedlora_flwr.config import find_conf
     from pfedlora_flwr.runs.output import of_comparison
 
@@ -130,7 +133,9 @@ def compare(
     whole = Comparison.load(path, option or [])
     part = whole.select(_words(methods), _integers(seeds), only or [])
     where = output or of_comparison(path)
-    raise typer.Exit(run_missing(part, whole, where, out, err, dry_run=dry_run, engine=engine, drop_models=drop_models))
+    took = Shard.parse(shard)
+    code = run_missing(part, whole, where, out, err, dry_run=dry_run, engine=engine, drop_models=drop_models, jobs=jobs, shard=took)
+    raise typer.Exit(code)
 
 
 @cli.command(cls=PlainCommand)
@@ -222,6 +227,21 @@ def export(
     target = (output or Path(f"client-{client}{exporting.SUFFIXES.get(kind, '')}")).absolute()
     difference = exporting.export(trained, kind, target, overwrite=overwrite)
     out.print(f"{target} and its model card; logits within {difference:.1g} of the model's own", highlight=False, soft_wrap=True)
+
+
+@cli.command(cls=PlainCommand)
+def audit(
+    paths: Annotated[list[Path], typer.Argument(metavar="RUN_OR_DIR…", hidden=True)],
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON: one audit, or a list of several runs'.")] = False,
+) -> None:
+    """Measure what uploads tell of single clients. Which classes one holds, which samples it trained on; written to audit.json.
+
+    Each RUN_OR_DIR is a run, or a folder of runs, of a comparison. Runs with audit.uploads=true are audited by their uploads, others
+    by the sum of the last round alone (docs/audit.md).
+    """
+    from pfedlora_flwr.commands.audit import audit_all
+
+    raise typer.Exit(audit_all(paths, out, err, as_json=as_json))
 
 
 @cli.command("list", cls=PlainCommand)

@@ -127,6 +127,8 @@ def _check(e: Experiment, method: type[Method]) -> None:
     shape = parse_shape(e.input_shape) if e.input_shape else None
     if shape and e.image_size and shape[1:] != (e.image_size, e.image_size):
         raise UserError(f"image-size is {e.image_size}, and input-shape {e.input_shape}: make them equal, or leave one out")
+    if e.audit_uploads and e.sharing != "mean":
+        raise UserError(f"audit.uploads is true and sharing is {e.sharing}; uploads are kept with sharing=mean alone")
     check_way(e)
     if e.extend and not e.resume:
         raise UserError("extend is true; allowed: only with resume, of which it is a part")

@@ -74,8 +74,12 @@ class Experiment:
     )
     partition_alpha: float = key(0.3, "concentration of the Dirichlet distribution", name="partition.alpha", above=0)
     partition_min_samples: int = key(10, "an owner with fewer samples is no client (natural)", name="partition.min-samples", low=10)
-    models: str = key("auto", "client models, separated by commas; client k has number k mod their count")
-    setting: str = key("heterogeneous", "CNN-1 to CNN-5 in turn, or CNN-1 for everyone", choices=("heterogeneous", "homogeneous"))
+    models: str = key("auto", "client models, separated by commas; client k has number k mod their count; auto: by the setting")
+    setting: str = key(
+        "heterogeneous",
+        "five models in turn (CNN-1 to CNN-5; Conv1d for series, MLP for vectors), or the first for everyone",
+        choices=("heterogeneous", "homogeneous"),
+    )
     evaluate_initial: bool = key(True, "evaluate every client's initial model as round 0; if not, rounds count once all were visited")
     evaluate_every: int = key(1, "evaluate in every n-th round and in the last", low=1)
     local_epochs: int = key(1, "E, epochs of local training a round", low=1)
@@ -98,6 +102,7 @@ class Experiment:
     extend: bool = key(False, "with resume: go on to more rounds than the run had (`--resume -o rounds=N` sets it)", result=False)
     overwrite: bool = key(False, "replace the run in `output`", result=False)
     tensorboard: bool = key(False, "write event files for TensorBoard to `events` in the output", result=False)
+    audit_uploads: bool = key(False, "keep every admitted upload, for `pfedlora audit`", name="audit.uploads", result=False)
     min_clients: int | None = key(None, "nodes to wait for before round 1; auto: all", low=1, result=False)
     min_success: float = key(1.0, "share of the sampled clients that must succeed for a round to count", above=0, high=1, result=False)
     clip_norm_factor: float = key(

@@ -12,20 +12,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 from rich.console import Console
 
 from pfedlora_flwr.commands.compare import compare
 from pfedlora_flwr.comparison.outcome import reported
 from pfedlora_flwr.comparison.plan import Plan
 from pfedlora_flwr.comparison.spec import Comparison
-from pfedlora_flwr.comparison.work import Work
+from pfedlora_flwr.comparison.work import Shard, Work
 from pfedlora_flwr.config import find_conf
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.launch import execute as executing
 from pfedlora_flwr.runs.completed import Missing
+from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.lines import SoFar
-from pfedlora_flwr.runs.output import of_comparison
+from pfedlora_flwr.runs.output import from_here, of_comparison
 from tests.conftest import ROOT, Cli, run_locally
 from tests.report.made import make_run
 
@@ -308,7 +310,7 @@ def test_killed_midway_and_started_again_it_repeats_no_completed_round_and_ends_
     completed = (first / "result.json").stat().st_mtime_ns
     assert not (second / "result.json").exists()
 
-    again = cli("compare", "conf.yaml", "--engine", "local")
+    again = cli("compare", "conf.yaml", "--engine", "local", "--jobs", "2")
     assert again.code == 0, again.stderr
     assert "2 of 2: pfedlora, seed 0: accuracy" in again.stdout
     assert (first / "result.json").stat().st_mtime_ns == completed
@@ -323,6 +325,57 @@ def test_killed_midway_and_started_again_it_repeats_no_completed_round_and_ends_
     ours, theirs = json.loads((second / "result.json").read_text()), run_locally(cli.folder / "undisturbed", keys).result
     for name in ("accuracy", "per_client", "shared_sha256", "models_sha256", "partition", "flops"):
         assert ours[name] == theirs[name], name
+
+
+@pytest.mark.slow
+def test_several_runs_at_once_end_when_the_command_is_killed_and_go_on_when_it_is_started_again(cli: Cli) -> None:
+    conf(cli.folder, SMALL)
+    command = cli.command("compare", "conf.yaml", "--engine", "local", "--jobs", "2")
+    process = subprocess.Popen(command, env=cli.environment, cwd=cli.folder, stdout=subprocess.DEVNULL)
+    runs = [RunDirectory(cli.folder / "runs" / "conf" / method / "seed-0") for method in ("standalone", "pfedlora")]
+    deadline = time.monotonic() + 150
+    while not all(run.checkpoints.rounds()[-1:] > [1] for run in runs):  # both go on
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    again = cli("compare", "conf.yaml", "--engine", "local", "--jobs", "2")  # refused as long as one of them goes on
+    assert again.code == 0, again.stderr
+    for run in runs:
+        assert [row["round"] for row in run.rounds()] == list(range(9))
+
+
+def test_shards_divide_the_runs_and_the_last_one_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def execute(experiment: Experiment, show: executing.Show, out: Console, *, engine: str) -> Any:
+        e = experiment
+        own = {"mu": e.options.mu} if e.method == "pfedlora" else {}
+        make_run(Path(e.output), [0.1, 0.2, 0.3], [0.5] * 4, method=e.method, seed=e.seed, **own)
+        return RunDirectory(Path(experiment.output)).result()
+
+    monkeypatch.setattr(executing, "execute", execute)
+    whole = Comparison.load(
+        conf(tmp_path, BASIC.replace("seeds: [0, 1]", "seeds: [0, 1, 2]") + "axes: {mu: {tune: [0.5, 0.9], methods: [pfedlora]}}\n")
+    )
+    everything = {job.directory for job in Work(whole, tmp_path).everything()}
+    shares = [{job.directory for job in Work(whole, tmp_path, Shard(i, 2)).everything()} for i in (1, 2)]
+    assert shares[0] | shares[1] == everything
+    assert not shares[0] & shares[1]
+    assert {directory.parent.name for directory in shares[1]} == {"standalone", "pfedlora_mu-0.5", "pfedlora_mu-0.9"}  # tuned together
+    said = []
+    for i in (1, 2):
+        out = Console(record=True, width=200, file=open(os.devnull, "w"))  # noqa: SIM115 - the console keeps it
+        assert compare(whole, whole, tmp_path / "runs", out, out, shard=Shard(i, 2)) == 0
+        said.append(out.export_text().splitlines()[-1])
+    assert said == [
+        f"5 runs are left to other shards; when they are done: pfedlora report {from_here(tmp_path / 'runs')}",
+        f"the report is in {tmp_path / 'runs' / 'report'}",
+    ]
+    with FileLock(tmp_path / "runs" / ".lock-1-of-2"):  # of another division
+        for shard in (Shard(), Shard(1, 2), Shard(3, 3)):
+            with pytest.raises(UserError, match="is in use by a running compare"):
+                compare(whole, whole, tmp_path / "runs", out, out, shard=shard)
+        assert compare(whole, whole, tmp_path / "runs", out, out, shard=Shard(2, 2)) == 0
 
 
 @pytest.mark.slow

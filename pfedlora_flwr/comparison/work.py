@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from pfedlora_flwr.comparison.outcome import Outcome, outcome
@@ -27,18 +28,41 @@ class Job:
         return Path(self.experiment.output)
 
 
+@dataclass(frozen=True)
+class Shard:
+    """Every `of`-th run of a comparison, `number`, from 1, says which; all runs of a tuned cell stay together."""
+
+    number: int = 1
+    of: int = 1
+
+    @classmethod
+    def parse(cls, text: str) -> Shard:
+        """From `I/N`, empty: all. Raises UserError."""
+        number, slash, of = text.partition("/")
+        if not text:
+            return cls()
+        if not (slash and number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
+            raise UserError(f"--shard is {text!r}; allowed: I/N with 1 ≤ I ≤ N")
+        return cls(int(number), int(of))
+
+    def takes(self, place: int) -> bool:
+        """Whether the run at this place, from 0, is its."""
+        return place % self.of == self.number - 1
+
+
 @dataclass
 class Work:
     """The part of a comparison that was asked for, its directory (absolute), and why the runs failed that have since we began."""
 
     comparison: Comparison
     output: Path
+    shard: Shard = Shard()
     failed: dict[Path, str] = field(default_factory=dict)
 
     def jobs(self) -> list[Job]:
         """The runs that are left, those of the first seed before the others'; runs that failed are left out."""
         order = list(dict.fromkeys((self.comparison.tuning_seed, *self.comparison.seeds)))
-        found = [job for cell in self.comparison.cells() for job in self._jobs_of(cell)]
+        found = [job for cell in self._cells for job in self._jobs_of(cell) if self._takes(cell, job.experiment.seed)]
         return sorted(found, key=lambda job: order.index(job.experiment.seed))
 
     def examples(self) -> list[Job]:
@@ -48,12 +72,13 @@ class Work:
 
     def completed(self) -> list[Run]:
         """The runs of the comparison that are done, those of rejected candidates included."""
-        return [run for run in (read_run(job.directory) for job in self._everything()) if isinstance(run, Run)]
+        return [run for run in (read_run(job.directory) for job in self.everything()) if isinstance(run, Run)]
 
     def drop_rejected(self) -> None:
         """Removes the models of completed candidates that were not chosen: they would fill the disk. Their accuracies stay."""
-        for cell in self.comparison.cells():
-            if sum(self._tuning_run(candidate).clients.exists() for candidate in cell.candidates) < 2:
+        for cell in self._cells:
+            models = [self._tuning_run(candidate).clients.exists() for candidate in cell.candidates]
+            if sum(models) < 2 or not self._takes(cell, self.comparison.tuning_seed):
                 continue
             found = self._outcome(cell)
             for tried in found.tried if found.chosen else ():
@@ -65,7 +90,7 @@ class Work:
         plan = Plan.read(self.output)
         if plan and plan.name != self.comparison.name:
             raise UserError(f"{self.output} holds the comparison {plan.name!r}; give another --output")
-        for job in self._everything():
+        for job in self.everything():
             run = RunDirectory(job.directory)
             if run.holds_run:
                 run.check_same(job.experiment, f"give a new --output, or remove {self.output}")
@@ -87,10 +112,18 @@ class Work:
         c = self.comparison
         return outcome(self.output, cell, c.seeds, c.tuning_seed, lambda directory, _: directory in self.failed)
 
-    def _everything(self) -> list[Job]:
-        """Every run that the comparison may hold, done or not."""
-        pairs = [(cell, candidate) for cell in self.comparison.cells() for candidate in cell.candidates]
-        return [self._job(cell, candidate, seed) for cell, candidate in pairs for seed in candidate.runs]
+    def everything(self) -> list[Job]:
+        """Every run that this shard of the comparison may hold, done or not."""
+        pairs = [(cell, candidate) for cell in self._cells for candidate in cell.candidates]
+        return [self._job(cell, candidate, seed) for cell, candidate in pairs for seed in candidate.runs if self._takes(cell, seed)]
+
+    def _takes(self, cell: Cell, seed: int) -> bool:
+        seeds = list(dict.fromkeys((self.comparison.tuning_seed, *self.comparison.seeds)))
+        return self.shard.takes(self._cells.index(cell) + (seeds.index(seed) if len(cell.candidates) == 1 else 0))
+
+    @cached_property
+    def _cells(self) -> list[Cell]:
+        return self.comparison.cells()
 
     def _tuning_run(self, candidate: Candidate) -> RunDirectory:
         return RunDirectory(self.output / candidate.runs[self.comparison.tuning_seed])

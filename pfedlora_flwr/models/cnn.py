@@ -5,14 +5,20 @@ No padding, no normalisation layers, no dropout. Max-pooling comes before ReLU: 
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.models.linear import Linear
+from pfedlora_flwr.models.task import Task
 
 WIDTH_FC2 = 500
 SHAPES = {"cnn1": (32, 2000), "cnn2": (16, 2000), "cnn3": (32, 1000), "cnn4": (32, 800), "cnn5": (32, 500)}
 """Filters of the second convolution and width of FC1."""
+KERNEL, SMALLEST = 5, 16
+"""Of both convolutions; and the smallest image of which they leave anything."""
 
 
 class ClientModel(nn.Module):
@@ -33,7 +39,7 @@ class ClientModel(nn.Module):
         return self.widths[0]
 
     def encode(self, images: Tensor, layers: int = 1) -> Tensor:
-        """[B, 3, 32, 32] → R, [B, width]."""
+        """Inputs, [B, *shape] of the Task → R, [B, width]."""
         raise NotImplementedError
 
     def head(self, representation: Tensor, layers: int = 1) -> Tensor:
@@ -52,23 +58,23 @@ class ClientModel(nn.Module):
         return self.head(self.encode(images))
 
 
-class CNN(ClientModel):
-    """CNN-1 … CNN-5. R is the output of FC2, 500 wide for all five, or, before the last two layers, that of FC1, 2000 … 500 wide."""
+class Family(ClientModel):
+    """What the families have in common: FC1 and FC2, each with a ReLU after it, and FC3.
 
-    def __init__(self, name: str, classes: int, width_fc2: int = WIDTH_FC2) -> None:
-        super().__init__()
-        filters, width = SHAPES[name]
-        self.conv1 = nn.Conv2d(3, 16, 5)
-        self.conv2 = nn.Conv2d(16, filters, 5)
-        self.fc1 = Linear(25 * filters, width)
-        self.fc2 = Linear(width, width_fc2)
-        self.fc3 = Linear(width_fc2, classes)
-        self.widths = width_fc2, width
+    R is the output of FC2, of one width for all of a family, or, before the last two layers, that of FC1, whose width is the model's own.
+    """
+
+    kind: ClassVar[str]
+    """Of the inputs: images, series or vectors."""
+    fc2: nn.Linear
+    fc3: nn.Linear
+
+    def trunk(self, inputs: Tensor) -> Tensor:
+        """[B, *shape] → the output of FC1."""
+        raise NotImplementedError
 
     def encode(self, images: Tensor, layers: int = 1) -> Tensor:
-        x = torch.relu(nn.functional.max_pool2d(self.conv1(images), 2))  # [B, 16, 14, 14]
-        x = torch.relu(nn.functional.max_pool2d(self.conv2(x), 2))  # [B, c2, 5, 5]
-        x = torch.relu(self.fc1(x.flatten(1)))
+        x = self.trunk(images)
         return x if layers == 2 else torch.relu(self.fc2(x))
 
     def head(self, representation: Tensor, layers: int = 1) -> Tensor:
@@ -79,6 +85,39 @@ class CNN(ClientModel):
 
     def drop_last_layer(self) -> None:
         del self.fc3
+
+
+class CNN(Family):
+    """CNN-1 … CNN-5. R is 500 wide for all five, or 2000 … 500 before the last two layers.
+
+    The paper's images are 32 × 32, of which 5 × 5 are left before FC1; of larger ones more are, and FC1 grows with them.
+    """
+
+    kind = "images"
+
+    def __init__(self, name: str, task: Task, width_fc2: int = WIDTH_FC2) -> None:
+        super().__init__()
+        filters, width = SHAPES[name]
+        channels, *sides = task.shape
+        rows, columns = (left(side) for side in sides)
+        if min(rows, columns) < 1:
+            raise UserError(f"model {name!r} takes images of at least {SMALLEST} × {SMALLEST}, and they are {sides[0]} × {sides[1]}")
+        self.conv1 = nn.Conv2d(channels, 16, KERNEL)
+        self.conv2 = nn.Conv2d(16, filters, KERNEL)
+        self.fc1 = Linear(rows * columns * filters, width)
+        self.fc2 = Linear(width, width_fc2)
+        self.fc3 = Linear(width_fc2, task.classes)
+        self.widths = width_fc2, width
+
+    def trunk(self, inputs: Tensor) -> Tensor:
+        x = torch.relu(nn.functional.max_pool2d(self.conv1(inputs), 2))  # of 32 × 32: [B, 16, 14, 14]
+        x = torch.relu(nn.functional.max_pool2d(self.conv2(x), 2))  # [B, c2, 5, 5]
+        return torch.relu(self.fc1(x.flatten(1)))
+
+
+def left(side: int) -> int:
+    """Of a side of an image what is left before FC1: after two convolutions without padding, each pooled by 2."""
+    return ((side - KERNEL + 1) // 2 - KERNEL + 1) // 2
 
 
 class Custom(ClientModel):

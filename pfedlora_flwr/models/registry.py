@@ -12,12 +12,17 @@ from torch import Tensor, nn
 
 from pfedlora_flwr.errors import UserCodeError, UserError, user_code
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.models.cnn import CNN, SHAPES, WIDTH_FC2, ClientModel, Custom
+from pfedlora_flwr.models.cnn import CNN, SHAPES, ClientModel, Custom
+from pfedlora_flwr.models.families import CONV1D_SHAPES, MLP, MLP_SHAPES, Conv1d
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.rng import seeded
 
-FAMILIES = {"images": "cnn"}
+FAMILIES = {"images": "cnn", "series": "conv1d", "vectors": "mlp"}
 """The kind of input → the family of models that `models: auto` takes."""
+_CLASSES: dict[str, type[CNN] | type[Conv1d] | type[MLP]] = (
+    dict.fromkeys(SHAPES, CNN) | dict.fromkeys(CONV1D_SHAPES, Conv1d) | dict.fromkeys(MLP_SHAPES, MLP)
+)
+"""Models of ours, by name."""
 
 
 def names_of(experiment: Experiment, task: Task) -> tuple[str, ...]:
@@ -28,13 +33,18 @@ def names_of(experiment: Experiment, task: Task) -> tuple[str, ...]:
 def build(name: str, task: Task, width: int | None = None) -> ClientModel:
     """The client model `name`, freshly initialised from torch's global generator; `width`: of its last layer's input, if not its own.
 
-    Raises UserError for an unknown name, and for a width that a user's model does not have.
+    Raises UserError for an unknown name, for a model that does not take such inputs, and for a width that a user's model does not have.
     """
-    if name not in SHAPES and ":" not in name:
-        raise UserError(f"models names {name!r}; allowed: {', '.join(SHAPES)}, or package.module:Class")
-    model = CNN(name, task.classes, width or WIDTH_FC2) if name in SHAPES else _custom(name, task)
+    if name in _CLASSES:
+        _check_kind(name, task)
+        family = _CLASSES[name]
+        model: ClientModel = family(name, task, width) if width else family(name, task)
+    elif ":" in name:
+        model = _custom(name, task)
+    else:
+        raise UserError(f"models names {name!r}; allowed: {_allowed(task)}")
     if width not in (None, model.width):
-        raise UserError(f"model {name!r} has a representation {model.width} wide, and {width} is wanted; take one of: {', '.join(SHAPES)}")
+        raise UserError(f"model {name!r} has a representation {model.width} wide, and {width} is wanted; take one of: {_ours(task)}")
     model.description = name
     return model
 
@@ -78,6 +88,21 @@ def load_object(path: str, what: str) -> Any:
     if found is None:
         raise UserError(f"{what} {path!r}: module {module!r} has no {attribute!r}")
     return found
+
+
+def _ours(task: Task) -> str:
+    """The models of ours that take a Task's inputs."""
+    return ", ".join(name for name, family in _CLASSES.items() if family.kind == task.kind)
+
+
+def _allowed(task: Task) -> str:
+    return f"{_ours(task)}, or package.module:Class"
+
+
+def _check_kind(name: str, task: Task) -> None:
+    """Raises UserError where a model of ours does not take a Task's inputs."""
+    if (kind := _CLASSES[name].kind) != task.kind:
+        raise UserError(f"model {name!r} is for {kind}, and the inputs are {task.kind} {list(task.shape)}; allowed: {_allowed(task)}")
 
 
 def _custom(name: str, task: Task) -> ClientModel:

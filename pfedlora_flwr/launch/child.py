@@ -1,0 +1,107 @@
+"""A run in a process of its own, for whoever does several at once. It stops by itself when its parent is gone.
+
+The parent writes to its standard input what shall be run, and leaves that open: its end is the parent's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Thread
+
+import torch
+from rich.console import Console
+
+from pfedlora_flwr.config import from_flat
+from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.launch.execute import execute
+from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.runs.rows import Result
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one of several runs has of the machine. cores: none: all. gpu: as CUDA_VISIBLE_DEVICES names it; None: what we see."""
+
+    cores: tuple[int, ...] = ()
+    gpu: str | None = None
+
+
+def shares(count: int) -> list[Share]:
+    """The machine divided for `count` runs at once: each core has one owner, unless there are fewer; each GPU has as many as must be."""
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    gpus = [str(i) for i in range(torch.cuda.device_count())] if visible is None else [name for name in visible.split(",") if name]
+    return [Share(tuple(cores[i::count]) if len(cores) >= count else (), gpus[i % len(gpus)] if gpus else None) for i in range(count)]
+
+
+def could_not_start(reason: str) -> Result:
+    """The result of a run that left none."""
+    return {"status": "failed", "error": reason}
+
+
+class Child:
+    """One run, started or resumed, with its share of the machine."""
+
+    def __init__(self, experiment: Experiment, engine: str, share: Share) -> None:
+        self._run = RunDirectory(Path(experiment.output))
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `result`
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", __name__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=self._errors,
+            env=os.environ | ({} if share.gpu is None else {"CUDA_VISIBLE_DEVICES": share.gpu}),
+            preexec_fn=(lambda: os.sched_setaffinity(0, share.cores)) if share.cores else None,
+            start_new_session=True,  # Ctrl-C is for the parent, which says it on
+        )
+        assert self._process.stdin is not None
+        self._process.stdin.write((json.dumps({"engine": engine, "experiment": experiment.flat()}) + "\n").encode())
+        self._process.stdin.flush()
+
+    @property
+    def ended(self) -> bool:
+        """Whether it runs no more."""
+        return self._process.poll() is not None
+
+    def stop(self, number: signal.Signals) -> None:
+        """Asks it to stop."""
+        self._process.send_signal(number)
+
+    def result(self) -> Result:
+        """Waits for the end; what came of the run, also of one that could not start."""
+        self._process.wait()
+        self._errors.seek(0)
+        said = self._errors.read().decode(errors="replace").strip().splitlines()
+        self._errors.close()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        found = self._run.result() if self._process.returncode == 0 else None
+        return found or could_not_start(said[-1] if said else f"its process ended with exit code {self._process.returncode}")
+
+
+def main() -> None:
+    """The child's side: the run that standard input names. A user's mistake is a line on standard error."""
+    told = json.loads(sys.stdin.buffer.readline())
+    Thread(target=_stop_with_parent, daemon=True).start()
+    try:
+        execute(from_flat(told["experiment"]), lambda *_: None, Console(quiet=True), engine=told["engine"])
+    except UserError as error:
+        sys.exit(str(error))
+
+
+def _stop_with_parent() -> None:
+    while os.read(sys.stdin.fileno(), 1):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    main()
