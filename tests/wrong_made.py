@@ -316,6 +316,16 @@ def parquet(path: Path, label: int = 0, column: str = "label", size: int = 32, c
     pq.write_table(pa.table({"img": rows, column: [label] * count}), path)
 
 
+@contextmanager
+def no_hub(folder: Path) -> Iterator[None]:
+    """Hugging Face's hub is at a port where nobody listens."""
+    from huggingface_hub import constants
+
+    hub, constants.ENDPOINT = constants.ENDPOINT, f"http://127.0.0.1:{free_port()}"
+    yield
+    constants.ENDPOINT = hub
+
+
 def parquets(train: dict[str, Any], test: dict[str, Any] | None) -> Maker:
     """`data` with train.parquet and test.parquet."""
 
