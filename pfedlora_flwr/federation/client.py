@@ -24,6 +24,7 @@ from pfedlora_flwr.federation.model_cache import MODELS
 from pfedlora_flwr.files import write_atomically
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method, Upload, tensors_of
+from pfedlora_flwr.models.named import without_path
 from pfedlora_flwr.rng import derive, torch_generator
 from pfedlora_flwr.runs.checkpoint import Counts
 from pfedlora_flwr.runs.directory import RunDirectory
@@ -127,7 +128,7 @@ class PersonalisedClient(NumPyClient):
             model_sha256=digest,
             worker=str(os.getpid()),
             counts=counts,
-            model=method.model_of(told.client),
+            model=without_path(method.model_of(told.client)),
             lost=lost,
             loss=next(iter(visit.losses.values()), 0.0),
             losses=visit.losses,

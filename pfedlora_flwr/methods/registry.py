@@ -50,8 +50,10 @@ def find(name: str) -> type[Method]:
 
 
 def make(experiment: Experiment, task: Task) -> Method:
-    """The Experiment's method, for what its models take and give."""
+    """The Experiment's method, for what its models take and give. Raises UserError where it does not take such inputs."""
     found = find(experiment.method)
+    if found.needs_images and task.kind != "images":
+        raise UserError(f"method {experiment.method} needs images, and the inputs are {task.kind} {list(task.shape)}")
     with user_code("method", experiment.method):
         return found(experiment, task)
 

@@ -22,6 +22,7 @@ from pfedlora_flwr.errors import some
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import write_atomically
 from pfedlora_flwr.keys import FUNCTION
+from pfedlora_flwr.models.named import is_library
 from pfedlora_flwr.runs.directory import RunDirectory
 
 logger = logging.getLogger(__name__)
@@ -116,7 +117,7 @@ def use_copy(run: RunDirectory) -> str:
 def _own_modules(keys: Mapping[str, object]) -> list[str]:
     dataset = str(keys["dataset"])
     names = [*str(keys["models"]).split(","), str(keys["method"]), *([dataset] if find(dataset).name == FUNCTION else [])]
-    found = (name.strip().partition(":")[0] for name in names if ":" in name)
+    found = (name.strip().partition(":")[0] for name in names if ":" in name and not is_library(name.strip()))
     return [module for module in dict.fromkeys(found) if _top(module) != _top(__name__)]
 
 
