@@ -53,10 +53,13 @@ class Experiment:
         None, "the labels' column; auto: label, or of `hf:` the one of class labels", name="data.label-column"
     )
     data_input_column: str | None = key(
-        None, "the inputs' column, of `hf:` alone; auto: its only one of images, or else all numbers", name="data.input-column"
+        None, "the inputs' column, of `hf:` alone; auto: its only one of images or arrays, else all numbers", name="data.input-column"
     )
     data_client_column: str | None = key(
         None, "the column that says who owns a sample (partition.kind=natural); auto: none", name="data.client-column"
+    )
+    data_class_names: str | None = key(
+        None, "a table's classes in order, separated by commas; auto: its labels, sorted", name="data.class-names"
     )
     clients: int = key(10, "N, the number of clients", low=1, high=1_000_000)
     participation: float = key(1.0, "C, the share of clients sampled each round", above=0, high=1)
