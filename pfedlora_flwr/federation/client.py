@@ -102,7 +102,8 @@ class PersonalisedClient(NumPyClient):
         received = {n: t.to(self.device) for n, t in wire.to_tensors(told.names, parameters).items()}
         clock.lap("load")
         torch.manual_seed(derive(seed, "visit", told.client, told.round))  # for modules that draw, such as a user's dropout
-        visit = Visit(self.experiment, told.client, told.round, torch_generator(seed, "train", told.client, told.round))
+        draws = torch_generator(seed, "train", told.client, told.round)
+        visit = Visit(self.experiment, told.client, told.round, draws, batches_of_one=not method.has_batch_norm)
         with user_code("method", self.experiment.method):
             upload = method.local_update(model.train(), received, data.train, visit)
             if not isinstance(upload, Upload):

@@ -143,6 +143,11 @@ class Method(ABC):
         return self.model_names[client % len(self.model_names)]
 
     @property
+    def has_batch_norm(self) -> bool:
+        """Whether a client's model, and so perhaps a shared one, has batch normalisation: it cannot train on a batch of one sample."""
+        return any(registry.facts(name, self.task).batch_norm for name in self.model_names)
+
+    @property
     def layers(self) -> int:
         """How many of a model's last layers what is shared stands beside, or takes the place of."""
         return 1
