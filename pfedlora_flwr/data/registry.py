@@ -57,8 +57,12 @@ def located(name: str) -> str:
 
 def takes_path(name: str) -> bool:
     """Whether `data-path` says where the dataset's files are."""
-    source = find(name)
-    return bool(source.files) or source.name == FUNCTION
+    return bool(find(name).files) or is_function(name)
+
+
+def is_function(name: str) -> bool:
+    """Whether it is a user's own function, which must be imported."""
+    return chosen(name, NAMES) == FUNCTION
 
 
 def targets() -> str:
