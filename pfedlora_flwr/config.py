@@ -85,8 +85,8 @@ def unused(options: Iterable[str], e: Experiment) -> list[str]:
             found.append(f"data-path is not used: dataset {e.dataset!r} takes no files from there")
         elif name == "momentum" and e.optimizer == "adamw":
             found.append("momentum is not used: optimizer is adamw, whose own is 0.9")
-        elif name.startswith("data.") and not datasets.find(e.dataset).columns:
-            found.append(f"{name} is not used: dataset {e.dataset!r} has no columns")
+        elif name.startswith("data.") and name not in datasets.find(e.dataset).columns:
+            found.append(f"{name} is not used: dataset {e.dataset!r} has no such columns")
         elif name in _OF_PARTITION and e.partition_kind != _OF_PARTITION[name]:
             found.append(f"{name} is not used: partition.kind is {e.partition_kind}")
     return found

@@ -149,7 +149,7 @@ KEYS = [
     unused("partition.kind=iid partition.classes-per-client=3", "partition.classes-per-client is not used: partition.kind is iid"),
     unused("optimizer=adamw momentum=0.5", "momentum is not used: optimizer is adamw, whose own is 0.9"),
     unused("partition.min-samples=20", "partition.min-samples is not used: partition.kind is pathological"),
-    unused("data.label-column=y", "data.label-column is not used: dataset 'digits' has no columns"),
+    unused("data.label-column=y", "data.label-column is not used: dataset 'digits' has no such columns"),
     unused("fml.alpha=0.7", "fml.alpha is not used: it is an option of another method than pfedlora"),
     unused("data-path=data", "data-path is not used: dataset 'digits' takes no files from there"),
     key("audit.uploads=true sharing=none", "audit.uploads is true and sharing is none; uploads are kept with sharing=mean alone"),

@@ -150,6 +150,8 @@ def test_a_hugging_face_dataset_that_was_saved(tmp_path: Path) -> None:
         assert np.array_equal(dataset.labels, rows["kind"])
         assert dataset.owners.tolist() == rows["who"]
     assert datasets.load("hf:files", Reading(size=(8, 8))).resized == 30
+    with pytest.raises(UserError, match=r"data\.class-names is a, b; allowed: auto, or b, a, c"):
+        datasets.load("hf:saved", Reading(class_names=("a", "b")))
 
 
 def test_a_parquet_folder_of_bare_bytes_and_columns_of_arrays(tmp_path: Path) -> None:
