@@ -16,8 +16,10 @@ from torch.nn.functional import cross_entropy
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.method import Method, Tensors, Upload, seeded, tensors_of, weighted_mean
+from pfedlora_flwr.models import registry
 from pfedlora_flwr.models.adapter import Adapter
 from pfedlora_flwr.models.cnn import ClientModel
+from pfedlora_flwr.models.named import random_weights
 from pfedlora_flwr.training.loop import Samples, Visit
 
 
@@ -53,7 +55,9 @@ class PFedLoRA(Method):
         if len(set(self.widths.values())) > 1:
             told = ", ".join(f"{name} {width}" for name, width in self.widths.items())
             raise UserError(f"one adapter cannot fit representations of different widths ({told}); set adapter.kind=decomposed")
-        with seeded(seed):
+        with seeded(seed), random_weights():
+            for name in self.widths:  # drawn and dropped: the adapter's own draws have always come after theirs
+                registry.build(name, self.task, self.built_width)
             return tensors_of(self._adapter(self.shared_width))
 
     def local_update(self, model: ClientModel, received: Tensors, data: Samples, visit: Visit) -> Upload:
