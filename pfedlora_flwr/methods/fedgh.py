@@ -35,8 +35,7 @@ class FedGH(Method):
 
     def state_init(self, seed: int) -> Tensors:
         """θ⁰."""
-        with seeded(seed):
-            return tensors_of(self.client_model(0).last_layer())
+        return self.shared_last_layer(seed)
 
     def local_update(self, model: ClientModel, received: Tensors, data: Samples, visit: Visit) -> Upload:
         """Start from the global header, train the whole model; then send R̄_{k,c} of every class held."""

@@ -41,7 +41,7 @@ class Matryoshka(Composite):
 
 
 class FedMRL(Method):
-    """Algorithm 1 of the paper."""
+    """The paper's method, as docs/fidelity.md says from which sources."""
 
     title = "FedMRL"
     averages = True

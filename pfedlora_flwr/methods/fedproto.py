@@ -54,7 +54,7 @@ class FedProto(Method):
         prototypes, known = by_class(received, self.classes)
 
         def loss(images: Tensor, labels: Tensor) -> Tensor:
-            representation = model.encode(images)  # R, [B, 500]
+            representation = model.encode(images)  # R, [B, d]
             distance = (representation - prototypes[labels]).square().mean(1)  # [B]
             own = cross_entropy(model.last_layer()(representation), labels)
             return own + self.options.lambda_ * (known[labels] * distance).mean()

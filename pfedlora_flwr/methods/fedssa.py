@@ -1,7 +1,7 @@
 """FedSSA. Yi, Yu, Shi, Wang, Liu, Cui, Li: FedSSA: Semantic Similarity-based Aggregation for Efficient Model-Heterogeneous Personalized
 Federated Learning (IJCAI 2024, arXiv 2312.09006).
 
-Symbols: φ_{k,s} is the row of client k's last layer that makes the logit of class s, its weights and its bias, 501 numbers; φ̄_s is the
+Symbols: φ_{k,s} is the row of client k's last layer that makes the logit of class s, its weights and its bias, d + 1 numbers; φ̄_s is the
 global row; μ_t weighs a client's own row when it takes up the global one.
 """
 
@@ -34,7 +34,8 @@ class FedSSA(Method):
         stable_rounds: int = key(2, "T_stable, the rounds in which that weight falls to 0", low=1)
 
     def state_init(self, seed: int) -> Tensors:
-        return no_reports(rows_of(self.client_model(0)).shape[1], counts=False)
+        width = sum(tensor[0].numel() for tensor in self.shared_last_layer(seed).values())  # and perhaps a bias
+        return no_reports(width, counts=False)
 
     def download(self, state: Tensors, client: int, round: int) -> Tensors:
         """φ̄_s of every class that anyone has reported: the unweighted mean of all reporters' last rows."""

@@ -64,7 +64,7 @@ class FedTGP(Method):
         table, known = by_class(received, self.classes)
 
         def loss(images: Tensor, labels: Tensor) -> Tensor:
-            representation = model.encode(images)  # R, [B, 500]
+            representation = model.encode(images)  # R, [B, d]
             own = cross_entropy(model.last_layer()(representation), labels)
             return own + self.options.lambda_ * (known[labels] * self.pull(representation, table[labels])).mean()
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from torch import Tensor
 from torch.nn.functional import linear
 
-from pfedlora_flwr.methods.method import Method, Tensors, Upload, seeded, tensors_of, weighted_mean
+from pfedlora_flwr.methods.method import Method, Tensors, Upload, tensors_of, weighted_mean
 from pfedlora_flwr.methods.standalone import train_locally
 from pfedlora_flwr.models.cnn import ClientModel
 from pfedlora_flwr.training.loop import Samples, Visit
@@ -25,8 +25,7 @@ class LGFedAvg(Method):
     one_width = True
 
     def state_init(self, seed: int) -> Tensors:
-        with seeded(seed):
-            return tensors_of(self.client_model(0).last_layer())
+        return self.shared_last_layer(seed)
 
     def local_update(self, model: ClientModel, received: Tensors, data: Samples, visit: Visit) -> Upload:
         model.last_layer().load_state_dict(received)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -142,6 +143,15 @@ class Method(ABC):
         """The name of a client's model."""
         return self.model_names[client % len(self.model_names)]
 
+    def shared_last_layer(self, seed: int) -> Tensors:
+        """A fresh last layer that all clients can share. Raises UserError where some of theirs have a bias and some have none."""
+        with_bias = {name: registry.facts(name, self.task, self.built_width).bias for name in self.model_names}
+        if len(set(with_bias.values())) > 1:
+            told = ", ".join(f"{name} {'with' if bias else 'without'}" for name, bias in with_bias.items())
+            raise UserError(f"one last layer cannot fit some with a bias and some without ({told}); give all of them one, or none")
+        with seeded(seed):
+            return tensors_of(self.client_model(0).last_layer())
+
     @property
     def has_batch_norm(self) -> bool:
         """Whether a client's model, and so perhaps a shared one, has batch normalisation: it cannot train on a batch of one sample."""
@@ -186,6 +196,18 @@ def check_state(what: str, state: object, like: Tensors | None = None) -> None:
     for name, tensor in state.items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise UserError(f"{what} returned {name} with values that are not finite")
+
+
+@contextmanager
+def frozen(module: nn.Module) -> Iterator[None]:
+    """Within it no parameter of the module takes a gradient; afterwards those do that did, and no others."""
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    module.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in trained:
+            parameter.requires_grad_(True)
 
 
 def tensors_of(module: nn.Module) -> Tensors:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from pfedlora_flwr.methods.method import Method, Tensors, Upload, seeded, tensors_of, weighted_mean
+from pfedlora_flwr.methods.method import Method, Tensors, Upload, frozen, seeded, tensors_of, weighted_mean
 from pfedlora_flwr.models import registry
 from pfedlora_flwr.models.cnn import ClientModel
 from pfedlora_flwr.models.composite import Composite
@@ -29,7 +29,6 @@ class FeatureMixture(Composite):
 
     def __init__(self, local: ClientModel, small: ClientModel) -> None:
         super().__init__(local, small)
-        self.small.requires_grad_(False)  # frozen: a copy of it is trained
         self.alpha = nn.Parameter(torch.ones(local.width))
 
     def encode(self, images: Tensor, layers: int = 1) -> Tensor:
@@ -66,8 +65,8 @@ class PFedAFM(Method):
     def local_update(self, model: FeatureMixture, received: Tensors, data: Samples, visit: Visit) -> Upload:
         """Freeze the extractor, train the model and α; then freeze the model, train a copy of the extractor under its last layer."""
         model.small.load_state_dict(received)  # θ_k ← θ^{t-1}
+        small = copy.deepcopy(model.small)  # which is trained; G stays as it was received
         model.small.eval()  # frozen: no running statistics, no dropout (in a model of the user's)
-        small = copy.deepcopy(model.small).requires_grad_(True).train()
 
         def mixture_loss(images: Tensor, labels: Tensor) -> Tensor:
             model.bound()  # after each step: nothing reads α in between
@@ -76,11 +75,11 @@ class PFedAFM(Method):
         def small_loss(images: Tensor, labels: Tensor) -> Tensor:
             return cross_entropy(model.head(small.encode(images)), labels)  # F_hd(G(x))
 
-        visit.sgd("model", model.parameters(), mixture_loss, data)
+        with frozen(model.small):
+            visit.sgd("model", model.parameters(), mixture_loss, data)
         model.bound()
-        model.local.requires_grad_(False)
-        visit.sgd("extractor", small.parameters(), small_loss, data)
-        model.local.requires_grad_(True)
+        with frozen(model.local):
+            visit.sgd("extractor", small.parameters(), small_loss, data)
         model.trained = small.eval().encode
         return Upload(tensors_of(small), len(data))  # θ_k^t goes up, ω_k^t and α_k^t stay
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.keys import key
-from pfedlora_flwr.methods.method import Method, Tensors, Upload, seeded, tensors_of, weighted_mean
+from pfedlora_flwr.methods.method import Method, Tensors, Upload, frozen, seeded, tensors_of, weighted_mean
 from pfedlora_flwr.models.cnn import ClientModel
 from pfedlora_flwr.training.loop import Samples, Visit
 
@@ -54,9 +54,8 @@ class PFedES(Method):
 
         visit.sgd("model", model.parameters(), model_loss, data)
         model.eval()  # frozen: no running statistics, no dropout (in a model of the user's)
-        model.requires_grad_(False)
-        visit.sgd("extractor", proxy.parameters(), extractor_loss, data, epochs=self.options.extractor_epochs)
-        model.requires_grad_(True)
+        with frozen(model):
+            visit.sgd("extractor", proxy.parameters(), extractor_loss, data, epochs=self.options.extractor_epochs)
         return Upload(tensors_of(proxy), len(data))  # θ_k^t goes up, ω_k^t stays
 
     def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.method import Method, Tensors, Upload, seeded, tensors_of, weighted_mean
 from pfedlora_flwr.models import registry
@@ -37,7 +38,7 @@ class Mixture(Composite):
 
 
 class PFedMoE(Method):
-    """Algorithm 1 of the paper."""
+    """The paper's method, as docs/fidelity.md says from which sources."""
 
     title = "pFedMoE"
     averages = True
@@ -48,7 +49,9 @@ class PFedMoE(Method):
         gate_hidden_dim: int = key(128, "m, the width of the gate's hidden layer", low=1)
 
     def state_init(self, seed: int) -> Tensors:
-        """θ⁰, the global expert: an extractor alone."""
+        """θ⁰, the global expert: an extractor alone. Raises UserError for inputs of one number, which the gate cannot normalise."""
+        if math.prod(self.task.shape) < 2:
+            raise UserError("method pfedmoe normalises each input by itself, and these have 1 number; allowed: at least 2")
         with seeded(seed):
             return tensors_of(self._small())
 

@@ -58,10 +58,11 @@ def build(name: str, task: Task, width: int | None = None) -> ClientModel:
 @dataclass(frozen=True)
 class Facts:
     """What is asked often of a client model, and is the same for all that are built: `widths` as in ClientModel, its number of
-    parameters, and whether it has batch normalisation."""
+    parameters, and whether its last layer has a bias and it has batch normalisation."""
 
     widths: tuple[int, int]
     parameters: int
+    bias: bool
     batch_norm: bool
 
 
@@ -80,6 +81,8 @@ def small_extractor(names: tuple[str, ...], task: Task, width: int | None = None
     """The same without its last layer: it has `encode` alone, and only what that needs travels."""
     model = small_model(names, task, width)
     model.drop_last_layer()
+    if not any(True for _ in model.parameters()):
+        raise UserError(f"the smallest client model, {model.description}, is a last layer alone: it has no extractor that could be shared")
     return model
 
 
@@ -130,4 +133,4 @@ def _facts(name: str, task: Task, width: int | None, source: object) -> Facts:
     with seeded(0), named.random_weights():  # what the caller draws must not depend on whether this is the first call
         model = build(name, task, width)
     batch_norm = any(isinstance(module, BatchNorm) for module in model.modules())
-    return Facts(model.widths, sum(p.numel() for p in model.parameters()), batch_norm)
+    return Facts(model.widths, sum(p.numel() for p in model.parameters()), model.last_layer().bias is not None, batch_norm)

@@ -45,7 +45,7 @@ def over_clients(digests: Mapping[int, str]) -> str:
     return hashlib.sha256("".join(f"{k}:{digests[k]}\n" for k in sorted(digests)).encode()).hexdigest()
 
 
-@pytest.mark.parametrize("method", ["pfedlora", "fedproto", "fedgh"])
+@pytest.mark.parametrize("method", ["pfedlora", "fedproto", "fedgh", "fedtgp", "pfedafm"])
 def test_under_none_every_client_is_a_federation_of_one(tmp_path: Path, method: str) -> None:
     keys = KEYS | {"method": method}
     alone = [Plain(keys) for _ in range(3)]

@@ -172,9 +172,10 @@ def test_nearest_prototype_is_another_predictor() -> None:
     tgp, data = method(), samples([0] * 20)
     model = tgp.private_init(0, 1)
     assert tgp.other_predictors(model, tgp.download(tgp.state_init(0), 0, 1)) == {}
-    received = {"classes": torch.tensor([1, 4, 8]), "means": 0.2 * torch.rand(3, 500)}
     rows = model.encode(data.images).detach()
+    received = {"classes": torch.tensor([1, 4, 8]), "means": rows[[3, 7, 11]]}  # near some images each
     nearest = [min((math.dist(row, p), c) for c, p in zip([1, 4, 8], received["means"], strict=True))[1] for row in rows]
+    assert len(set(nearest)) == 3
     assert tgp.other_predictors(model, received)["prototype"](data.images).argmax(1).tolist() == nearest
 
 

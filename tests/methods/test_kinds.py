@@ -92,3 +92,50 @@ def test_necks_stand_where_a_method_needs_one_width_and_models_have_another(name
     alike = registry.make(from_flat(keys | {"models": "tests.methods.narrow:Narrow"}), Task(10))
     assert alike.built_width is None
     assert alike.shared_width == 16
+
+
+@pytest.mark.parametrize("name", [name for name in registry.NAMES if name != "pfedes"])
+def test_what_a_user_froze_stays_frozen(name: str) -> None:
+    """In the second visit as in the first, and so in a model that stayed in memory as in one that was loaded anew."""
+    task = Task(3, (9,))
+    models = "tests.models.modules:PartlyFrozen" + ("" if name == "fedavg" else ",mlp5")
+    keys = {"method": name, "models": models, "clients": 2, "batch-size": 4, "fedtgp.server-epochs": 2, "fedmrl.representation-dim": 7}
+    method = registry.make(from_flat(keys), task)
+    model, fresh = method.private_init(0, 2), method.private_init(0, 2)
+    flags = [p.requires_grad for p in fresh.parameters()]
+    assert not all(flags)
+    state = method.state_init(1)
+    for round in (1, 2):
+        upload = method.local_update(
+            model.train(), method.download(state, 0, round), samples(task, 8, 0), visit(method.experiment, 0, round)
+        )
+        state = method.aggregate({0: upload}, state, round)
+        assert [p.requires_grad for p in model.parameters()] == flags
+    local = getattr(model, "local", model)
+    frozen = [n for n, p in local.named_parameters() if not p.requires_grad]
+    assert frozen
+    started = method.private_init(0, 2)
+    begun = dict(getattr(started, "local", started).named_parameters())
+    moved = dict(local.named_parameters())
+    if name != "fedavg":  # whose model is the server's
+        assert all(torch.equal(moved[n], begun[n]) for n in frozen)
+    assert any(not torch.equal(moved[n], begun[n]) for n in moved if n not in frozen)
+
+
+@pytest.mark.parametrize("name", ["fedgh", "fedre", "fedssa", "lg_fedavg"])
+def test_one_last_layer_has_a_bias_with_all_or_with_none(name: str) -> None:
+    keys = {"method": name, "models": "tests.models.modules:Unbiased,mlp5", "clients": 2}
+    with pytest.raises(
+        UserError, match=r"cannot fit some with a bias and some without \(tests.models.modules:Unbiased without, mlp5 with\)"
+    ):
+        registry.make(from_flat(keys), Task(3, (9,))).state_init(0)
+    alike = registry.make(from_flat(keys | {"models": "tests.models.modules:Unbiased"}), Task(3, (9,)))
+    two_rounds(alike)
+
+
+def test_what_cannot_be_shared_or_weighed_is_said() -> None:
+    for name in ("pfedmoe", "pfedafm"):
+        with pytest.raises(UserError, match=r"the smallest client model, tests\.models\.modules:Logistic, is a last layer alone"):
+            registry.make(from_flat({"method": name, "models": "tests.models.modules:Logistic"}), Task(3, (9,))).state_init(0)
+    with pytest.raises(UserError, match="method pfedmoe normalises each input by itself, and these have 1 number"):
+        registry.make(from_flat({"method": "pfedmoe"}), Task(3, (1,))).state_init(0)

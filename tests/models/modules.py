@@ -28,6 +28,21 @@ class Normalised(nn.Sequential):
         )
 
 
+class PartlyFrozen(nn.Sequential):
+    """A first layer that is not trained, as of a backbone whose weights came from elsewhere."""
+
+    def __init__(self, classes: int, shape: tuple[int, ...]) -> None:
+        super().__init__(nn.Linear(shape[0], 20), nn.ReLU(), nn.Linear(20, 12), nn.ReLU(), nn.Linear(12, classes))
+        self[0].requires_grad_(False)
+
+
+class Unbiased(nn.Sequential):
+    """A last layer without a bias."""
+
+    def __init__(self, classes: int, shape: tuple[int, ...]) -> None:
+        super().__init__(nn.Linear(shape[0], 128), nn.ReLU(), nn.Linear(128, classes, bias=False))
+
+
 class Logistic(nn.Linear):
     """One layer, the head, on the inputs themselves."""
 
