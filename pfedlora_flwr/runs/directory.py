@@ -50,6 +50,7 @@ class RunDirectory:
         self.launch_file = self.logs / "launch.json"
         self.launch_lock = self.logs / "launch.lock"
         self.numbers_file = self.server / "numbers.json"
+        self.unmasking_file = self.server / "unmasking.json"
         self.checkpoints = Checkpoints(self.server)
         self._rounds, self._clients = path / ROUNDS, path / CLIENTS
         self._token, self._partition, self._progress = (self.server / name for name in ("token", "partition", "progress.json"))
