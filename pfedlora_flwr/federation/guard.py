@@ -78,10 +78,6 @@ class Guard:
             raise UserError("the server asks for a plain upload; secagg.enabled is set here")
         masks.install()
         stage, drawn = record.get(Key.STAGE), None
-        if stage == Stage.SETUP:
-            _check_terms(e, record)
-        if stage == Stage.UNMASK:
-            _check_unmasking(message.metadata.dst_node_id, record)
 
         def visit(message: Message, context: Context) -> Message:
             nonlocal drawn
@@ -91,6 +87,10 @@ class Guard:
             return reply
 
         try:
+            if stage == Stage.SETUP:
+                _check_terms(e, record)
+            if stage == Stage.UNMASK:
+                _check_unmasking(message.metadata.dst_node_id, record)
             reply = secaggplus_mod(message, context, visit)
         finally:
             if drawn is not None:
