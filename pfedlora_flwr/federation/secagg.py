@@ -88,6 +88,8 @@ class SecureUplink:
         stages = Stages(round, clients, download, size, admit, self._fail, self._refuse)
         self._run.progress(phase="training", round=round.number, done=0, of=len(nodes))
         mean, reason = self._mean(round, clients, nodes, stages, before)
+        if round.failures:
+            clients.roster.refresh()  # the next round waits for who is gone
         round.clock.lap("wait")
         visits = {}
         for client, report in sorted(reports.items()):

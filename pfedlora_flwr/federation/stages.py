@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -63,14 +64,19 @@ class Stages:
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         """The replies of one stage that are as they should be."""
-        waiting, good = list(messages), list[Message]()
-        stage = str(_record(waiting[0])[Key.STAGE]) if waiting else Stage.SETUP
-        deadline = self._began + _UNTIL[stage] * self._clients.experiment.round_timeout
+        waiting, good, arrivals = list(messages), list[Message](), count(1)
+        stage = str(_record(waiting[0])[Key.STAGE])
+        deadline, of = self._began + _UNTIL[stage] * self._clients.experiment.round_timeout, len(waiting)
+
+        def arrived() -> None:
+            done = min(next(arrivals), of) if stage == Stage.COLLECT_MASKED_VECTORS else 0
+            self._clients.run.progress(phase="training", round=self._round.number, done=done, of=of)
+
         for last in (False, True):
             left = max(1.0, deadline - time.monotonic())
             asked = [self._fresh(message, stage, left) for message in waiting]
             waiting = []
-            for question, answer in exchange(self._clients.roster.grid, asked, left, self._clients.refuse):
+            for question, answer in exchange(self._clients.roster.grid, asked, left, self._clients.refuse, arrived):
                 client = self._client_of[question.metadata.dst_node_id]
                 try:
                     reply = wire.answered(answer)
