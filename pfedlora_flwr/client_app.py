@@ -12,6 +12,7 @@ from flwr.clientapp import ClientApp
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.client import PersonalisedClient
+from pfedlora_flwr.federation.guard import Guard
 from pfedlora_flwr.federation.model_cache import MODELS
 from pfedlora_flwr.keys import Scalar
 
@@ -19,6 +20,11 @@ from pfedlora_flwr.keys import Scalar
 @lru_cache(maxsize=2)
 def _experiment(items: tuple[tuple[str, Scalar], ...]) -> Experiment:
     return from_flat(dict(items))
+
+
+def experiment_of(context: Context) -> Experiment:
+    """The run's Experiment, as its configuration says."""
+    return _experiment(tuple(sorted(context.run_config.items())))
 
 
 @lru_cache(maxsize=2)
@@ -33,10 +39,9 @@ def prepare_process(device: torch.device) -> None:
 
 def client_fn(context: Context) -> Client:
     """This node's client, as its node-config and the run's configuration say."""
-    experiment = _experiment(tuple(sorted(context.run_config.items())))
-    client = PersonalisedClient(experiment, context.node_config)
+    client = PersonalisedClient(experiment_of(context), context.node_config)
     prepare_process(client.device)
     return client.to_client()
 
 
-app = ClientApp(client_fn=client_fn)
+app = ClientApp(client_fn=client_fn, mods=[Guard(experiment_of)])

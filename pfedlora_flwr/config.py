@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -23,6 +24,10 @@ from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method
 from pfedlora_flwr.models import registry as models
 
+_MOST_MASKED = 1023
+"""Clients whose masked updates can be summed: 1024 of the 2^22 levels would leave the 2^32."""
+_NOT_MASKED = ("clip-norm-factor", "max-samples")
+"""Keys of checks that a server makes of single updates."""
 _OF_PARTITION = {"partition.classes-per-client": "pathological", "partition.alpha": "dirichlet", "partition.min-samples": "natural"}
 """Keys of one kind of partition."""
 
@@ -89,6 +94,10 @@ def unused(options: Iterable[str], e: Experiment) -> list[str]:
             found.append(f"{name} is not used: dataset {e.dataset!r} has no such columns")
         elif name in _OF_PARTITION and e.partition_kind != _OF_PARTITION[name]:
             found.append(f"{name} is not used: partition.kind is {e.partition_kind}")
+        elif name.startswith("secagg.") and not e.secagg_enabled and name != "secagg.enabled":
+            found.append(f"{name} is not used: secagg.enabled is false")
+        elif name in _NOT_MASKED and e.secagg_enabled:
+            found.append(f"{name} is not used: with secagg.enabled the server sees no single update")
     return found
 
 
@@ -131,9 +140,28 @@ def _check(e: Experiment, method: type[Method]) -> None:
         raise UserError(f"image-size is {e.image_size}, and input-shape {e.input_shape}: make them equal, or leave one out")
     if e.audit_uploads and e.sharing != "mean":
         raise UserError(f"audit.uploads is true and sharing is {e.sharing}; uploads are kept with sharing=mean alone")
+    if e.audit_uploads and e.secagg_enabled:
+        raise UserError("audit.uploads is true and secagg.enabled, too: under masks no upload can be kept; audit such a run from its sum")
+    if e.secagg_enabled:
+        _check_secagg(e, method)
     check_way(e)
     if e.extend and not e.resume:
         raise UserError("extend is true; allowed: only with resume, of which it is a part")
+
+
+def _check_secagg(e: Experiment, method: type[Method]) -> None:
+    if not method.averages:
+        fitting = ", ".join(name for name in registry.NAMES if registry.find(name).averages)
+        raise UserError(f"method {e.method} does not take a mean of uploads; secagg.enabled needs one that does: {fitting}")
+    if e.sharing != "mean":
+        raise UserError(f"sharing is {e.sharing}; allowed with secagg.enabled: mean")
+    if not 3 <= e.sampled <= _MOST_MASKED:
+        told = f"clients × participation gives {e.sampled}"
+        raise UserError(f"secagg.enabled needs 3 to {_MOST_MASKED} sampled clients, {told}")
+    if math.frexp(e.secagg_clip)[0] != 0.5:
+        raise UserError(f"secagg.clip is {e.secagg_clip:g}; allowed: a power of two, such as 0.5, 1 or 2")
+    if e.secagg_shares is not None and e.secagg_shares % 2 == 0:
+        raise UserError(f"secagg.shares is {e.secagg_shares}; allowed: auto, or an odd integer ≥ 5")
 
 
 def find_conf(name: str) -> Path:

@@ -96,6 +96,23 @@ class Experiment:
     weight_decay: float = key(0.0, "weight decay (of adamw decoupled)", low=0)
     clip_norm: float = key(0.0, "gradients are clipped to this norm; 0: never", low=0)
     augment: bool = key(False, "random flip and crop of training images, padded by an eighth of their size (4 of 32)")
+    secagg_enabled: bool = key(False, "secure aggregation: the server learns sums of updates, not one client's", name="secagg.enabled")
+    secagg_clip: float = key(
+        1.0, "secagg: the most that an element may change in a visit, else the client refuses; a power of two", name="secagg.clip", above=0
+    )
+    secagg_max_samples: int = key(
+        10_000, "secagg: the most training samples (n_k) of a client, else it refuses", name="secagg.max-samples", low=1, high=1_000_000
+    )
+    secagg_threshold: float = key(
+        0.67, "secagg: the share of the key shares that unmasks", name="secagg.threshold", above=0.5, below=1, result=False
+    )
+    secagg_shares: int | None = key(
+        None,
+        "secagg: shares of each key, odd; auto: all up to 20 sampled clients, else 21",
+        name="secagg.shares",
+        low=5,
+        result=False,
+    )
     target_accuracy: float | None = key(None, "`to_target` totals count up to it; auto: the dataset's", above=0, high=1)
     device: str = key("auto", "where clients train; auto: cuda where there is one", choices=("auto", "cpu", "cuda"))
     precision: str = key("fp32", "of products and activations; on a GPU fp32 uses TF32", choices=("fp32", "bf16"))

@@ -159,6 +159,10 @@ class StateLists(PFedLoRA):
     def state_init(self, seed):
         return {"a": [1.0]}
 
+class Integers(PFedLoRA):
+    def state_init(self, seed):
+        return super().state_init(seed) | {"steps": torch.tensor([3])}
+
 class CheckRaises(PFedLoRA):
     @classmethod
     def check_experiment(cls, experiment):

@@ -18,15 +18,16 @@ from pfedlora_flwr.federation.wire import Reply, decode
 from pfedlora_flwr.methods.method import Method, Refused, Tensors, Upload
 from pfedlora_flwr.runs.ledger import Cost, parameters, payload_bytes
 
-_LARGEST_METRICS = 2**20
+LARGEST_METRICS = 2**20
+"""Bytes of a message beside its arrays."""
 
 
 @dataclass(frozen=True)
 class Admitted:
-    """A client's visit that was admitted: its account of it, n_k, and what it sent up and computed."""
+    """A client's visit that was admitted: its account of it, n_k (None where it is hidden), and what it sent up and computed."""
 
     report: Report
-    samples: int
+    samples: int | None
     cost: Cost
 
 
@@ -37,7 +38,7 @@ def admit(
     largest, size = method.largest_upload(state), sum(map(len, reply.arrays))
     if size > largest + 4096 * (len(reply.arrays) + 1):
         raise Refused(f"its arrays have {size} bytes, at most {largest} are expected")
-    if reply.wire_bytes - size > _LARGEST_METRICS + 4096 * len(reply.arrays):
+    if reply.wire_bytes - size > LARGEST_METRICS + 4096 * len(reply.arrays):
         raise Refused(f"its message has {reply.wire_bytes} bytes, of which {size} are arrays")
     report = admit_report(reply.metrics, client, round, evaluated)
     samples = count(reply.samples, "its sample count n_k", low=1, high=most_samples)
@@ -55,9 +56,9 @@ def admit(
     return Admitted(report, samples, cost), upload
 
 
-def admit_report(metrics: Mapping[str, Any], client: int, round: int, evaluated: bool) -> Report:
+def admit_report(metrics: Mapping[str, Any], client: int, round: int, evaluated: bool, masked: bool = False) -> Report:
     """A client's account of its visit in `round`. Raises Refused for one that cannot be, or that answers something else."""
-    report = Report.from_metrics(metrics, evaluated)
+    report = Report.from_metrics(metrics, evaluated, masked)
     if (report.round, report.client) != (round, client):
         raise Refused(f"it answers round {report.round} as client {report.client}, asked was round {round} of client {client}")
     return report

@@ -43,9 +43,9 @@ class Clients:
     def __init__(self, grid: Grid, experiment: Experiment, run: RunDirectory, write: Write, fail: Fail, refuse: Refuse) -> None:
         self.experiment = experiment
         self.run = run
-        self._write = write
+        self.write = write
         self._fail = fail
-        self._refuse = refuse
+        self.refuse = refuse
         self._seconds: dict[int, float] = {}  # by client, how long its last visit took: long ones start first
         self._workers = 0  # processes that trained in the last round
         patience = min(60.0, experiment.node_timeout / 2)
@@ -56,7 +56,7 @@ class Clients:
         """The instructions, by client, counted as sent to those that are connected."""
         messages = {}
         for client, node in self.connected(round, clients).items():
-            messages[client], cost = self._write(round, client, node, phase)
+            messages[client], cost = self.write(round, client, node, phase)
             if phase == "training":
                 round.send(client, cost)
         return messages
@@ -86,7 +86,7 @@ class Clients:
             order = sorted(messages, key=lambda client: -self._seconds.get(client, 0.0))
             left = max(1.0, deadline - time.monotonic())
             ahead = 2 * self._workers if self._workers > 1 else 0  # one alone is never left with a long visit while others wait
-            answers = exchange(self.roster.grid, [messages[c] for c in order], left, self._refuse, arrived, ahead)
+            answers = exchange(self.roster.grid, [messages[c] for c in order], left, self.refuse, arrived, ahead)
             for client, (_, reply) in zip(order, answers, strict=True):
                 try:
                     replies[client] = wire.read_reply(reply)

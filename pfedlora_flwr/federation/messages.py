@@ -61,7 +61,8 @@ class Report:
     """A client's account of its visit.
 
     names: of the tensors that come with it. model_sha256: of the version it has saved. worker: the process that it ran in.
-    counts: of its evaluation; None where it was not told to evaluate. The other fields are those of a `VisitRow`.
+    counts: of its evaluation; None where it was not told to evaluate. loss, losses: None under secagg. The other fields are those of a
+    `VisitRow`.
     """
 
     round: int
@@ -72,8 +73,8 @@ class Report:
     counts: Counts | None
     model: str
     lost: bool
-    loss: float
-    losses: dict[str, float]
+    loss: float | None
+    losses: dict[str, float] | None
     other_accuracies: dict[str, float]
     flops_by_phase: dict[str, int]
     seconds: dict[str, float]
@@ -82,8 +83,11 @@ class Report:
         return _written(self)
 
     @classmethod
-    def from_metrics(cls, metrics: Mapping[str, Any], evaluated: bool) -> Report:
-        """The report in a reply, with its counts where it was told to evaluate. Raises Refused for what cannot be."""
+    def from_metrics(cls, metrics: Mapping[str, Any], evaluated: bool, masked: bool = False) -> Report:
+        """The report in a reply, with its counts where it was told to evaluate. Raises Refused for what cannot be.
+
+        masked: its upload is; then it tells no losses, and none are taken.
+        """
         return cls(
             round=count(metrics.get("round"), "its round"),
             client=count(metrics.get("client"), "its client"),
@@ -93,8 +97,8 @@ class Report:
             counts=counts_from_metrics(metrics) if evaluated else None,
             model=_word(metrics.get("model"), "its model"),
             lost=_flag(metrics.get("lost"), "its lost"),
-            loss=_loss(metrics.get("loss"), "its loss"),
-            losses=_numbers(metrics, "losses", _loss),
+            loss=None if masked else _loss(metrics.get("loss"), "its loss"),
+            losses=None if masked else _numbers(metrics, "losses", _loss),
             other_accuracies=_numbers(metrics, "other_accuracies", _share),
             flops_by_phase=_numbers(metrics, "flops_by_phase", lambda value, what: count(value, what, high=2**63 - 1)),
             seconds=_numbers(metrics, "seconds", lambda value, what: _number(value, what, low=0, high=LARGEST_COUNT)),

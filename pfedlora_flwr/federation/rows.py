@@ -29,7 +29,7 @@ def failed_visit(round: int, client: int, reason: str) -> FailedVisitRow:
 
 def round_row(round: Round, state: ServerState, visits: Sequence[VisitRow]) -> RoundRow:
     """The round's own line, from its visits' and the state after it."""
-    laps = round.clock.laps
+    laps, losses = round.clock.laps, [row["loss"] for row in visits if row["loss"] is not None]
     row: dict[str, Any] = {
         "round": round.number,
         "sampled": round.sampled,
@@ -40,7 +40,7 @@ def round_row(round: Round, state: ServerState, visits: Sequence[VisitRow]) -> R
         **{name: state.mean_score(name) for name in _SCORES},
         "evaluated": len(state.counts),
         "other_accuracies": state.mean_other_accuracies(),
-        "loss": statistics.fmean(row["loss"] for row in visits) if visits else None,
+        "loss": statistics.fmean(losses) if losses else None,
         **round.cost().as_dict(),
         "server_flops": round.server_flops,
         "seconds": sum(laps.values()),

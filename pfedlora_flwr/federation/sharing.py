@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from pfedlora_flwr.data.local import task_of
-from pfedlora_flwr.errors import UserError, user_code
+from pfedlora_flwr.errors import UserError, some, user_code
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method, Tensors, Upload, check_state
@@ -21,10 +21,13 @@ from pfedlora_flwr.runs.store import ClientStore
 
 
 def first_state(e: Experiment, method: Method) -> Tensors:
-    """The server's state before round 1. Raises UserError where it is none, or where `sharing` makes the method Standalone."""
+    """The server's state before round 1. Raises UserError where it is none, where `sharing` makes the method Standalone, or where it
+    cannot be summed under masks and shall be."""
     with user_code("method", e.method):
         state = method.state_init(derive(e.seed, "state"))
     check_state(f"method {e.method!r}: state_init", state)
+    if e.secagg_enabled and (whole := [name for name, tensor in state.items() if not tensor.is_floating_point()]):
+        raise UserError(f"method {e.method} shares the integer tensors {some(whole, 5)}, of which secagg.enabled can take no mean")
     if why := _why_standalone(e, method, state):
         raise UserError(f"method {e.method} with sharing={e.sharing} is Standalone by construction: {why}; run method=standalone")
     return state

@@ -17,6 +17,7 @@ from pfedlora_flwr.federation.clients import Clients, Phase, Replies, RunFailed
 from pfedlora_flwr.federation.clock import Clock
 from pfedlora_flwr.federation.messages import Instruction, counts_from_metrics
 from pfedlora_flwr.federation.round import Round
+from pfedlora_flwr.federation.secagg import SecureUplink
 from pfedlora_flwr.federation.sharing import BY_NAME
 from pfedlora_flwr.federation.uplink import Collected, PlainUplink
 from pfedlora_flwr.methods.method import Method, Refused
@@ -55,7 +56,11 @@ class PersonalisedStrategy(Strategy):
         self.run = run
         self.state = state
         self.shared = BY_NAME[experiment.sharing](experiment, method, run, state)
-        self.uplink = PlainUplink(experiment, method, self.shared, self._refuse_update)
+        self.uplink: PlainUplink | SecureUplink = (
+            SecureUplink(experiment, self.shared, run, self._fail, self._refuse_update)
+            if experiment.secagg_enabled
+            else PlainUplink(experiment, method, self.shared, self._refuse_update)
+        )
         self._told = told
         self._started: tuple[Round, Clients] | None = None  # the round that Flower's `start` is in
 
@@ -90,6 +95,8 @@ class PersonalisedStrategy(Strategy):
         begins = f", going on after round {self.state.round}" if e.resume else ""
         text = "%s on %s: %d clients, %d a round, %d rounds, into %s%s"
         logger.info(text, e.method, e.dataset, e.clients, e.sampled, e.rounds, self.run.path, begins)
+        if e.secagg_enabled:
+            logger.info("secure aggregation: no single update can be seen, nor refused for its size; in a simulation it protects nobody")
 
     # Flower's `start`, which keeps the waits and hands the replies on
 
@@ -97,6 +104,8 @@ class PersonalisedStrategy(Strategy):
         """The instructions to this round's sampled clients, as far as they are connected. The Experiment decides the rest."""
         if server_round != self.state.round + 1:
             raise RunFailed(f"Flower's start asks for round {server_round}, the run is after round {self.state.round}: `complete` goes on")
+        if not isinstance(self.uplink, PlainUplink):
+            raise RunFailed("secagg.enabled takes four stages a round, and Flower's start has one: `complete` goes through them")
         clients = self._started[1] if self._started else self._connect(grid)
         round = self._round(server_round, Clock())
         self._started = round, clients
@@ -105,6 +114,7 @@ class PersonalisedStrategy(Strategy):
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[None, MetricRecord]:
         """Merges what is admitted into `state`, which is not handed out. Raises RunFailed below `min-success`."""
         assert self._started is not None
+        assert isinstance(self.uplink, PlainUplink)
         round, clients = self._started
         self._merge(round, self.uplink.admit(round, self._open(round, clients, round.sent, replies)))
         return None, MetricRecord({"admitted": len(round.visits)})
@@ -155,7 +165,7 @@ class PersonalisedStrategy(Strategy):
         e, state = self.experiment, self.state
         visits, uploads = collected.visits, collected.uploads
         state.round = round.number
-        if not self._enough(round, f"round {round.number}", len(visits), e.sampled):
+        if not self._enough(round, f"round {round.number}", len(visits), e.sampled, collected.reason):
             return
         state.failed_rounds = 0
         round.visits = visits
@@ -195,21 +205,23 @@ class PersonalisedStrategy(Strategy):
             except Refused as refusal:
                 self._refuse_update(round, client, str(refusal))
 
-    def _enough(self, round: Round, what: str, succeeded: int, asked: int) -> bool:
-        """Whether the share of successes reaches `min-success`.
+    def _enough(self, round: Round, what: str, succeeded: int, asked: int, reason: str = "") -> bool:
+        """Whether the share of successes reaches `min-success`, and there is no other reason against it.
 
         Where it does not, the round is counted as failed. Raises RunFailed for the `max-failed-rounds`th in a row.
         """
         e = self.experiment
         wanted = math.ceil(e.min_success * asked - 1e-9)
-        if succeeded >= wanted:
+        if succeeded >= wanted and not reason:
             return True
         self.state.failed_rounds += 1
         if self.state.failed_rounds >= e.max_failed_rounds:
-            client, reason = next(iter(round.failures.items()), (-1, "it was not asked"))
-            raise RunFailed(
-                f"{what}: {succeeded} of {asked} clients succeeded, min-success={e.min_success:g} wants {wanted}; client {client}: {reason}"
-            )
+            told = reason or f"{succeeded} of {asked} clients succeeded, min-success={e.min_success:g} wants {wanted}"
+            blamed = [f"client {client}: {why}" for client, why in round.failures.items()][:1]
+            raise RunFailed("; ".join([f"{what}: {told}", *blamed]))
+        if reason:
+            logger.warning("%s: %s", what, reason)
+            return False
         logger.warning("%s: only %d of %d clients succeeded", what, succeeded, asked)
         return False
 

@@ -15,10 +15,14 @@ from pfedlora_flwr.methods.method import Method, Refused, Upload
 
 @dataclass(frozen=True)
 class Collected:
-    """What a round has brought: the admitted visits, and the uploads to merge, both in client order."""
+    """What a round has brought: the admitted visits, and the uploads to merge, both in client order.
+
+    reason: why the round does not count all the same; empty where it may.
+    """
 
     visits: dict[int, Admitted]
     uploads: dict[int, Upload]
+    reason: str = ""
 
 
 class PlainUplink:

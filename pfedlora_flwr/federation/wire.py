@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,13 +16,16 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from flwr.app import Message, RecordDict
-from flwr.common import Code, EvaluateIns, FitIns, GetPropertiesIns, ndarrays_to_parameters
+from flwr.common import Code, EvaluateIns, FitIns, FitRes, GetPropertiesIns, ndarrays_to_parameters
 from flwr.common.constant import MessageTypeLegacy
+from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS
 from flwr.compat.common.recorddict_compat import (
     evaluateins_to_recorddict,
     fitins_to_recorddict,
+    fitres_to_recorddict,
     getpropertiesins_to_recorddict,
     recorddict_to_evaluateres,
+    recorddict_to_fitins,
     recorddict_to_fitres,
     recorddict_to_getpropertiesres,
 )
@@ -65,6 +68,11 @@ def train_message(node: int, round: int, tensors: Mapping[str, Tensor], config: 
     return _message(content, node, TRAIN, round, ttl)
 
 
+def train_with(content: RecordDict, node: int, round: int, ttl: float) -> Message:
+    """A message to train with this content: a stage of secure aggregation."""
+    return _message(content, node, TRAIN, round, ttl)
+
+
 def evaluate_message(node: int, round: int, config: Config, ttl: float) -> Message:
     """The instruction to evaluate the client's current model: `evaluate` of the client; nothing is sent with it."""
     content = evaluateins_to_recorddict(EvaluateIns(ndarrays_to_parameters([]), config), True)
@@ -80,34 +88,65 @@ def _message(content: RecordDict, node: int, kind: str, round: int, ttl: float) 
     return Message(content=content, dst_node_id=node, message_type=kind, ttl=ttl, group_id=str(round))
 
 
-def read_reply(message: Message | None) -> Reply:
-    """A client's reply to any of the three. Raises Failed when it is missing, an error or no such reply."""
+def fit_instruction(message: Message) -> FitIns:
+    """The instruction to train as a client reads it."""
+    return recorddict_to_fitins(message.content, keep_input=True)
+
+
+def fit_answer(message: Message) -> FitRes:
+    """The answer to it as a client writes it."""
+    return recorddict_to_fitres(message.content, keep_input=True)
+
+
+def fit_content(result: FitRes) -> RecordDict:
+    """The content of a message with this answer."""
+    return fitres_to_recorddict(result, keep_input=False)
+
+
+def secagg_record(content: RecordDict) -> MutableMapping[str, Any] | None:
+    """What a message says of secure aggregation; None of a plain one."""
+    return content.config_records.get(RECORD_KEY_CONFIGS)
+
+
+def hide_samples(content: RecordDict) -> None:
+    """Says 0 for n_k in the content of an answer."""
+    content.metric_records["fitres.num_examples"]["num_examples"] = 0
+
+
+def answered(message: Message | None) -> Message:
+    """The message, if it is there and no error. Raises Failed with the reason."""
     if message is None:
         raise Failed("no answer in time")
     if message.has_error():
         raise Failed(_first_line(message.error.reason))
+    return message
+
+
+def read_reply(reply: Message | None) -> Reply:
+    """A client's reply to any of the three. Raises Failed when it is missing, an error or no such reply."""
+    message = answered(reply)
     kind = message.metadata.message_type
     try:
         if kind == TRAIN:
             fit = recorddict_to_fitres(message.content, keep_input=True)
-            reply = Reply(fit.parameters.tensors, fit.num_examples, fit.metrics, size_of(message.content))
+            read = Reply(fit.parameters.tensors, fit.num_examples, fit.metrics, size_of(message.content))
             status = fit.status
         elif kind == EVALUATE:
             evaluate = recorddict_to_evaluateres(message.content)
-            reply = Reply([], evaluate.num_examples, evaluate.metrics, size_of(message.content))
+            read = Reply([], evaluate.num_examples, evaluate.metrics, size_of(message.content))
             status = evaluate.status
         else:
             properties = recorddict_to_getpropertiesres(message.content)
-            reply = Reply([], 0, properties.properties, size_of(message.content))
+            read = Reply([], 0, properties.properties, size_of(message.content))
             status = properties.status
     except Exception as error:  # whatever a stranger's message makes Flower's parser raise
         raise Failed(f"a malformed reply ({type(error).__name__}: {_first_line(str(error))})") from None
     if status.code != Code.OK:
         raise Failed(_first_line(status.message))
-    reason = failure_in(reply.metrics)
+    reason = failure_in(read.metrics)
     if reason is not None:
         raise Failed(_first_line(reason))
-    return reply
+    return read
 
 
 def size_of(content: RecordDict) -> int:

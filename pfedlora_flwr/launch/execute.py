@@ -27,6 +27,7 @@ from pfedlora_flwr.runs.events import EventFiles, summary_writer
 from pfedlora_flwr.runs.extension import repeated_round
 from pfedlora_flwr.runs.lines import SoFar
 from pfedlora_flwr.runs.output import from_here
+from pfedlora_flwr.runs.privacy import SIMULATED
 from pfedlora_flwr.runs.result import write_result
 from pfedlora_flwr.runs.rows import Result, Status, StoppedBy
 from pfedlora_flwr.runs.source import collect
@@ -82,6 +83,8 @@ def execute(experiment: Experiment, show: Show, out: Console, *, port: int = 0, 
         out.print(f"warning: {len(empty)} classes of the dataset have no image: {named}", markup=False, highlight=False, soft_wrap=True)
     if not done and (left_out := collect(experiment.flat()).warning):
         out.print(f"warning: {left_out}", markup=False, highlight=False, soft_wrap=True)
+    if experiment.secagg_enabled:
+        out.print(f"secagg.enabled: {SIMULATED}", markup=False, highlight=False, soft_wrap=True)
     with claimed(directory):
         stopped = stop_left_over(directory)
         if stopped:

@@ -48,9 +48,8 @@ class RunDirectory:
         self.clients, self.logs = path / "clients", path / "logs"
         self.report, self.events, self.source = (path / name for name in ("report", "events", "source"))
         self.traceback_file = self.logs / "traceback.txt"
-        self.launch_file = self.logs / "launch.json"
-        self.launch_lock = self.logs / "launch.lock"
-        self.numbers_file = self.server / "numbers.json"
+        self.launch_file, self.launch_lock = self.logs / "launch.json", self.logs / "launch.lock"
+        self.numbers_file, self.unmasking_file = self.server / "numbers.json", self.server / "unmasking.json"
         self.checkpoints, self.uploads = Checkpoints(self.server), Uploads(path / "uploads")
         self._rounds, self._clients = path / ROUNDS, path / CLIENTS
         self._token, self._partition, self._progress = (self.server / name for name in ("token", "partition", "progress.json"))

@@ -15,6 +15,7 @@ from pfedlora_flwr.models.named import without_path
 from pfedlora_flwr.models.registry import names_of
 from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.directory import FORMAT, RunDirectory
+from pfedlora_flwr.runs.privacy import privacy_of
 from pfedlora_flwr.runs.rows import FailedVisitRow, Result, RoundRow, Sampled, Status, StoppedBy, ToTarget, VisitRow
 
 logger = logging.getLogger(__name__)
@@ -43,6 +44,7 @@ def write_result(
         "fingerprint": experiment.fingerprint(),
         "clients": experiment.clients,
         "resumable": resumable and status != "completed",
+        "privacy": privacy_of(experiment, simulated=run.clients.is_dir()),
     }
     state = run.checkpoints.load()
     rows = run.rounds()
@@ -61,7 +63,7 @@ def _with_measures(result: Result, run: RunDirectory, e: Experiment, state: Serv
     per_client = state.accuracies("test")
     over_all = comparable(rows)
     best = best_round(e, rows)
-    samples, lost = dict[int, int](), 0  # of the clients' last visits, of all visits
+    samples, lost = dict[int, int | None](), 0  # of the clients' last visits, of all visits
 
     def visits() -> Iterator[VisitRow | FailedVisitRow]:
         nonlocal lost

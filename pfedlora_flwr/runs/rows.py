@@ -61,10 +61,10 @@ class VisitRow(CostFields):
     client: int
     status: Literal["ok"]
     model: str  # the client's architecture, as in the key `models`
-    samples: int  # of training: n_k ≥ 1
+    samples: int | None  # of training: n_k ≥ 1; null with secagg, under whose masks it travels
     lost: bool  # the client had lost its model and started again from its initial one
-    loss: float  # the first of `losses`; 0 where the method tells none
-    losses: dict[str, float]  # by phase, as the method names them: the mean over the phase's last epoch
+    loss: float | None  # the first of `losses`; 0 where the method tells none; null with secagg, which does not send it
+    losses: dict[str, float] | None  # by phase, as the method names them: the mean over the phase's last epoch; null with secagg
     accuracy: NotRequired[float]  # after training, on the client's own test part; only in rounds that evaluate
     validation_accuracy: NotRequired[float]  # the same on its validation part
     balanced_accuracy: NotRequired[float]  # with `accuracy`: the mean recall of the classes in the client's test part
@@ -123,7 +123,7 @@ class PerClient(TypedDict):
     balanced_accuracy: float | None  # the same, as in VisitRow
     macro_f1: float | None  # the same, as in VisitRow
     test: int  # samples of that part
-    samples: int | None  # of training; null where it never trained
+    samples: int | None  # of training; null where it never trained, and with secagg
     last_round: int  # whose update of it was merged last; 0 where none was
 
 
@@ -165,8 +165,23 @@ class Seconds(TypedDict):
     busy_share: float  # of workers · total: spent training or evaluating at visits, in [0, 1]
 
 
+class SecAgg(TypedDict):
+    """Secure aggregation in this run."""
+
+    enabled: bool
+    threshold: float | None  # the share of the key shares that unmasked; null where it is off
+    clip: float | None  # the most that an element could change in a visit; null where it is off
+
+
+class Privacy(TypedDict):
+    """What a run did to hide its clients' updates from the server."""
+
+    secagg: SecAgg
+    not_covered: list[str]  # what the server, or whoever holds the run's files, can learn all the same; a line each
+
+
 class Result(TypedDict):
-    """`result.json`. A run that failed or was stopped before its first checkpoint has the fields up to `resumable` alone."""
+    """`result.json`. A run that failed or was stopped before its first checkpoint has the fields up to `privacy` alone."""
 
     status: Status
     error: str | None  # one line; null of a completed run
@@ -177,6 +192,7 @@ class Result(TypedDict):
     fingerprint: NotRequired[str]  # of every key that can change a result: equal ones are the same Experiment
     clients: NotRequired[int]
     resumable: NotRequired[bool]  # whether --resume goes on; false of a completed run, and where code or configuration is to be mended
+    privacy: NotRequired[Privacy]
     rounds: NotRequired[int]  # done
     accuracy: NotRequired[Accuracy]
     balanced_accuracy: NotRequired[Score]

@@ -6,6 +6,7 @@ import hashlib
 import json
 import subprocess
 import sys
+import time
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from pfedlora_flwr.rng import derive
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.trained import load_trained
 from scripts.certificates import make as make_certificates
+from tests.deployment.paced import GATES
 from tests.deployment.processes import PATIENCE, Federation, wait
 from tests.plain import Plain, make
 
@@ -81,6 +83,55 @@ def test_three_authenticated_nodes_over_tls_reach_the_simulations_bits(tmp_path:
     assert usable.counts.accuracy("test") == deployed["per_client"]["1"]["accuracy"]
     lines = "".join(f"{k}:{tensors_sha256(tensors_of(simulated.model(k)))}\n" for k in range(3))
     assert deployed["models_sha256"] == hashlib.sha256(lines.encode()).hexdigest()
+
+
+def test_three_nodes_sum_under_masks_and_one_that_restarts_spoils_its_round_alone(tmp_path: Path) -> None:
+    """Node 0 is killed in training, before its masked upload is there, and started again as a service manager would. Of three clients
+    none may be missing, so nothing is unmasked in that round, and the next one goes on."""
+    tls, gates = tmp_path / "certificates", tmp_path / "gates"
+    make_certificates(tls, ["localhost", "127.0.0.1"], nodes=3, days=2, renew=False)
+    gates.mkdir()
+    (gates / "close-training-0-1").touch()
+    keys = KEYS | {
+        "max-failed-rounds": 2,
+        "secagg.enabled": "true",
+        "secagg.max-samples": 128,
+        "method": "tests.deployment.paced:Paced",
+    }
+    with Federation(tmp_path / "federation", tls=tls, **{GATES: str(gates)}) as federation:
+        federation.start_superlink()
+        for node in range(3):
+            federation.flwr("supernode", "register", str(tls / f"node{node}.pub"))
+            federation.start_node(node, partition_id=node, num_partitions=3, secagg="required")
+        run = federation.submit(keys)
+        wait((gates / "training-0-1").exists, run)
+        federation.nodes[0].kill()
+        federation.nodes[0].wait()
+        (gates / "close-training-0-1").unlink()
+        while run.poll() is None:
+            if federation.nodes[0].poll() is not None:  # it is refused until the SuperLink has noticed that it was gone
+                federation.start_node(0, partition_id=0, num_partitions=3, secagg="required")
+            time.sleep(2)
+        assert run.returncode == 0, federation.log("submit")
+        rounds, result = RunDirectory(federation.output).rounds(), federation.result()
+        held = {
+            p: p.read_bytes()
+            for p in federation.folder.rglob("*")
+            if p.is_file() and not p.relative_to(federation.folder).parts[0].startswith("state")
+        }
+    assert [row["admitted"] for row in rounds] == [[], [0, 1, 2]]
+    expected = Plain(KEYS)
+    expected.play([])
+    expected.play(range(3))
+    needles = [t.numpy().tobytes()[:32] for upload in expected.uploads.values() for t in upload.tensors.values()]
+    saved = RunDirectory(federation.output).checkpoints.load()
+    assert saved is not None
+    for name, tensor in saved.tensors.items():
+        assert torch.allclose(tensor, expected.state[name], rtol=0, atol=2e-6), name
+    assert result["privacy"]["secagg"]["enabled"]
+    assert not any("simulation" in line for line in result["privacy"]["not_covered"])
+    assert (federation.folder / "superlink.db") in held
+    assert not [str(path) for path, found in held.items() for needle in needles if needle in found]
 
 
 def test_own_data_and_process_isolation_outlive_a_killed_superlink(tmp_path: Path) -> None:

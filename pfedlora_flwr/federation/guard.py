@@ -1,0 +1,160 @@
+"""A client's own guard around Flower's SecAgg+ mod: it decides itself what leaves it, under which terms, and what it never hands out."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from flwr.app import Context, Error, Message
+from flwr.client.mod import secaggplus_mod
+from flwr.clientapp.typing import ClientAppCallable
+from flwr.common import FitRes, ndarrays_to_parameters, parameters_to_ndarrays
+from flwr.common.constant import ErrorCode
+from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_STATE, Key, Stage
+
+from pfedlora_flwr.errors import UserError, brief
+from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.federation import masks, wire
+from pfedlora_flwr.federation.messages import failure_in
+from pfedlora_flwr.rng import derive
+
+logger = logging.getLogger(__name__)
+LEVELS, MODULUS = 2**22, 2**32
+"""The range [-clip, clip] is cut into so many levels; sums are taken modulo the other."""
+LEAST = 3
+"""Clients below which a sum hides nobody: of two, each knows the other's."""
+_ALL_SHARES, _SHARES = 20, 21
+"""Up to so many clients each holds a share of every other's keys; beyond, so many neighbours do."""
+_REQUIRED = "required"
+_UNSENT = ("loss", "losses")
+"""What a client does not tell of a visit under a mask."""
+
+
+def terms(e: Experiment, clients: int) -> dict[str, int | float]:
+    """The settings of Flower's protocol for a round of so many clients: those that the server sends and each client expects."""
+    shares = min(e.secagg_shares or (clients if clients <= _ALL_SHARES else _SHARES), clients)
+    return {
+        Key.SAMPLE_NUMBER: clients,
+        Key.SHARE_NUMBER: shares,
+        Key.THRESHOLD: max(math.ceil(e.secagg_threshold * shares - 1e-9), shares // 2 + 1),
+        Key.CLIPPING_RANGE: e.secagg_clip,
+        Key.TARGET_RANGE: LEVELS,
+        Key.MOD_RANGE: MODULUS,
+        Key.MAX_WEIGHT: float(e.secagg_max_samples),
+    }
+
+
+class Guard:
+    """A mod of the ClientApp. What it refuses is one line in the reply, and nothing else leaves the client.
+
+    A node whose node-config says `secagg="required"` takes part in no run without it.
+
+    experiment_of: the run's Experiment, from the context.
+    """
+
+    def __init__(self, experiment_of: Callable[[Context], Experiment]) -> None:
+        self._experiment_of = experiment_of
+
+    def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        e = self._experiment_of(context)
+        try:
+            required = _is_required(context.node_config)
+            if required and not e.secagg_enabled:
+                raise UserError("secagg is required here, and secagg.enabled is false in this run")
+            if not e.secagg_enabled or message.metadata.message_type != wire.TRAIN:
+                return call_next(message, context)
+            return self._in_stage(e, message, context, call_next)
+        except Exception as error:  # ours, Flower's or the cipher's: none may carry anything out
+            logger.warning("%s", brief(error))
+            return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, brief(error)), reply_to=message)
+
+    def _in_stage(self, e: Experiment, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        """Flower's mod, between the checks of what it is asked and of what it answers."""
+        record = wire.secagg_record(message.content)
+        if record is None:
+            raise UserError("the server asks for a plain upload; secagg.enabled is set here")
+        masks.install()
+        stage, drawn = record.get(Key.STAGE), None
+
+        def visit(message: Message, context: Context) -> Message:
+            nonlocal drawn
+            reply, seed = _update(e, message, call_next(message, context))
+            drawn = np.random.get_state()
+            np.random.seed(seed % 2**32)  # for the rounding, so that the sum's bits are those of the updates
+            return reply
+
+        try:
+            if stage == Stage.SETUP:
+                _check_terms(e, record)
+            if stage == Stage.UNMASK:
+                _check_unmasking(message.metadata.dst_node_id, record)
+            reply = secaggplus_mod(message, context, visit)
+        finally:
+            if drawn is not None:
+                np.random.set_state(drawn)
+            if stage == Stage.UNMASK:  # keys and shares serve once
+                context.state.config_records.pop(RECORD_KEY_STATE, None)
+        if stage == Stage.COLLECT_MASKED_VECTORS:
+            _shorten(reply)
+        return reply
+
+
+def _is_required(node_config: Mapping[str, Any]) -> bool:
+    wanted = node_config.get("secagg")
+    if wanted not in (None, _REQUIRED):
+        raise UserError(f"secagg is {wanted!r} in the node-config; allowed: {_REQUIRED!r}, or nothing")
+    return wanted is not None
+
+
+def _check_terms(e: Experiment, record: Mapping[str, Any]) -> None:
+    clients = record.get(Key.SAMPLE_NUMBER)
+    if type(clients) is not int or clients < LEAST:
+        raise UserError(f"the server sums {clients!r} clients; a sum of fewer than {LEAST} hides nobody")
+    for name, expected in terms(e, clients).items():
+        if record.get(name) != expected:
+            raise UserError(f"the server sets {name} to {record.get(name)!r}, this node expects {expected!r}")
+
+
+def _check_unmasking(node: int, record: Mapping[str, Any]) -> None:
+    active, dead = set(record[Key.ACTIVE_NODE_ID_LIST]), set(record[Key.DEAD_NODE_ID_LIST])
+    if active & dead:
+        raise UserError("the server calls a node both active and dead: that would unmask it")
+    if node not in active:
+        raise UserError("the server asks a node for shares whose upload it calls lost")
+    if len(active) < LEAST:
+        raise UserError(f"the server unmasks a sum of {len(active)} clients; one of fewer than {LEAST} hides nobody")
+
+
+def _update(e: Experiment, message: Message, reply: Message) -> tuple[Message, int]:
+    """The reply to a visit with Δ = θ_k − θ, as one vector in float64, in the place of θ_k; and the seed of its rounding.
+
+    Raises UserError for an update that must not be masked: a sum of it would be wrong, and nobody could see that.
+    """
+    told, answer = wire.fit_instruction(message), wire.fit_answer(reply)
+    if (reason := failure_in(answer.metrics)) is not None:
+        raise UserError(reason)
+    before, after = parameters_to_ndarrays(told.parameters), parameters_to_ndarrays(answer.parameters)
+    if answer.metrics["names"] != told.config["names"] or [a.shape for a in after] != [b.shape for b in before]:
+        raise UserError("its upload is not laid out like its download, and cannot be summed under masks")
+    delta = np.concatenate([np.subtract(a, b, dtype=np.float64).ravel() for a, b in zip(after, before, strict=True)])
+    largest = float(np.abs(delta).max(initial=0.0))
+    if not largest <= e.secagg_clip:  # NaN is not
+        raise UserError(f"its update reaches {largest:g}; secagg.clip is {e.secagg_clip:g}")
+    if not 1 <= answer.num_examples <= e.secagg_max_samples:
+        raise UserError(f"it has {answer.num_examples} training samples; allowed: 1 to secagg.max-samples, {e.secagg_max_samples}")
+    metrics = {name: value for name, value in answer.metrics.items() if name not in _UNSENT}
+    content = wire.fit_content(FitRes(answer.status, ndarrays_to_parameters([delta]), answer.num_examples, metrics))
+    seed = derive(e.seed, "rounding", int(told.config["client"]), int(told.config["round"]))
+    return Message(content, reply_to=message), seed
+
+
+def _shorten(reply: Message) -> None:
+    """The masked arrays in 4 bytes an element, of Flower's 8; and without n_k, which is under the mask."""
+    record = wire.secagg_record(reply.content)
+    assert record is not None
+    found = [wire.decode(blob, len(blob)) for blob in record[Key.MASKED_PARAMETERS]]
+    record[Key.MASKED_PARAMETERS] = ndarrays_to_parameters([array.astype(np.uint32) for array in found]).tensors
+    wire.hide_samples(reply.content)

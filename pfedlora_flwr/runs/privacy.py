@@ -1,0 +1,25 @@
+"""What a run hides of its clients' updates from its server, and what it does not, in a line each; docs/privacy.md has more."""
+
+from __future__ import annotations
+
+from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.runs.rows import Privacy
+
+SIMULATED = "a simulation protects nobody: one machine holds every client's data and models"
+_PLAIN = "the server reads every client's upload"
+_SECURE = (
+    "what the sum of a round's updates tells, such as the classes that its clients hold together",
+    "in the clear: accuracies and sample counts of the evaluation parts, operations (which follow n_k), seconds, the hash of the model",
+    "a server that forges clients' keys, or that submits another app",
+    "a client that sends a wrong update: it is hidden from the server too, which can refuse none for its size",
+    "clients that collude with the server: as many as unmask, or all but one",
+)
+
+
+def privacy_of(e: Experiment, simulated: bool) -> Privacy:
+    """The section of `result.json`. simulated: whether the clients were this machine's."""
+    on = e.secagg_enabled
+    return {
+        "secagg": {"enabled": on, "threshold": e.secagg_threshold if on else None, "clip": e.secagg_clip if on else None},
+        "not_covered": [*([SIMULATED] if simulated else []), *(_SECURE if on else [_PLAIN])],
+    }

@@ -1,0 +1,525 @@
+"""Secure aggregation in this process, over the local engine's grid: what is summed, who may be lost, and what nobody gets to see."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.client import Client
+from flwr.clientapp import ClientApp
+from flwr.common import FitIns, FitRes, GetPropertiesIns, GetPropertiesRes, ndarrays_to_parameters
+from flwr.common.secure_aggregation.secaggplus_constants import Key, Stage
+from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
+
+from pfedlora_flwr import client_app, server_app
+from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.federation import wire
+from pfedlora_flwr.federation.clients import RunFailed
+from pfedlora_flwr.federation.guard import LEVELS, MODULUS, Guard
+from pfedlora_flwr.federation.model_cache import MODELS
+from pfedlora_flwr.launch.local import LocalGrid
+from pfedlora_flwr.methods.method import Tensors
+from pfedlora_flwr.runs.directory import RunDirectory
+from tests.plain import Plain
+
+pytestmark = pytest.mark.slow
+STAGES = Stage.all()
+KEYS = {
+    "clients": 4,
+    "rounds": 1,
+    "dataset": "synthetic:300",
+    "partition.kind": "iid",
+    "batch-size": 16,
+    "evaluate-initial": False,
+    "device": "cpu",
+    "secagg.enabled": True,
+    "secagg.max-samples": 128,
+}
+Record = MutableMapping[str, Any]
+Down = Callable[[str, int, Message], None]
+"""What a hostile server does to a message of a stage to a client."""
+Up = Callable[[str, int, Message], None]
+"""What a hostile client does to its reply."""
+
+
+class Hostile(LocalGrid):
+    """lost: by client, the first stage of round 1 in which it answers no more. The replies that the server got are kept."""
+
+    lost: Mapping[int, str] = {}
+
+    def __init__(self, app: ClientApp, keys: Mapping[str, Any], down: Down, up: Up, node_config: Mapping[str, Any]) -> None:
+        nodes = [{"partition-id": k, "num-partitions": keys["clients"], **node_config} for k in range(keys["clients"])]
+        super().__init__(app, nodes, keys)
+        self._down, self._up = down, up
+        self.seen: list[bytes] = []
+
+    def _answer(self, message: Message) -> Message:
+        record = wire.secagg_record(message.content)
+        stage, client = "" if record is None else str(record[Key.STAGE]), message.metadata.dst_node_id - 2
+        if client in self.lost and stage and STAGES.index(stage) >= STAGES.index(self.lost[client]):
+            return Message(Error(0, "gone"), reply_to=message)
+        if stage:
+            self._down(stage, client, message)
+        reply = super()._answer(message)
+        if stage and not reply.has_error():
+            self._up(stage, client, reply)
+            self.seen.append(repr(wire.secagg_record(reply.content)).encode())
+            self.seen += [b"".join(array.data for array in r.values()) for r in reply.content.array_records.values()]
+            self.seen += [b for r in reply.content.config_records.values() for v in r.values() for b in _blobs(v)]
+        return reply
+
+
+def _blobs(value: Any) -> list[bytes]:
+    return [b for b in (value if isinstance(value, list) else [value]) if isinstance(b, bytes)]
+
+
+def federate(
+    output: Path,
+    *,
+    app: ClientApp = client_app.app,
+    lost: Mapping[int, str] = {},
+    down: Down = lambda stage, client, message: None,
+    up: Up = lambda stage, client, reply: None,
+    node_config: Mapping[str, Any] = {},
+    **more: Any,
+) -> tuple[dict[str, Any], Hostile]:
+    """A run to its result, with the grid that it went over. In the names of `more` an underscore stands for a hyphen, two for a dot."""
+    keys = KEYS | {"output": str(output)} | {name.replace("_", "-").replace("--", "."): value for name, value in more.items()}
+    grid = Hostile(app, keys, down, up, node_config)
+    grid.lost = lost
+    with suppress(RunFailed, UserError):
+        server_app.serve(grid, Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=keys))
+    return json.loads((output / "result.json").read_text()), grid
+
+
+class Trained(Client):
+    """An honest client, told of what it has trained before it is masked."""
+
+    def __init__(self, honest: Client, client: int, change: Callable[[int, FitRes], None]) -> None:
+        self.honest, self.client, self.change = honest, client, change
+
+    def get_properties(self, ins: GetPropertiesIns) -> GetPropertiesRes:
+        return self.honest.get_properties(ins)
+
+    def fit(self, ins: FitIns) -> FitRes:
+        result = self.honest.fit(ins)
+        self.change(self.client, result)
+        return result
+
+
+def app_of(change: Callable[[int, FitRes], None]) -> ClientApp:
+    """The app with a change to what clients have trained."""
+
+    def client_fn(context: Context) -> Client:
+        return Trained(client_app.client_fn(context), int(context.node_config["partition-id"]), change)
+
+    return ClientApp(client_fn=client_fn, mods=[Guard(client_app.experiment_of)])
+
+
+def state_of(output: Path) -> Tensors:
+    saved = RunDirectory(output).checkpoints.load()
+    assert saved is not None
+    return saved.tensors
+
+
+def reasons(output: Path) -> dict[int, str]:
+    return {row["client"]: row["reason"] for row in RunDirectory(output).visits() if row["status"] == "failed"}
+
+
+def plain_round(of: Sequence[int], **more: Any) -> Plain:
+    """Round 1 of these clients without Flower and without masks."""
+    plain = Plain(KEYS, **more)
+    plain.play(of)
+    return plain
+
+
+def is_their_mean(output: Path, of: Sequence[int], **more: Any) -> bool:
+    """Whether the state is the plain mean of these clients within what the rounding may do."""
+    plain = plain_round(of, **more)
+    first = Plain(KEYS, **more).state
+    largest = max(float((u.tensors[n] - first[n]).abs().max()) for u in plain.uploads.values() for n in first)
+    weight = sum(upload.samples for upload in plain.uploads.values()) / plain.experiment.secagg_max_samples
+    bound = (2 * plain.experiment.secagg_clip + largest) / LEVELS * len(of) / weight
+    found = state_of(output)
+    assert list(found) == list(first)
+    worst = max(float((found[n] - plain.state[n]).abs().max()) for n in found)
+    moved = max(float((plain.state[n] - first[n]).abs().max()) for n in found)
+    assert bound < moved / 10, "this test would pass with any state"
+    return worst <= bound + 1e-7
+
+
+@cache
+def digest(folder: Path, *clients: int) -> str:
+    """Of the state after a round in which only these of four clients are asked."""
+    output = folder / ("only-" + "-".join(map(str, clients)))
+    absent = {k: Stage.SETUP for k in range(4) if k not in clients}
+    return str(federate(output, lost=absent, min_success=0.7)[0]["shared_sha256"])
+
+
+# The sum
+
+
+@pytest.mark.parametrize(("clients", "shares"), [(3, "auto"), (10, 5)])
+def test_the_sum_is_the_plain_mean_and_two_runs_are_equal(tmp_path: Path, clients: int, shares: object) -> None:
+    keys = {"clients": clients, "secagg__shares": shares}
+    first, _ = federate(tmp_path / "a", **keys)
+    assert is_their_mean(tmp_path / "a", range(clients), clients=clients)
+    assert first["privacy"]["secagg"] == {"enabled": True, "threshold": 0.67, "clip": 1.0}
+    assert "a simulation protects nobody" in first["privacy"]["not_covered"][0]
+    for row in RunDirectory(tmp_path / "a").visits():
+        assert row["status"] == "ok"
+        assert (row["samples"], row["loss"], row["losses"]) == (None, None, None)
+    assert [row["loss"] for row in RunDirectory(tmp_path / "a").rounds()] == [None]
+    parameters = sum(tensor.numel() for tensor in state_of(tmp_path / "a").values())
+    assert first["communication"]["parameters_up"] == clients * parameters
+    assert first["communication"]["bytes_up"] == clients * 4 * (parameters + 1)
+    if clients == 3:
+        second, _ = federate(tmp_path / "b", **keys)
+        assert first["shared_sha256"] == second["shared_sha256"]
+        assert first["models_sha256"] == second["models_sha256"]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_client_lost_in_any_stage_leaves_the_others_sum(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, stage: str) -> None:
+    """Lost in the last stage it is in the sum: its upload was there, and the others hold its shares."""
+    result, _ = federate(tmp_path / "run", lost={1: stage}, min_success=0.7)
+    left = [0, 1, 2, 3] if stage == Stage.UNMASK else [0, 2, 3]
+    assert result["status"] == "completed"
+    assert is_their_mean(tmp_path / "run", left)
+    assert result["shared_sha256"] == digest(tmp_path_factory.getbasetemp(), *left)
+    (row,) = RunDirectory(tmp_path / "run").rounds()
+    assert (row["admitted"], row["refused"]) == (left, [k for k in range(4) if k not in left])
+
+
+def test_two_clients_lost_in_other_stages_leave_the_others_sum(tmp_path: Path) -> None:
+    keys = {"clients": 7, "min_success": 0.5, "secagg__threshold": 0.55}
+    lost = {1: Stage.SHARE_KEYS, 2: Stage.COLLECT_MASKED_VECTORS, 5: Stage.COLLECT_MASKED_VECTORS}
+    assert federate(tmp_path / "run", lost=lost, **keys)[0]["status"] == "completed"
+    assert is_their_mean(tmp_path / "run", [0, 3, 4, 6], **keys)
+
+
+def test_a_client_that_fails_once_in_training_is_asked_again(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    failed: list[int] = []
+
+    def once(client: int, result: FitRes) -> None:
+        if client == 2 and not failed:
+            failed.append(client)
+            raise RuntimeError("out of memory")
+
+    result, _ = federate(tmp_path / "run", app=app_of(once))
+    assert failed == [2]
+    assert result["shared_sha256"] == digest(tmp_path_factory.getbasetemp(), 0, 1, 2, 3)
+
+
+def test_with_too_few_left_nothing_is_unmasked(tmp_path: Path) -> None:
+    result, _ = federate(tmp_path / "run", lost={1: Stage.COLLECT_MASKED_VECTORS})
+    assert (result["status"], result["resumable"]) == ("failed", True)
+    assert result["error"] == "round 1: 3 of 4 clients are left, 4 are needed to unmask; client 1: gone"
+    assert not RunDirectory(tmp_path / "run").unmasking_file.exists()
+    result, _ = federate(tmp_path / "two", lost={1: Stage.SETUP, 2: Stage.SETUP}, min_success=0.1)
+    assert "2 of 4 clients are left, 3 are needed to unmask" in result["error"]
+
+
+# A hostile server
+
+
+def setting(name: str, value: object) -> Down:
+    def change(stage: str, client: int, message: Message) -> None:
+        if stage == Stage.SETUP:
+            record_of(message)[name] = value
+
+    return change
+
+
+def record_of(message: Message) -> Record:
+    record = wire.secagg_record(message.content)
+    assert record is not None
+    return record
+
+
+SETTINGS = {
+    "a low threshold": (Key.THRESHOLD, 2, "the server sets threshold to 2, this node expects 3"),
+    "few shares": (Key.SHARE_NUMBER, 3, "the server sets share_num to 3, this node expects 4"),
+    "two clients": (Key.SAMPLE_NUMBER, 2, "the server sums 2 clients; a sum of fewer than 3 hides nobody"),
+    "a foreign clip": (Key.CLIPPING_RANGE, 8.0, "the server sets clipping_range to 8.0, this node expects 1.0"),
+    "a foreign modulus": (Key.MOD_RANGE, 2**40, "the server sets mod_range to 1099511627776, this node expects 4294967296"),
+    "a foreign weight": (Key.MAX_WEIGHT, 1.0, "the server sets max_weight to 1.0, this node expects 128.0"),
+}
+
+
+@pytest.mark.parametrize("sort", SETTINGS)
+def test_a_server_with_settings_of_its_own_is_refused_by_all(tmp_path: Path, sort: str) -> None:
+    name, value, line = SETTINGS[sort]
+    result, grid = federate(tmp_path / "run", down=setting(name, value))
+    assert set(reasons(tmp_path / "run").values()) == {line}
+    assert "0 of 4 clients are left, 4 are needed to unmask" in result["error"]
+    assert not grid.seen
+    assert not RunDirectory(tmp_path / "run").unmasking_file.exists()
+
+
+def test_a_server_that_asks_one_client_for_a_plain_upload_gets_none(tmp_path: Path) -> None:
+    def ask(stage: str, client: int, message: Message) -> None:
+        if stage == Stage.COLLECT_MASKED_VECTORS and client == 2:
+            message.content.config_records.pop("secaggplus_configs")
+
+    result, _ = federate(tmp_path / "run", down=ask, min_success=0.7)
+    assert result["status"] == "completed"
+    assert reasons(tmp_path / "run") == {2: "the server asks for a plain upload; secagg.enabled is set here"}
+    assert is_their_mean(tmp_path / "run", [0, 1, 3])
+
+
+def dead_and_active(record: Record) -> None:
+    record[Key.DEAD_NODE_ID_LIST] = [*record[Key.DEAD_NODE_ID_LIST], record[Key.ACTIVE_NODE_ID_LIST][0]]
+
+
+def asked_is_dead(record: Record) -> None:
+    record[Key.ACTIVE_NODE_ID_LIST], record[Key.DEAD_NODE_ID_LIST] = [], record[Key.ACTIVE_NODE_ID_LIST]
+
+
+@pytest.mark.parametrize(
+    ("lie", "line"),
+    [(dead_and_active, "calls a node both active and dead: that would unmask it"), (asked_is_dead, "whose upload it calls lost")],
+)
+def test_a_server_that_lies_about_who_is_lost_gets_no_share(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, lie: Callable[[Record], None], line: str
+) -> None:
+    def ask(stage: str, client: int, message: Message) -> None:
+        if stage == Stage.UNMASK:
+            lie(record_of(message))
+
+    result, grid = federate(tmp_path / "run", down=ask)
+    assert result["error"] == "round 1: too few shares came to unmask: 0 clients answered"
+    assert caplog.text.count(line) >= 4
+    assert not any(b"shares" in seen for seen in grid.seen)
+    assert all("secaggplus_state" not in c.state.config_records for c in grid._contexts.values()), "keys serve once"
+
+
+def test_a_node_that_requires_it_takes_part_in_no_run_without(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    keys = {"secagg__enabled": False, "node_timeout": 1}
+    result, _ = federate(tmp_path / "run", node_config={"secagg": "required"}, **keys)
+    assert "secagg is required here, and secagg.enabled is false in this run" in result["error"]
+    result, _ = federate(tmp_path / "odd", node_config={"secagg": "yes"}, **keys)
+    assert "secagg is 'yes' in the node-config; allowed: 'required', or nothing" in result["error"]
+    result, _ = federate(tmp_path / "on", node_config={"secagg": "required"})
+    assert result["status"] == "completed"
+
+
+# Hostile clients
+
+
+def said(stage: str, change: Callable[[Record], None]) -> Callable[[str, Message], None]:
+    """What one client does to its record of a stage."""
+
+    def act(at: str, reply: Message) -> None:
+        if at == stage:
+            change(record_of(reply))
+
+    return act
+
+
+def uploads_too(at: str, reply: Message) -> None:
+    if at == Stage.COLLECT_MASKED_VECTORS:
+        honest = wire.fit_answer(reply)
+        honest.parameters = ndarrays_to_parameters([np.ones(3, np.float32)])
+        masked = record_of(reply)
+        reply.content = wire.fit_content(honest)
+        reply.content.config_records["secaggplus_configs"] = masked  # type: ignore[assignment]
+
+
+def silent(at: str, reply: Message) -> None:
+    if at == Stage.COLLECT_MASKED_VECTORS:
+        reply.content.config_records.pop("secaggplus_configs")
+
+
+def other_round(at: str, reply: Message) -> None:
+    if at == Stage.COLLECT_MASKED_VECTORS:
+        reply.content.config_records["fitres.metrics"]["round"] = 7
+
+
+def arrays(*found: np.ndarray) -> list[bytes]:
+    return ndarrays_to_parameters(list(found)).tensors
+
+
+SIZE = 30_670
+KEYS_1, KEYS_2 = (public_key_to_bytes(generate_key_pairs()[1]) for _ in range(2))
+HOSTILE: dict[str, tuple[Callable[[str, Message], None], str]] = {
+    "a key that is none": (said(Stage.SETUP, lambda r: r.update({Key.PUBLIC_KEY_1: b"key"})), "a malformed reply"),
+    "one key twice": (said(Stage.SETUP, lambda r: r.update({Key.PUBLIC_KEY_1: KEYS_1, Key.PUBLIC_KEY_2: KEYS_1})), "are there twice"),
+    "no key": (said(Stage.SETUP, lambda r: r.pop(Key.PUBLIC_KEY_2)), "a malformed reply"),
+    "shares for others": (said(Stage.SHARE_KEYS, lambda r: r.update({Key.DESTINATION_LIST: [1, 2, 3]})), "its shares are for the nodes"),
+    "a share too few": (said(Stage.SHARE_KEYS, lambda r: r[Key.CIPHERTEXT_LIST].pop()), "its encrypted shares are"),
+    "another shape": (
+        said(Stage.COLLECT_MASKED_VECTORS, lambda r: r.update({Key.MASKED_PARAMETERS: arrays(*np.zeros((2, 1), np.uint32))})),
+        "its masked arrays are",
+    ),
+    "another dtype": (
+        said(Stage.COLLECT_MASKED_VECTORS, lambda r: r.update({Key.MASKED_PARAMETERS: arrays(np.zeros(1), np.zeros(SIZE, np.float32))})),
+        "its masked arrays are",
+    ),
+    "a plain upload, too": (uploads_too, "its upload is not masked"),
+    "nothing masked": (silent, "it says nothing of secure aggregation"),
+    "another round": (other_round, "it answers round 7"),
+}
+
+
+@pytest.mark.parametrize("half", [0, 1])
+def test_hostile_stage_replies_are_refused_in_a_line_and_the_honest_go_on(tmp_path: Path, half: int) -> None:
+    some = list(HOSTILE)[half::2]
+    honest = len(some) + 1
+    sorts = dict(enumerate(some, start=honest))
+    keys = {"clients": honest + len(some), "min_success": 0.1, "secagg__threshold": 0.51}
+
+    def act(stage: str, client: int, reply: Message) -> None:
+        if client in sorts:
+            HOSTILE[sorts[client]][0](stage, reply)
+
+    result, _ = federate(tmp_path / "run", up=act, **keys)
+    found = reasons(tmp_path / "run")
+    for client, sort in sorts.items():
+        assert found[client].startswith("refused: "), sort
+        assert HOSTILE[sort][1] in found[client], sort
+    assert set(found) == set(sorts)
+    assert (result["status"], result["refused"]) == ("completed", len(some))
+    assert is_their_mean(tmp_path / "run", range(honest), **keys)
+
+
+def spoil(sort: str, result: FitRes) -> None:
+    """What a client whose own software is honest may have trained."""
+    if sort == "samples":
+        result.num_examples = 129
+    elif sort == "failed":
+        result.metrics["error"] = "it could not"
+    elif sort == "fewer":
+        del result.parameters.tensors[-1]
+    else:
+        first, *others = (wire.decode(blob, len(blob)) for blob in result.parameters.tensors)
+        first.flat[5] += float(sort)
+        result.parameters = ndarrays_to_parameters([first, *others])
+
+
+def test_an_update_that_cannot_be_summed_is_refused_by_its_own_client(tmp_path: Path) -> None:
+    sorts = {6: "nan", 7: "1.5", 8: "samples", 9: "fewer", 10: "failed"}
+    lines = {
+        6: "its update reaches nan; secagg.clip is 1",
+        8: "it has 129 training samples; allowed: 1 to secagg.max-samples, 128",
+        9: "its upload is not laid out like its download, and cannot be summed under masks",
+        10: "it could not",
+    }
+    keys = {"clients": 11, "min_success": 0.1, "secagg__threshold": 0.51}
+    app = app_of(lambda client, result: spoil(sorts[client], result) if client in sorts else None)
+    result, _ = federate(tmp_path / "run", app=app, **keys)
+    found = reasons(tmp_path / "run")
+    assert {k: found[k] for k in lines} == lines
+    assert found[7].startswith("its update reaches 1.")
+    assert set(found) == set(sorts)
+    assert result["status"] == "completed"
+
+
+def test_a_wrong_masked_upload_spoils_its_round_and_is_not_merged(tmp_path: Path) -> None:
+    def act(stage: str, client: int, reply: Message) -> None:
+        if stage == Stage.COLLECT_MASKED_VECTORS and client == 1:
+            noise = np.random.default_rng(0).integers(0, MODULUS, SIZE, dtype=np.uint32)
+            record_of(reply)[Key.MASKED_PARAMETERS] = arrays(np.ones(1, np.uint32), noise)
+
+    result, _ = federate(tmp_path / "run", up=act)
+    assert result["error"].startswith("round 1: the sum is beyond secagg.clip, 1: a client's upload or shares are wrong")
+
+
+@pytest.mark.parametrize("blob", [b"share", b"\x01" + bytes(51)])
+def test_wrong_shares_spoil_their_round_and_nothing_is_merged(tmp_path: Path, blob: bytes) -> None:
+    def act(stage: str, client: int, reply: Message) -> None:
+        if stage == Stage.UNMASK and client == 1:
+            record_of(reply)[Key.SHARE_LIST] = [blob] * 4
+
+    result, _ = federate(tmp_path / "run", up=act)
+    assert result["status"] == "failed"
+    assert "nobody can tell whose" in result["error"]
+    assert len(result["error"].splitlines()) == 1
+
+
+def test_shares_of_others_than_asked_are_not_used(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    def act(stage: str, client: int, reply: Message) -> None:
+        if stage == Stage.UNMASK and client == 1:
+            record_of(reply)[Key.NODE_ID_LIST] = [7, 7, 7, 7]
+
+    result, _ = federate(tmp_path / "run", up=act)
+    assert result["shared_sha256"] == digest(tmp_path_factory.getbasetemp(), 0, 1, 2, 3)
+
+
+# What is left behind
+
+
+@pytest.mark.parametrize("method", ["pfedlora", "lg_fedavg"])
+def test_no_single_update_is_found_by_value(tmp_path: Path, method: str) -> None:
+    result, grid = federate(tmp_path / "secure", method=method, clients=3)
+    federate(tmp_path / "plain", method=method, clients=3, secagg__enabled=False)
+    plain = plain_round(range(3), method=method, clients=3)
+    first = Plain(KEYS, method=method, clients=3).state
+    needles, losses = [], []
+    for client, upload in plain.uploads.items():
+        for name, tensor in upload.tensors.items():
+            delta = tensor.double() - first[name].double()
+            for values in (tensor, delta, delta.float(), delta * upload.samples / 128):
+                whole = values.contiguous().numpy().tobytes()
+                needles += [whole[at : at + 32] for at in (0, len(whole) // 64 * 32, len(whole) - 32) if len(whole) >= 64]
+        losses += [repr(loss).encode() for loss in plain.visits[client].losses.values()]
+    where = {str(path.relative_to(tmp_path)): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    ours = {name: found for name, found in where.items() if name.startswith("secure/")}
+    if method != "pfedlora":  # its head is a part of the model that a client keeps
+        ours = {name: found for name, found in ours.items() if not name.startswith("secure/clients/")}
+    assert any(name.startswith("secure/server/") for name in ours)
+    assert not [(name, n.hex()) for name, found in ours.items() for n in needles + losses if n in found]
+    assert not [n.hex() for seen in grid.seen for n in needles if n in seen]
+    mean = next(iter(state_of(tmp_path / "secure").values())).numpy().tobytes()[:32]
+    assert any(mean in found for name, found in ours.items() if name.startswith("secure/server/")), "the search finds nothing at all"
+    assert any(loss in where["plain/clients.jsonl"] for loss in losses), "nor losses"
+    assert result["status"] == "completed"
+
+
+# Resuming
+
+
+def interrupted(output: Path, **more: Any) -> dict[str, Any]:
+    """A run of two rounds that was killed between the second one's unmasking and its checkpoint."""
+    result, _ = federate(output, rounds=2, **more)
+    run = RunDirectory(output)
+    run.checkpoints.drop(2)
+    run.result_file.unlink()
+    return result
+
+
+def test_a_round_is_unmasked_again_for_the_same_clients_alone(tmp_path: Path) -> None:
+    keys: dict[str, Any] = {"min_success": 0.7, "rounds": 2}
+    whole = interrupted(tmp_path / "run", min_success=0.7)
+    result, _ = federate(tmp_path / "run", lost={1: Stage.SETUP}, resume=True, **keys)
+    assert "round 2 was unmasked for the clients 0, 1, 2, 3 before the run was stopped, and 0, 2, 3 are left now" in result["error"]
+    assert result["resumable"]
+    assert RunDirectory(tmp_path / "run").checkpoints.rounds() == [1]
+    result, _ = federate(tmp_path / "run", resume=True, **keys)
+    assert result["status"] == "completed"
+    assert (result["shared_sha256"], result["models_sha256"]) == (whole["shared_sha256"], whole["models_sha256"])
+
+
+def test_a_client_that_was_left_out_stays_out_when_its_round_is_done_again(tmp_path: Path) -> None:
+    keys: dict[str, Any] = {"min_success": 0.7, "rounds": 2}
+    whole = interrupted(tmp_path / "run", lost={1: Stage.COLLECT_MASKED_VECTORS}, min_success=0.7)
+    result, _ = federate(tmp_path / "run", resume=True, **keys)
+    assert result["shared_sha256"] == whole["shared_sha256"]
+    assert "left out" in reasons(tmp_path / "run")[1]
+
+
+def test_a_client_that_lost_its_model_does_not_give_its_round_another_update(tmp_path: Path) -> None:
+    interrupted(tmp_path / "run", min_success=0.7)
+    for path in RunDirectory(tmp_path / "run").client_store(1).path(1).parent.glob("*.safetensors"):
+        path.unlink()
+    MODELS._held.clear()
+    result, _ = federate(tmp_path / "run", resume=True, rounds=2, min_success=0.7)
+    assert "it has lost its model" in reasons(tmp_path / "run")[1]
+    assert "and 0, 2, 3 are left now" in result["error"]
