@@ -101,6 +101,7 @@ KEYS = [
     key("lr=0,1", "lr is '0,1'; allowed: a number > 0"),
     key("momentum=1", "momentum is 1.0; allowed: a number ≥ 0 and < 1"),
     key("participation=0", "participation is 0.0; allowed: a number > 0 and ≤ 1"),
+    key("audit.uploads=true secagg.enabled=true", "audit.uploads is true and secagg.enabled, too"),
     key("augment=1", "augment is 1; allowed: true or false"),
     key("actors=none", "actors is 'none'; allowed: auto, or an integer ≥ 1"),
     key("seed=99999999999999999999", "allowed: an integer ≥ 0, finite and below 2^63"),
