@@ -61,7 +61,8 @@ def write(folder: Path, source: Source, arrays: Arrays) -> None:
         inputs = arrays.inputs
         as_one = source.whole and shape_of(inputs) == (3, SIZE, SIZE)
         mean, std = of_all_pixels(inputs.astype(np.uint8, copy=False)) if as_one else (None, None)
-        meta = {"class_names": arrays.class_names, "mean": mean, "std": std, "resized": arrays.resized}
+        meta = {"class_names": arrays.class_names, "mean": mean, "std": std}
+        meta |= {"resized": arrays.resized, "feature_names": arrays.feature_names}
         (building / META).write_text(json.dumps(meta))
         shutil.rmtree(folder, ignore_errors=True)  # the remains of a cache without its meta.json
         building.rename(folder)

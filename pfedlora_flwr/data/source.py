@@ -28,7 +28,7 @@ class Arrays(NamedTuple):
     """What a reader returns.
 
     labels: [n], from 0. class_names: of all classes, in order. owners: who each sample belongs to, as text or numbers [n], where that is
-    known. resized: how many images were brought to another size.
+    known. resized: how many images were brought to another size. feature_names: of vectors, where they have any.
     """
 
     inputs: Inputs
@@ -36,6 +36,7 @@ class Arrays(NamedTuple):
     class_names: list[str]
     owners: npt.NDArray[Any] | None = None
     resized: int = 0
+    feature_names: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)

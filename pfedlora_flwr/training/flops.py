@@ -14,7 +14,7 @@ from torch.nn.modules.module import register_module_forward_hook
 
 @dataclass
 class Operations:
-    """Floating-point operations of the Linear and Conv2d calls seen; biases, activations and pooling are not counted."""
+    """Floating-point operations of the Linear, Conv1d and Conv2d calls seen; biases, activations and pooling are not counted."""
 
     forward: int = 0
     backward: int = 0
@@ -31,7 +31,7 @@ def count_operations() -> Iterator[Operations]:
     seen = Operations()
 
     def count(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        if not isinstance(module, nn.Linear | nn.Conv2d):
+        if not isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d):
             return
         operations = 2 * macs(module, output)
         seen.forward += operations
@@ -45,6 +45,6 @@ def count_operations() -> Iterator[Operations]:
         handle.remove()
 
 
-def macs(module: nn.Linear | nn.Conv2d, output: Tensor) -> int:
+def macs(module: nn.Linear | nn.Conv1d | nn.Conv2d, output: Tensor) -> int:
     """Multiply-adds of one call: every output element is a dot product over the weights of its output feature."""
     return output.numel() * module.weight[0].numel()
