@@ -229,6 +229,21 @@ def export(
     out.print(f"{target} and its model card; logits within {difference:.1g} of the model's own", highlight=False, soft_wrap=True)
 
 
+@cli.command(cls=PlainCommand)
+def audit(
+    paths: Annotated[list[Path], typer.Argument(metavar="RUN_OR_DIR…", hidden=True)],
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON: one audit, or a list of several runs'.")] = False,
+) -> None:
+    """Measure what uploads tell of single clients. Which classes one holds, which samples it trained on; written to audit.json.
+
+    Each RUN_OR_DIR is a run, or a folder of runs, of a comparison. Runs with audit.uploads=true are audited by their uploads, others
+    by the sum of the last round alone (docs/audit.md).
+    """
+    from pfedlora_flwr.commands.audit import audit_all
+
+    raise typer.Exit(audit_all(paths, out, err, as_json=as_json))
+
+
 @cli.command("list", cls=PlainCommand)
 def list_(
     folder: Annotated[Path, typer.Argument(metavar="DIR", hidden=True)],

@@ -14,7 +14,7 @@ import yaml
 
 from pfedlora_flwr.data import registry as datasets
 from pfedlora_flwr.data.partition import KINDS
-from pfedlora_flwr.data.source import parse_shape
+from pfedlora_flwr.data.source import Reading, parse_shape
 from pfedlora_flwr.errors import UserError, user_code
 from pfedlora_flwr.experiment import KEYS, Experiment, option_keys
 from pfedlora_flwr.files import absolute
@@ -79,7 +79,7 @@ def unused(options: Iterable[str], e: Experiment) -> list[str]:
     for name in options:
         if name not in own:
             found.append(f"{name} is not used: it is an option of another method than {e.method}")
-        elif name == "data-path" and e.data_path and not datasets.find(e.dataset).files:
+        elif name == "data-path" and e.data_path and not datasets.takes_path(e.dataset):
             found.append(f"data-path is not used: dataset {e.dataset!r} takes no files from there")
         elif name == "momentum" and e.optimizer == "adamw":
             found.append("momentum is not used: optimizer is adamw, whose own is 0.9")
@@ -121,9 +121,14 @@ def _check(e: Experiment, method: type[Method]) -> None:
         raise UserError(f"{told}; the options of {e.method} are keys: {own or 'it has none'}")
     if e.min_clients is not None and e.min_clients > e.clients:
         raise UserError(f"min-clients is {e.min_clients}; allowed: auto, or at most clients, which is {e.clients}")
+    names = Reading.of(e).class_names
+    if len(set(names)) < len(names) or "" in names or len(names) == 1:
+        raise UserError(f"data.class-names is {e.data_class_names!r}; allowed: auto, or at least two names, each once")
     shape = parse_shape(e.input_shape) if e.input_shape else None
     if shape and e.image_size and shape[1:] != (e.image_size, e.image_size):
         raise UserError(f"image-size is {e.image_size}, and input-shape {e.input_shape}: make them equal, or leave one out")
+    if e.audit_uploads and e.sharing != "mean":
+        raise UserError(f"audit.uploads is true and sharing is {e.sharing}; uploads are kept with sharing=mean alone")
     check_way(e)
     if e.extend and not e.resume:
         raise UserError("extend is true; allowed: only with resume, of which it is a part")

@@ -53,10 +53,13 @@ class Experiment:
         None, "the labels' column; auto: label, or of `hf:` the one of class labels", name="data.label-column"
     )
     data_input_column: str | None = key(
-        None, "the inputs' column, of `hf:` alone; auto: its only one of images, or else all numbers", name="data.input-column"
+        None, "the inputs' column, of `hf:` alone; auto: its only one of images or arrays, else all numbers", name="data.input-column"
     )
     data_client_column: str | None = key(
         None, "the column that says who owns a sample (partition.kind=natural); auto: none", name="data.client-column"
+    )
+    data_class_names: str | None = key(
+        None, "a table's classes in order, separated by commas; auto: its labels, sorted", name="data.class-names"
     )
     clients: int = key(10, "N, the number of clients", low=1, high=1_000_000)
     participation: float = key(1.0, "C, the share of clients sampled each round", above=0, high=1)
@@ -99,6 +102,7 @@ class Experiment:
     extend: bool = key(False, "with resume: go on to more rounds than the run had (`--resume -o rounds=N` sets it)", result=False)
     overwrite: bool = key(False, "replace the run in `output`", result=False)
     tensorboard: bool = key(False, "write event files for TensorBoard to `events` in the output", result=False)
+    audit_uploads: bool = key(False, "keep every admitted upload, for `pfedlora audit`", name="audit.uploads", result=False)
     min_clients: int | None = key(None, "nodes to wait for before round 1; auto: all", low=1, result=False)
     min_success: float = key(1.0, "share of the sampled clients that must succeed for a round to count", above=0, high=1, result=False)
     clip_norm_factor: float = key(

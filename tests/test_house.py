@@ -22,7 +22,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("runs",),
     ("federation",),
     ("client_app", "server_app"),
-    ("comparison", "launch"),
+    ("audit", "comparison", "launch"),
     ("report",),
     ("commands",),
     ("cli",),

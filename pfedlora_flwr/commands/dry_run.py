@@ -87,5 +87,6 @@ def _costs(e: Experiment, actors: int) -> list[str]:
         f"time: about {duration(estimate.Speed(actors).seconds(e))} for {e.rounds} rounds (a guess: no run has been timed)",
         f"memory: about {(actors + 1) * _ACTOR / 1e9:.1f} GB for {actors} at once, of {free / 1e9:.1f} GB free",
         f"disk: at most {megabytes(estimate.disk([e]))} for the clients' models"
-        + (f" and the server's {e.clients} states" if e.sharing == "none" else ""),
+        + (f" and the server's {e.clients} states" if e.sharing == "none" else "")
+        + (" and all uploads" if e.audit_uploads else ""),
     ]

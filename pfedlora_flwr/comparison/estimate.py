@@ -61,11 +61,21 @@ def state_bytes(e: Experiment) -> int:
     return _state_bytes(e.replace(seed=0, output="")) if e.sharing == "none" else 0
 
 
+def upload_bytes(e: Experiment) -> int:
+    """Disk, at most, for the uploads that `audit.uploads` keeps, and for the state that each round began with."""
+    if not e.audit_uploads:
+        return 0
+    method = methods.make(e, task_of(e))
+    return e.rounds * (e.sampled + 1) * method.largest_upload(method.state_init(derive(e.seed, "state")))
+
+
 def disk(runs: Iterable[Experiment], *, kept: bool = True) -> int:
-    """Disk for the runs: each has up to three versions of its models and states while it runs; one, if they are `kept`, when it is done."""
+    """Disk for the runs: each has up to three versions of its models and states while it runs; one, if they are `kept`, when it is done.
+    What `audit.uploads` keeps stays."""
+    runs = list(runs)
     sizes = [model_bytes(e) + state_bytes(e) for e in runs]
-    running = max(sizes, default=0)
-    return sum(sizes) + (_KEPT_WHILE_RUNNING - 1) * running if kept else _KEPT_WHILE_RUNNING * running
+    running, uploads = max(sizes, default=0), sum(upload_bytes(e) for e in runs)
+    return uploads + (sum(sizes) + (_KEPT_WHILE_RUNNING - 1) * running if kept else _KEPT_WHILE_RUNNING * running)
 
 
 @lru_cache(maxsize=256)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,18 +35,18 @@ def folder(text: str, how: Reading) -> Arrays:
     files = [(file, label) for label, inside in enumerate(by_class) for file in inside]
     if sum(map(bool, by_class)) < 2:
         raise UserError(f"dataset folder {root}: expected at least two class folders with PNG or JPEG images")
-    images, resized = decoded([(str(file), file) for file, _ in files], how)
+    images, resized = decoded(len(files), lambda: ((str(file), file) for file, _ in files), how)
     return Arrays(images, np.array([label for _, label in files], np.int64), class_names, resized=resized)
 
 
-def decoded(files: Collection[File], how: Reading) -> tuple[npt.NDArray[np.uint8], int]:
-    """All these images, uint8 [n, height, width, 3], or 1 where grey ones are wanted, and how many were resized.
+def decoded(count: int, files: Callable[[], Iterable[File]], how: Reading) -> tuple[npt.NDArray[np.uint8], int]:
+    """All these images, gone through twice, uint8 [n, height, width, 3], or 1 where grey ones are wanted, and how many were resized.
 
     Raises UserError where sizes differ and none is wanted.
     """
     sizes: dict[tuple[int, int], str] = {}
     resized = 0
-    for name, file in files:
+    for name, file in files():
         with _opened(file, name) as image:
             sizes.setdefault((image.height, image.width), name)
             resized += how.size not in (None, (image.height, image.width))
@@ -55,8 +55,8 @@ def decoded(files: Collection[File], how: Reading) -> tuple[npt.NDArray[np.uint8
         found = " and ".join(f"{name} has {height} × {width} pixels" for name, height, width in (one, other))
         raise UserError(f"the images are of different sizes ({found}): set image-size, to which they are resized")
     height, width = how.size or next(iter(sizes))
-    images = scratch((len(files), height, width, 1 if how.grey else 3))
-    for i, (name, file) in enumerate(files):
+    images = scratch((count, height, width, 1 if how.grey else 3))
+    for i, (name, file) in enumerate(files()):
         images[i] = read_image(file, (height, width), grey=how.grey, name=name)
     return images, resized
 

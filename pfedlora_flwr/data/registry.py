@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pfedlora_flwr.data import arrays, embedded, images
+from pfedlora_flwr.data import arrays, embedded, hub, images, tables
 from pfedlora_flwr.data.cifar import CIFAR10, CIFAR100
 from pfedlora_flwr.data.source import SIZE, Source
 from pfedlora_flwr.errors import UserError
@@ -19,6 +19,9 @@ _SOURCES = (
     Source("synthetic:", embedded.synthetic, classes=10, samples=embedded.count, shape=_SHAPE, whole=True),
     Source("folder:", images.folder, path=True, whole=True),
     Source("npz:", arrays.npz, path=True, whole=True),
+    Source("csv:", tables.csv, path=True, columns=True),
+    Source("parquet:", tables.parquet, path=True, columns=True),
+    Source("hf:", hub.huggingface, path=hub.is_path, columns=True),
     Source(FUNCTION, arrays.function, kept=False),
 )
 NAMES = tuple(source.name for source in _SOURCES)
@@ -50,6 +53,12 @@ def located(name: str) -> str:
     source = find(name)
     text = source.text(name)
     return f"{source.name}{absolute(text)}" if source.is_path(text) else name
+
+
+def takes_path(name: str) -> bool:
+    """Whether `data-path` says where the dataset's files are."""
+    source = find(name)
+    return bool(source.files) or source.name == FUNCTION
 
 
 def targets() -> str:

@@ -45,6 +45,7 @@ class Reading:
 
     data_path: the folder of its files, where it has any. size: images' height and width; None: as they are. grey: whether image files
     give one channel, else three. label_column, input_column, client_column: of what has columns; None: found, or none.
+    class_names: of the labels of what has columns, in order; empty: those that are there, sorted.
     """
 
     data_path: str = ""
@@ -53,6 +54,7 @@ class Reading:
     label_column: str | None = None
     input_column: str | None = None
     client_column: str | None = None
+    class_names: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, e: Experiment) -> Reading:
@@ -65,6 +67,7 @@ class Reading:
             label_column=e.data_label_column,
             input_column=e.data_input_column,
             client_column=e.data_client_column,
+            class_names=tuple(name.strip() for name in e.data_class_names.split(",")) if e.data_class_names else (),
         )
 
 

@@ -9,42 +9,58 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from pfedlora_flwr.federation.messages import Report, count, short
 from pfedlora_flwr.federation.wire import Reply, decode
 from pfedlora_flwr.methods.method import Method, Refused, Tensors, Upload
+from pfedlora_flwr.runs.ledger import Cost, parameters, payload_bytes
 
 _LARGEST_METRICS = 2**20
 
 
 @dataclass(frozen=True)
 class Admitted:
-    """A client's visit that was admitted: its upload, its account of it, and the bytes of its whole message."""
+    """A client's visit that was admitted: its account of it, n_k, and what it sent up and computed."""
 
-    upload: Upload
     report: Report
-    wire_bytes: int
+    samples: int
+    cost: Cost
 
 
-def admit(reply: Reply, method: Method, state: Tensors, client: int, round: int, most_samples: int, evaluated: bool = True) -> Admitted:
+def admit(
+    reply: Reply, method: Method, state: Tensors, client: int, round: int, most_samples: int, evaluated: bool = True
+) -> tuple[Admitted, Upload]:
     """The visit in a reply to `round`'s instruction, with its counts where it was told to evaluate. Raises Refused with the reason."""
     largest, size = method.largest_upload(state), sum(map(len, reply.arrays))
     if size > largest + 4096 * (len(reply.arrays) + 1):
         raise Refused(f"its arrays have {size} bytes, at most {largest} are expected")
     if reply.wire_bytes - size > _LARGEST_METRICS + 4096 * len(reply.arrays):
         raise Refused(f"its message has {reply.wire_bytes} bytes, of which {size} are arrays")
-    report = Report.from_metrics(reply.metrics, evaluated)
-    if (report.round, report.client) != (round, client):
-        raise Refused(f"it answers round {report.round} as client {report.client}, asked was round {round} of client {client}")
+    report = admit_report(reply.metrics, client, round, evaluated)
     samples = count(reply.samples, "its sample count n_k", low=1, high=most_samples)
     upload = Upload(_tensors(reply, report.names, largest), samples)
     method.check(upload, state, client)
     for name, tensor in upload.tensors.items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise Refused(f"{name} has values that are not finite")
-    return Admitted(upload, report, reply.wire_bytes)
+    cost = Cost(
+        parameters_up=parameters(upload.tensors),
+        bytes_up=payload_bytes(upload.tensors),
+        wire_up=reply.wire_bytes,
+        flops=sum(report.flops_by_phase.values()),
+    )
+    return Admitted(report, samples, cost), upload
+
+
+def admit_report(metrics: Mapping[str, Any], client: int, round: int, evaluated: bool) -> Report:
+    """A client's account of its visit in `round`. Raises Refused for one that cannot be, or that answers something else."""
+    report = Report.from_metrics(metrics, evaluated)
+    if (report.round, report.client) != (round, client):
+        raise Refused(f"it answers round {report.round} as client {report.client}, asked was round {round} of client {client}")
+    return report
 
 
 def outliers(uploads: Mapping[int, Upload], method: Method, factor: float) -> dict[int, str]:

@@ -18,13 +18,14 @@ from pfedlora_flwr.federation.exchange import Refuse, exchange
 from pfedlora_flwr.federation.roster import Roster
 from pfedlora_flwr.federation.round import Round
 from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.runs.ledger import Cost
 from pfedlora_flwr.runs.rows import VisitRow
 
 logger = logging.getLogger(__name__)
 Phase = Literal["training", "evaluating"]
 Replies = Mapping[int, wire.Reply]
 """By client."""
-Write = Callable[[Round, int, int, Phase], Message]
+Write = Callable[[Round, int, int, Phase], tuple[Message, Cost]]
 Fail = Callable[[Round, int, str], None]
 
 
@@ -35,8 +36,8 @@ class RunFailed(RuntimeError):
 class Clients:
     """They are connected when this is made; RunFailed is raised when too few are within `node-timeout`.
 
-    write: the instruction of a round to a client on a node. fail: told of a client without an answer, and why. refuse: told of a
-    message or a node that is no client's.
+    write: the instruction of a round to a client on a node, and what it costs to send. fail: told of a client without an answer, and
+    why. refuse: told of a message or a node that is no client's.
     """
 
     def __init__(self, grid: Grid, experiment: Experiment, run: RunDirectory, write: Write, fail: Fail, refuse: Refuse) -> None:
@@ -52,7 +53,16 @@ class Clients:
         self._connect()
 
     def messages(self, round: Round, clients: Iterable[int], phase: Phase) -> dict[int, Message]:
-        """The instructions, by client. Waits for clients that are not connected; one that is away for `node-timeout` has failed."""
+        """The instructions, by client, counted as sent to those that are connected."""
+        messages = {}
+        for client, node in self.connected(round, clients).items():
+            messages[client], cost = self._write(round, client, node, phase)
+            if phase == "training":
+                round.send(client, cost)
+        return messages
+
+    def connected(self, round: Round, clients: Iterable[int]) -> dict[int, int]:
+        """Their nodes, by client. Waits for clients that are not connected; one that is away for `node-timeout` has failed."""
         wanted, node_of = list(clients), self.roster.node_of
         if any(client not in node_of for client in wanted):
             self.roster.wait_for(wanted, self.experiment.node_timeout)
@@ -60,7 +70,7 @@ class Clients:
         for client in wanted:
             if client not in node_of:
                 self._fail(round, client, "not connected")
-        return {client: self._write(round, client, node_of[client], phase) for client in wanted if client in node_of}
+        return {client: node_of[client] for client in wanted if client in node_of}
 
     def ask(self, round: Round, messages: Mapping[int, Message], phase: Phase) -> Replies:
         """The opened replies that are no errors. A client that failed is asked once more within the round."""

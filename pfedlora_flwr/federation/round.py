@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from pfedlora_flwr.federation.admission import Admitted
 from pfedlora_flwr.federation.clock import Clock
-from pfedlora_flwr.runs.ledger import Cost, parameters, payload_bytes
+from pfedlora_flwr.runs.ledger import Cost
 
 
 @dataclass
@@ -27,14 +27,7 @@ class Round:
 
     def cost_of(self, client: int) -> Cost:
         """What the admitted visit of a client cost."""
-        visit = self.visits[client]
-        return replace(
-            self.sent[client],
-            parameters_up=parameters(visit.upload.tensors),
-            bytes_up=payload_bytes(visit.upload.tensors),
-            wire_up=visit.wire_bytes,
-            flops=sum(visit.report.flops_by_phase.values()),
-        )
+        return self.sent[client] + self.visits[client].cost
 
     def cost(self) -> Cost:
         """What all clients cost: of one without an admitted visit, what was sent to it."""

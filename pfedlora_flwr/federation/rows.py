@@ -55,7 +55,7 @@ def round_row(round: Round, state: ServerState, visits: Sequence[VisitRow]) -> R
 def _visit_row(round: Round, client: int) -> VisitRow:
     visit = round.visits[client]
     row: dict[str, Any] = {name: getattr(visit.report, name) for name in _REPORTED}
-    row |= {"status": "ok", "samples": visit.upload.samples}
+    row |= {"status": "ok", "samples": visit.samples}
     counts = visit.report.counts
     if counts is not None:
         row |= {"accuracy": counts.accuracy("test"), "validation_accuracy": counts.accuracy("validation")}

@@ -13,12 +13,12 @@ from flwr.serverapp.strategy import Strategy
 
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation import rows, wire
-from pfedlora_flwr.federation.admission import admit, outliers
 from pfedlora_flwr.federation.clients import Clients, Phase, Replies, RunFailed
 from pfedlora_flwr.federation.clock import Clock
 from pfedlora_flwr.federation.messages import Instruction, counts_from_metrics
 from pfedlora_flwr.federation.round import Round
 from pfedlora_flwr.federation.sharing import BY_NAME
+from pfedlora_flwr.federation.uplink import Collected, PlainUplink
 from pfedlora_flwr.methods.method import Method, Refused
 from pfedlora_flwr.rng import sample_clients
 from pfedlora_flwr.runs.checkpoint import ServerState
@@ -55,6 +55,7 @@ class PersonalisedStrategy(Strategy):
         self.run = run
         self.state = state
         self.shared = BY_NAME[experiment.sharing](experiment, method, run, state)
+        self.uplink = PlainUplink(experiment, method, self.shared, self._refuse_update)
         self._told = told
         self._started: tuple[Round, Clients] | None = None  # the round that Flower's `start` is in
 
@@ -75,11 +76,7 @@ class PersonalisedStrategy(Strategy):
         while self.state.round < e.rounds:
             clock.lap("record")  # the round before
             round = self._round(self.state.round + 1, clock)
-            messages = clients.messages(round, round.sampled, "training")
-            clock.lap("prepare")
-            replies = clients.ask(round, messages, "training")
-            clock.lap("wait")
-            self._merge(round, replies)
+            self._merge(round, self.uplink.train(round, clients))
             clock.lap("aggregate")
             if self.state.stale and e.evaluates(round.number):
                 self._evaluate(round, clients)
@@ -109,7 +106,7 @@ class PersonalisedStrategy(Strategy):
         """Merges what is admitted into `state`, which is not handed out. Raises RunFailed below `min-success`."""
         assert self._started is not None
         round, clients = self._started
-        self._merge(round, self._open(round, clients, round.sent, replies))
+        self._merge(round, self.uplink.admit(round, self._open(round, clients, round.sent, replies)))
         return None, MetricRecord({"admitted": len(round.visits)})
 
     def configure_evaluate(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Iterable[Message]:
@@ -153,30 +150,22 @@ class PersonalisedStrategy(Strategy):
         e = self.experiment
         return Round(number, sample_clients(e.seed, number, e.clients, e.sampled), clock)
 
-    def _merge(self, round: Round, replies: Replies) -> None:
-        """Admits the replies and merges the admitted uploads, in client order. Raises RunFailed below `min-success`."""
+    def _merge(self, round: Round, collected: Collected) -> None:
+        """Merges the admitted uploads, in client order. Raises RunFailed below `min-success`."""
         e, state = self.experiment, self.state
-        admitted = {}
-        for client, reply in sorted(replies.items()):
-            try:
-                own, evaluated = self.shared.of(client), e.evaluates(round.number)
-                admitted[client] = admit(reply, self.method, own, client, round.number, e.max_samples, evaluated)
-            except Refused as refusal:
-                self._refuse_update(round, client, str(refusal))
-        uploads = {client: visit.upload for client, visit in admitted.items()}
-        for client, reason in outliers(uploads, self.method, e.clip_norm_factor).items():
-            self._refuse_update(round, client, reason)
-            del admitted[client], uploads[client]
+        visits, uploads = collected.visits, collected.uploads
         state.round = round.number
-        if not self._enough(round, f"round {round.number}", len(admitted), e.sampled):
+        if not self._enough(round, f"round {round.number}", len(visits), e.sampled):
             return
         state.failed_rounds = 0
-        round.visits = admitted
+        round.visits = visits
         if uploads:
+            if e.audit_uploads:
+                self.run.uploads.save(round.number, state.tensors, uploads)
             with count_operations() as operations:
                 self.shared.merge(uploads, round.number)
             round.server_flops = operations.total
-        for client, visit in admitted.items():
+        for client, visit in visits.items():
             report = visit.report
             state.versions[client], state.models[client] = round.number, report.model_sha256
             state.stale.add(client)
@@ -247,7 +236,7 @@ class PersonalisedStrategy(Strategy):
 
     # What the clients are told, and what they are refused
 
-    def _message(self, round: Round, client: int, node: int, phase: Phase) -> Message:
+    def _message(self, round: Round, client: int, node: int, phase: Phase) -> tuple[Message, Cost]:
         e = self.experiment
         training = phase == "training"
         down = self.method.download(self.shared.of(client), client, round.number) if training else {}
@@ -261,11 +250,9 @@ class PersonalisedStrategy(Strategy):
             names=list(down),
         ).to_config()
         if not training:
-            return wire.evaluate_message(node, round.number, config, e.round_timeout)
+            return wire.evaluate_message(node, round.number, config, e.round_timeout), Cost()
         message = wire.train_message(node, round.number, down, config, e.round_timeout)
-        sent = Cost(parameters_down=parameters(down), bytes_down=payload_bytes(down), wire_down=wire.size_of(message.content))
-        round.send(client, sent)
-        return message
+        return message, Cost(parameters_down=parameters(down), bytes_down=payload_bytes(down), wire_down=wire.size_of(message.content))
 
     def _refuse(self, reason: str) -> None:
         """A message or a node that is refused and belongs to no client."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.methods.method import Method, Tensors, Upload, seeded, tensors_of, weighted_mean
+from pfedlora_flwr.methods.method import Method, Tensors, Upload, filled, seeded, tensors_of, weighted_mean
 from pfedlora_flwr.methods.standalone import train_locally
 from pfedlora_flwr.models.cnn import ClientModel
 from pfedlora_flwr.training.loop import Samples, Visit
@@ -45,3 +45,6 @@ class FedAvg(Method):
         whole = self.client_model(0)
         whole.load_state_dict(received)
         return {"global": whole.eval().to(next(iter(received.values())).device)}
+
+    def shared_predictor(self, shared: Tensors, own: ClientModel | None = None) -> Callable[[Tensor], Tensor] | None:
+        return filled(self.client_model(0), shared)

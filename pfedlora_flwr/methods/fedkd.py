@@ -7,7 +7,7 @@ make from the experiment's seed. θ̂ is what a round starts from: θ₀ plus th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -16,7 +16,17 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from pfedlora_flwr.keys import key
-from pfedlora_flwr.methods.method import Method, Tensors, Upload, check_layout, root_mean_square, seeded, tensors_of, weighted_mean
+from pfedlora_flwr.methods.method import (
+    Method,
+    Tensors,
+    Upload,
+    check_layout,
+    filled,
+    root_mean_square,
+    seeded,
+    tensors_of,
+    weighted_mean,
+)
 from pfedlora_flwr.methods.mutual import kl, received_model, small_model
 from pfedlora_flwr.models.cnn import ClientModel
 from pfedlora_flwr.models.linear import Linear
@@ -108,6 +118,14 @@ class FedKD(Method):
 
     def predictor(self, model: Teacher) -> ClientModel:
         return model.local
+
+    def shared_part(self, received: Tensors, uploaded: Tensors | None = None) -> Tensors:
+        """θ̂, and θ̂ plus the update that the factors stand for."""
+        start = add(self.initial, decompress(received, self.initial))
+        return start if uploaded is None else add(start, decompress(uploaded, self.initial))
+
+    def shared_predictor(self, shared: Tensors, own: ClientModel | None = None) -> Callable[[Tensor], Tensor] | None:
+        return filled(small_model(self), shared)
 
     @cached_property
     def initial(self) -> Tensors:

@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.keys import key
-from pfedlora_flwr.methods.method import Method, Tensors, Upload, seeded, tensors_of, weighted_mean
+from pfedlora_flwr.methods.method import Method, Tensors, Upload, filled, seeded, tensors_of, weighted_mean
 from pfedlora_flwr.models import registry
 from pfedlora_flwr.models.cnn import ClientModel
 from pfedlora_flwr.models.composite import Composite
@@ -91,6 +91,9 @@ class FedMRL(Method):
             "single-small": model.small,
             "single-large": model.local,
         }
+
+    def shared_predictor(self, shared: Tensors, own: ClientModel | None = None) -> Callable[[Tensor], Tensor] | None:
+        return filled(self._small(), shared)
 
     def _small(self) -> ClientModel:
         return registry.small_model(self.model_names, self.task, self.options.representation_dim)

@@ -6,14 +6,14 @@ with the local one, and goes back.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.keys import key
-from pfedlora_flwr.methods.method import Method, Tensors, Upload, seeded, tensors_of, weighted_mean
+from pfedlora_flwr.methods.method import Method, Tensors, Upload, filled, seeded, tensors_of, weighted_mean
 from pfedlora_flwr.methods.mutual import kl, received_model, small_model
 from pfedlora_flwr.models.cnn import ClientModel
 from pfedlora_flwr.training.loop import Samples, Visit
@@ -50,3 +50,6 @@ class FML(Method):
 
     def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
         return weighted_mean(uploads)
+
+    def shared_predictor(self, shared: Tensors, own: ClientModel | None = None) -> Callable[[Tensor], Tensor] | None:
+        return filled(small_model(self), shared)

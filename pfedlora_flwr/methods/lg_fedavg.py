@@ -6,7 +6,10 @@ What is global here is the last layer, the one part that models of different str
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+
+from torch import Tensor
+from torch.nn.functional import linear
 
 from pfedlora_flwr.methods.method import Method, Tensors, Upload, seeded, tensors_of, weighted_mean
 from pfedlora_flwr.methods.standalone import train_locally
@@ -32,3 +35,7 @@ class LGFedAvg(Method):
 
     def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
         return weighted_mean(uploads)
+
+    def shared_predictor(self, shared: Tensors, own: ClientModel | None = None) -> Callable[[Tensor], Tensor] | None:
+        """The last layer needs an encoder."""
+        return (lambda images: linear(own.encode(images), shared["weight"], shared.get("bias"))) if own else None

@@ -117,6 +117,20 @@ class Method(ABC):
         """Client: further predictors, by name, whose test accuracy is taken at the visit beside the personalised model's."""
         return {}
 
+    def shared_part(self, received: Tensors, uploaded: Tensors | None = None) -> Tensors:
+        """Whoever reads a visit's messages: the shared part as the client received it or, where its upload is given, as it left it.
+
+        No federation asks for it: an audit of what uploads reveal does.
+        """
+        return received if uploaded is None else uploaded
+
+    def shared_predictor(self, shared: Tensors, own: ClientModel | None = None) -> Callable[[Tensor], Tensor] | None:
+        """Whoever has `shared_part`: logits by it alone or, where `own` is given, behind that model's encoder; None where it makes none.
+
+        No federation asks for it: an audit of what uploads reveal does.
+        """
+        return None
+
     def client_model(self, client: int) -> ClientModel:
         """A fresh model of client's own architecture, initialised from torch's global generator."""
         return registry.build(self.model_of(client), self.task)
@@ -160,6 +174,12 @@ def check_state(what: str, state: object, like: Tensors | None = None) -> None:
 def tensors_of(module: nn.Module) -> Tensors:
     """A module's parameters and buffers, detached, by name."""
     return {name: tensor.detach() for name, tensor in module.state_dict().items()}
+
+
+def filled(model: ClientModel, tensors: Tensors) -> ClientModel:
+    """The model with these tensors, to predict on the CPU."""
+    model.load_state_dict(tensors)
+    return model.eval().to(memory_format=torch.channels_last)
 
 
 def weighted_mean(uploads: Mapping[int, Upload]) -> Tensors:

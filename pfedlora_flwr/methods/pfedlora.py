@@ -5,7 +5,7 @@ Symbols: ω_k is the client's model, an encoder f_k and a head h_k; θ is the ad
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -87,6 +87,14 @@ class PFedLoRA(Method):
     def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
         """θ^t = Σ n_k/n · θ_k^t, n over the admitted clients (Eq. 12)."""
         return weighted_mean(uploads)
+
+    def shared_predictor(self, shared: Tensors, own: ClientModel | None = None) -> Callable[[Tensor], Tensor] | None:
+        """θ needs an encoder, and f_k stays with its client."""
+        if own is None:
+            return None
+        adapter = self._adapter(own.widths[self.layers - 1])
+        adapter.load_state_dict(shared)
+        return lambda images: adapter(own.encode(images, self.layers))
 
     def _adapter(self, width: int) -> Adapter:
         o = self.options

@@ -12,6 +12,7 @@ from pfedlora_flwr.comparison.outcome import Outcome
 from pfedlora_flwr.comparison.plan import Keys
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import countings, measures, paper, words
+from pfedlora_flwr.report.audits import audits
 from pfedlora_flwr.report.gains import STANDALONE, gains, is_control
 from pfedlora_flwr.report.load import Study
 from pfedlora_flwr.report.single_run import clients
@@ -46,7 +47,7 @@ _SENT = ("parameters, full", "bytes, full", "parameters, paper", "whole run: par
 def all_tables(study: Study) -> list[Table]:
     """Every table; one without rows has nothing to say."""
     found = [accuracy(study), accuracies(study), gains(study), countings.scores(study), countings.sampled(study)]
-    return [*found, costs(study), headline(study), clients(study), tuning(study), missing(study)]
+    return [*found, costs(study), headline(study), audits(study), clients(study), tuning(study), missing(study)]
 
 
 def accuracy(study: Study) -> Table:

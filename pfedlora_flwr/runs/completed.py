@@ -9,8 +9,9 @@ from pathlib import Path
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.runs.records import read_audit
 from pfedlora_flwr.runs.result import sampled
-from pfedlora_flwr.runs.rows import Result, RoundRow
+from pfedlora_flwr.runs.rows import Audit, Result, RoundRow
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,11 @@ class Run:
         if not rows or rows[-1]["round"] != self.result["rounds"]:
             raise UserError(f"{self.path}: its rounds.jsonl does not reach round {self.result['rounds']}, as result.json does; restore it")
         return rows
+
+    @cached_property
+    def audit(self) -> Audit | None:
+        """What `pfedlora audit` found; None where it was not asked."""
+        return read_audit(self.directory.audit_file)
 
     @property
     def accuracy(self) -> float:

@@ -26,13 +26,14 @@ from pfedlora_flwr.runs.provenance import git_commit, machine, read_about, versi
 from pfedlora_flwr.runs.records import check_whole, read_json, read_result, read_rounds, read_visits
 from pfedlora_flwr.runs.rows import FailedVisitRow, Result, RoundRow, VisitRow
 from pfedlora_flwr.runs.store import ClientStore
+from pfedlora_flwr.runs.uploads import Uploads
 
 Row = dict[str, Any]
 FORMAT = 2
 """Of the files that users parse: config.yaml, rounds.jsonl, clients.jsonl, result.json. Fields are added to it and none renamed."""
 _DYING = 60.0
 """Seconds that a server may need to notice that its SuperLink was restarted, and to let go of its run."""
-CONFIG, RESULT, ROUNDS, CLIENTS = "config.yaml", "result.json", "rounds.jsonl", "clients.jsonl"
+CONFIG, RESULT, ROUNDS, CLIENTS, AUDIT = "config.yaml", "result.json", "rounds.jsonl", "clients.jsonl", "audit.json"
 
 
 class RunDirectory:
@@ -41,7 +42,7 @@ class RunDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.config = path / CONFIG
-        self.result_file = path / RESULT
+        self.result_file, self.audit_file = path / RESULT, path / AUDIT
         self.server = path / "server"
         self.states = self.server / "states"
         self.clients, self.logs = path / "clients", path / "logs"
@@ -50,7 +51,7 @@ class RunDirectory:
         self.launch_file = self.logs / "launch.json"
         self.launch_lock = self.logs / "launch.lock"
         self.numbers_file = self.server / "numbers.json"
-        self.checkpoints = Checkpoints(self.server)
+        self.checkpoints, self.uploads = Checkpoints(self.server), Uploads(path / "uploads")
         self._rounds, self._clients = path / ROUNDS, path / CLIENTS
         self._token, self._partition, self._progress = (self.server / name for name in ("token", "partition", "progress.json"))
         self.lock_file = self.server / "lock"
@@ -126,6 +127,7 @@ class RunDirectory:
         self.server.mkdir(parents=True, exist_ok=True)
         self._acquire(_DYING if experiment.resume else 0.0)
         self.result_file.unlink(missing_ok=True)
+        self.audit_file.unlink(missing_ok=True)
         if experiment.resume:
             self._go_on(experiment)
             return
@@ -145,7 +147,8 @@ class RunDirectory:
             return
         inside = self.path.iterdir() if self.path.is_dir() else iter(())
         found = {p.name for p in inside if not p.match(".*.tmp")}
-        ours = {CONFIG, RESULT, ROUNDS, CLIENTS, *(p.name for p in (self.server, self.clients, self.logs, self.source, self.events))}
+        folders = (self.server, self.clients, self.logs, self.source, self.events, self.uploads.folder)
+        ours = {CONFIG, RESULT, ROUNDS, CLIENTS, AUDIT, *(p.name for p in folders)}
         if experiment.overwrite and not found <= ours | {self.report.name}:
             raise UserError(f"output {str(self.path)!r} is not a run's directory: it is not overwritten")
         if self.path.is_file():
@@ -236,7 +239,8 @@ class RunDirectory:
         append_rows(self._clients, rows)
 
     def rewind(self, round: int) -> None:
-        """Drops the lines of rounds after `round`: they were written before a checkpoint that never was."""
+        """Drops the lines and uploads of rounds after `round`: they were written before a checkpoint that never was."""
+        self.uploads.rewind(round)
         for path, rows in ((self._rounds, read_rounds(self._rounds)), (self._clients, read_visits(self._clients))):
             write_rows(path, (row for row in rows if row["round"] <= round))
 
@@ -293,7 +297,7 @@ class RunDirectory:
             raise in_use(self.path) from None
 
     def _clear(self) -> None:
-        for folder in (self.clients, self.states, self.report, self.events, self.source):
+        for folder in (self.clients, self.states, self.report, self.events, self.source, self.uploads.folder):
             shutil.rmtree(folder, ignore_errors=True)
         files = [*self.path.glob("*.jsonl"), self.result_file, *self.server.glob("*.*"), self._partition, self.config]
         for file in (*files, *self.path.glob(".*.tmp")):

@@ -192,3 +192,57 @@ class Result(TypedDict):
     partition: NotRequired[str | None]  # fingerprint of who holds which samples; `own` where nodes brought their own data
     refused: NotRequired[int]  # replies and nodes that were not admitted, over the whole run
     lost: NotRequired[int]  # visits whose client had lost its model
+
+
+class Attack(TypedDict):
+    """How well a score separates what is so from what is not, as `pfedlora audit` measures it."""
+
+    auc: float  # area under the ROC curve: 0.5 tells nothing, 1 tells all
+    tpr_at_1pct: float  # of what is so, the share that is found where at most 1 % of what is not so is taken for it
+    low: float  # of the 95 % interval of `auc`: 2000 bootstrap samples of the clients, each with all that is scored of it
+    high: float  # its upper end
+
+
+class BestAttack(Attack):
+    """The one of several attacks that has the largest `auc`: a choice that favours the attacker."""
+
+    attack: str  # which one it is, as in `attacks`
+
+
+class ClassAudit(TypedDict):
+    """Which classes does a client hold? Scored is each pair of a client and a class, in every audited round."""
+
+    layer: str | None  # the tensors with a row a class that the scores are from, or `classes` where uploads name them; null: there are none
+    upload: (
+        BestAttack | None
+    )  # from each client's upload; null where there is no such layer, uploads were not kept or every client holds every class
+    sum: (
+        BestAttack | None
+    )  # from what the server makes of all uploads, in which every client has the same score; null where it has no such layer
+    attacks: dict[str, Attack]  # by score, of the uploads (of the sum where those were not kept): `bias`, `row norm`, `named`
+    rounds: dict[
+        str, dict[str, float]
+    ]  # by round, then by attack: the AUC in that round alone, of uploads, and of the sum as `sum, ATTACK`
+
+
+class MembershipAudit(BestAttack):
+    """Was a sample trained on? A client's training part against its validation and test part, at most 1000 of either."""
+
+    of: Literal["upload", "sum"]  # what is attacked: each client's last upload, or what the server made of its last round's
+    attacks: dict[
+        str, Attack
+    ]  # by score (`loss`, its `fall`) and, where an encoder is needed, by whose it is: `initial`, `another client's`
+    bound: BestAttack | None  # with the client's own encoder, which never leaves it; null where none is needed or it is not here
+
+
+class Audit(TypedDict):
+    """`audit.json`, by `pfedlora audit`: what the server can tell of single clients. docs/audit.md says what it means."""
+
+    format: int  # of these files: 2
+    method: str
+    source: Literal["uploads", "sum"]  # whether uploads were kept (`audit.uploads`), or the last two checkpoints alone are audited
+    rounds: list[int]  # that were audited, ascending
+    clients: int  # that sent anything in them
+    classes: ClassAudit
+    membership: MembershipAudit | None  # null where what is sent makes no prediction
+    notes: list[str]  # what could not be audited and why, a line each

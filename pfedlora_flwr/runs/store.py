@@ -46,18 +46,7 @@ class ClientStore:
 
     def read(self, version: int) -> dict[str, Tensor]:
         """The tensors of `version`. Raises UserError when the file is missing or damaged, OSError when it cannot be read."""
-        path = self.path(version)
-        try:
-            with safetensors.safe_open(path, "pt") as stored:
-                tensors = {name: stored.get_tensor(name) for name in (stored.metadata() or {})["order"].split("\n") if name}
-                expected = stored.metadata()["sha256"]
-        except FileNotFoundError:
-            raise UserError(f"{path} is missing") from None
-        except (KeyError, safetensors.SafetensorError) as error:
-            raise UserError(f"{path} cannot be read: {error}") from None
-        if tensors_sha256(tensors) != expected:
-            raise UserError(f"{path} is damaged: its checksum differs")
-        return tensors
+        return read_tensors(self.path(version))[0]
 
     def counts(self, version: int) -> Counts | None:
         """What the evaluation of `version` counted, as it was saved with it; None where there was none."""
@@ -72,10 +61,8 @@ class ClientStore:
         of its last two checkpoints the server returns to, its version is here.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        digest = tensors_sha256(tensors)
         counted = json.dumps(asdict(counts) if counts else None)
-        metadata = {"order": "\n".join(tensors), "sha256": digest, "round": str(version), "counts": counted}
-        write_atomically(self.path(version), safetensors.torch.save(dict(tensors), metadata))
+        digest = write_tensors(self.path(version), tensors, round=str(version), counts=counted)
         before = [v for v in self.versions() if v < admitted]
         self.keep(version, admitted, *before[-1:])
         return digest
@@ -104,3 +91,27 @@ class ClientStore:
         """Removes all versions but these."""
         for old in set(self.versions()) - set(versions):
             self.path(old).unlink(missing_ok=True)
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], **metadata: str) -> str:
+    """Writes the tensors with their order and SHA-256, which it returns."""
+    digest = tensors_sha256(tensors)
+    told = {"order": "\n".join(tensors), "sha256": digest, **metadata}
+    write_atomically(path, safetensors.torch.save(dict(tensors), told))
+    return digest
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """What `write_tensors` wrote: the tensors and the metadata. Raises UserError when it is missing or damaged, OSError as it may."""
+    try:
+        with safetensors.safe_open(path, "pt") as stored:
+            metadata = stored.metadata() or {}
+            tensors = {name: stored.get_tensor(name) for name in metadata["order"].split("\n") if name}
+            expected = metadata["sha256"]
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing") from None
+    except (KeyError, safetensors.SafetensorError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
+    if tensors_sha256(tensors) != expected:
+        raise UserError(f"{path} is damaged: its checksum differs")
+    return tensors, metadata

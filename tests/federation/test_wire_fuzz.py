@@ -156,8 +156,8 @@ def read(content: RecordDict) -> wire.Reply:
 
 def test_the_honest_reply_is_admitted(server: SimpleNamespace) -> None:
     result = FitRes(Status(Code.OK, ""), Parameters(server.blobs, "numpy.ndarray"), 480, server.metrics)
-    visit = admit(read(fitres_to_recorddict(result, True)), server.method, server.state, 0, 1, 1000)
-    assert tensors_sha256(visit.upload.tensors) == tensors_sha256(server.state)
+    visit, upload = admit(read(fitres_to_recorddict(result, True)), server.method, server.state, 0, 1, 1000)
+    assert tensors_sha256(upload.tensors) == tensors_sha256(server.state)
     assert visit.report.counts is not None
     assert visit.report.flops_by_phase == {"model": 10}
 
@@ -178,8 +178,8 @@ def test_a_reply_with_anything_changed_is_admitted_failed_or_refused(server: Sim
     if dropped is not None:
         del content[dropped]
     with documented(wire.Failed, Refused):
-        visit = admit(read(content), server.method, server.state, 0, 1, 1000)
-        assert 0 < visit.upload.samples <= 1000
+        visit, _ = admit(read(content), server.method, server.state, 0, 1, 1000)
+        assert 0 < visit.samples <= 1000
         json.dumps(asdict(visit.report), allow_nan=False)
 
 

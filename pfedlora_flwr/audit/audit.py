@@ -1,0 +1,50 @@
+"""A run's audit: what its server, or whoever reads its messages, can tell of single clients. docs/audit.md says what it means."""
+
+from __future__ import annotations
+
+import json
+
+import torch
+
+from pfedlora_flwr.audit.classes import audit_classes
+from pfedlora_flwr.audit.membership import audit_membership
+from pfedlora_flwr.audit.seen import Seen
+from pfedlora_flwr.errors import UserError, user_code
+from pfedlora_flwr.files import write_atomically
+from pfedlora_flwr.runs.directory import FORMAT, RunDirectory
+from pfedlora_flwr.runs.rows import Audit
+
+
+def audit(run: RunDirectory) -> Audit:
+    """Attacks what is left of the run's messages, and writes `audit.json`. Raises UserError where there is nothing to attack."""
+    torch.set_num_threads(1)  # as in the run
+    seen = Seen(run)
+    e, notes = seen.experiment, list[str]()
+    with user_code("method", e.method):
+        membership = audit_membership(seen, notes)
+        classes = audit_classes(seen)
+    if seen.source == "sum":
+        notes.insert(0, "only the sum of the last round's uploads is audited: single ones were not kept (audit.uploads)")
+    if classes["layer"] is None:
+        notes.append("no layer by class: nothing that is sent has a row a class")
+    elif not classes["attacks"]:
+        notes.append("every client holds every class: there is nothing to tell")
+    if membership is None:
+        notes.append("membership: what is sent makes no prediction by itself or behind an encoder")
+    found: Audit = {
+        "format": FORMAT,
+        "method": e.method,
+        "source": seen.source,
+        "rounds": seen.numbers,
+        "clients": len({client for number in seen.numbers for client in seen.clients(number)}),
+        "classes": classes,
+        "membership": membership,
+        "notes": notes,
+    }
+    if seen.source == "sum" and classes["layer"] is None and membership is None:
+        raise UserError(
+            f"{run.path} kept no uploads, and in what its server keeps for method {e.method} there is nothing to audit: "
+            "run it with audit.uploads=true"
+        )
+    write_atomically(run.audit_file, (json.dumps(found, indent=2) + "\n").encode())
+    return found

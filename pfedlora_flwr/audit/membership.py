@@ -1,0 +1,110 @@
+"""Was a sample trained on? The loss of a client's samples under what the client sent: lower, it may be, where they were trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from pfedlora_flwr.audit.measure import Bools, Floats, Part, best, measure, standardised
+from pfedlora_flwr.audit.seen import Seen, SeenRound
+from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.models.cnn import ClientModel
+from pfedlora_flwr.rng import derive, numpy_generator
+from pfedlora_flwr.runs.rows import MembershipAudit
+from pfedlora_flwr.runs.trained import load_trained
+from pfedlora_flwr.training.loop import Samples, infer
+
+MOST = 1000
+"""Samples of either part of a client that are scored."""
+_OWN = "its own"
+
+
+def audit_membership(seen: Seen, notes: list[str]) -> MembershipAudit | None:
+    """The attack by each score and encoder on each client's last upload; None where what is sent makes no prediction.
+
+    notes: gets a line where an encoder is not here any more.
+    """
+    scored: dict[tuple[str, str], list[Part]] = {}  # by score and encoder
+    last = {client: number for number in seen.numbers for client in seen.clients(number)}
+    for round, client in _visits(seen, last):
+        start, left = round.start(client), round.left(client) if round.upload else round.merged(client)
+        samples, trained_on = _candidates(seen, client)
+        for whose, own in _encoders(seen, client, round, last, notes):
+            before, after = (_losses(seen.method.shared_predictor(shared, own), samples) for shared in (start, left))
+            for score, values in (("loss", -after), ("fall", before - after)):
+                scored.setdefault((score, whose), []).append(Part(trained_on, standardised(values)))
+    measured = {key: attack for key, parts in scored.items() if (attack := measure(parts, seen.experiment.seed))}
+    attacks = {_name(*key): attack for key, attack in measured.items() if key[1] != _OWN}
+    if (headline := best(attacks)) is None:
+        return None
+    bound = best({score: attack for (score, whose), attack in measured.items() if whose == _OWN})
+    return {**headline, "of": "upload" if seen.source == "uploads" else "sum", "attacks": attacks, "bound": bound}
+
+
+def _visits(seen: Seen, last: Mapping[int, int]) -> Iterator[tuple[SeenRound, int]]:
+    """The last visit of each client, whose round is in `last`; of the rounds one at a time is held."""
+    for number in sorted(set(last.values())):
+        round = seen.round(number)
+        for client in (client for client in round.clients if last[client] == number):
+            yield round, client
+
+
+def _candidates(seen: Seen, client: int) -> tuple[Samples, Bools]:
+    """At most `MOST` samples that the client trained on and as many that it did not, of the same classes, and which they are, [n]."""
+    data, draws = seen.data(client), numpy_generator(seen.experiment.seed, "audit/samples", client)
+    chosen: list[tuple[Tensor, Tensor]] = []
+    for part in ([data.train], [data.validation, data.test]):
+        images, labels = torch.cat([s.images for s in part]), torch.cat([s.labels for s in part])
+        index = torch.from_numpy(draws.permutation(len(labels))[:MOST])
+        chosen.append((images[index], labels[index]))
+    images, labels = (torch.cat(both) for both in zip(*chosen, strict=True))
+    return Samples(images, labels, data.train.scale, data.train.shift), np.arange(len(labels)) < len(chosen[0][1])
+
+
+def _losses(predict: Callable[[Tensor], Tensor] | None, samples: Samples) -> Floats:
+    """The cross-entropy of each sample, float64 [n]."""
+    assert predict is not None
+    return cross_entropy(infer(predict, samples), samples.labels, reduction="none").double().numpy()
+
+
+def _name(score: str, whose: str) -> str:
+    return f"{score}, {whose} encoder" if whose else score
+
+
+def _encoders(
+    seen: Seen, client: int, round: SeenRound, last: Mapping[int, int], notes: list[str]
+) -> Iterator[tuple[str, ClientModel | None]]:
+    """The models behind whose encoders a client's upload is put, by whose they are: none where the upload is a whole model.
+
+    The initial one the server can make from the public seed; another client's it has from a client that works with it; the client's
+    own it has not: a bound.
+    """
+    method, shared = seen.method, round.start(client)
+    if method.shared_predictor(shared):
+        yield "", None
+        return
+    initial = method.predictor(method.private_init(client, derive(seen.experiment.seed, "model", client)).eval())
+    if not method.shared_predictor(shared, initial):
+        return
+    yield "initial", initial
+    others = [k for k in last if k != client]
+    for whose, owner in [("another client's", _likest(seen, client, others))] * bool(others) + [(_OWN, client)]:
+        try:
+            trained = load_trained(seen.run.path, owner)
+            if owner == client and trained.version != round.number:
+                raise UserError(f"client {client}: its model is of round {trained.version}, its last upload of round {round.number}")
+        except UserError as error:
+            if not notes:  # the first of them says it for all
+                notes.append(f"not every encoder is here: {error}")
+            continue
+        yield whose, trained.method.predictor(trained.module)
+
+
+def _likest(seen: Seen, client: int, others: Sequence[int]) -> int:
+    """The next client that has the same architecture, or just the next one."""
+    e = seen.experiment
+    return min(others, key=lambda k: (seen.method.model_of(k) != seen.method.model_of(client), (k - client) % e.clients))

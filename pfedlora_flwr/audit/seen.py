@@ -1,0 +1,123 @@
+"""What the server has seen, from a run's directory: of each round the state before and after it and, where they were kept, the uploads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from pfedlora_flwr.data.local import OWN, LocalData, Site, task_of
+from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.methods import registry
+from pfedlora_flwr.methods.method import Method, Tensors, Upload
+from pfedlora_flwr.rng import derive
+from pfedlora_flwr.runs.checkpoint import ServerState
+from pfedlora_flwr.runs.directory import RunDirectory
+
+Bools = npt.NDArray[np.bool_]
+Source = Literal["uploads", "sum"]
+
+
+@dataclass(frozen=True)
+class SeenRound:
+    """A round as the server saw it. upload: of a client; None where they were not kept. result: the state after the round."""
+
+    method: Method
+    number: int
+    clients: list[int]
+    before: Tensors
+    upload: Callable[[int], Upload] | None
+    result: Callable[[], Tensors]
+
+    def start(self, client: int) -> Tensors:
+        """The shared part as this client received it."""
+        return self.method.shared_part(self.method.download(self.before, client, self.number))
+
+    def left(self, client: int) -> Tensors:
+        """The shared part as this client left it, from its upload."""
+        assert self.upload is not None
+        received = self.method.download(self.before, client, self.number)
+        return self.method.shared_part(received, self.upload(client).tensors)
+
+    def merged(self, client: int) -> Tensors:
+        """The shared part as this client would receive it next: all that a sum tells."""
+        return self.method.shared_part(self.method.download(self.after, client, self.number + 1))
+
+    @cached_property
+    def after(self) -> Tensors:
+        return self.result()
+
+
+class Seen:
+    """A run's rounds as they can be audited. Raises UserError where nothing of them is left, or the clients' data is not here."""
+
+    def __init__(self, run: RunDirectory) -> None:
+        run.check_unlocked()
+        self.run = run
+        self.experiment: Experiment = run.experiment()
+        self._check_data()
+        self.method = registry.make(self.experiment, task_of(self.experiment))
+        state = run.checkpoints.load()
+        if state is None or not state.round:
+            raise UserError(f"{run.path} has no round that is done: there is nothing to audit")
+        self._state: ServerState = state
+        kept = [n for n in run.uploads.rounds() if n <= state.round]  # a later one's round was not finished
+        self.source: Source = "uploads" if kept else "sum"
+        self.numbers = kept or [state.round]
+
+    def clients(self, number: int) -> list[int]:
+        """Whose uploads of a round were admitted, ascending."""
+        if self.source == "uploads":
+            return self.run.uploads.clients(number)
+        return next((row["admitted"] for row in self.run.rounds() if row["round"] == number), [])
+
+    def round(self, number: int) -> SeenRound:
+        """One of `numbers`."""
+        return self._kept(number) if self.source == "uploads" else self._merged(number)
+
+    def held(self, client: int) -> Bools:
+        """Which classes this client trains on, [C]."""
+        site = self._site(client)
+        return np.isin(np.arange(self.method.classes), np.asarray(site.dataset.labels[site.split.train]))
+
+    def data(self, client: int) -> LocalData:
+        return self._site(client).load(torch.device("cpu"))
+
+    def _kept(self, number: int) -> SeenRound:
+        uploads, clients = self.run.uploads, self.clients(number)
+        before = uploads.state(number)
+
+        def result() -> Tensors:
+            return self.method.aggregate({k: uploads.read(number, k) for k in clients}, before, number)
+
+        return SeenRound(self.method, number, clients, before, lambda client: uploads.read(number, client), result)
+
+    def _merged(self, number: int) -> SeenRound:
+        """The last round, from its checkpoint and the one before."""
+        e, state, clients = self.experiment, self._state, self.clients(number)
+        if e.sharing != "mean":
+            raise UserError(f"{self.run.path} has sharing={e.sharing}: its server keeps no sum to audit")
+        if not clients:
+            raise UserError(f"round {number} of {self.run.path} merged nothing: there is nothing to audit")
+        if number == 1:
+            before = self.method.state_init(derive(e.seed, "state"))
+        else:
+            earlier = self.run.checkpoints.load(before=number)
+            if earlier is None or earlier.round != number - 1:
+                raise UserError(f"{self.run.path} has no checkpoint of round {number - 1}, without which round {number} tells nothing")
+            before = earlier.tensors
+        return SeenRound(self.method, number, clients, before, None, lambda: state.tensors)
+
+    def _site(self, client: int) -> Site:
+        return Site.find(self.experiment, client, {})
+
+    def _check_data(self) -> None:
+        if self.run.partition == OWN:
+            raise UserError(f"the clients of {self.run.path} have data of their own, which is not here: an audit needs what they hold")
+        self.run.check_partition(self._site(0).fingerprint)

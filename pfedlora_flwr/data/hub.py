@@ -1,0 +1,155 @@
+"""Hugging Face datasets: of the hub, a local folder of their files, or what `save_to_disk` has left. They take the extra `data`."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pfedlora_flwr.data import tables
+from pfedlora_flwr.data.arrays import checked
+from pfedlora_flwr.data.cache import cache_root
+from pfedlora_flwr.data.images import File, decoded
+from pfedlora_flwr.data.source import Arrays, Reading
+from pfedlora_flwr.errors import UserError, brief, some
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+_SECONDS = 5.0
+"""The hub may take to say that it is there: the library would ask again and again."""
+_IMAGE, _CLASS, _ARRAY = "Image", "ClassLabel", "array"
+_TYPES = dict.fromkeys(("List", "LargeList", "Sequence", "Array2D", "Array3D"), _ARRAY) | {"binary": _IMAGE, "large_binary": _IMAGE}
+"""Columns that hold an image or an array in each row, by the library's names of their types."""
+_NAMED = 10
+
+
+def huggingface(text: str, how: Reading) -> Arrays:
+    """`hf:NAME` of the hub (`hf:NAME:CONFIGURATION`) or `hf:PATH`: the rows of all its splits, in their order.
+
+    Inputs are the column that is named, or the only one of images or else of arrays; where there is none, all numbers, as in a table.
+    Raises UserError.
+    """
+    where = f"dataset 'hf:{text}'"
+    cache_root().mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache_root()) as aside:
+        return _arrays(where, _rows(where, text, aside), how)
+
+
+def is_path(text: str) -> bool:
+    """Whether it is a folder here, or can be nothing else."""
+    return text.startswith(("/", ".", "~")) or Path(text).exists()
+
+
+def _arrays(where: str, rows: Dataset, how: Reading) -> Arrays:
+    if not len(rows):
+        raise UserError(f"{where}: it has no rows")
+    label = how.label_column or _only(where, rows, _CLASS, "data.label-column") or tables.LABEL
+    column = how.input_column or next(filter(None, (_only(where, rows, kind, "data.input-column") for kind in (_IMAGE, _ARRAY))), None)
+    named = {"data.label-column": label, "data.client-column": how.client_column, "data.input-column": column}
+    for key, name in named.items():
+        if name is not None and name not in rows.column_names:
+            raise UserError(f"{where}: it has no column {name!r}, but {some(rows.column_names, _NAMED)}; mend {key}")
+    others = [label, *([how.client_column] if how.client_column else [])]
+    table = rows.select_columns(others if column else rows.column_names).with_format("arrow")[:]
+    found = table.column(label)
+    if _type(rows, label) == _CLASS:
+        tables.check_there(where, label, found)
+        labels, names = found.to_numpy(), list(rows.features[label].names)
+    else:
+        labels, names = tables.labels_of(where, label, found, how.class_names)
+    owners = tables.owners_of(where, table, how)
+    inputs, resized = _inputs(where, rows, column, how) if column else (tables.features_of(where, table, others), 0)
+    return checked(where, inputs, labels, names, owners)._replace(resized=resized)
+
+
+def _inputs(where: str, rows: Dataset, column: str, how: Reading) -> tuple[npt.NDArray[Any], int]:
+    """What a column of images or arrays holds, and how many images were resized."""
+    kind = _type(rows, column)
+    if kind == _IMAGE:
+        return decoded(len(rows), lambda: _files(where, rows, column), how)
+    if kind != _ARRAY:
+        raise UserError(f"{where}: data.input-column is {column!r}, which holds {kind}; expected images, or an array in each row")
+    return np.asarray(rows.select_columns([column]).with_format("numpy")[:][column]), 0
+
+
+def _files(where: str, rows: Dataset, column: str) -> Iterator[File]:
+    from datasets import Image
+
+    own = rows.select_columns([column])
+    as_files = own.cast_column(column, Image(decode=False)) if isinstance(rows.features[column], Image) else own
+    for i, row in enumerate(as_files, 1):
+        held = {"bytes": row[column]} if isinstance(row[column], bytes) else row[column] or {}
+        if not (held.get("bytes") or held.get("path")):
+            raise UserError(f"{where}: column {column!r} has no image in row {i}")
+        yield f"{where}, row {i}", held.get("bytes") or Path(held["path"])
+
+
+def _type(rows: Dataset, column: str) -> str:
+    """What a column holds: an image, an array, a class, or the name of another type."""
+    feature = rows.features[column]
+    if isinstance(feature, dict) and "bytes" in feature:  # an image, of which the file does not say it
+        return _IMAGE
+    name = getattr(feature, "dtype", "") if type(feature).__name__ == "Value" else type(feature).__name__
+    return _TYPES.get(name, name)
+
+
+def _only(where: str, rows: Dataset, kind: str, key: str) -> str | None:
+    """The only column of this type; None where there is none. Raises UserError where there are several."""
+    found = [name for name in rows.column_names if _type(rows, name) == kind]
+    if len(found) > 1:
+        raise UserError(f"{where}: several columns are of the type {kind} ({some(found, _NAMED)}): set {key}")
+    return found[0] if found else None
+
+
+def _rows(where: str, text: str, aside: str) -> Dataset:
+    """The rows of all splits; what the library makes of a local folder's files goes to the folder `aside`. Raises UserError."""
+    try:
+        import datasets
+    except ImportError as error:
+        raise UserError(f"{where} takes the package datasets ({brief(error)}): pip install 'pfedlora-flwr[data]'") from None
+    datasets.disable_progress_bars()
+    datasets.logging.set_verbosity_error()
+    path = Path(text).expanduser()
+    if is_path(text) and not path.is_dir():
+        raise UserError(f"{where}: there is no such folder")
+    if not is_path(text) and not datasets.config.HF_HUB_OFFLINE:
+        _ask_hub(where, text.partition(":")[0])
+    try:
+        if any((path / file).exists() for file in ("dataset_dict.json", "state.json")):
+            found = datasets.load_from_disk(str(path))
+        elif is_path(text):
+            found = datasets.load_dataset(str(path), cache_dir=aside)
+        else:
+            name, _, configuration = text.partition(":")
+            found = datasets.load_dataset(name, configuration or None)
+        return datasets.concatenate_datasets(list(found.values())) if isinstance(found, datasets.DatasetDict) else found
+    except Exception as error:  # of many types, the libraries' beneath it among them
+        raise UserError(f"{where} cannot be read: {brief(error)}") from None
+
+
+def _ask_hub(where: str, name: str) -> None:
+    """Raises UserError unless the hub says in time that it has the dataset."""
+    from huggingface_hub import HfApi
+
+    said: list[Exception | None] = []
+
+    def ask() -> None:
+        try:
+            HfApi().dataset_info(name, timeout=_SECONDS)
+            said.append(None)
+        except Exception as error:
+            said.append(error)
+
+    asking = threading.Thread(target=ask, daemon=True)  # looking up a name has no time limit of its own
+    asking.start()
+    asking.join(_SECONDS)
+    error = said[0] if said else TimeoutError(f"no answer in {_SECONDS:g} seconds")
+    if error is not None:
+        local = "fetch it where there is a network, `save_to_disk(PATH)`, and take hf:PATH"
+        raise UserError(f"{where}: the hub does not give it ({brief(error)}); {local}")

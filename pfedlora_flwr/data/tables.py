@@ -1,0 +1,132 @@
+"""Tables: a CSV or a Parquet file, of whose columns one is the label and one may say who owns a row; the others are features."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pfedlora_flwr.data.source import Arrays, Reading
+from pfedlora_flwr.errors import UserError, some
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+LABEL = "label"
+"""The labels' column, unless the Reading names one."""
+_NAMED = 10
+
+
+def csv(text: str, how: Reading) -> Arrays:
+    """`csv:FILE`: a header, and rows separated by commas."""
+    from pyarrow import csv
+
+    def read(path: Path) -> pa.Table:
+        whole = csv.ReadOptions(block_size=min(path.stat().st_size + 1, 2**31 - 1))  # a column's type is that of all its values
+        return csv.read_csv(path, whole)
+
+    return _arrays(text, read, how)
+
+
+def parquet(text: str, how: Reading) -> Arrays:
+    """`parquet:FILE`."""
+    from pyarrow import parquet
+
+    return _arrays(text, parquet.read_table, how)
+
+
+def features_of(where: str, table: pa.Table, others: Container[str | None]) -> npt.NDArray[np.float32]:
+    """All columns but the others, [n, d] in their order. Raises UserError, with the column and its row from 1, for what is no number."""
+    from pyarrow import types
+
+    names = [name for name in table.column_names if name not in others]
+    if not names:
+        raise UserError(f"{where}: it has no columns of features, but {some(table.column_names, _NAMED)} alone")
+    numbers = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal, types.is_null)
+    inputs = np.empty((len(table), len(names)), np.float32)
+    for i, name in enumerate(names):
+        column = column_of(where, table, name, "its header")
+        if not any(is_one(column.type) for is_one in numbers):
+            told = f"column {name!r} holds {str(column.type)[:40]}, and features are numbers"
+            images = "; a folder of files with images is hf:PATH" if types.is_struct(column.type) else ""
+            raise UserError(f"{where}: {told}: turn it into numbers, or leave it out{images}")
+        check_there(where, name, column)
+        with np.errstate(over="ignore"):
+            inputs[:, i] = np.asarray(column.to_numpy(), np.float64)
+        if len(wrong := np.flatnonzero(~np.isfinite(inputs[:, i]))):
+            value = column[int(wrong[0])].as_py()
+            raise UserError(f"{where}: column {name!r} is {value} in row {wrong[0] + 1}; expected finite numbers below 3e38")
+    return inputs
+
+
+def labels_of(where: str, name: str, column: pa.ChunkedArray, classes: Sequence[str]) -> tuple[npt.NDArray[np.int64], list[str]]:
+    """Labels [n], and the classes' names: those given, else the column's values, sorted. Raises UserError for a label that is no class."""
+    found = _keys(where, name, column)
+    values, codes = np.unique(found, return_inverse=True)
+    texts = [str(value) for value in values]
+    if unknown := [text for text in texts if text not in classes] if classes else []:
+        raise UserError(f"{where}: column {name!r} has {some(unknown, _NAMED)}, and data.class-names {some(classes, _NAMED)}")
+    if len(texts) < 2:
+        raise UserError(f"{where}: all labels are {texts[0]}; expected at least two classes")
+    return (np.array([classes.index(t) for t in texts])[codes], list(classes)) if classes else (codes.astype(np.int64), texts)
+
+
+def owners_of(where: str, table: pa.Table, how: Reading) -> npt.NDArray[Any] | None:
+    """Who owns each row [n], as text or integers; None without such a column."""
+    name = how.client_column
+    return None if name is None else _keys(where, name, column_of(where, table, name, "data.client-column"))
+
+
+def column_of(where: str, table: pa.Table, name: str, key: str) -> pa.ChunkedArray:
+    """The one column of this name. Raises UserError where there is none, which `key` can mend, or there are several."""
+    count = table.column_names.count(name)
+    if count != 1:
+        there = f"{count} columns {name!r}" if count else f"no column {name!r}, but {some(table.column_names, _NAMED)}"
+        raise UserError(f"{where}: it has {there}; mend {key}")
+    return table.column(name)
+
+
+def check_there(where: str, name: str, column: pa.ChunkedArray) -> None:
+    """Raises UserError where a value is missing."""
+    if column.null_count:
+        first = column.is_null().index(True).as_py() + 1
+        raise UserError(f"{where}: column {name!r} has no value in row {first}, and {column.null_count} are missing: fill or remove them")
+
+
+def _arrays(text: str, read: Callable[[Path], pa.Table], how: Reading) -> Arrays:
+    """A file as a table, each row a sample. Raises UserError where there is none."""
+    import pyarrow as pa
+
+    path = Path(text).expanduser()
+    try:
+        table = read(path)
+    except FileNotFoundError:
+        raise UserError(f"dataset file {path} does not exist") from None
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise UserError(f"{path}: no readable table ({next(iter(str(error).splitlines()), '')[:160]})") from None
+    where, label = str(path), how.label_column or LABEL
+    column = column_of(where, table, label, "data.label-column")
+    if not len(table):
+        raise UserError(f"{where}: it has no rows")
+    labels, names = labels_of(where, label, column, how.class_names)
+    owners = owners_of(where, table, how)
+    return Arrays(features_of(where, table, (label, how.client_column)), labels, names, owners)
+
+
+def _keys(where: str, name: str, column: pa.ChunkedArray) -> npt.NDArray[Any]:
+    """Integers, or text [n]. Raises UserError for what is neither, and where a value is missing or empty."""
+    import pyarrow as pa
+
+    check_there(where, name, column)
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if pa.types.is_integer(kind):
+        return column.cast(pa.int64()).to_numpy()
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_boolean(kind)):
+        raise UserError(f"{where}: column {name!r} holds {str(column.type)[:40]}; expected text or integers")
+    found = np.asarray(column.cast(pa.string()).to_pylist(), np.str_)
+    if len(empty := np.flatnonzero(found == "")):
+        raise UserError(f"{where}: column {name!r} has no value in row {empty[0] + 1}, and {len(empty)} are missing: fill or remove them")
+    return found

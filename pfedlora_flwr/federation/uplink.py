@@ -1,0 +1,56 @@
+"""How what clients have trained comes up to the server: their uploads, admitted and ready to be merged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.federation.admission import Admitted, admit, outliers
+from pfedlora_flwr.federation.clients import Clients, Replies
+from pfedlora_flwr.federation.round import Round
+from pfedlora_flwr.federation.sharing import Shared
+from pfedlora_flwr.methods.method import Method, Refused, Upload
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What a round has brought: the admitted visits, and the uploads to merge, both in client order."""
+
+    visits: dict[int, Admitted]
+    uploads: dict[int, Upload]
+
+
+class PlainUplink:
+    """Every client's upload by itself, as the server can read it.
+
+    refuse: told of a client whose answer is not admitted, and why.
+    """
+
+    def __init__(self, experiment: Experiment, method: Method, shared: Shared, refuse: Callable[[Round, int, str], None]) -> None:
+        self._experiment = experiment
+        self._method = method
+        self._shared = shared
+        self._refuse = refuse
+
+    def train(self, round: Round, clients: Clients) -> Collected:
+        """Sends the round's sampled clients their instructions, and admits what they answer."""
+        messages = clients.messages(round, round.sampled, "training")
+        round.clock.lap("prepare")
+        replies = clients.ask(round, messages, "training")
+        round.clock.lap("wait")
+        return self.admit(round, replies)
+
+    def admit(self, round: Round, replies: Replies) -> Collected:
+        """What is admitted of the opened replies to a round's instructions."""
+        e, visits, uploads = self._experiment, dict[int, Admitted](), dict[int, Upload]()
+        for client, reply in sorted(replies.items()):
+            try:
+                own, evaluated = self._shared.of(client), e.evaluates(round.number)
+                visits[client], uploads[client] = admit(reply, self._method, own, client, round.number, e.max_samples, evaluated)
+            except Refused as refusal:
+                self._refuse(round, client, str(refusal))
+        for client, reason in outliers(uploads, self._method, e.clip_norm_factor).items():
+            self._refuse(round, client, reason)
+            del visits[client], uploads[client]
+        return Collected(visits, uploads)

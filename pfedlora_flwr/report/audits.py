@@ -1,0 +1,58 @@
+"""The table of what uploads tell, from the runs that `pfedlora audit` has audited."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pfedlora_flwr.report import measures, words
+from pfedlora_flwr.report.load import Study
+from pfedlora_flwr.report.table import Table
+from pfedlora_flwr.runs.rows import Audit
+
+_COLUMNS = {
+    "classes, upload: AUC": "classes/upload/auc",
+    "TPR at 1 % FPR": "classes/upload/tpr_at_1pct",
+    "classes, sum: AUC": "classes/sum/auc",
+    "samples: AUC": "membership/auc",
+    "samples: TPR at 1 % FPR": "membership/tpr_at_1pct",
+    "samples, own encoder: AUC": "membership/bound/auc",
+}
+
+
+def audits(study: Study) -> Table:
+    """A row a method in each scenario that has an audited run."""
+    rows = []
+    for o in study.in_order():
+        found = [audit for run in o.runs.values() if (audit := run.audit)]
+        if not found:
+            continue
+        by = " and ".join(dict.fromkeys("uploads" if audit["source"] == "uploads" else "the last sum" for audit in found))
+        rows.append({**words.names(o), "seeds": str(len(found)), "audited by": by} | {n: _cell(found, p) for n, p in _COLUMNS.items()})
+    note = (
+        "What the server can tell of single clients: `classes`, which classes a client holds, from its upload and from the sum of all "
+        "uploads; `samples`, which samples it trained on (of runs without uploads from the sum). AUC 0.5 tells nothing, 1 tells all; of "
+        "several attacks the one with the largest AUC, which favours the attacker. `own encoder`: with what never leaves the client. "
+        f"Mean over seeds with its 95 % t-interval; below {measures.FEWEST} seeds each seed's, one with its interval over clients. "
+        "– : nothing that is sent can be attacked so."
+    )
+    return Table("audit", "What uploads tell", rows, note)
+
+
+def _cell(found: Sequence[Audit], place: str) -> str:
+    values = [_at(audit, place) for audit in found]
+    known = measures.estimate([value for value in values if value is not None])
+    if known is None:
+        return "–"
+    if len(found) == 1 and place.endswith("/auc"):
+        low, high = (_at(found[0], place.replace("/auc", f"/{end}")) for end in ("low", "high"))
+        return f"{known.mean:.3f} ({low:.2f} – {high:.2f})"
+    shown = ", ".join(f"{value:.3f}" for value in (known.values if known.half is None else [known.mean]))
+    return shown + (f" ± {known.half:.3f}" if known.half is not None else "")
+
+
+def _at(audit: Audit, place: str) -> float | None:
+    value: Any = audit
+    for name in place.split("/"):
+        value = value[name] if value else None
+    return value

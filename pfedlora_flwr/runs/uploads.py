@@ -1,0 +1,57 @@
+"""The uploads that a run keeps for an audit (`audit.uploads`), a folder a round: a file a client, and the state that it began with."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from pfedlora_flwr.methods.method import Tensors, Upload
+from pfedlora_flwr.runs.store import read_tensors, write_tensors
+
+
+class Uploads:
+    """The rounds' folders in one folder, which is not there before the first."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def save(self, round: int, state: Tensors, uploads: Mapping[int, Upload]) -> None:
+        """Keeps a round's admitted uploads, by client, and the server's state before they were merged."""
+        folder = self._round(round)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_tensors(self._state(round), state)
+        for client, upload in uploads.items():
+            write_tensors(self._upload(round, client), upload.tensors, samples=str(upload.samples))
+
+    def rounds(self) -> list[int]:
+        """The rounds of which there are uploads, ascending."""
+        return sorted(int(path.name.removeprefix("round-")) for path in self.folder.glob("round-*"))
+
+    def clients(self, round: int) -> list[int]:
+        """Whose there are of a round, ascending."""
+        return sorted(int(path.stem.removeprefix("client-")) for path in self._round(round).glob("client-*.safetensors"))
+
+    def state(self, round: int) -> Tensors:
+        """The state that a round began with. Raises UserError when it is missing or damaged."""
+        return read_tensors(self._state(round))[0]
+
+    def read(self, round: int, client: int) -> Upload:
+        """A client's upload. Raises UserError when it is missing or damaged."""
+        tensors, metadata = read_tensors(self._upload(round, client))
+        return Upload(tensors, int(metadata["samples"]))
+
+    def rewind(self, round: int) -> None:
+        """Removes the uploads of rounds after `round`."""
+        for later in self.rounds():
+            if later > round:
+                shutil.rmtree(self._round(later))
+
+    def _round(self, round: int) -> Path:
+        return self.folder / f"round-{round:06d}"
+
+    def _state(self, round: int) -> Path:
+        return self._round(round) / "state.safetensors"
+
+    def _upload(self, round: int, client: int) -> Path:
+        return self._round(round) / f"client-{client:06d}.safetensors"

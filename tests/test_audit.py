@@ -1,0 +1,201 @@
+"""What uploads tell of single clients: the figures of `pfedlora audit` against a few lines of NumPy, and what is kept for it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from pfedlora_flwr.audit.classes import by_class
+from pfedlora_flwr.audit.measure import Part, measure
+from pfedlora_flwr.data.local import shared_partition
+from pfedlora_flwr.report.audits import audits
+from pfedlora_flwr.report.load import load
+from pfedlora_flwr.rng import numpy_generator
+from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.runs.trained import load_trained
+from tests.conftest import Call, run_locally
+
+KEYS = {"clients": 5, "rounds": 2, "batch-size": 16, "models": "cnn5", "evaluate-initial": False, "audit.uploads": True}
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """pFedLoRA on the digits, two classes on each of five clients, with its uploads."""
+    output = tmp_path_factory.mktemp("kept") / "pfedlora"
+    assert run_locally(output, KEYS).code == 0
+    return output
+
+
+@pytest.fixture
+def run(kept: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    shutil.copytree(kept, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def audited(pfedlora: Call, *paths: Path) -> Any:
+    code, out, err = pfedlora("audit", *map(str, paths), "--json")
+    assert (code, err) == (0, "")
+    return json.loads(out)
+
+
+def auc(positives: list[float], negatives: list[float]) -> float:
+    """The share of pairs in which the positive one is higher, ties counted half."""
+    return float(np.mean([(p > n) + (p == n) / 2 for p in positives for n in negatives]))
+
+
+def standard(values: np.ndarray) -> np.ndarray:
+    return (values - values.mean()) / values.std()
+
+
+def held(run: Path) -> list[set[int]]:
+    data, partition = shared_partition(RunDirectory(run).experiment())
+    return [set(data.labels[split.train].tolist()) for split in partition.clients]
+
+
+def tensors(run: Path, round: int, name: str) -> dict[str, np.ndarray]:
+    return {n: t.double().numpy() for n, t in load_file(run / "uploads" / f"round-00000{round}" / f"{name}.safetensors").items()}
+
+
+@pytest.mark.slow
+def test_uploads_tell_which_classes_a_client_holds_and_their_sum_does_not(run: Path, pfedlora: Call) -> None:
+    told = audited(pfedlora, run)
+    assert told["source"] == "uploads"
+    assert told["rounds"] == [1, 2]
+    assert told["classes"]["layer"] == "up.weight, up.bias"
+    assert told["classes"]["upload"]["auc"] >= 0.95
+    assert told["classes"]["sum"]["auc"] == pytest.approx(0.5, abs=0.1)
+    pairs: dict[str, tuple[list[float], list[float]]] = {"bias": ([], []), "row norm": ([], [])}
+    for round in (1, 2):
+        before = tensors(run, round, "state")
+        for client, classes in enumerate(held(run)):
+            after = tensors(run, round, f"client-00000{client}")
+            scores = {
+                "bias": after["up.bias"] - before["up.bias"],
+                "row norm": np.sqrt(((after["up.weight"] - before["up.weight"]) ** 2).sum(1)),
+            }
+            for name, values in scores.items():
+                for c, value in enumerate(standard(values)):
+                    pairs[name][c not in classes].append(value)
+    for name, (positives, negatives) in pairs.items():
+        assert told["classes"]["attacks"][name]["auc"] == pytest.approx(auc(positives, negatives))
+    best = max(told["classes"]["attacks"].values(), key=lambda attack: attack["auc"])
+    assert told["classes"]["upload"]["auc"] == best["auc"]
+
+
+@pytest.mark.slow
+def test_the_loss_of_a_clients_samples_is_what_its_upload_gives(run: Path, pfedlora: Call) -> None:
+    told = audited(pfedlora, run)["membership"]
+    data, partition = shared_partition(RunDirectory(run).experiment())
+    positives, negatives = [], []
+    for client, split in enumerate(partition.clients):
+        trained, theta = load_trained(run, client), tensors(run, 2, f"client-00000{client}")
+        index = np.concatenate([split.train, split.validation, split.test])
+        features = trained.representations(data.inputs[index]).double().numpy()
+        logits = (features @ theta["down.weight"].T + theta["down.bias"]) @ theta["up.weight"].T + theta["up.bias"]
+        losses = np.log(np.exp(logits).sum(1)) - logits[np.arange(len(index)), data.labels[index]]
+        scores = standard(-losses)
+        positives += scores[: len(split.train)].tolist()
+        negatives += scores[len(split.train) :].tolist()
+    by_hand = auc(positives, negatives)
+    assert told["bound"]["auc"] >= by_hand - 1e-4
+    if told["bound"]["attack"] == "loss":
+        assert told["bound"]["auc"] == pytest.approx(by_hand, abs=1e-4)
+    assert set(told["attacks"]) == {f"{s}, {w} encoder" for s in ("loss", "fall") for w in ("initial", "another client's")}
+    assert told["auc"] == max(attack["auc"] for attack in told["attacks"].values()) < 0.65
+
+
+@pytest.mark.slow
+def test_without_uploads_the_sum_alone_is_audited_and_a_report_shows_both(run: Path, kept: Path, tmp_path: Path, pfedlora: Call) -> None:
+    shutil.rmtree(run / "uploads")
+    shutil.rmtree(run / "clients")
+    whole = audited(pfedlora, kept)
+    code, out, _ = pfedlora("audit", str(run))
+    assert code == 0
+    assert "only the sum of the last round's uploads is audited: single ones were not kept (audit.uploads)" in out
+    assert "not every encoder is here: the model of client" in out
+    told = json.loads((run / "audit.json").read_text())
+    assert (told["source"], told["rounds"], told["classes"]["upload"], told["membership"]["of"]) == ("sum", [2], None, "sum")
+    assert told["classes"]["rounds"]["2"] == {name: value for name, value in whole["classes"]["rounds"]["2"].items() if "sum" in name}
+    [row] = audits(load([kept])).rows
+    assert row["audited by"] == "uploads"
+    assert row["classes, upload: AUC"].startswith(f"{whole['classes']['upload']['auc']:.3f} (")
+    [row] = audits(load([run])).rows
+    assert (row["audited by"], row["classes, upload: AUC"]) == ("the last sum", "–")
+
+
+@pytest.mark.slow
+def test_a_resumed_run_leaves_no_stale_uploads(run: Path, kept: Path) -> None:
+    """Killed between a round's uploads and its checkpoint, of which there is one that this time is not sent."""
+    (run / "result.json").unlink()
+    (run / "server" / "round-000002.checkpoint").unlink()
+    uploads = run / "uploads" / "round-000002"
+    shutil.copy(uploads / "client-000000.safetensors", uploads / "client-000009.safetensors")
+    shutil.copytree(uploads, run / "uploads" / "round-000003")
+    (run / "audit.json").write_text("{}")
+    assert run_locally(run, KEYS | {"resume": True}).code == 0
+    assert not (run / "audit.json").exists()
+    names = sorted(str(path.relative_to(kept)) for path in (kept / "uploads").rglob("*"))
+    assert sorted(str(path.relative_to(run)) for path in (run / "uploads").rglob("*")) == names
+    for name in (name for name in names if name.endswith("safetensors")):
+        again, before = load_file(run / name), load_file(kept / name)
+        assert list(again) == list(before)
+        assert all(torch.equal(again[n], before[n]) for n in before)
+
+
+@pytest.mark.slow
+def test_compressed_uploads_and_uploads_that_name_the_classes(tmp_path: Path, pfedlora: Call) -> None:
+    for method, dataset in (("fedkd", "synthetic:400"), ("fd", "synthetic:200"), ("pfedes", "synthetic:200")):
+        assert run_locally(tmp_path / method, KEYS | {"method": method, "dataset": dataset, "rounds": 1}).code == 0
+    fd, fedkd, pfedes = audited(pfedlora, tmp_path)
+    assert fedkd["classes"]["upload"]["auc"] >= 0.95
+    assert fedkd["classes"]["sum"]["auc"] == pytest.approx(0.5, abs=0.1)
+    assert set(fedkd["membership"]["attacks"]) == {"loss", "fall"}
+    assert fedkd["membership"]["bound"] is None
+    assert (fd["classes"]["layer"], fd["classes"]["upload"]["auc"], fd["classes"]["sum"]) == ("classes", 1, None)
+    assert (pfedes["classes"]["layer"], pfedes["classes"]["upload"], pfedes["membership"]) == (None, None, None)
+    assert pfedes["notes"][0].startswith("no layer by class")
+    shutil.rmtree(tmp_path / "fd" / "uploads")
+    code, _, err = pfedlora("audit", str(tmp_path / "fd"))
+    assert (code, "kept no uploads, and in what its server keeps for method fd there is nothing to audit" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "layer"),
+    [
+        ({"down.weight": (10, 500), "down.bias": (10,), "up.weight": (10, 10), "up.bias": (10,)}, ["up.weight", "up.bias"]),
+        ({"weight": (10, 500)}, ["weight"]),
+        ({"representation": (500,), "label": (10,)}, ["label"]),  # FedRE's
+        ({"2.weight": (10, 8, 3, 3), "2.bias": (10,)}, []),  # ten filters are no classes
+        ({"fc1.weight": (500, 800), "fc1.bias": (500,)}, []),
+        ({"classes": (10,), "means": (10, 500)}, []),
+    ],
+)
+def test_the_layer_by_class_is_the_last_whose_rows_are_as_many(shapes: dict[str, tuple[int, ...]], layer: list[str]) -> None:
+    assert by_class({name: torch.zeros(shape) for name, shape in shapes.items()}, 10) == layer
+
+
+def test_an_interval_is_a_bootstrap_over_clients() -> None:
+    draws = np.random.default_rng(0)
+    parts = [Part(truth := draws.random(n) < 0.4, np.round(truth + draws.normal(size=n), 1)) for n in (8, 13, 5, 9)]
+    parts.append(Part(np.ones(3, bool), np.zeros(3)))
+    found = measure(parts, seed=7)
+    assert found is not None
+    truth, scores = (np.concatenate([getattr(p, name) for p in parts]) for name in ("truth", "scores"))
+    assert found["auc"] == pytest.approx(auc(scores[truth].tolist(), scores[~truth].tolist()))
+    higher, aucs = np.sign(scores[truth][:, None] - scores[~truth]) / 2 + 0.5, []
+    for drawn in numpy_generator(7, "audit/bootstrap").multinomial(5, [0.2] * 5, 2000):
+        weights = np.repeat(drawn, [len(p.truth) for p in parts])
+        if pairs := weights[truth].sum() * weights[~truth].sum():
+            aucs.append(weights[truth] @ higher @ weights[~truth] / pairs)
+    assert (found["low"], found["high"]) == pytest.approx(tuple(np.percentile(aucs, (2.5, 97.5))))
+    highest = scores[~truth].max()  # fewer than 100 negatives: none may be taken for a positive
+    assert found["tpr_at_1pct"] == pytest.approx(np.mean(scores[truth] > highest))
+    assert measure([Part(np.ones(2, bool), np.arange(2.0))], seed=7) is None
