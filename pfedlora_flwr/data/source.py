@@ -45,7 +45,8 @@ class Reading:
 
     data_path: the folder of its files, where it has any. size: images' height and width; None: as they are. grey: whether image files
     give one channel, else three. label_column, input_column, client_column: of what has columns; None: found, or none.
-    class_names: of the labels of what has columns, in order; empty: those that are there, sorted.
+    class_names: of the labels of what has columns, in order; empty: those that are there, sorted. feature_names: a table's columns
+    that are taken, in this order; empty: all others.
     """
 
     data_path: str = ""
@@ -55,6 +56,7 @@ class Reading:
     input_column: str | None = None
     client_column: str | None = None
     class_names: tuple[str, ...] = ()
+    feature_names: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, e: Experiment) -> Reading:
