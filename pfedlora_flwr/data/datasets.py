@@ -56,6 +56,11 @@ class Dataset:
         return KINDS[len(self.shape)]
 
     @property
+    def unit(self) -> str:
+        """What its samples are called: images, series, or the rows of a table."""
+        return "rows" if self.kind == "vectors" else self.kind
+
+    @property
     def empty_classes(self) -> list[str]:
         """The names of the classes that no sample has."""
         counts = np.bincount(np.asarray(self.labels), minlength=self.classes)
