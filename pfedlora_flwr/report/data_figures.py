@@ -94,7 +94,8 @@ def representations(study: Study, scenario: Keys, folder: Path) -> Picture:
         path = save(figure, folder, f"t_sne_{slug(scenario) or 'all'}")
     caption = (
         f"A point is one of the test {dataset.unit}: the input of the last layer of its own client's final model, laid out in two "
-        f"dimensions by t-SNE, for each method by itself, {words.keys(scenario)}, seed {seed}. The axes have no unit; only what lies together counts."
+        f"dimensions by t-SNE, for each method by itself, {words.keys(scenario)}, seed {seed}. The axes have no unit; only what lies "
+        "together counts."
     )
     if left_out:
         caption += f" Left out: {left_out} clients without a trained model."
