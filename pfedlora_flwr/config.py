@@ -21,6 +21,7 @@ from pfedlora_flwr.files import absolute
 from pfedlora_flwr.keys import Key, keys_of
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method
+from pfedlora_flwr.models import registry as models
 
 _OF_PARTITION = {"partition.classes-per-client": "pathological", "partition.alpha": "dirichlet", "partition.min-samples": "natural"}
 """Keys of one kind of partition."""
@@ -70,7 +71,8 @@ def load(path: Path | None, overrides: Iterable[str] = ()) -> Experiment:
 def located(e: Experiment, output: Path) -> Experiment:
     """`e` with absolute paths: its processes do not run in the user's folder."""
     data_path = str(absolute(e.data_path)) if e.data_path else ""
-    return e.replace(output=str(absolute(output)), data_path=data_path, dataset=datasets.located(e.dataset))
+    named = {"dataset": datasets.located(e.dataset), "models": models.located(e.models)}
+    return e.replace(output=str(absolute(output)), data_path=data_path, **named)
 
 
 def unused(options: Iterable[str], e: Experiment) -> list[str]:
@@ -83,8 +85,8 @@ def unused(options: Iterable[str], e: Experiment) -> list[str]:
             found.append(f"data-path is not used: dataset {e.dataset!r} takes no files from there")
         elif name == "momentum" and e.optimizer == "adamw":
             found.append("momentum is not used: optimizer is adamw, whose own is 0.9")
-        elif name.startswith("data.") and not datasets.find(e.dataset).columns:
-            found.append(f"{name} is not used: dataset {e.dataset!r} has no columns")
+        elif name.startswith("data.") and name not in datasets.find(e.dataset).columns:
+            found.append(f"{name} is not used: dataset {e.dataset!r} has no such columns")
         elif name in _OF_PARTITION and e.partition_kind != _OF_PARTITION[name]:
             found.append(f"{name} is not used: partition.kind is {e.partition_kind}")
     return found

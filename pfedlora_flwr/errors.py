@@ -34,6 +34,11 @@ def some(names: Sequence[str], most: int) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
+def kind(value: object) -> str:
+    """What a value is that is none of what was expected."""
+    return "None" if value is None else type(value).__name__
+
+
 @contextlib.contextmanager
 def user_code(what: str, name: str) -> Iterator[None]:
     """What a user's own `package.module:Class` raises within becomes a UserCodeError; of ours (a name without a colon) nothing changes.

@@ -80,6 +80,9 @@ class Experiment:
         "five models in turn (CNN-1 to CNN-5; Conv1d for series, MLP for vectors), or the first for everyone",
         choices=("heterogeneous", "homogeneous"),
     )
+    representation_width: int = key(
+        500, "width that necks bring the models to where a method needs one width and theirs differ", low=1, high=100_000
+    )
     evaluate_initial: bool = key(True, "evaluate every client's initial model as round 0; if not, rounds count once all were visited")
     evaluate_every: int = key(1, "evaluate in every n-th round and in the last", low=1)
     local_epochs: int = key(1, "E, epochs of local training a round", low=1)

@@ -30,7 +30,7 @@ class About:
     paper: str
 
 
-_WIDTH = "one width of representation"
+_WIDTH = "one width of representation, which necks make where models differ"
 _HELD = "the server may know which classes a client holds"
 _SMALL = "a small model of a structure that all know: the federation's smallest"
 ABOUT = {

@@ -60,6 +60,8 @@ def test_a_dry_run_says_what_a_run_would_take_and_starts_nothing(tmp_path: Path,
     assert "a round: 15 of 30 clients, at most 1.84 MB up and 1.84 MB down" in out
     for word in ("time: about ", "memory: about ", "disk: at most ", "for 20 rounds (a guess"):
         assert word in out
+    _, out, _ = pfedlora(*words, "-o", "models=tests.methods.narrow:Narrow,cnn5")
+    assert "16 → 500" in out
     (tmp_path / "runs" / "taken").mkdir(parents=True)
     (tmp_path / "runs" / "taken" / "file").touch()
     for more, expected in (

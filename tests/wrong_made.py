@@ -44,7 +44,11 @@ class Equal(Good):
 
 class Differs(Good):
     def forward(self, images):
-        return self.head(self.encoder(images - 0.5))
+        return self.head(self.encoder(images - 0.5)).softmax(1)
+
+class NoLinear(Good):
+    def forward(self, images):
+        return images.flatten(1)[:, :10]
 
 class ForwardRaises(Good):
     def forward(self, images):
@@ -314,6 +318,16 @@ def parquet(path: Path, label: int = 0, column: str = "label", size: int = 32, c
     Image.new("RGB", (size, size)).save(stream, "PNG")
     rows = [{"bytes": stream.getvalue(), "path": None}] * count
     pq.write_table(pa.table({"img": rows, column: [label] * count}), path)
+
+
+@contextmanager
+def no_hub(folder: Path) -> Iterator[None]:
+    """Hugging Face's hub is at a port where nobody listens."""
+    from huggingface_hub import constants
+
+    hub, constants.ENDPOINT = constants.ENDPOINT, f"http://127.0.0.1:{free_port()}"
+    yield
+    constants.ENDPOINT = hub
 
 
 def parquets(train: dict[str, Any], test: dict[str, Any] | None) -> Maker:

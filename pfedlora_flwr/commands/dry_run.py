@@ -18,6 +18,7 @@ from pfedlora_flwr.federation.sharing import first_state
 from pfedlora_flwr.files import check_writable
 from pfedlora_flwr.launch.execute import check_engine, preflight, resources
 from pfedlora_flwr.methods import registry
+from pfedlora_flwr.models import registry as models
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.ledger import payload_bytes
 
@@ -45,16 +46,19 @@ def dry_run(e: Experiment, out: Console, *, engine: str = "flower") -> None:
 
 
 def _models(e: Experiment) -> Table:
-    """A line a client model, with all that a client of it keeps."""
+    """A line a client model, with all that a client of it keeps, and where a neck brings its representation to."""
     method = registry.make(e, task_of(e))
     table = Table(title=f"{e.method}: what a client keeps")
-    for name in ("model", "clients", "parameters", "of them the model's"):
+    for name in ("model", "clients", "representation", "parameters", "of them the model's"):
         table.add_column(name, justify="left" if name == "model" else "right")
     for k, name in enumerate(method.model_names[: e.clients]):
         kept = method.private_init(k, 0)
         own = method.predictor(kept)
+        width, necked = (models.facts(name, method.task, built).widths[0] for built in (None, method.built_width))
+        representation = str(width) if width == necked else f"{width} → {necked}"
         counts = [sum(p.numel() for p in module.parameters()) for module in (kept, own)]
-        table.add_row(name, str(len(range(k, e.clients, len(method.model_names)))), *(f"{count:,}" for count in counts))
+        clients = len(range(k, e.clients, len(method.model_names)))
+        table.add_row(name, str(clients), representation, *(f"{count:,}" for count in counts))
     return table
 
 

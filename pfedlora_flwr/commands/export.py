@@ -29,6 +29,7 @@ from pfedlora_flwr.files import check_replaceable, make_folder, write_atomically
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import tensors_of
 from pfedlora_flwr.models.cnn import ClientModel
+from pfedlora_flwr.models.named import random_weights
 from pfedlora_flwr.runs.trained import Trained
 
 SUFFIXES = {"safetensors": ".safetensors", "torch-export": ".pt2", "onnx": ".onnx"}
@@ -150,7 +151,8 @@ def _safetensors(trained: Trained, whole: WithNormalisation, path: Path) -> Expo
     model = whole.model
     tensors = {name: tensor.contiguous() for name, tensor in tensors_of(model).items()}
     write_atomically(path, safetensors.torch.save(tensors, metadata(trained, "safetensors")))
-    fresh = trained.method.predictor(trained.method.private_init(trained.client, 0)).eval()
+    with random_weights():
+        fresh = trained.method.predictor(trained.method.private_init(trained.client, 0)).eval()
     fresh.load_state_dict(safetensors.torch.load_file(path))
     return WithNormalisation(fresh, trained)
 

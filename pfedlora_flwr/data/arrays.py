@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pfedlora_flwr.data.source import Arrays, Inputs, Reading
-from pfedlora_flwr.errors import UserError, user_code
-from pfedlora_flwr.models.registry import kind, load_object
+from pfedlora_flwr.errors import UserError, kind, user_code
+from pfedlora_flwr.models.registry import load_object
 
 _MOST_CLASSES = 100_000
 _KINDS = "images uint8 [n, height, width] or [n, height, width, 1 or 3], series [n, channels, time] or vectors [n, features]"

@@ -61,6 +61,8 @@ def _arrays(where: str, rows: Dataset, how: Reading) -> Arrays:
     if _type(rows, label) == _CLASS:
         tables.check_there(where, label, found)
         labels, names = found.to_numpy(), list(rows.features[label].names)
+        if how.class_names and list(how.class_names) != names:
+            raise UserError(f"{where}: data.class-names is {some(how.class_names, _NAMED)}; allowed: auto, or {some(names, _NAMED)}")
     else:
         labels, names = tables.labels_of(where, label, found, how.class_names)
     owners = tables.owners_of(where, table, how)

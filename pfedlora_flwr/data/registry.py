@@ -12,6 +12,7 @@ from pfedlora_flwr.files import absolute
 from pfedlora_flwr.keys import FUNCTION, chosen, in_words
 
 _SHAPE = (3, SIZE, SIZE)
+_COLUMNS = "data.label-column", "data.client-column", "data.class-names"
 _SOURCES = (
     Source("digits", embedded.digits, classes=10, samples=1797, shape=_SHAPE, whole=True),
     Source("cifar10", CIFAR10.read, "CIFAR-10", 10, 60_000, _SHAPE, files=CIFAR10.files, whole=True),
@@ -19,9 +20,9 @@ _SOURCES = (
     Source("synthetic:", embedded.synthetic, classes=10, samples=embedded.count, shape=_SHAPE, whole=True),
     Source("folder:", images.folder, path=True, whole=True),
     Source("npz:", arrays.npz, path=True, whole=True),
-    Source("csv:", tables.csv, path=True, columns=True),
-    Source("parquet:", tables.parquet, path=True, columns=True),
-    Source("hf:", hub.huggingface, path=hub.is_path, columns=True),
+    Source("csv:", tables.csv, path=True, columns=_COLUMNS),
+    Source("parquet:", tables.parquet, path=True, columns=_COLUMNS),
+    Source("hf:", hub.huggingface, path=hub.is_path, columns=(*_COLUMNS, "data.input-column")),
     Source(FUNCTION, arrays.function, kept=False),
 )
 NAMES = tuple(source.name for source in _SOURCES)
@@ -57,8 +58,12 @@ def located(name: str) -> str:
 
 def takes_path(name: str) -> bool:
     """Whether `data-path` says where the dataset's files are."""
-    source = find(name)
-    return bool(source.files) or source.name == FUNCTION
+    return bool(find(name).files) or is_function(name)
+
+
+def is_function(name: str) -> bool:
+    """Whether it is a user's own function, which must be imported."""
+    return chosen(name, NAMES) == FUNCTION
 
 
 def targets() -> str:

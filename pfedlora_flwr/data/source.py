@@ -86,7 +86,7 @@ class Source:
     target: the accuracy that `to_target` counts up to, unless the Experiment says another.
     path: whether the text after the name is a path, or what tells; what is none is then fetched from outside.
     files: what lies in `data-path` or, without one, is downloaded; any of these will do. Empty: it takes no `data-path`.
-    columns: whether it has any, for the keys that name them.
+    columns: the keys `data.…` that it takes.
     whole: whether images of 3 × 32 × 32 are normalised by all samples; else training samples alone count.
     kept: whether it is kept decoded on disk.
     """
@@ -100,7 +100,7 @@ class Source:
     target: float = 0.9
     path: bool | Callable[[str], bool] = False
     files: tuple[str, ...] = ()
-    columns: bool = False
+    columns: tuple[str, ...] = ()
     whole: bool = False
     kept: bool = True
 

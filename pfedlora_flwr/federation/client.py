@@ -24,6 +24,7 @@ from pfedlora_flwr.federation.model_cache import MODELS
 from pfedlora_flwr.files import write_atomically
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method, Upload, tensors_of
+from pfedlora_flwr.models.named import without_path
 from pfedlora_flwr.rng import derive, torch_generator
 from pfedlora_flwr.runs.checkpoint import Counts
 from pfedlora_flwr.runs.directory import RunDirectory
@@ -101,7 +102,8 @@ class PersonalisedClient(NumPyClient):
         received = {n: t.to(self.device) for n, t in wire.to_tensors(told.names, parameters).items()}
         clock.lap("load")
         torch.manual_seed(derive(seed, "visit", told.client, told.round))  # for modules that draw, such as a user's dropout
-        visit = Visit(self.experiment, told.client, told.round, torch_generator(seed, "train", told.client, told.round))
+        draws = torch_generator(seed, "train", told.client, told.round)
+        visit = Visit(self.experiment, told.client, told.round, draws, batches_of_one=not method.has_batch_norm)
         with user_code("method", self.experiment.method):
             upload = method.local_update(model.train(), received, data.train, visit)
             if not isinstance(upload, Upload):
@@ -127,7 +129,7 @@ class PersonalisedClient(NumPyClient):
             model_sha256=digest,
             worker=str(os.getpid()),
             counts=counts,
-            model=method.model_of(told.client),
+            model=without_path(method.model_of(told.client)),
             lost=lost,
             loss=next(iter(visit.losses.values()), 0.0),
             losses=visit.losses,

@@ -14,7 +14,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from pfedlora_flwr.data.local import shared_partition, task_of
-from pfedlora_flwr.errors import UserError, user_code
+from pfedlora_flwr.errors import UserError, kind, user_code
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.sharing import first_state
 from pfedlora_flwr.launch.flower import LaunchError, last_line
@@ -22,7 +22,6 @@ from pfedlora_flwr.launch.processes import SIGNALS, Stopped, check_port, stoppab
 from pfedlora_flwr.launch.simulation import Simulation, claimed, stop_left_over
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method, check_state
-from pfedlora_flwr.models.registry import kind
 from pfedlora_flwr.runs.directory import Row, RunDirectory
 from pfedlora_flwr.runs.events import EventFiles, summary_writer
 from pfedlora_flwr.runs.extension import repeated_round

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from pfedlora_flwr.data.registry import is_function
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.launch.flower import FlwrCommand, LaunchError, environment, last_line, tool, write_app
@@ -155,7 +156,7 @@ class Simulation:
         own = {"FLWR_HOME": str(self._home), MARKER: self.marker}
         if len(str(self._home)) < _SHORT:
             own["RAY_TMPDIR"] = str(self._home)  # so that Ray's sessions go when we go
-        if ":" in e.method or ":" in e.models:  # a user's own module may lie in the working directory
+        if ":" in e.method or ":" in e.models or is_function(e.dataset):  # a user's own module may lie in the working directory
             own["PYTHONPATH"] = os.pathsep.join([os.getcwd(), *filter(None, [os.environ.get("PYTHONPATH")])])
         return environment(**own)
 

@@ -27,6 +27,7 @@ class FedGH(Method):
     """Algorithm 1 of the paper. The server's state is θ; it trains on the reports of the round alone."""
 
     title = "FedGH"
+    one_width = True
 
     @dataclass(frozen=True)
     class Options(ServerOptions):
@@ -34,7 +35,6 @@ class FedGH(Method):
 
     def state_init(self, seed: int) -> Tensors:
         """θ⁰."""
-        self.shared_width("one global header")
         with seeded(seed):
             return tensors_of(self.client_model(0).last_layer())
 

@@ -103,8 +103,8 @@ class FedKD(Method):
         for name, like in self.initial.items():
             u = upload.tensors.get(f"{name}/u")
             rank = u.shape[1] if u is not None and u.ndim == 2 else 0
-            out, rest = like.shape[0], like.shape[1:].numel()
-            factors = like.ndim > 1 and 0 < rank * (out + rest) < like.numel()
+            out, rest = (like.shape[0], like.shape[1:].numel()) if like.ndim > 1 else (0, 0)
+            factors = 0 < rank * (out + rest) < like.numel()
             shapes = {f"{name}/u": (out, rank), f"{name}/v": (rank, rest)} if factors else {name: tuple(like.shape)}
             layout |= {n: torch.empty(shape, dtype=like.dtype, device="meta") for n, shape in shapes.items()}
         check_layout(upload.tensors, layout)
@@ -141,7 +141,7 @@ class FedKD(Method):
 
 def compress(tensors: Tensors, energy: float) -> Tensors:
     """Each matrix (a convolution as [out, -1]) as `name/u` [out, r] and `name/v` [r, -1], U·Σ and Vᵗ cut at the smallest rank that
-    keeps `energy`; dense, under its own name, where that is not more elements. Vectors are dense."""
+    keeps `energy`; dense, under its own name, where that is not more elements. Vectors and single numbers are dense."""
     sent: Tensors = {}
     for name, tensor in tensors.items():
         u, v = truncated_svd(tensor.flatten(1), energy) if tensor.ndim > 1 else (tensor, tensor)

@@ -56,7 +56,7 @@ class FedMRL(Method):
         """θ⁰. Raises UserError where a client's R would be narrower than its nested part."""
         d1 = self.options.representation_dim
         for name in dict.fromkeys(self.model_names):
-            if (d2 := registry.build(name, self.task).width) < d1:
+            if (d2 := registry.facts(name, self.task).widths[0]) < d1:
                 raise UserError(f"fedmrl.representation-dim is {d1}; allowed: at most {d2}, the width of {name}'s representation")
         with seeded(seed):
             return tensors_of(self._small())

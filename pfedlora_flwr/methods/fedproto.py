@@ -32,6 +32,7 @@ class FedProto(Method):
     """Algorithm 1 of the paper; the server remembers each client's last prototypes, so a client may miss rounds."""
 
     title = "FedProto"
+    one_width = True
 
     @dataclass(frozen=True)
     class Options(Method.Options):
@@ -39,7 +40,7 @@ class FedProto(Method):
         weighting: str = key("count", "clients' weights in a global prototype: samples of the class, or equal", choices=("count", "equal"))
 
     def state_init(self, seed: int) -> Tensors:
-        width = self.shared_width("prototypes")
+        width = self.shared_width
         return no_reports(width, counts=True)
 
     def download(self, state: Tensors, client: int, round: int) -> Tensors:

@@ -26,6 +26,7 @@ class FedSSA(Method):
     """Algorithm 1 of the paper; the server remembers each client's last rows, so a client may miss rounds."""
 
     title = "FedSSA"
+    one_width = True
 
     @dataclass(frozen=True)
     class Options(Method.Options):
@@ -33,7 +34,6 @@ class FedSSA(Method):
         stable_rounds: int = key(2, "T_stable, the rounds in which that weight falls to 0", low=1)
 
     def state_init(self, seed: int) -> Tensors:
-        self.shared_width("global rows of a last layer")
         return no_reports(rows_of(self.client_model(0)).shape[1], counts=False)
 
     def download(self, state: Tensors, client: int, round: int) -> Tensors:

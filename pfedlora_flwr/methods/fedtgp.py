@@ -40,6 +40,7 @@ class FedTGP(Method):
     """Algorithm 1 of the paper. The server's state is its net, and what it sends: `classes` and `means`, P̂ of those ever reported."""
 
     title = "FedTGP"
+    one_width = True
 
     @dataclass(frozen=True)
     class Options(ServerOptions):
@@ -49,7 +50,7 @@ class FedTGP(Method):
         server_batch: int = key(0, "reports a step on the server; 0: all at once", low=0)
 
     def state_init(self, seed: int) -> Tensors:
-        width = self.shared_width("prototypes")
+        width = self.shared_width
         with seeded(seed):
             net = PrototypeNet(self.classes, width)
         return tensors_of(net) | {"classes": torch.zeros(0, dtype=torch.int64), "means": torch.zeros(0, width)}

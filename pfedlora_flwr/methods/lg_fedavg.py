@@ -22,9 +22,9 @@ class LGFedAvg(Method):
 
     title = "LG-FedAvg"
     averages = True
+    one_width = True
 
     def state_init(self, seed: int) -> Tensors:
-        self.shared_width("one last layer")
         with seeded(seed):
             return tensors_of(self.client_model(0).last_layer())
 

@@ -6,16 +6,16 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.errors import UserError, kind
 from pfedlora_flwr.experiment import Experiment, NoOptions
 from pfedlora_flwr.models import registry
 from pfedlora_flwr.models.cnn import ClientModel
-from pfedlora_flwr.models.registry import kind
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.rng import seeded
 from pfedlora_flwr.training.loop import Samples, Visit
@@ -52,6 +52,9 @@ class Method(ABC):
 
     needs_images: ClassVar[bool] = False
     """Whether inputs must be images, [B, channels, height, width]; other methods ask no more of them than their models do."""
+
+    one_width: ClassVar[bool] = False
+    """Whether all client models' representations must have one width: where theirs differ, necks bring them to `representation-width`."""
 
     returns_own: ClassVar[bool] = True
     """Whether what a client receives may hold something of its own uploads: if not, one that is alone receives nothing."""
@@ -133,24 +136,38 @@ class Method(ABC):
 
     def client_model(self, client: int) -> ClientModel:
         """A fresh model of client's own architecture, initialised from torch's global generator."""
-        return registry.build(self.model_of(client), self.task)
+        return registry.build(self.model_of(client), self.task, self.built_width)
 
     def model_of(self, client: int) -> str:
         """The name of a client's model."""
         return self.model_names[client % len(self.model_names)]
 
-    def shared_width(self, what: str, layers: int = 1, advice: str = "") -> int:
-        """The width that all client models' representations have before the last `layers` layers.
+    @property
+    def has_batch_norm(self) -> bool:
+        """Whether a client's model, and so perhaps a shared one, has batch normalisation: it cannot train on a batch of one sample."""
+        return any(registry.facts(name, self.task).batch_norm for name in self.model_names)
 
-        advice: what to do where they have one before the last layer alone. Raises UserError where `what` would not fit them all.
-        """
-        found = {name: registry.build(name, self.task).widths for name in dict.fromkeys(self.model_names)}
-        if len({widths[layers - 1] for widths in found.values()}) > 1:
-            told = ", ".join(f"{name} {widths[layers - 1]}" for name, widths in found.items())
-            if not advice or len({widths[0] for widths in found.values()}) > 1:
-                advice = "choose models whose last layers have inputs of one width, or a method that shares no layer (fd, fml)"
-            raise UserError(f"{what} cannot fit representations of different widths ({told}); {advice}")
-        return next(iter(found.values()))[layers - 1]
+    @property
+    def layers(self) -> int:
+        """How many of a model's last layers what is shared stands beside, or takes the place of."""
+        return 1
+
+    @cached_property
+    def built_width(self) -> int | None:
+        """The width that client models are built at; None: each at its own, where one is not needed, or all have the same."""
+        own = {registry.facts(name, self.task).widths[self.layers - 1] for name in self.model_names}
+        return self.experiment.representation_width if self.one_width and len(own) > 1 else None
+
+    @property
+    def widths(self) -> dict[str, int]:
+        """By model the width of its representation before the last `layers` layers, as it is built."""
+        names = dict.fromkeys(self.model_names)
+        return {name: registry.facts(name, self.task, self.built_width).widths[self.layers - 1] for name in names}
+
+    @property
+    def shared_width(self) -> int:
+        """The width of all client models' representations, of a method that needs one."""
+        return self.widths[self.model_names[0]]
 
 
 def check_state(what: str, state: object, like: Tensors | None = None) -> None:

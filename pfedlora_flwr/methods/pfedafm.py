@@ -51,10 +51,10 @@ class PFedAFM(Method):
 
     title = "pFedAFM"
     averages = True
+    one_width = True
 
     def state_init(self, seed: int) -> Tensors:
         """θ⁰: an extractor alone."""
-        self.shared_width("one extractor")
         with seeded(seed):
             return tensors_of(self._small())
 
@@ -94,4 +94,4 @@ class PFedAFM(Method):
         return {"trained-small": lambda images: model.head(model.mix(images, trained))} if trained else {}
 
     def _small(self) -> ClientModel:
-        return registry.small_extractor(self.model_names, self.task)
+        return registry.small_extractor(self.model_names, self.task, self.shared_width)

@@ -13,10 +13,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.method import Method, Tensors, Upload, seeded, tensors_of, weighted_mean
+from pfedlora_flwr.models import registry
 from pfedlora_flwr.models.adapter import Adapter
 from pfedlora_flwr.models.cnn import ClientModel
+from pfedlora_flwr.models.named import random_weights
 from pfedlora_flwr.training.loop import Samples, Visit
 
 
@@ -25,6 +28,7 @@ class PFedLoRA(Method):
 
     title = "pFedLoRA"
     averages = True
+    one_width = True
 
     @dataclass(frozen=True)
     class Options(Method.Options):
@@ -47,9 +51,14 @@ class PFedLoRA(Method):
         adapter_lr: float | None = key(None, "η_θ, the adapter's learning rate; auto: lr", above=0)
 
     def state_init(self, seed: int) -> Tensors:
-        """θ⁰, the global adapter."""
-        with seeded(seed):
-            return tensors_of(self._adapter(self.shared_width("one adapter", self.layers, "set adapter.kind=decomposed")))
+        """θ⁰, the global adapter. Raises UserError where a reduced one cannot fit all models: no neck widens an FC1."""
+        if len(set(self.widths.values())) > 1:
+            told = ", ".join(f"{name} {width}" for name, width in self.widths.items())
+            raise UserError(f"one adapter cannot fit representations of different widths ({told}); set adapter.kind=decomposed")
+        with seeded(seed), random_weights():
+            for name in self.widths:  # drawn and dropped: the adapter's own draws have always come after theirs
+                registry.build(name, self.task, self.built_width)
+            return tensors_of(self._adapter(self.shared_width))
 
     def local_update(self, model: ClientModel, received: Tensors, data: Samples, visit: Visit) -> Upload:
         """Freeze the adapter, train the model; then freeze the model, train the adapter."""

@@ -41,6 +41,7 @@ class PFedMoE(Method):
 
     title = "pFedMoE"
     averages = True
+    one_width = True
 
     @dataclass(frozen=True)
     class Options(Method.Options):
@@ -48,7 +49,6 @@ class PFedMoE(Method):
 
     def state_init(self, seed: int) -> Tensors:
         """θ⁰, the global expert: an extractor alone."""
-        self.shared_width("one global expert")
         with seeded(seed):
             return tensors_of(self._small())
 
@@ -79,4 +79,4 @@ class PFedMoE(Method):
         }
 
     def _small(self) -> ClientModel:
-        return registry.small_extractor(self.model_names, self.task)
+        return registry.small_extractor(self.model_names, self.task, self.shared_width)

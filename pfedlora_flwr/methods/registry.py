@@ -50,10 +50,17 @@ def find(name: str) -> type[Method]:
 
 
 def make(experiment: Experiment, task: Task) -> Method:
-    """The Experiment's method, for what its models take and give."""
+    """The Experiment's method, for what its models take and give. Raises UserError where it does not take such inputs."""
     found = find(experiment.method)
+    if found.needs_images and task.kind != "images":
+        raise UserError(f"method {experiment.method} needs images, and the inputs are {task.kind} {list(task.shape)}")
+    if experiment.augment and task.kind != "images":
+        raise UserError(f"augment is true; allowed: false for {task.kind}: only images are flipped and cropped")
     with user_code("method", experiment.method):
-        return found(experiment, task)
+        method = found(experiment, task)
+    if experiment.batch_size == 1 and method.has_batch_norm:
+        raise UserError("batch-size is 1; allowed: at least 2 for models with batch normalisation")
+    return method
 
 
 def title(name: str) -> str:

@@ -118,24 +118,3 @@ class CNN(Family):
 def left(side: int) -> int:
     """Of a side of an image what is left before FC1: after two convolutions without padding, each pooled by 2."""
     return ((side - KERNEL + 1) // 2 - KERNEL + 1) // 2
-
-
-class Custom(ClientModel):
-    """A user's own module with `encoder` ([B, 3, 32, 32] → [B, width]) and `head` (a Linear) as a client model."""
-
-    def __init__(self, module: nn.Module, width: int) -> None:
-        super().__init__()
-        self.module = module
-        self.widths = width, width
-
-    def encode(self, images: Tensor, layers: int = 1) -> Tensor:
-        return self.module.encoder(images)  # type: ignore[operator]
-
-    def head(self, representation: Tensor, layers: int = 1) -> Tensor:
-        return self.module.head(representation)  # type: ignore[operator]
-
-    def last_layer(self) -> nn.Linear:
-        return self.module.head  # type: ignore[return-value]
-
-    def drop_last_layer(self) -> None:
-        self.module.head = nn.Identity()

@@ -1,19 +1,21 @@
-"""Names → client models: CNN-1 to CNN-5, and `package.module:Class` for a user's own."""
+"""Names → client models: our families, those of timm and torchvision by name, and `package.module:Class` for a user's own."""
 
 from __future__ import annotations
 
 import importlib
 import os
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 
 from pfedlora_flwr.errors import UserCodeError, UserError, user_code
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.models.cnn import CNN, SHAPES, ClientModel, Custom
+from pfedlora_flwr.models import named, own
+from pfedlora_flwr.models.cnn import CNN, SHAPES, ClientModel
 from pfedlora_flwr.models.families import CONV1D_SHAPES, MLP, MLP_SHAPES, Conv1d
+from pfedlora_flwr.models.neck import Necked
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.rng import seeded
 
@@ -33,20 +35,40 @@ def names_of(experiment: Experiment, task: Task) -> tuple[str, ...]:
 def build(name: str, task: Task, width: int | None = None) -> ClientModel:
     """The client model `name`, freshly initialised from torch's global generator; `width`: of its last layer's input, if not its own.
 
-    Raises UserError for an unknown name, for a model that does not take such inputs, and for a width that a user's model does not have.
+    The models of a family are made at that width; any other gets a neck where its own is another.
+    Raises UserError for an unknown name, and for a model that does not take such inputs.
     """
+    library = named.parse(name)
     if name in _CLASSES:
         _check_kind(name, task)
         family = _CLASSES[name]
         model: ClientModel = family(name, task, width) if width else family(name, task)
+    elif library:
+        model = named.build(library, task)
     elif ":" in name:
-        model = _custom(name, task)
+        found = load_object(name, "model")
+        with user_code("model", name):
+            model = own.client_model(name, task, own.construct(found, task))
     else:
         raise UserError(f"models names {name!r}; allowed: {_allowed(task)}")
-    if width not in (None, model.width):
-        raise UserError(f"model {name!r} has a representation {model.width} wide, and {width} is wanted; take one of: {_ours(task)}")
-    model.description = name
-    return model
+    model.description = f"{library.library}:{library.architecture}" if library else name
+    return model if width in (None, model.width) else Necked(model, width, task.classes)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is asked often of a client model, and is the same for all that are built: `widths` as in ClientModel, its number of
+    parameters, and whether it has batch normalisation."""
+
+    widths: tuple[int, int]
+    parameters: int
+    batch_norm: bool
+
+
+def facts(name: str, task: Task, width: int | None = None) -> Facts:
+    """The Facts of `build(name, task, width)`; it is built once a process."""
+    source = load_object(name, "model") if ":" in name and not named.is_library(name) else None
+    return _facts(name, task, width, source)
 
 
 def small_model(names: tuple[str, ...], task: Task, width: int | None = None) -> ClientModel:
@@ -54,22 +76,21 @@ def small_model(names: tuple[str, ...], task: Task, width: int | None = None) ->
     return build(smallest(names, task), task, width)
 
 
-def small_extractor(names: tuple[str, ...], task: Task) -> ClientModel:
+def small_extractor(names: tuple[str, ...], task: Task, width: int | None = None) -> ClientModel:
     """The same without its last layer: it has `encode` alone, and only what that needs travels."""
-    model = small_model(names, task)
+    model = small_model(names, task, width)
     model.drop_last_layer()
     return model
 
 
-@lru_cache(maxsize=16)
 def smallest(names: tuple[str, ...], task: Task) -> str:
     """The one of these client models that has the fewest parameters, the first of ties."""
+    return min(dict.fromkeys(names), key=lambda name: facts(name, task).parameters)
 
-    def size(name: str) -> int:
-        with seeded(0):  # what the caller draws must not depend on whether this is the first call
-            return sum(p.numel() for p in build(name, task).parameters())
 
-    return min(dict.fromkeys(names), key=size)
+def located(models: str) -> str:
+    """The key `models` with the files that it names made absolute."""
+    return ",".join(named.located(name.strip()) if "=" in name else name for name in models.split(","))
 
 
 def load_object(path: str, what: str) -> Any:
@@ -90,13 +111,11 @@ def load_object(path: str, what: str) -> Any:
     return found
 
 
-def _ours(task: Task) -> str:
-    """The models of ours that take a Task's inputs."""
-    return ", ".join(name for name, family in _CLASSES.items() if family.kind == task.kind)
-
-
 def _allowed(task: Task) -> str:
-    return f"{_ours(task)}, or package.module:Class"
+    """The names of models that take a Task's inputs."""
+    ours = ", ".join(name for name, family in _CLASSES.items() if family.kind == task.kind)
+    libraries = "timm:NAME, torchvision:NAME, " if task.kind == "images" else ""
+    return f"{ours}, {libraries}or package.module:Class"
 
 
 def _check_kind(name: str, task: Task) -> None:
@@ -105,41 +124,10 @@ def _check_kind(name: str, task: Task) -> None:
         raise UserError(f"model {name!r} is for {kind}, and the inputs are {task.kind} {list(task.shape)}; allowed: {_allowed(task)}")
 
 
-def _custom(name: str, task: Task) -> ClientModel:
-    found = load_object(name, "model")
-    with user_code("model", name):
-        return _checked(name, task, found(task.classes))
-
-
-def _checked(name: str, task: Task, module: Any) -> ClientModel:
-    """A user's module as a client model, tried on two blank images. Raises UserError where it is none."""
-    shaped = isinstance(module, nn.Module) and hasattr(module, "encoder") and isinstance(getattr(module, "head", None), nn.Linear)
-    if not shaped:
-        raise UserError(f"model {name!r}: expected an nn.Module with an `encoder` and a `head` that is an nn.Linear")
-    training, blank = module.training, task.blank(2)
-    with torch.no_grad():
-        representation = module.eval().encoder(blank)
-    if not isinstance(representation, Tensor):
-        raise UserError(f"model {name!r}: the encoder gives {kind(representation)}, expected a tensor [images, width]")
-    if representation.ndim != 2 or representation.shape[1] != module.head.in_features:
-        shape = list(representation.shape)
-        raise UserError(f"model {name!r}: the encoder gives {shape} for 2 images, its head takes [2, {module.head.in_features}]")
-    if module.head.out_features != task.classes:
-        raise UserError(f"model {name!r}: its head gives {module.head.out_features} logits, the dataset has {task.classes} classes")
-    with torch.no_grad():
-        ours = module.head(representation)
-    if type(module).forward is not nn.Module.forward:
-        with torch.no_grad():
-            own = module(blank)
-        if not isinstance(own, Tensor) or own.shape != ours.shape or not torch.allclose(own, ours, rtol=1e-4, atol=1e-5, equal_nan=True):
-            raise UserError(
-                f"model {name!r}: its forward gives something else than head(encoder(images)), which alone is trained and asked; "
-                "move what forward adds into the encoder, or make the two equal"
-            )
-    module.train(training)
-    return Custom(module, representation.shape[1])
-
-
-def kind(value: object) -> str:
-    """What a value is that is none of what was expected, for messages."""
-    return "None" if value is None else type(value).__name__
+@lru_cache(maxsize=256)
+def _facts(name: str, task: Task, width: int | None, source: object) -> Facts:
+    """source: what a user's name stands for now."""
+    with seeded(0), named.random_weights():  # what the caller draws must not depend on whether this is the first call
+        model = build(name, task, width)
+    batch_norm = any(isinstance(module, BatchNorm) for module in model.modules())
+    return Facts(model.widths, sum(p.numel() for p in model.parameters()), batch_norm)

@@ -16,7 +16,7 @@ import yaml
 
 from pfedlora_flwr import __version__
 
-_PACKAGES = ("flwr", "torch", "numpy", "ray")
+_PACKAGES = ("flwr", "torch", "torchvision", "timm", "numpy", "ray")
 
 
 def versions() -> dict[str, str | None]:

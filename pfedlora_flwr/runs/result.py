@@ -11,6 +11,7 @@ from pfedlora_flwr.data import registry as datasets
 from pfedlora_flwr.data.local import task_of
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import tensors_sha256
+from pfedlora_flwr.models.named import without_path
 from pfedlora_flwr.models.registry import names_of
 from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.directory import FORMAT, RunDirectory
@@ -72,7 +73,7 @@ def _with_measures(result: Result, run: RunDirectory, e: Experiment, state: Serv
 
     by_sampled = sampled(visits())
     totals = state.totals
-    models = names_of(e, task_of(e))
+    models = [without_path(name) for name in names_of(e, task_of(e))]
     trained = [row for row in rows if row["round"] > 0]
     workers = max((row["workers"] for row in trained), default=0)
     return {

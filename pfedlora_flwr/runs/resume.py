@@ -10,10 +10,13 @@ from pfedlora_flwr.data import registry as datasets
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import KEYS, Experiment
 from pfedlora_flwr.files import absolute
+from pfedlora_flwr.models import registry as models
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.output import of_run
 
 Flat = Mapping[str, object]
+_LOCATED = {"dataset": datasets.located, "models": models.located}
+"""Keys that may hold a path, which is absolute in a run."""
 
 
 def resumed_output(named: Flat, conf: Path | None) -> Path:
@@ -48,7 +51,7 @@ def check_unchanged(saved: Experiment, named: Flat, path: Path) -> None:
         if name not in before or name == "rounds":  # another method's option: a run leaves it out
             continue
         key, was = before[name]
-        wanted = datasets.located(value) if name == "dataset" else value
+        wanted = _LOCATED[name](value) if name in _LOCATED else value
         if key.result and wanted != was:
             changed.append(f"{name}: {key.text(was)!r} → {key.text(wanted)!r}")
     if changed:

@@ -17,11 +17,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pfedlora_flwr.data.registry import find
+from pfedlora_flwr.data.registry import is_function
 from pfedlora_flwr.errors import some
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import write_atomically
-from pfedlora_flwr.keys import FUNCTION
+from pfedlora_flwr.models.named import is_library
 from pfedlora_flwr.runs.directory import RunDirectory
 
 logger = logging.getLogger(__name__)
@@ -114,9 +114,9 @@ def use_copy(run: RunDirectory) -> str:
 
 
 def _own_modules(keys: Mapping[str, object]) -> list[str]:
-    dataset = str(keys["dataset"])
-    names = [*str(keys["models"]).split(","), str(keys["method"]), *([dataset] if find(dataset).name == FUNCTION else [])]
-    found = (name.strip().partition(":")[0] for name in names if ":" in name)
+    dataset = str(keys.get("dataset", ""))
+    names = [*str(keys["models"]).split(","), str(keys["method"]), *([dataset] if is_function(dataset) else [])]
+    found = (name.strip().partition(":")[0] for name in names if ":" in name and not is_library(name.strip()))
     return [module for module in dict.fromkeys(found) if _top(module) != _top(__name__)]
 
 

@@ -19,6 +19,7 @@ from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import tensors_sha256
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method, tensors_of
+from pfedlora_flwr.models.named import random_weights
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.runs.checkpoint import Counts
 from pfedlora_flwr.runs.directory import RunDirectory
@@ -158,7 +159,7 @@ def _build(
     classes = about.get("classes", len(names))
     about["class_names"] = [*names, *(f"class {i}" for i in range(len(names), classes))]
     method = registry.make(experiment, Task(classes, tuple(about.get("shape", Task.shape))))
-    with user_code("method", experiment.method):
+    with user_code("method", experiment.method), random_weights():
         module = method.private_init(client, 0)
     try:
         module.load_state_dict(tensors)

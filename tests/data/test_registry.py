@@ -34,7 +34,8 @@ from pfedlora_flwr.report import words
 from pfedlora_flwr.runs.result import to_target
 from tests.plain import Plain
 
-assert all_keys()["dataset"].allowed == "digits | cifar10 | cifar100 | synthetic:… | folder:… | npz:… | package.module:function | stripes"
+own = "folder:… | npz:… | csv:… | parquet:… | hf:… | package.module:function"
+assert all_keys()["dataset"].allowed == f"digits | cifar10 | cifar100 | synthetic:… | {own} | stripes"
 assert all_keys()["target-accuracy"].meaning.endswith("(0.9, for cifar100 0.5, for stripes 0.7)")
 with pytest.raises(UserError, match="function | stripes"):
     from_flat({"dataset": "spots"})

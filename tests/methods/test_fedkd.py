@@ -258,6 +258,6 @@ def test_refuses_factors_that_are_larger_than_dense_and_takes_dense() -> None:
 def test_private_init_does_not_depend_on_what_the_process_did_before() -> None:
     """W_h is drawn after the small model was looked up, which must leave the generator alone."""
     fedkd = method()
-    registry.smallest.cache_clear()
+    registry._facts.cache_clear()
     first, again = (tensors_of(fedkd.private_init(3, 123)) for _ in range(2))
     assert all(torch.equal(first[name], again[name]) for name in first)

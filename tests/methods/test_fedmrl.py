@@ -117,8 +117,9 @@ def test_models_of_different_widths_take_part_if_none_is_narrower_than_what_is_n
     both = {"models": "cnn5,tests.methods.narrow:Narrow"}
     with pytest.raises(UserError, match="representation-dim is 100; allowed: at most 16, the width of tests"):
         method(**both).state_init(0)
-    with pytest.raises(UserError, match="representation 16 wide, and 8 is wanted"):
-        method(**both, **{"fedmrl.representation-dim": 8}).state_init(0)
+    nested = method(**both, **{"fedmrl.representation-dim": 8})
+    assert nested.state_init(0)["last.weight"].shape == (10, 8)  # of the narrow one, the smallest, with a neck from 16 to 8
+    assert [nested.private_init(k, 0).local.width for k in range(2)] == [500, 16]
     with pytest.raises(UserError, match=r"representation-dim is 501; allowed: at most 500, the width of cnn4's"):
         method(**{"fedmrl.representation-dim": 501}).state_init(0)
 

@@ -10,7 +10,6 @@ import torch
 from torch.nn.functional import cross_entropy, mse_loss
 
 from pfedlora_flwr.config import from_flat
-from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.methods.method import Refused, Upload
 from tests.methods import obvious
 from tests.plain import make, samples, visit
@@ -119,8 +118,3 @@ def test_refuses_what_is_no_report(change: dict[str, torch.Tensor], word: str) -
     with pytest.raises(Refused, match=word):
         proto.check(Upload(good | change, 5), proto.state_init(0), 0)
     assert proto.largest_upload(proto.state_init(0)) == 10 * (8 + 4 * 500 + 8)
-
-
-def test_models_of_different_last_layers_are_a_users_mistake() -> None:
-    with pytest.raises(UserError, match="different widths"):
-        method(**{"models": "cnn5,tests.methods.narrow:Narrow"}).state_init(0)

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from pfedlora_flwr.config import from_flat
-from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.methods.fedssa import FedSSA, rows_of
 from pfedlora_flwr.methods.method import Refused, Tensors, Upload
 from tests.methods import slow, slow_server
@@ -140,8 +139,3 @@ def test_refuses_what_is_no_report(change: dict[str, Tensor], word: str) -> None
     with pytest.raises(Refused, match=word):
         ssa.check(Upload(good | change, 5), state, 0)
     assert ssa.largest_upload(state) == 10 * (8 + 4 * 501)
-
-
-def test_models_of_different_last_layers_are_a_users_mistake() -> None:
-    with pytest.raises(UserError, match="different widths"):
-        method(models="cnn5,tests.methods.narrow:Narrow").state_init(0)

@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.nn.functional import mse_loss
 
 from pfedlora_flwr.config import from_flat
-from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.methods.fedtgp import FedTGP, PrototypeNet
 from pfedlora_flwr.methods.method import Refused, Tensors, Upload
 from pfedlora_flwr.training.flops import count_operations
@@ -197,8 +196,3 @@ def test_refuses_what_is_no_report(change: dict[str, Tensor], word: str) -> None
 def test_the_net_stays_on_the_server(classes: int, expected: int) -> None:
     tgp = method(classes)
     assert sum(t.numel() for n, t in tgp.state_init(0).items() if n not in ("classes", "means")) == expected
-
-
-def test_models_of_different_last_layers_are_a_users_mistake() -> None:
-    with pytest.raises(UserError, match="different widths"):
-        method(models="cnn5,tests.methods.narrow:Narrow").state_init(0)

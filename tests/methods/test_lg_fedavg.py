@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from pfedlora_flwr.config import from_flat
-from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.methods.method import Refused, Upload
 from tests.methods import obvious
 from tests.plain import Plain, make, samples, visit
@@ -51,8 +50,3 @@ def test_refuses_another_layer() -> None:
     lg = method()
     with pytest.raises(Refused, match="weight"):
         lg.check(Upload({"weight": torch.zeros(10, 501), "bias": torch.zeros(10)}, 3), lg.state_init(0), 0)
-
-
-def test_models_of_different_last_layers_are_a_users_mistake() -> None:
-    with pytest.raises(UserError, match="different widths"):
-        method(models="cnn5,tests.methods.narrow:Narrow").state_init(0)

@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.config import from_flat
-from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.methods.method import Refused, Tensors, Upload, tensors_of
 from pfedlora_flwr.methods.pfedafm import FeatureMixture
 from tests.methods.slow import Client, Turn, extract, largest_difference, layer, part
@@ -166,8 +165,3 @@ def test_refuses_a_last_layer() -> None:
     afm.check(Upload(state, 3), state, 0)
     with pytest.raises(Refused, match="fc3"):
         afm.check(Upload(state | {"fc3.weight": torch.zeros(10, 500)}, 3), state, 0)
-
-
-def test_models_of_different_widths_are_a_users_mistake() -> None:
-    with pytest.raises(UserError, match="one extractor cannot fit representations of different widths"):
-        method(models="cnn5,tests.methods.narrow:Narrow").state_init(0)

@@ -125,7 +125,7 @@ class TooWide(nn.Module):
         ("cnn6", "allowed: cnn1"),
         ("nowhere:Net", "cannot be imported"),
         ("tests.models.test_models:Missing", "has no 'Missing'"),
-        ("torch.nn:Flatten", "expected an nn.Module with an `encoder`"),
+        ("torch.nn:Identity", r"its forward gives \[2, 3, 32, 32\] for 2 images, expected logits, \[2, 10\]"),
         ("tests.models.test_models:TooWide", r"the encoder gives \[2, 70\] for 2 images, its head takes \[2, 60\]"),
     ],
 )

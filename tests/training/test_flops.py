@@ -66,6 +66,31 @@ def test_layers_against_torch(layer: nn.Module) -> None:
     agrees(layer, torch.randn(shape, requires_grad=True))
 
 
+@pytest.mark.parametrize("layer", [nn.Conv1d(3, 4, 5), nn.Conv1d(4, 6, 3, stride=2, padding=1)])
+def test_convolutions_of_series_against_torch(layer: nn.Conv1d) -> None:
+    agrees(layer, torch.randn(2, layer.in_channels, 20))
+    agrees(layer, torch.randn(2, layer.in_channels, 20, requires_grad=True))
+
+
+@pytest.mark.parametrize(("layers", "directions"), [(1, 1), (2, 2)])
+@pytest.mark.parametrize("wants_gradient", [False, True])
+def test_recurrent_layers_by_hand(layers: int, directions: int, wants_gradient: bool) -> None:
+    """A GRU has 3 gates: each reads the inputs, [B, T, 5], or the layer below, and its own state, 7 numbers a direction."""
+    module = nn.GRU(5, 7, layers, batch_first=True, bidirectional=directions == 2)
+    reads = [5 if layer == 0 else 7 * directions for layer in range(layers)]
+    forward = 2 * 11 * directions * sum(3 * 7 * (width + 7) for width in reads)
+    inputs = torch.randn(2, 11, 5, requires_grad=wants_gradient)
+    with count_operations() as ours:
+        module(inputs)
+    assert ours.forward == 2 * forward
+    of_inputs = 2 * 11 * directions * 3 * 7 * 5
+    assert ours.backward == 2 * (forward + forward - (0 if wants_gradient else of_inputs))
+    packed = nn.utils.rnn.pack_padded_sequence(torch.randn(2, 11, 5), torch.tensor([11, 4]), batch_first=True)
+    with torch.no_grad(), count_operations() as ours:
+        module(packed)
+    assert ours.forward == 2 * forward // 22 * 15
+
+
 def agrees(module: nn.Module, inputs: torch.Tensor) -> None:
     """Forward alone, then forward and backward."""
     with torch.no_grad(), FlopCounterMode(display=False) as theirs, count_operations() as ours:

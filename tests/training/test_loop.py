@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -9,10 +11,12 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.config import from_flat
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.rng import torch_generator
 from pfedlora_flwr.training import graphs
 from pfedlora_flwr.training.graphs import Steps
 from pfedlora_flwr.training.loop import Draws, Samples, Visit, count_correct, flip_and_crop, infer, padding_of
+from tests.conftest import run_locally
 
 
 def visit(**keys: object) -> Visit:
@@ -129,6 +133,19 @@ def test_a_last_batch_of_one_joins_the_one_before_where_it_must(n: int, sizes: l
     Steps(lambda index: seen.append(index.tolist()), torch.arange(n), 8, batches_of_one=False).epoch()
     assert [len(batch) for batch in seen] == sizes
     assert [i for batch in seen for i in batch] == list(range(n))
+
+
+def test_a_federation_with_batch_normalisation_has_no_batch_of_one(tmp_path: Path) -> None:
+    """100 rows, 4 clients: 21 training samples each, of which batches of 20 leave one."""
+    rows = np.random.default_rng(0).normal(size=(100, 5)).astype(np.float32)
+    np.savez(tmp_path / "rows.npz", inputs=rows, labels=np.arange(100) % 2)
+    keys = {"dataset": f"npz:{tmp_path / 'rows.npz'}", "clients": 4, "partition.kind": "iid", "rounds": 1, "batch-size": 20}
+    keys["models"] = "mlp1,tests.models.modules:Normalised"
+    assert run_locally(tmp_path / "run", keys).result["status"] == "completed"
+    with pytest.raises(UserError, match="batch-size is 1; allowed: at least 2 for models with batch normalisation"):
+        run_locally(tmp_path / "one", keys | {"batch-size": 1})
+    with pytest.raises(UserError, match="augment is true; allowed: false for vectors: only images are flipped and cropped"):
+        run_locally(tmp_path / "augmented", keys | {"augment": True})
 
 
 @pytest.mark.parametrize("n", [80, 83, 20, 8])  # ten, ten and a rest, two and a rest, one batch

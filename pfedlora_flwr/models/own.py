@@ -1,0 +1,193 @@
+"""Any nn.Module as a client model: one with an encoder and a head, or a whole one, whose last linear layer is the head.
+
+What is trained and asked is what its `forward` computes, where it has one.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from pfedlora_flwr.errors import UserError, kind
+from pfedlora_flwr.models.cnn import ClientModel
+from pfedlora_flwr.models.task import Task
+from pfedlora_flwr.rng import seeded
+
+
+class Parted(ClientModel):
+    """A module with `encoder` ([B, *shape] → [B, width]) and `head` (a Linear)."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+        self.widths = self.last_layer().in_features, self.last_layer().in_features
+
+    def encode(self, images: Tensor, layers: int = 1) -> Tensor:
+        return self.module.encoder(images)  # type: ignore[operator]
+
+    def head(self, representation: Tensor, layers: int = 1) -> Tensor:
+        return self.module.head(representation)  # type: ignore[operator]
+
+    def last_layer(self) -> nn.Linear:
+        return self.module.head  # type: ignore[return-value]
+
+    def drop_last_layer(self) -> None:
+        self.module.head = nn.Identity()
+
+
+class Whole(ClientModel):
+    """A module whose linear layer at `place`, a dotted name, makes its logits: it is taken out, and called after the rest."""
+
+    def __init__(self, module: nn.Module, place: str) -> None:
+        super().__init__()
+        last = module.get_submodule(place)
+        assert isinstance(last, nn.Linear)
+        parent, _, name = place.rpartition(".")
+        if place:
+            setattr(module.get_submodule(parent), name, nn.Identity())
+        self.module = module if place else nn.Identity()
+        self.last = last
+        self.widths = last.in_features, last.in_features
+
+    def encode(self, images: Tensor, layers: int = 1) -> Tensor:
+        return self.module(images)
+
+    def head(self, representation: Tensor, layers: int = 1) -> Tensor:
+        return self.last(representation)
+
+    def last_layer(self) -> nn.Linear:
+        return self.last
+
+    def drop_last_layer(self) -> None:
+        del self.last
+
+
+def construct(found: Any, task: Task) -> Any:
+    """What a user's class, or function, makes for a Task: it takes the number of classes, and `shape`, an input's, if it names that."""
+    try:
+        shaped = "shape" in inspect.signature(found).parameters
+    except (TypeError, ValueError):  # what is no class says so when it is called
+        shaped = False
+    return found(task.classes, shape=task.shape) if shaped else found(task.classes)
+
+
+def client_model(name: str, task: Task, module: Any) -> ClientModel:
+    """A user's module as a client model, tried on two random inputs. Raises UserError where it is none."""
+    parted = hasattr(module, "encoder") and isinstance(getattr(module, "head", None), nn.Linear)
+    forward = isinstance(module, nn.Module) and type(module).forward is not nn.Module.forward
+    if not isinstance(module, nn.Module) or not (parted or forward):
+        raise UserError(f"model {name!r}: expected an nn.Module with a `forward`, or with an `encoder` and a `head` that is an nn.Linear")
+    model = _with_forward(name, task, module, parted) if forward else _without(name, task, module)
+    if lazy := [key for key, parameter in model.named_parameters() if is_lazy(parameter)]:
+        raise UserError(f"model {name!r}: {lazy[0]} has no shape: it belongs to a lazy layer that does not run")
+    return model
+
+
+def _with_forward(name: str, task: Task, module: nn.Module, parted: bool) -> ClientModel:
+    logits = outputs(module, module, task)
+    if (found := _shape(logits[0])) != [2, task.classes]:
+        raise UserError(f"model {name!r}: its forward gives {found} for 2 {task.kind}, expected logits, [2, {task.classes}]")
+    if parted and _is_head_of_encoder(module, task, logits):
+        return Parted(module)
+    return whole(name, task, module, last_linear(name, task, module), logits)
+
+
+def whole(name: str, task: Task, module: nn.Module, place: str, logits: list[Any]) -> Whole:
+    """The module with its head, at `place`, taken out. logits: its `outputs` before. Raises UserError where they are no longer the same."""
+    model = Whole(module, place)
+    if model.last.out_features != task.classes or not all(map(same, outputs(model, model, task), logits)):
+        raise UserError(
+            f"model {name!r}: its forward gives something else than its last linear layer, {place!r}, on what comes before: "
+            "it must end with that layer's logits"
+        )
+    return model
+
+
+def last_linear(name: str, task: Task, module: nn.Module) -> str:
+    """The dotted name of the linear layer that runs last in the module's forward. Raises UserError where none does."""
+    ran: list[str] = []
+    handles = [
+        layer.register_forward_hook(lambda *_, place=place: ran.append(place))
+        for place, layer in module.named_modules()
+        if isinstance(layer, nn.Linear)
+    ]
+    try:
+        outputs(module, module, task)
+    finally:
+        for handle in handles:
+            handle.remove()
+    if not ran:
+        raise UserError(f"model {name!r}: no nn.Linear runs in its forward; the last one is its head, without which it is no client model")
+    return ran[-1]
+
+
+def outputs(function: Callable[[Tensor], Any], module: nn.Module, task: Task) -> list[Any]:
+    """What `function` gives for two random inputs while `module` is in evaluation and in training mode; the module stays as it is."""
+    inputs = torch.randn(2, *task.shape, generator=torch.Generator().manual_seed(0))
+    found = []
+    with _untouched(module), torch.no_grad():
+        for training in (False, True):
+            module.train(training)
+            with seeded(0):  # two that draw the same, as dropout does, give the same
+                found.append(function(inputs))
+    return found
+
+
+def same(left: Any, right: Any) -> bool:
+    """Whether two outputs are one, but for rounding."""
+    return (
+        isinstance(left, Tensor)
+        and isinstance(right, Tensor)
+        and left.shape == right.shape
+        and torch.allclose(left, right, rtol=1e-4, atol=1e-5, equal_nan=True)
+    )
+
+
+def _shape(value: object) -> list[int] | str:
+    """A tensor's shape, or what else it is."""
+    return list(value.shape) if isinstance(value, Tensor) else kind(value)
+
+
+@contextmanager
+def _untouched(module: nn.Module) -> Iterator[None]:
+    """Puts back what a forward may change: the modes, and buffers such as running statistics."""
+    modes = {part: part.training for part in module.modules()}
+    buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
+    try:
+        yield
+    finally:
+        for part, mode in modes.items():
+            part.training = mode
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)
+
+
+def _without(name: str, task: Task, module: nn.Module) -> Parted:
+    """Raises UserError unless the encoder, in evaluation mode, gives what the head takes, and the head a logit for each class."""
+    head: nn.Linear = module.head  # type: ignore[assignment]
+    with _untouched(module), torch.no_grad():
+        representation = module.eval().encoder(task.blank(2))  # type: ignore[operator]
+        if not isinstance(representation, Tensor):
+            raise UserError(f"model {name!r}: the encoder gives {kind(representation)}, expected a tensor [{task.kind}, width]")
+        if (found := _shape(representation)) != [2, head.in_features]:
+            raise UserError(f"model {name!r}: the encoder gives {found} for 2 {task.kind}, its head takes [2, {head.in_features}]")
+        if head.out_features != task.classes:
+            raise UserError(f"model {name!r}: its head gives {head.out_features} logits, the dataset has {task.classes} classes")
+        head(representation)
+    return Parted(module)
+
+
+def _is_head_of_encoder(module: nn.Module, task: Task, logits: list[Any]) -> bool:
+    """Whether `forward` is head(encoder(x)): then the two are the parts, by their names."""
+    try:
+        found = outputs(lambda inputs: module.head(module.encoder(inputs)), module, task)  # type: ignore[operator]
+    except Exception:  # an encoder that cannot be called so is another thing than we take it for, and forward alone counts
+        return False
+    return all(map(same, found, logits))

@@ -1,0 +1,121 @@
+"""Weights of models by name: a file's, or the library's own, which are downloaded once to its cache."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from pfedlora_flwr.errors import UserError, some
+
+logger = logging.getLogger(__name__)
+State = dict[str, Tensor]
+PATIENCE = 8.0
+"""Seconds that a host has to answer in."""
+_NAMED = 4
+_WITHIN = ("state_dict", "model", "state_dict_ema", "model_ema")
+"""Where training programs put a model's tensors in what they save."""
+
+
+def read(file: Path, name: str) -> State:
+    """A model's tensors by name, from safetensors or from what torch saved, of which nothing is executed. Raises UserError."""
+    try:
+        found: Any = safetensors.torch.load_file(file) if file.suffix == ".safetensors" else torch.load(file, "cpu", weights_only=True)
+    except OSError as error:
+        raise UserError(f"model {name!r}: {file} cannot be read: {error.strerror or error}") from None
+    except Exception as error:  # what is in the file is somebody's
+        said = next(iter(str(error).splitlines()), "") or type(error).__name__
+        raise UserError(f"model {name!r}: {file} holds no weights as safetensors or torch.save write them: {said[:200]}") from None
+    while isinstance(found, dict) and (inner := next((key for key in _WITHIN if isinstance(found.get(key), dict)), None)):
+        found = found[inner]
+    if not isinstance(found, dict) or not found or not all(isinstance(tensor, Tensor) for tensor in found.values()):
+        raise UserError(f"model {name!r}: {file} holds no tensors by name, as a model's state_dict has")
+    return found
+
+
+def load(name: str, module: nn.Module, state: State, head: str) -> None:
+    """Loads `state`, but for a head of another number of classes. Raises UserError, or RuntimeError, where it is not this module's."""
+    left_out = check(name, module, state, head)
+    own = module.state_dict()
+    module.load_state_dict(own | {key: tensor for key, tensor in state.items() if key in own and key not in left_out})
+
+
+def check(name: str, module: nn.Module, state: State, head: str) -> list[str]:
+    """The tensors of the linear layer `head` that `state` has for other classes, which is said once.
+
+    Raises UserError where a tensor of another layer is missing.
+    """
+    own = module.state_dict()
+    heads = [f"{head}.weight", f"{head}.bias"]
+    if missing := [key for key in own if key not in state and key not in heads and not key.endswith("num_batches_tracked")]:
+        raise UserError(f"model {name!r}: its weights lack {len(missing)} of its {len(own)} tensors: {some(missing, _NAMED)}")
+    left_out = [key for key in heads if key in own and (key not in state or state[key].shape != own[key].shape)]
+    if left_out:
+        _warn(f"model {name}: {', '.join(left_out)} of its weights are for other classes, and left out: its head begins at random")
+    return left_out
+
+
+def fetched(name: str, repository: str, filename: str, url: str) -> Path:
+    """The file of a library's own weights, from its cache or downloaded. Raises UserError where it is in neither reach."""
+    if repository:
+        import huggingface_hub
+        from huggingface_hub import constants
+
+        filename = filename or "model.safetensors"
+        held = huggingface_hub.try_to_load_from_cache(repository, filename)
+        if isinstance(held, str):
+            return Path(held)
+        _check_reachable(name, constants.ENDPOINT)
+        try:
+            return Path(huggingface_hub.hf_hub_download(repository, filename))
+        except Exception as error:
+            raise _unfetched(name, str(error)) from None
+    if not url:
+        raise UserError(f"model {name!r}: the library has no weights for it; leave out `pretrained`, or give weights=FILE")
+    place = Path(torch.hub.get_dir()) / "checkpoints" / Path(urlsplit(url).path).name
+    if not place.exists():
+        _check_reachable(name, url)
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            torch.hub.download_url_to_file(url, str(place), progress=False)
+        except Exception as error:
+            raise _unfetched(name, str(error)) from None
+    return place
+
+
+def _unfetched(name: str, why: str) -> UserError:
+    way = name.replace(":pretrained", ":weights=FILE")
+    said = next(iter(why.splitlines()), "")[:200]
+    return UserError(f"model {name!r}: its weights cannot be downloaded ({said}); give them as a file, {way}, or leave out `pretrained`")
+
+
+def _check_reachable(name: str, url: str) -> None:
+    """Raises UserError unless the host answers in a few seconds: libraries try for minutes."""
+    parts, answers = urlsplit(url), list[str]()
+
+    def ask() -> None:
+        try:
+            httpx.head(f"{parts.scheme}://{parts.netloc}", timeout=PATIENCE)
+            answers.append("")
+        except (httpx.HTTPError, OSError) as error:
+            answers.append(str(error))
+
+    asking = threading.Thread(target=ask, daemon=True)  # a name's resolution has no limit of its own
+    asking.start()
+    asking.join(PATIENCE)
+    if (why := answers[0] if answers else "no answer") != "":
+        raise _unfetched(name, f"{parts.netloc}: {why}")
+
+
+@lru_cache(maxsize=256)
+def _warn(line: str) -> None:
+    """Once a process."""
+    logger.warning("%s", line)

@@ -1,0 +1,180 @@
+"""Data of one's own: tables, Hugging Face datasets, arrays of any kind, functions; what normalises them, and whose they are."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+
+from pfedlora_flwr.config import from_flat
+from pfedlora_flwr.data import datasets
+from pfedlora_flwr.data.local import Site, shared_partition, task_of
+from pfedlora_flwr.data.source import Reading
+from pfedlora_flwr.errors import UserError
+from tests import wrong_made as made
+
+SITES = ["north"] * 30 + ["east"] * 12 + ["west"] * 9
+LABELS = ["sick", "well", "sick"] * 17
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PFEDLORA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    datasets.load.cache_clear()
+
+
+def table() -> dict[str, list[object]]:
+    """51 rows of three sites: a feature of any numbers, one of small changes about a large mean, a constant one."""
+    values = np.random.default_rng(0).normal(3, 2, 51)
+    return {"a": [*values], "site": [*SITES], "b": [1e6 + i for i in range(51)], "c": [7] * 51, "label": [*LABELS]}
+
+
+def write_csv(path: Path) -> None:
+    columns = table()
+    rows = zip(*columns.values(), strict=True)
+    path.write_text("\n".join(",".join(map(str, row)) for row in (columns, *rows)))
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_table_with_a_client_column(kind: str, tmp_path: Path) -> None:
+    write_csv(tmp_path / "t.csv")
+    pq.write_table(pa.table(table()), tmp_path / "t.parquet")
+    keys = {"dataset": f"{kind}:t.{kind}", "clients": 2, "partition.kind": "natural", "data.client-column": "site"}
+    e = from_flat(keys)
+    dataset, partition = shared_partition(e)
+    assert (dataset.kind, dataset.shape, dataset.class_names) == ("vectors", (3,), ("sick", "well"))
+    assert [dataset.class_names[i] for i in dataset.labels] == LABELS
+    assert partition.owners == ("east", "north"), "in sorted order, without the one that has 9 rows"
+    for split, owner, sizes in zip(partition.clients, partition.owners, ([10, 1, 1], [24, 3, 3]), strict=True):
+        assert [len(part) for part in (split.train, split.validation, split.test)] == sizes
+        assert {SITES[i] for part in (split.train, split.validation, split.test) for i in part} == {owner}
+
+    ours = np.array([table()["a"], table()["b"], table()["c"]]).T
+    trained = ours[np.concatenate([split.train for split in partition.clients])]
+    mean, std = trained.mean(0), trained.std(0)
+    std[2] = 1
+    site = Site.find(e, 1, {})
+    assert np.allclose(site.mean, mean)
+    assert np.allclose(site.std, std)
+    test = site.load(torch.device("cpu")).test
+    assert np.allclose(test.inputs(slice(None)).numpy(), (ours[site.split.test] - mean) / std, atol=2e-2), "float32 holds 1e6 + i to 0.06"
+    assert not test.inputs(slice(None))[:, 2].any(), "what is constant is 0"
+
+
+def test_classes_that_a_nodes_table_has_not_keep_their_place(tmp_path: Path) -> None:
+    write_csv(tmp_path / "t.csv")
+    dataset = datasets.load("csv:t.csv", Reading(client_column="site", class_names=("well", "ill", "sick")))
+    assert [dataset.class_names[i] for i in dataset.labels] == LABELS
+    assert dataset.empty_classes == ["ill"]
+    with pytest.raises(UserError, match=r"column 'label' has well, and data\.class-names ill, sick"):
+        datasets.load("csv:t.csv", Reading(client_column="site", class_names=("ill", "sick")))
+
+
+def test_series_are_normalised_by_channel(tmp_path: Path) -> None:
+    inputs = np.random.default_rng(0).normal([[1], [100]], [[1], [9]], (40, 2, 16))
+    np.savez(tmp_path / "s.npz", inputs=inputs, labels=np.arange(40) % 2)
+    e = from_flat({"dataset": "npz:s.npz", "clients": 2, "partition.kind": "iid"})
+    assert (task_of(e).kind, task_of(e).shape) == ("series", (2, 16))
+    _, partition = shared_partition(e)
+    trained = inputs[np.concatenate([split.train for split in partition.clients])]
+    site = Site.find(e, 0, {})
+    assert np.allclose(site.mean, trained.mean((0, 2)))
+    own = site.load(torch.device("cpu")).train.inputs(slice(None)).numpy()
+    expected = (inputs[site.split.train] - trained.mean((0, 2))[:, None]) / trained.std((0, 2))[:, None]
+    assert np.allclose(own, expected, atol=1e-4)
+
+
+def test_grey_images_of_another_size_stay_bytes_until_the_batch(tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (40, 20, 28), np.uint8)
+    np.savez(tmp_path / "g.npz", images=images, labels=np.arange(40) % 2, clients=["b", "a"] * 20)
+    e = from_flat({"dataset": "npz:g.npz", "clients": 2, "partition.kind": "natural"})
+    assert task_of(e).shape == (1, 20, 28)
+    site = Site.find(e, 0, {})
+    train = site.load(torch.device("cpu")).train
+    assert train.images.dtype == torch.uint8
+    _, partition = shared_partition(e)
+    trained = images[np.concatenate([split.train for split in partition.clients])] / 255
+    expected = (images[site.split.train] / 255 - trained.mean()) / trained.std()
+    assert np.allclose(train.inputs(slice(None)).numpy(), expected[:, None], atol=1e-5)
+
+
+def test_datasets_of_a_known_size_are_resized() -> None:
+    e = from_flat({"image-size": 48})
+    assert task_of(e).shape == (3, 48, 48)
+    assert not list(datasets.cache.cache_root().glob("*")), "the name tells the shape"
+    dataset = datasets.load("digits", Reading.of(e))
+    assert (dataset.shape, dataset.resized, dataset.mean) == ((3, 48, 48), 1797, None)
+    ours = Image.fromarray(datasets.load("digits").inputs[5]).resize((48, 48), Image.Resampling.BILINEAR)
+    assert np.array_equal(dataset.inputs[5], np.asarray(ours))
+    assert datasets.load("digits", Reading(size=(32, 32))).mean == datasets.load("digits").mean
+
+
+def test_a_nodes_own_images_are_brought_to_the_federations_shape(tmp_path: Path) -> None:
+    for name in ("cats", "dogs"):
+        (tmp_path / "own" / name).mkdir(parents=True)
+        for i in range(20):
+            Image.effect_noise((30 + i, 40), 50).convert("RGB").save(tmp_path / "own" / name / f"{i}.png")
+    node = {"dataset": "folder:own"}
+    site = Site.find(from_flat({"classes": 3, "input-shape": "1x24x16"}), 0, node)
+    assert (site.dataset.shape, site.task.classes, site.fingerprint) == ((1, 24, 16), 3, "own")
+    own = site.dataset.inputs[site.split.train] / 255
+    assert np.allclose((site.mean, site.std), [[own.mean()], [own.std()]]), "its own training part's"
+    np.savez(tmp_path / "a.npz", images=np.zeros((40, 32, 32, 3), np.uint8), labels=np.arange(40) % 2)
+    with pytest.raises(UserError, match=r"a\.npz' holds images of 3x32x32, the Experiment says vectors of 13; set input-shape"):
+        Site.find(from_flat({"classes": 2, "input-shape": "13"}), 0, {"dataset": "npz:a.npz"})
+
+
+def test_a_hugging_face_dataset_that_was_saved(tmp_path: Path) -> None:
+    hf = pytest.importorskip("datasets")
+    features = hf.Features({"picture": hf.Image(), "kind": hf.ClassLabel(names=["b", "a", "c"]), "who": hf.Value("string")})
+    pixels = np.random.default_rng(0).integers(0, 256, (30, 20, 24, 3), np.uint8)
+    rows = {"picture": [Image.fromarray(p) for p in pixels], "kind": [i % 3 for i in range(30)], "who": [f"w{i // 15}" for i in range(30)]}
+    whole = hf.Dataset.from_dict(rows, features=features)
+    parts = {"train": whole.select(range(18)), "test": whole.select(range(18, 30))}
+    hf.DatasetDict(parts).save_to_disk(str(tmp_path / "saved"))
+    (tmp_path / "files").mkdir()
+    for name, part in parts.items():
+        part.to_parquet(str(tmp_path / "files" / f"{name}-00000-of-00001.parquet"))
+    for name in ("hf:saved", "hf:files"):
+        dataset = datasets.load(name, Reading(client_column="who"))
+        assert dataset.class_names == ("b", "a", "c")
+        assert np.array_equal(dataset.inputs, pixels), "the train split, then the test split"
+        assert np.array_equal(dataset.labels, rows["kind"])
+        assert dataset.owners.tolist() == rows["who"]
+    assert datasets.load("hf:files", Reading(size=(8, 8))).resized == 30
+    with pytest.raises(UserError, match=r"data\.class-names is a, b; allowed: auto, or b, a, c"):
+        datasets.load("hf:saved", Reading(class_names=("a", "b")))
+
+
+def test_a_parquet_folder_of_bare_bytes_and_columns_of_arrays(tmp_path: Path) -> None:
+    hf = pytest.importorskip("datasets")
+    images = [{"bytes": made.picture(), "path": None} for _ in range(12)]
+    (tmp_path / "bare").mkdir()
+    pq.write_table(pa.table({"image": images, "label": ["x", "y"] * 6}), tmp_path / "bare" / "train.parquet")
+    assert datasets.load("hf:bare").shape == (3, 64, 64)
+    series = np.random.default_rng(0).normal(size=(12, 2, 5)).astype("f4")
+    features = hf.Features({"signal": hf.Array2D((2, 5), "float32"), "age": hf.Value("int64"), "label": hf.Value("int64")})
+    rows = {"signal": series.tolist(), "age": [*range(12)], "label": [3, 5] * 6}
+    hf.Dataset.from_dict(rows, features=features).save_to_disk(str(tmp_path / "series"))
+    dataset = datasets.load("hf:series")
+    assert np.array_equal(dataset.inputs, series)
+    assert dataset.class_names == ("3", "5")
+
+
+def test_a_function_gives_arrays_or_takes_the_data_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made.own_code(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_data", raising=False)
+    plain = datasets.load("own_data:right")
+    assert (plain.kind, plain.shape, plain.class_names, plain.owners) == ("vectors", (4,), ("a", "b", "c", "d"), None)
+    _, partition = shared_partition(from_flat({"dataset": "own_data:with_path", "clients": 2, "partition.kind": "natural"}))
+    assert partition.owners == ("0", "1")
+    assert not list(datasets.cache.cache_root().glob("*")), "what a function gives may change"
+    monkeypatch.delitem(sys.modules, "own_data")

@@ -1,0 +1,80 @@
+"""Modules of users', whole ones: what their `forward` computes is what is trained."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class Recurrent(nn.Module):
+    """A GRU over [channels, time], and a linear layer on its last state."""
+
+    def __init__(self, classes: int, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.gru = nn.GRU(shape[0], 24, batch_first=True)
+        self.out = nn.Linear(24, classes)
+
+    def forward(self, series: Tensor) -> Tensor:
+        states, _ = self.gru(series.transpose(1, 2))
+        return self.out(states[:, -1])
+
+
+class Normalised(nn.Sequential):
+    """Batch normalisation, dropout, and a head that is one of several linear layers of a Sequential."""
+
+    def __init__(self, classes: int, shape: tuple[int, ...]) -> None:
+        super().__init__(
+            nn.Linear(shape[0], 20), nn.BatchNorm1d(20), nn.ReLU(), nn.Dropout(0.2), nn.Linear(20, 12), nn.ReLU(), nn.Linear(12, classes)
+        )
+
+
+class Logistic(nn.Linear):
+    """One layer, the head, on the inputs themselves."""
+
+    def __init__(self, classes: int, shape: tuple[int, ...]) -> None:
+        super().__init__(shape[0], classes)
+
+
+class Dropped(nn.Module):
+    """Encoder and head, and between them, in training alone, a dropout that only `forward` knows of."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Flatten(), nn.Linear(3072, 16))
+        self.head = nn.Linear(16, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(torch.dropout(self.encoder(images), 0.5, self.training))
+
+
+class Pooled(nn.Module):
+    """Encoder and head by name, with a pooling between the two: head(encoder(x)) is nothing."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.encoder = nn.Conv2d(3, 8, 3)
+        self.head = nn.Linear(8, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.encoder(images).mean((2, 3)))
+
+
+class Softmaxed(Pooled):
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(images).softmax(1)
+
+
+class Two(Pooled):
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        return super().forward(images), images
+
+
+class Convolved(Pooled):
+    def forward(self, images: Tensor) -> Tensor:
+        return self.encoder(images).mean((2, 3))[:, :5]
+
+
+class Auxiliary(Pooled):
+    def forward(self, images: Tensor) -> Tensor:
+        logits = super().forward(images)
+        return logits * 2 if self.training else logits

@@ -1,0 +1,156 @@
+"""Models of timm and torchvision by name: split where the libraries part them, of any channels, with weights from a file."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+
+from pfedlora_flwr.config import from_flat, located
+from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.models import weights
+from pfedlora_flwr.models.named import random_weights
+from pfedlora_flwr.models.registry import build, facts
+from pfedlora_flwr.models.task import Task
+from tests.plain import make
+
+timm = pytest.importorskip("timm")
+GREY = Task(4, (1, 32, 32))
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "width", "batch_norm"),
+    [
+        ("timm:resnet10t", GREY, 512, True),
+        ("timm:mobilenetv3_small_050", Task(4, (3, 64, 48)), 1024, True),
+        ("timm:vit_tiny_patch16_224", GREY, 192, False),  # timm makes it for the images' size
+        ("torchvision:mobilenet_v3_small", Task(4), 1024, True),
+    ],
+)
+def test_a_model_by_name_is_the_librarys_and_parted_before_its_classifier(name: str, task: Task, width: int, batch_norm: bool) -> None:
+    def seeded() -> torch.nn.Module:
+        torch.manual_seed(1)
+        return build(name, task).eval()
+
+    model, again, x = seeded(), seeded(), torch.randn(2, *task.shape)
+    assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), again.state_dict().values(), strict=True))
+    assert model.encode(x).shape == (2, width)
+    assert model.last_layer().out_features == 4
+    assert torch.equal(model.head(model.encode(x)), model(x))
+    assert model.description == name
+    assert (facts(name, task).widths[0], facts(name, task).batch_norm) == (width, batch_norm)
+    if name == "timm:resnet10t":
+        torch.manual_seed(1)
+        theirs = timm.create_model("resnet10t", num_classes=4, in_chans=1).eval()
+        assert torch.allclose(theirs(x), model(x), atol=1e-6)
+        assert torch.allclose(theirs.forward_head(theirs.forward_features(x), pre_logits=True), model.encode(x), atol=1e-6)
+
+
+@pytest.mark.parametrize("form", ["safetensors", "pt", "nested.pt"])
+def test_weights_come_from_a_file_but_for_a_classifier_of_other_classes(
+    form: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    weights._warn.cache_clear()
+    source = timm.create_model("mobilenetv3_small_050", num_classes=9).eval()
+    file = tmp_path / f"weights.{form}"
+    if form == "safetensors":
+        safetensors.torch.save_file(source.state_dict(), file)
+    else:
+        torch.save({"state_dict": source.state_dict(), "epoch": 3} if form == "nested.pt" else source.state_dict(), file)
+    x = torch.randn(2, 3, 32, 32)
+    name = f"timm:mobilenetv3_small_050:weights={file}"
+    with caplog.at_level(logging.WARNING):
+        model = build(name, Task(4)).eval()
+        build(name, Task(4))
+    own = source.forward_head(source.forward_features(x), pre_logits=True)
+    assert torch.allclose(model.encode(x), own, atol=1e-5)
+    assert [r.message for r in caplog.records if "left out" in r.message] == [
+        f"model {name}: classifier.weight, classifier.bias of its weights are for other classes, and left out: its head begins at random"
+    ]
+    assert torch.allclose(build(name, Task(9)).eval()(x), source(x), atol=1e-5)  # with its classes the head is there, too
+    assert model.description == "timm:mobilenetv3_small_050"
+    grey = build(name, Task(9, (1, 32, 32)))
+    assert grey(torch.randn(2, 1, 32, 32)).shape == (2, 9)  # timm sums the first layer over its channels
+    with random_weights():
+        assert not torch.allclose(build(name, Task(4)).eval().encode(x), own)
+    file.unlink()
+    with random_weights():
+        build(name, Task(4))
+
+
+def test_torchvisions_weights_come_from_a_file(tmp_path: Path) -> None:
+    torchvision = pytest.importorskip("torchvision")
+    source = torchvision.models.mobilenet_v3_small(num_classes=9).eval()
+    torch.save(source.state_dict(), tmp_path / "w.pth")
+    model, x = build(f"torchvision:mobilenet_v3_small:weights={tmp_path / 'w.pth'}", Task(4)).eval(), torch.randn(2, 3, 32, 32)
+    body = torch.nn.Sequential(source.features, source.avgpool, torch.nn.Flatten(), *source.classifier[:-1])
+    assert torch.allclose(model.encode(x), body(x), atol=1e-5)
+    wide = {key: torch.cat([t, t]) if key.startswith("features.1.") and t.ndim else t for key, t in source.state_dict().items()}
+    torch.save(wide, tmp_path / "w.pth")
+    with pytest.raises(UserError, match=r"RuntimeError: Error\(s\) in loading state_dict for MobileNetV3: size mismatch"):
+        build(f"torchvision:mobilenet_v3_small:weights={tmp_path / 'w.pth'}", Task(4))
+
+
+def test_weights_that_cannot_be_downloaded_are_a_line_that_names_the_file_way(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import huggingface_hub.constants
+
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    begun = time.monotonic()
+    with pytest.raises(UserError, match=r"cannot be downloaded \(127.0.0.1:9: .*give them as a file, timm:resnet10t:weights=FILE"):
+        build("timm:resnet10t:pretrained", GREY)
+    assert time.monotonic() - begun < 10
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "expected"),
+    [
+        ("timm:resnet10", GREY, "timm has no 'resnet10'; near names: resnet10t, "),
+        ("torchvision:resnet19", Task(4), "torchvision has no 'resnet19'; near names: resnet18, "),
+        ("torchvision:fcn_resnet50", Task(4), "torchvision has no 'fcn_resnet50'"),
+        ("timm:resnet10t:best", GREY, "allowed: timm:resnet10t, timm:resnet10t:pretrained, timm:resnet10t:weights=FILE"),
+        ("timm:resnet10t:weights=none.pt", GREY, "none.pt cannot be read: No such file"),
+        ("timm:resnet10t", Task(4, (3, 50)), r"is for images, and the inputs are series \[3, 50\]"),
+        ("torchvision:resnet18", GREY, "is for images of 3 channels, and they have 1; timm's models take any number"),
+        ("timm:dla34", GREY, "its classifier is a Conv2d, and one linear layer is needed"),
+        ("timm:inception_v3", GREY, r"for images \[1, 32, 32\]: RuntimeError: "),
+        ("torchvision:vit_b_16", Task(4), "AssertionError: Wrong image height! Expected 224 but got 32!"),
+    ],
+)
+def test_a_name_that_gives_no_model_is_one_line(name: str, task: Task, expected: str) -> None:
+    with pytest.raises(UserError, match=expected) as error:
+        build(name, task)
+    assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"no weights", b"\x80\x04\x95"])
+def test_a_file_that_holds_no_weights_is_one_line(content: bytes, tmp_path: Path) -> None:
+    for suffix in ("pt", "safetensors"):
+        file = tmp_path / f"broken.{suffix}"
+        file.write_bytes(content)
+        with pytest.raises(UserError, match=f"{file} holds no weights as safetensors or torch.save write them") as error:
+            build(f"timm:resnet10t:weights={file}", GREY)
+        assert len(str(error.value).splitlines()) == 1
+    torch.save({"conv1.weight": torch.zeros(3)}, tmp_path / "other.pt")
+    with pytest.raises(UserError, match=r"its weights lack \d+ of its \d+ tensors: conv1.0.weight, "):
+        build(f"timm:resnet10t:weights={tmp_path / 'other.pt'}", GREY)
+
+
+def test_names_with_files_are_absolute_in_a_run_and_several_models_stand_beside_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    e = from_flat({"models": "timm:resnet10t:weights=w.pt, cnn1,my:Own", "output": "x"})
+    monkeypatch.chdir("/tmp")
+    assert located(e, Path("x")).models == "timm:resnet10t:weights=/tmp/w.pt, cnn1,my:Own"
+    assert make(from_flat({"models": "timm:resnet10t, cnn5"})).model_of(2) == "timm:resnet10t"
+
+
+@pytest.mark.slow
+def test_the_libraries_are_not_imported_before_they_are_used() -> None:
+    asked = "import sys; import pfedlora_flwr.cli, pfedlora_flwr.models.registry as r; from pfedlora_flwr.models.task import Task"
+    code = f"{asked}; r.build('cnn5', Task(10)); assert not {{'timm', 'torchvision', 'huggingface_hub'}} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,83 @@
+"""A user's own module: with encoder and head, or whole. What is trained and asked is what its forward computes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.models.own import Parted, Whole
+from pfedlora_flwr.models.registry import build, facts
+from pfedlora_flwr.models.task import Task
+from tests.models import modules
+
+HERE = "tests.models.modules:"
+IMAGES, SERIES, VECTORS = Task(4), Task(4, (3, 20)), Task(4, (9,))
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "width"),
+    [("Recurrent", SERIES, 24), ("Normalised", VECTORS, 12), ("Logistic", VECTORS, 9), ("Dropped", IMAGES, 16), ("Pooled", IMAGES, 8)],
+)
+def test_a_whole_module_computes_what_its_forward_did(name: str, task: Task, width: int) -> None:
+    found = getattr(modules, name)
+    torch.manual_seed(3)
+    plain = found(task.classes) if task is IMAGES else found(task.classes, task.shape)
+    torch.manual_seed(3)
+    model = build(HERE + name, task)
+    assert isinstance(model, Whole)
+    assert model.widths == (width, width)
+    x = torch.randn(5, *task.shape)
+    for training in (True, False):
+        torch.manual_seed(4)
+        expected = plain.train(training)(x)
+        torch.manual_seed(4)
+        assert torch.equal(model.train(training)(x), expected)
+    assert torch.equal(model.head(model.encode(x)), model(x))
+    assert model.encode(x).shape == (5, width)
+    assert sum(p.numel() for p in model.parameters()) == sum(p.numel() for p in plain.parameters())
+    model.drop_last_layer()
+    assert sum(p.numel() for p in model.parameters()) == sum(p.numel() for p in plain.parameters()) - width * 4 - 4
+
+
+def test_parts_that_are_the_forward_stay_parts_and_trying_a_module_leaves_it_as_it_was() -> None:
+    class Plain(modules.Dropped):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return self.head(self.encoder(images))
+
+    modules.Plain = Plain  # type: ignore[attr-defined]
+    assert isinstance(build(HERE + "Plain", IMAGES), Parted)
+    before = torch.get_rng_state()
+    model = build(HERE + "Normalised", VECTORS)
+    [normalisation] = [m for m in model.modules() if isinstance(m, nn.BatchNorm1d)]
+    assert normalisation.num_batches_tracked == 0
+    assert torch.equal(normalisation.running_mean, torch.zeros(20))
+    assert model.training
+    torch.set_rng_state(before)
+    modules.Normalised(4, (9,))
+    after = torch.get_rng_state()
+    torch.set_rng_state(before)
+    build(HERE + "Normalised", VECTORS)
+    assert torch.equal(torch.get_rng_state(), after)  # what is drawn after it is what was always drawn
+
+
+def test_what_is_asked_often_is_known() -> None:
+    assert facts(HERE + "Normalised", VECTORS).batch_norm
+    assert not facts(HERE + "Recurrent", SERIES).batch_norm
+    assert facts("cnn5", Task(10)).parameters == 670_058
+    assert facts("cnn5", Task(10), 100).widths == (100, 500)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("Softmaxed", "its forward gives something else than its last linear layer, 'head', on what comes before: it must end with"),
+        ("Auxiliary", "its forward gives something else than its last linear layer, 'head'"),
+        ("Two", r"its forward gives tuple for 2 images, expected logits, \[2, 5\]"),
+        ("Convolved", "no nn.Linear runs in its forward"),
+    ],
+)
+def test_a_module_without_a_last_linear_layer_is_one_line(name: str, expected: str) -> None:
+    with pytest.raises(UserError, match=expected):
+        build(HERE + name, Task(5))

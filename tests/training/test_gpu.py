@@ -1,0 +1,57 @@
+"""What only a GPU can show: a visit whose steps are captured as CUDA graphs comes to what eager steps come to, and to what the CPU does."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pfedlora_flwr.data.local import Site
+from pfedlora_flwr.methods import registry
+from pfedlora_flwr.methods.method import Tensors
+from pfedlora_flwr.rng import derive
+from pfedlora_flwr.training import graphs
+from tests.plain import Plain, visit
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+LIKE_EAGER, LIKE_CPU = 1e-4, 2e-2
+"""Relative differences: of the same products in another order, and of TF32 or another library's."""
+
+
+def uploads(name: str, device: str) -> Tensors:
+    """What a client sends after a visit, on the CPU."""
+    setting = "homogeneous" if name == "fedavg" else "heterogeneous"
+    keys = {"method": name, "setting": setting, "clients": 4, "partition.kind": "iid"}
+    plain = Plain(keys | {"batch-size": 16})
+    torch.manual_seed(0)
+    model = plain.method.private_init(1, derive(0, "model", 1)).to(device).to(memory_format=torch.channels_last)
+    received = {n: t.to(device) for n, t in plain.method.download(plain.state, 1, 1).items()}
+    data = Site.find(plain.experiment, 1, {}).load(torch.device(device)).train
+    sent = plain.method.local_update(model.train(), received, data, visit(plain.experiment, 1))
+    return {n: t.detach().cpu().double() for n, t in sent.tensors.items() if t.is_floating_point()}
+
+
+def difference(one: Tensors, other: Tensors) -> float:
+    """The largest of all tensors', relative to its norm."""
+    assert list(one) == list(other)
+    return max(float((one[n] - other[n]).norm() / other[n].norm().clamp(min=1e-12)) for n in one) if one else 0.0
+
+
+@pytest.mark.parametrize("name", registry.NAMES)
+def test_captured_steps_come_to_what_eager_ones_come_to(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    captured = []
+    capture = graphs.capture
+
+    def watched(*args: object) -> object:
+        captured.append(capture(*args))
+        return captured[-1]
+
+    monkeypatch.setattr(graphs, "capture", watched)
+    graphed = uploads(name, "cuda")
+    monkeypatch.setattr(graphs, "capture", lambda *args: None)
+    eager = uploads(name, "cuda")
+    taken = sum(graph is not None for graph in captured)
+    print(f"{name}: {taken} of {len(captured)} phases captured, {difference(graphed, eager):.1g} off")
+    assert captured
+    assert difference(graphed, eager) < LIKE_EAGER
+    if name != "fedkd":  # whose ranks an SVD of almost the same numbers may choose otherwise
+        assert difference(eager, uploads(name, "cpu")) < LIKE_CPU
