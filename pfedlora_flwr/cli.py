@@ -159,19 +159,21 @@ def report(
 @cli.command(cls=PlainCommand)
 def predict(
     place: Place,
-    images: Annotated[list[Path], typer.Argument(metavar="IMAGE…", hidden=True)],
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH…", hidden=True)],
     client: OneClient = None,
     all_clients: AllClients = False,
-    top: Annotated[int, typer.Option(metavar="N", help="Classes an image, the most probable ones.", min=1)] = 3,
+    top: Annotated[int, typer.Option(metavar="N", help="Classes an input, the most probable ones.", min=1)] = 3,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, a list of predictions.")] = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="As CSV, a row a client and image.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="As CSV, a row a client and input.")] = False,
     output: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to this file; otherwise to the terminal.")] = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Ask a client's model what images show. Class names and probabilities, the most probable first.
+    """Ask a client's model about images or rows. Class names and probabilities, the most probable first.
 
-    RUN is a run's directory; on a deployed node its state-path, or a run's folder there. Each IMAGE is a PNG or JPEG file of any size,
-    or a folder of such files and folders. One that cannot be read is named, and the exit code is 1; it is 2 where none can.
+    RUN is a run's directory; on a deployed node its state-path, or a run's folder there. Each PATH is what the model takes: a PNG or JPEG
+    file of any size; a CSV or Parquet table with the columns it was trained on; series or vectors [n, …] in an .npy or .npz file, in the
+    training data's units; or a folder of such files. Rows count from 1. A PATH that cannot be read is named, and the exit code is 1; it
+    is 2 where none can.
     """
     from pfedlora_flwr.commands.models import models_of
     from pfedlora_flwr.commands.predict import Form, answer
@@ -180,7 +182,7 @@ def predict(
         raise UserError("--json and --csv are both given; take one")
     form = Form("json" if as_json else "csv" if as_csv else "lines", top, all_clients)
     models = models_of(place, client, err, all_clients=all_clients)
-    raise typer.Exit(answer(models, images, form, err, output, overwrite=overwrite))
+    raise typer.Exit(answer(models, paths, form, err, output, overwrite=overwrite))
 
 
 @cli.command(cls=PlainCommand)
@@ -191,10 +193,10 @@ def evaluate(
     all_clients: AllClients = False,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON: one evaluation, or a list of all clients'.")] = False,
 ) -> None:
-    """Evaluate a client's model on labelled images. Accuracy, balanced accuracy, macro-F1, and the recall of each class.
+    """Evaluate a client's model on labelled samples. Accuracy, balanced accuracy, macro-F1, and the recall of each class.
 
     RUN is a run's directory; on a deployed node its state-path, or a run's folder there. DATA is a dataset as the key of that name
-    takes it: folder:DIR, npz:FILE, or one of ours. Without it: the client's own test part, as the run counted it.
+    takes it: folder:DIR, npz:FILE, csv:FILE, or one of ours. Without it: the client's own test part, as the run counted it.
     """
     from pfedlora_flwr.commands import evaluate as evaluating
     from pfedlora_flwr.commands.models import models_of

@@ -51,7 +51,7 @@ def test_classes_are_matched_by_name(trained_run: Done, pfedlora: Any, tmp_path:
     digits, run = datasets.load("digits"), str(trained_run.output)
     code, out, err = pfedlora("evaluate", run, "--client", "0", "digits", "--json")
     assert code == 0
-    assert err == "note: digits holds images that the models were trained on; without DATA each client's own test part is taken\n"
+    assert err == "note: digits holds samples that the models were trained on; without DATA each client's own test part is taken\n"
     plain = json.loads(out)
     assert plain["samples"] == 1797
     turned = {"images": digits.inputs, "labels": 9 - np.asarray(digits.labels), "class_names": list("9876543210")}

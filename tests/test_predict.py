@@ -13,7 +13,8 @@ import pytest
 import torch
 from PIL import Image
 
-from pfedlora_flwr.commands.predict import Prediction, predict, read_images
+from pfedlora_flwr.commands.inputs import Place, read
+from pfedlora_flwr.commands.predict import Prediction, predict
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data.images import read_image
 from pfedlora_flwr.data.local import shared_partition
@@ -41,9 +42,9 @@ def pictures(trained_run: Done, tmp_path_factory: pytest.TempPathFactory) -> lis
 
 def asked(trained: Trained, paths: list[Path]) -> list[Prediction]:
     """What `predict` makes of image files."""
-    files, pixels, broken = read_images(paths)
-    assert (files, broken) == (paths, [])
-    return predict([trained], files, pixels)
+    inputs = read(paths, trained.task, trained.feature_names)
+    assert (inputs.places, inputs.broken) == ([Place(path) for path in paths], [])
+    return predict([trained], inputs)
 
 
 def test_predict_gives_the_classes_that_the_evaluation_counted(trained_run: Done, pfedlora: Call, pictures: list[tuple[Path, int]]) -> None:

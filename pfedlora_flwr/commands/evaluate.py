@@ -1,9 +1,10 @@
-"""`pfedlora evaluate`: clients' personalised models on labelled images, of the client's own test part or of a dataset."""
+"""`pfedlora evaluate`: clients' personalised models on labelled samples, of the client's own test part or of a dataset."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Literal, TypedDict
 
 import numpy as np
@@ -17,7 +18,9 @@ from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data.datasets import Dataset
 from pfedlora_flwr.data.local import Site, reading_for
 from pfedlora_flwr.data.registry import located
+from pfedlora_flwr.data.source import in_words
 from pfedlora_flwr.errors import UserError, some
+from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.runs.trained import Trained
 from pfedlora_flwr.training.loop import Samples
 from pfedlora_flwr.training.metrics import confusion, scores
@@ -29,7 +32,7 @@ _NAMED = 5
 
 
 class ClassRecall(TypedDict):
-    """A class that has images."""
+    """A class that has samples."""
 
     name: str
     samples: int
@@ -37,13 +40,13 @@ class ClassRecall(TypedDict):
 
 
 class Evaluation(TypedDict):
-    """A client's model on labelled images, as JSON has it too; its shares are in [0, 1]."""
+    """A client's model on labelled samples, as JSON has it too; its shares are in [0, 1]."""
 
     client: int
     data: str
     samples: int
     accuracy: float
-    balanced_accuracy: float  # mean recall of the classes that have images
+    balanced_accuracy: float  # mean recall of the classes that have samples
     macro_f1: float  # mean F1 of the same
     classes: list[ClassRecall]
     seen: bool  # whether the data holds what the client was trained on
@@ -53,8 +56,8 @@ class Evaluation(TypedDict):
 def evaluate(models: Iterable[Trained], data: str | None) -> list[Evaluation]:
     """Each model on the dataset `data`, named as in the key `dataset`, or, without it, on its client's own test part.
 
-    The latter counts what the run counted, on a CPU to the last image. Raises UserError where data is missing, not the run's, or of
-    other classes than the model's.
+    The latter counts what the run counted, on a CPU to the last sample. Raises UserError where data is missing, not the run's, or of
+    other inputs or classes than the model's.
     """
     torch.set_num_threads(1)  # as in the run: sums in another order can turn a close decision
     return [_evaluate(trained, data) for trained in models]
@@ -64,7 +67,7 @@ def remarks(evaluations: Sequence[Evaluation]) -> Iterator[str]:
     """What to bear in mind, a line each."""
     data = evaluations[0]["data"]
     if any(e["seen"] for e in evaluations):
-        yield f"note: {data} holds images that the models were trained on; without DATA each client's own test part is taken"
+        yield f"note: {data} holds samples that the models were trained on; without DATA each client's own test part is taken"
     if any(e["by_number"] for e in evaluations):
         yield f"note: classes were matched by number: those of the model or of {data} have no names"
 
@@ -72,7 +75,7 @@ def remarks(evaluations: Sequence[Evaluation]) -> Iterator[str]:
 def show(evaluations: Sequence[Evaluation], out: Console) -> None:
     """The scores, and of one client a table of its classes."""
     first, alone = evaluations[0], len(evaluations) == 1
-    columns = ("class", "images", "recall") if alone else ("client", "images", "accuracy", "balanced accuracy", "macro-F1")
+    columns = ("class", "samples", "recall") if alone else ("client", "samples", "accuracy", "balanced accuracy", "macro-F1")
     table = Table()
     for name in columns:
         table.add_column(name, justify="left" if name == "class" else "right")
@@ -87,7 +90,7 @@ def show(evaluations: Sequence[Evaluation], out: Console) -> None:
     out.print(table)
     means = [statistics.fmean(e[name] for e in evaluations) for name in _SCORES]
     said = f"accuracy {means[0]:.4f}, balanced accuracy {means[1]:.4f}, macro-F1 {means[2]:.4f}"
-    over = f"over {first['samples']} images" if alone else "unweighted means over the clients"
+    over = f"over {first['samples']} samples" if alone else "unweighted means over the clients"
     out.print(f"{said} ({over})", highlight=False, soft_wrap=True)
 
 
@@ -97,11 +100,11 @@ def _evaluate(trained: Trained, data: str | None) -> Evaluation:
     else:
         e = trained.experiment
         seen = located(data) == trained.about["site"].get("dataset", e.dataset)
-        dataset = datasets.load(data, reading_for(trained.method.task, e if data == e.dataset else e.replace(data_path="")))
+        dataset = _load(trained, data, e if data == e.dataset else e.replace(data_path=""))
         labels, by_number = _labels(trained.class_names, dataset)
         samples = trained.samples(dataset.inputs.copy(), labels)
     names = trained.class_names
-    matrix = confusion(lambda images: trained.method.predict(trained.module, images), samples, len(names))
+    matrix = confusion(lambda inputs: trained.method.predict(trained.module, inputs), samples, len(names))
     found, counts = scores(matrix), matrix.sum(1).tolist()
     classes: list[ClassRecall] = [
         {"name": name, "samples": count, "recall": int(matrix[i, i]) / count}
@@ -121,6 +124,17 @@ def _evaluate(trained: Trained, data: str | None) -> Evaluation:
     }
 
 
+def _load(trained: Trained, data: str, e: Experiment) -> Dataset:
+    """The dataset as the model takes it: a table's columns by their names. Raises UserError where its inputs are others."""
+    task = trained.task
+    how = replace(reading_for(task, e), client_column=None, feature_names=trained.feature_names)
+    dataset = datasets.load(data, how)
+    if dataset.shape != task.shape:
+        its, own = (f"{of.kind} of {in_words(of.shape)}" for of in (dataset, task))
+        raise UserError(f"{data} holds {its}, and the model of client {trained.client} takes {own}")
+    return dataset
+
+
 def _own_test_part(trained: Trained) -> Samples:
     """The client's test samples, as its run had them. Raises UserError when they are not here any more."""
     about, client = trained.about, trained.client
@@ -136,7 +150,7 @@ def _own_test_part(trained: Trained) -> Samples:
 def _labels(names: Sequence[str], data: Dataset) -> tuple[Tensor, bool]:
     """The data's labels as the model counts its classes, int64 [n]; and whether they were matched by number.
 
-    By name wherever the model has every class that has an image. Raises UserError where it has not, unless there are no names.
+    By name wherever the model has every class that has a sample. Raises UserError where it has not, unless there are no names.
     """
     labels = np.array(data.labels)
     there = np.unique(labels).tolist()

@@ -24,7 +24,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from pfedlora_flwr.data import registry as datasets
-from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.errors import UserError, some
 from pfedlora_flwr.files import check_replaceable, make_folder, write_atomically
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import tensors_of
@@ -35,27 +35,31 @@ from pfedlora_flwr.runs.trained import Trained
 SUFFIXES = {"safetensors": ".safetensors", "torch-export": ".pt2", "onnx": ".onnx"}
 TOLERANCE = 1e-4
 _BATCHES = (1, 7)
+_ANY_NUMBER = ({0: torch.export.Dim("n", min=1)},)
+_NAMED = 30
 _FOLDERS = re.compile(r"""(?<![^\s=,'"])~?/(?:[^/=,\s'"]+/)*""")
 """Of a path from the root or from home, as the options of a user's method may hold one."""
 
 Exported = Callable[[Tensor], Tensor]
-"""An exported model loaded again: float32 [n, 3, 32, 32] in [0, 1] → logits [n, classes]."""
+"""An exported model loaded again: float32 [n, *shape], images in [0, 1] → logits [n, classes]."""
 
 
 class WithNormalisation(nn.Module):
-    """A client model with its normalisation: it takes images in [0, 1] as they come."""
+    """A client model with its normalisation: it takes images in [0, 1], series and vectors as they come."""
 
     mean: Tensor
     std: Tensor
 
-    def __init__(self, model: ClientModel, mean: list[float], std: list[float]) -> None:
+    def __init__(self, model: ClientModel, trained: Trained) -> None:
         super().__init__()
+        mean, std = trained.about["mean"], trained.about["std"]
+        rest = (1,) * (len(trained.task.shape) - 1)
         self.model = model
-        self.register_buffer("mean", torch.tensor(mean)[:, None, None])
-        self.register_buffer("std", torch.tensor(std)[:, None, None])
+        self.register_buffer("mean", torch.tensor(mean).reshape(-1, *rest))
+        self.register_buffer("std", torch.tensor(std).reshape(-1, *rest))
 
     def forward(self, images: Tensor) -> Tensor:
-        """[n, 3, 32, 32] in [0, 1] → logits, [n, classes]."""
+        """Inputs of any kind, [n, *shape] → logits, [n, classes]."""
         return self.model((images - self.mean) / self.std)
 
 
@@ -73,7 +77,7 @@ def export(trained: Trained, kind: str, target: Path, *, overwrite: bool = False
     for file in (target, about):
         check_replaceable(file, overwrite=overwrite)
     make_folder(target.parent)
-    whole = WithNormalisation(trained.method.predictor(trained.module), trained.about["mean"], trained.about["std"]).eval()
+    whole = WithNormalisation(trained.method.predictor(trained.module), trained).eval()
     aside = target.with_name(f".{os.getpid()}.{target.stem}{SUFFIXES[kind]}")
     write = {"safetensors": _safetensors, "torch-export": _torch_export, "onnx": _onnx}[kind]
     try:
@@ -112,11 +116,12 @@ def card(trained: Trained, kind: str, file: str, difference: float) -> str:
         f"{name}={datasets.without_path(e.dataset) if name == 'dataset' else _FOLDERS.sub('', str(value))}" for name, value in changed
     )
     versions = ", ".join(f"{name} {version}" for name, version in trained.about["versions"].items() if version)
-    scaled = "images RGB, float32 [n, 3, 32, 32], scaled to [0, 1]"
     if kind == "safetensors":
-        usage = f"The weights of `{architecture}`. Input: {scaled}, then (images − mean) / std by channel, both in the metadata."
+        by = "feature" if trained.task.kind == "vectors" else "channel"
+        usage = f"The weights of `{architecture}`. Input: {_raw(trained)}, then (input − mean) / std by {by}, both in the metadata."
     else:
-        usage = f"Input `images`: {scaled}; normalisation is part of the model. Output: logits [n, {len(trained.class_names)}]."
+        name = f" `{_input_name(trained)}`" if kind == "onnx" else ""
+        usage = f"Input{name}: {_raw(trained)}; normalisation is part of the model. Output: logits [n, {trained.task.classes}]."
     return f"""# {registry.title(e.method)}, client {trained.client}, on {datasets.without_path(e.dataset)}
 
 A personalised model: it was trained for the data of client {trained.client} and is evaluated on these alone.
@@ -149,34 +154,40 @@ def _safetensors(trained: Trained, whole: WithNormalisation, path: Path) -> Expo
     with random_weights():
         fresh = trained.method.predictor(trained.method.private_init(trained.client, 0)).eval()
     fresh.load_state_dict(safetensors.torch.load_file(path))
-    return WithNormalisation(fresh, trained.about["mean"], trained.about["std"])
+    return WithNormalisation(fresh, trained)
 
 
 def metadata(trained: Trained, kind: str) -> dict[str, str]:
-    """What a program needs that has the file alone; all but the first and the last two are JSON.
+    """What a program needs that has the file alone; all but the first two and the last two are JSON.
 
-    mean and std: of images scaled to [0, 1], by channel. preprocessing: what is left to do to an image, in the words of Hugging
-    Face's image processors; do_normalize is false where the model does it itself.
+    mean and std: by channel, of images scaled to [0, 1], or by feature. feature_names: of vectors, in their order; null where they have
+    none. preprocessing: what is left to do to an input, of images in the words of Hugging Face's image processors; do_normalize is
+    false where the model does it itself.
     """
-    _, height, width = trained.method.task.shape
-    preprocessing = {
-        "do_convert_rgb": True,
-        "do_resize": True,
-        "size": {"height": height, "width": width},
-        "resample": int(Image.Resampling.BILINEAR),
-        "do_rescale": True,
-        "rescale_factor": 1 / 255,
-        "do_normalize": kind == "safetensors",
-        "image_mean": trained.about["mean"],
-        "image_std": trained.about["std"],
-        "data_format": "channels_first",
-    }
+    mean, std, task = trained.about["mean"], trained.about["std"], trained.task
+    preprocessing: dict[str, Any] = {"do_normalize": kind == "safetensors"}
+    if task.kind == "images":
+        channels, height, width = task.shape
+        preprocessing |= {
+            "do_convert_rgb": channels == 3,
+            "do_grayscale": channels == 1,
+            "do_resize": True,
+            "size": {"height": height, "width": width},
+            "resample": int(Image.Resampling.BILINEAR),
+            "do_rescale": True,
+            "rescale_factor": 1 / 255,
+            "image_mean": mean,
+            "image_std": std,
+            "data_format": "channels_first",
+        }
     return {
         "architecture": trained.method.predictor(trained.module).description,
+        "kind": task.kind,
         "class_names": json.dumps(trained.class_names),
-        "mean": json.dumps(trained.about["mean"]),
-        "std": json.dumps(trained.about["std"]),
-        "input": json.dumps(["n", *trained.method.task.shape]),
+        "feature_names": json.dumps(trained.feature_names or None),
+        "mean": json.dumps(mean),
+        "std": json.dumps(std),
+        "input": json.dumps(["n", *task.shape]),
         "preprocessing": json.dumps(preprocessing),
         "client": str(trained.client),
         "round": str(trained.version),
@@ -184,8 +195,7 @@ def metadata(trained: Trained, kind: str) -> dict[str, str]:
 
 
 def _torch_export(trained: Trained, whole: WithNormalisation, path: Path) -> Exported:
-    dynamic = {"images": {0: torch.export.Dim("n", min=1)}}
-    program = torch.export.export(whole, (trained.method.task.blank(2),), dynamic_shapes=dynamic)
+    program = torch.export.export(whole, (trained.task.blank(2),), dynamic_shapes=_ANY_NUMBER)
     for module in program.graph_module.modules():
         for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
             node.meta.pop("stack_trace", None)  # it names files of this machine
@@ -197,15 +207,15 @@ def _onnx(trained: Trained, whole: WithNormalisation, path: Path) -> Exported:
     onnxruntime = _extra("onnxruntime")
     onnx = _extra("onnx")
     _extra("onnxscript")
-    dynamic = {"images": {0: torch.export.Dim("n", min=1)}}
+    name = _input_name(trained)
     program = torch.onnx.export(
         whole,
-        (trained.method.task.blank(2),),
+        (trained.task.blank(2),),
         dynamo=True,
         verbose=False,
-        input_names=["images"],
+        input_names=[name],
         output_names=["logits"],
-        dynamic_shapes=dynamic,
+        dynamic_shapes=_ANY_NUMBER,
     )
     assert program is not None
     program.save(path)
@@ -215,7 +225,22 @@ def _onnx(trained: Trained, whole: WithNormalisation, path: Path) -> Exported:
     onnx.helper.set_model_props(saved, metadata(trained, "onnx"))
     onnx.save(saved, path)
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    return lambda images: torch.from_numpy(session.run(["logits"], {"images": images.numpy()})[0])
+    return lambda inputs: torch.from_numpy(session.run(["logits"], {name: inputs.numpy()})[0])
+
+
+def _input_name(trained: Trained) -> str:
+    """Of an ONNX program's input."""
+    return "images" if trained.task.kind == "images" else "inputs"
+
+
+def _raw(trained: Trained) -> str:
+    """What a program is fed with, in words."""
+    task = trained.task
+    shape = f"float32 [n, {', '.join(map(str, task.shape))}]"
+    if task.kind == "images":
+        return f"images {'RGB' if task.shape[0] == 3 else 'grey'}, {shape}, scaled to [0, 1]"
+    columns = f", their columns {some(trained.feature_names, _NAMED)}" if trained.feature_names else ""
+    return f"{task.kind}, {shape}, in the units of the training data{columns}"
 
 
 def _extra(name: str) -> Any:
@@ -227,12 +252,21 @@ def _extra(name: str) -> Any:
 
 @torch.no_grad()
 def _difference(trained: Trained, exported: Exported) -> float:
-    """The largest difference of a logit, over random images in batches of two sizes."""
+    """The largest difference of a logit, over random inputs in batches of two sizes."""
     generator = torch.Generator().manual_seed(0)
-    channels, height, width = trained.method.task.shape
     found = []
     for n in _BATCHES:
-        pixels = torch.randint(0, 256, (n, height, width, channels), dtype=torch.uint8, generator=generator)
-        own = trained.logits(pixels.numpy())
-        found.append(float((exported(pixels.permute(0, 3, 1, 2).float() / 255) - own).abs().max()))
+        raw, given = _random(trained, n, generator)
+        found.append(float((exported(given) - trained.logits(raw.numpy())).abs().max()))
     return max(found)
+
+
+def _random(trained: Trained, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Inputs as a dataset has them, and the same as a program takes them."""
+    shape = trained.task.shape
+    if trained.task.kind == "images":
+        pixels = torch.randint(0, 256, (n, *shape[1:], shape[0]), dtype=torch.uint8, generator=generator)
+        return pixels, pixels.permute(0, 3, 1, 2).float() / 255
+    mean, std = (torch.tensor(trained.about[what]).reshape(-1, *(1,) * (len(shape) - 1)) for what in ("mean", "std"))
+    raw = mean + std * torch.randn(n, *shape, generator=generator)
+    return raw, raw

@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -61,7 +62,8 @@ def write(folder: Path, source: Source, arrays: Arrays) -> None:
         inputs = arrays.inputs
         as_one = source.whole and shape_of(inputs) == (3, SIZE, SIZE)
         mean, std = of_all_pixels(inputs.astype(np.uint8, copy=False)) if as_one else (None, None)
-        meta = {"class_names": arrays.class_names, "mean": mean, "std": std, "resized": arrays.resized}
+        meta: dict[str, Any] = {"class_names": arrays.class_names, "mean": mean, "std": std}
+        meta |= {"resized": arrays.resized, "feature_names": arrays.feature_names}
         (building / META).write_text(json.dumps(meta))
         shutil.rmtree(folder, ignore_errors=True)  # the remains of a cache without its meta.json
         building.rename(folder)

@@ -28,6 +28,7 @@ class Dataset:
     inputs: images uint8 [n, height, width, 1 or 3], series float32 [n, channels, time] or vectors float32 [n, features].
     mean, std: of each channel, of the images scaled to [0, 1]; None where they are the training samples' alone.
     owners: text or numbers that say who each sample belongs to; None where that is not known. resized: the images that were.
+    feature_names: of vectors, in their order; None where they have none.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Dataset:
     std: tuple[float, ...] | None = None
     owners: npt.NDArray[np.str_] | npt.NDArray[np.int64] | None = None  # [n]
     resized: int = 0
+    feature_names: tuple[str, ...] | None = None
 
     @property
     def classes(self) -> int:
@@ -52,6 +54,11 @@ class Dataset:
     def kind(self) -> str:
         """images, series or vectors."""
         return KINDS[len(self.shape)]
+
+    @property
+    def unit(self) -> str:
+        """What its samples are called: images, series, or the rows of a table."""
+        return "rows" if self.kind == "vectors" else self.kind
 
     @property
     def empty_classes(self) -> list[str]:
@@ -71,7 +78,7 @@ def load(name: str, how: Reading = _AS_IT_IS) -> Dataset:
         how = replace(how, size=None)
     if not source.kept:
         arrays = _read(source, name, how)
-        return Dataset(name, arrays.inputs, arrays.labels, tuple(arrays.class_names), owners=arrays.owners, resized=arrays.resized)
+        return Dataset(name, arrays.inputs, arrays.labels, tuple(arrays.class_names), None, None, *arrays[3:])
     folder = cache.folder_of(source, name, how)
     if not (folder / cache.META).exists():
         try:
@@ -126,4 +133,5 @@ def _mapped(name: str, folder: Path) -> Dataset:
     inputs, labels = (np.load(folder / f"{part}.npy", mmap_mode="r") for part in ("inputs", "labels"))
     owners = np.load(folder / "owners.npy") if (folder / "owners.npy").exists() else None
     mean, std = (tuple(meta[part]) if meta[part] else None for part in ("mean", "std"))
-    return Dataset(name, inputs, labels, tuple(meta["class_names"]), mean, std, owners, meta["resized"])
+    features = tuple(meta["feature_names"]) if meta.get("feature_names") else None
+    return Dataset(name, inputs, labels, tuple(meta["class_names"]), mean, std, owners, meta["resized"], features)

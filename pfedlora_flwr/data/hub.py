@@ -66,8 +66,11 @@ def _arrays(where: str, rows: Dataset, how: Reading) -> Arrays:
     else:
         labels, names = tables.labels_of(where, label, found, how.class_names)
     owners = tables.owners_of(where, table, how)
-    inputs, resized = _inputs(where, rows, column, how) if column else (tables.features_of(where, table, others), 0)
-    return checked(where, inputs, labels, names, owners)._replace(resized=resized)
+    if column:
+        inputs, resized = _inputs(where, rows, column, how)
+        return checked(where, inputs, labels, names, owners)._replace(resized=resized)
+    features = tables.feature_names_of(where, table, label, how)
+    return checked(where, tables.features_of(where, table, features), labels, names, owners)._replace(feature_names=features)
 
 
 def _inputs(where: str, rows: Dataset, column: str, how: Reading) -> tuple[npt.NDArray[Any], int]:

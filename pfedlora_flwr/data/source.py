@@ -28,7 +28,7 @@ class Arrays(NamedTuple):
     """What a reader returns.
 
     labels: [n], from 0. class_names: of all classes, in order. owners: who each sample belongs to, as text or numbers [n], where that is
-    known. resized: how many images were brought to another size.
+    known. resized: how many images were brought to another size. feature_names: of vectors, where they have any.
     """
 
     inputs: Inputs
@@ -36,6 +36,7 @@ class Arrays(NamedTuple):
     class_names: list[str]
     owners: npt.NDArray[Any] | None = None
     resized: int = 0
+    feature_names: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,8 @@ class Reading:
 
     data_path: the folder of its files, where it has any. size: images' height and width; None: as they are. grey: whether image files
     give one channel, else three. label_column, input_column, client_column: of what has columns; None: found, or none.
-    class_names: of the labels of what has columns, in order; empty: those that are there, sorted.
+    class_names: of the labels of what has columns, in order; empty: those that are there, sorted. feature_names: a table's columns
+    that are taken, in this order; empty: all others.
     """
 
     data_path: str = ""
@@ -54,6 +56,7 @@ class Reading:
     input_column: str | None = None
     client_column: str | None = None
     class_names: tuple[str, ...] = ()
+    feature_names: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, e: Experiment) -> Reading:

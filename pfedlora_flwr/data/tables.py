@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,29 +22,46 @@ _NAMED = 10
 
 def csv(text: str, how: Reading) -> Arrays:
     """`csv:FILE`: a header, and rows separated by commas."""
-    from pyarrow import csv
-
-    def read(path: Path) -> pa.Table:
-        whole = csv.ReadOptions(block_size=min(path.stat().st_size + 1, 2**31 - 1))  # a column's type is that of all its values
-        return csv.read_csv(path, whole)
-
-    return _arrays(text, read, how)
+    return _arrays(Path(text).expanduser(), "csv", how)
 
 
 def parquet(text: str, how: Reading) -> Arrays:
     """`parquet:FILE`."""
-    from pyarrow import parquet
-
-    return _arrays(text, parquet.read_table, how)
+    return _arrays(Path(text).expanduser(), "parquet", how)
 
 
-def features_of(where: str, table: pa.Table, others: Container[str | None]) -> npt.NDArray[np.float32]:
-    """All columns but the others, [n, d] in their order. Raises UserError, with the column and its row from 1, for what is no number."""
-    from pyarrow import types
+def read(path: Path, form: str) -> pa.Table:
+    """A file of the form csv or parquet, each row a sample. Raises UserError where there is none, or it has no rows."""
+    import pyarrow as pa
+    from pyarrow import csv, parquet
 
-    names = [name for name in table.column_names if name not in others]
+    try:
+        if form == "parquet":
+            table = parquet.read_table(path)
+        else:
+            whole = csv.ReadOptions(block_size=min(path.stat().st_size + 1, 2**31 - 1))  # a column's type is that of all its values
+            table = csv.read_csv(path, whole)
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist") from None
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise UserError(f"{path}: no readable table ({next(iter(str(error).splitlines()), '')[:160]})") from None
+    if not len(table):
+        raise UserError(f"{path}: it has no rows")
+    return table
+
+
+def feature_names_of(where: str, table: pa.Table, label: str, how: Reading) -> tuple[str, ...]:
+    """The columns that are features: those of the Reading, or all but label and client. Raises UserError where there are none."""
+    names = how.feature_names or tuple(name for name in table.column_names if name not in (label, how.client_column))
     if not names:
         raise UserError(f"{where}: it has no columns of features, but {some(table.column_names, _NAMED)} alone")
+    return names
+
+
+def features_of(where: str, table: pa.Table, names: Sequence[str]) -> npt.NDArray[np.float32]:
+    """These columns, [n, d]. Raises UserError, with the column and its row from 1, for what is no number."""
+    from pyarrow import types
+
     numbers = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal, types.is_null)
     inputs = np.empty((len(table), len(names)), np.float32)
     for i, name in enumerate(names):
@@ -96,24 +113,12 @@ def check_there(where: str, name: str, column: pa.ChunkedArray) -> None:
         raise UserError(f"{where}: column {name!r} has no value in row {first}, and {column.null_count} are missing: fill or remove them")
 
 
-def _arrays(text: str, read: Callable[[Path], pa.Table], how: Reading) -> Arrays:
-    """A file as a table, each row a sample. Raises UserError where there is none."""
-    import pyarrow as pa
-
-    path = Path(text).expanduser()
-    try:
-        table = read(path)
-    except FileNotFoundError:
-        raise UserError(f"dataset file {path} does not exist") from None
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise UserError(f"{path}: no readable table ({next(iter(str(error).splitlines()), '')[:160]})") from None
+def _arrays(path: Path, form: str, how: Reading) -> Arrays:
+    table = read(path, form)
     where, label = str(path), how.label_column or LABEL
-    column = column_of(where, table, label, "data.label-column")
-    if not len(table):
-        raise UserError(f"{where}: it has no rows")
-    labels, names = labels_of(where, label, column, how.class_names)
-    owners = owners_of(where, table, how)
-    return Arrays(features_of(where, table, (label, how.client_column)), labels, names, owners)
+    labels, names = labels_of(where, label, column_of(where, table, label, "data.label-column"), how.class_names)
+    owners, features = owners_of(where, table, how), feature_names_of(where, table, label, how)
+    return Arrays(features_of(where, table, features), labels, names, owners, feature_names=features)
 
 
 def _keys(where: str, name: str, column: pa.ChunkedArray) -> npt.NDArray[Any]:

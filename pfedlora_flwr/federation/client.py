@@ -155,7 +155,7 @@ class PersonalisedClient(NumPyClient):
         site = self._site(client)
         dataset = site.dataset
         about = {"client": client, "classes": site.task.classes, "shape": site.task.shape, "class_names": dataset.class_names}
-        about |= {"mean": site.mean, "std": site.std}
+        about |= {"mean": site.mean, "std": site.std, "feature_names": dataset.feature_names}
         about |= {"partition": site.fingerprint, "site": site_settings(self.node_config)}
         return about | {"experiment": self.experiment.flat(), "versions": versions()}
 

@@ -1,4 +1,4 @@
-"""The figures that need a run's data and models: who owns which classes, and what the clients' encoders make of their images."""
+"""The figures that need a run's data and models: who owns which classes, and what the clients' encoders make of their inputs."""
 
 from __future__ import annotations
 
@@ -29,14 +29,16 @@ _POINTS = 800
 _MOST_CLASSES = 20
 _NUMBERED = 150
 """Cells of a partition that a number each still fits into."""
+_MOST_NAMED, _BROAD = 30, 40
+"""Owners whose names stand at an axis, and the letters of all of them that fit there side by side."""
 _PALEST = 0.12
-"""Opacity of a cell with one image."""
+"""Opacity of a cell with one sample."""
 
 
 def histogram(study: Study, scenario: Keys, folder: Path) -> Picture:
     """Samples of each class on each client, of the first seed. Raises UserError where the data cannot be read."""
-    run = _first(study, scenario)
-    dataset, partition = _data(run)
+    run = first_run(study, scenario)
+    dataset, partition = data_of(run)
     labels = np.asarray(dataset.labels)
     owned = [np.concatenate([split.train, split.validation, split.test]) for split in partition.clients]
     counts = np.stack([np.bincount(labels[own], minlength=dataset.classes) for own in owned], axis=1)  # [classes, clients]
@@ -44,34 +46,35 @@ def histogram(study: Study, scenario: Keys, folder: Path) -> Picture:
         axis = axes[0][0]
         axis.grid(visible=False)
         image = axis.imshow(counts, aspect="auto", cmap=_shades(int(counts.max())), vmin=0, interpolation="nearest")
-        figure.colorbar(image, label="images")
+        figure.colorbar(image, label=dataset.unit)
         if counts.size <= _NUMBERED:
             for (c, client), n in np.ndenumerate(counts):
                 if n:
                     axis.text(client, c, n, ha="center", va="center", size=6, color="white" if 2 * n > counts.max() else "black")
-        axis.set_xlabel("client")
+        client_ticks(axis, partition)
         axis.set_ylabel("class")
-        axis.set_xticks(np.unique(np.linspace(0, counts.shape[1] - 1, min(10, counts.shape[1]), dtype=int)))
         if dataset.classes <= _MOST_CLASSES:
             axis.set_yticks(range(dataset.classes), dataset.class_names)
-        axis.set_title(f"{words.keys(scenario)}, seed {run.experiment.seed}\na cell: a client's images of a class")
+        axis.set_title(f"{words.keys(scenario)}, seed {run.experiment.seed}\na cell: a client's {dataset.unit} of a class")
         path = save(figure, folder, f"partition_{slug(scenario) or 'all'}")
     where = f"{words.keys(scenario)}, seed {run.experiment.seed}"
-    return Picture(path, f"The partition, {where}. A cell is a client's images of one class, all its parts together; blank: none.")
+    natural = " The clients are those whom the data names as its owners." if partition.owners else ""
+    cell = f"A cell is a client's {dataset.unit} of one class, all its parts together; blank: none.{natural}"
+    return Picture(path, f"The partition, {where}. {cell}")
 
 
 def representations(study: Study, scenario: Keys, folder: Path) -> Picture:
-    """t-SNE of the last layer's inputs for the clients' test images, each through its own client's model; a panel a method.
+    """t-SNE of the last layer's inputs for the clients' test samples, each through its own client's model; a panel a method.
 
     Raises UserError where the data or the models cannot be read, or there are too many classes to tell apart.
     """
     runs, absent = _on_the_same_data(study, scenario)
     seed = runs[0].experiment.seed
-    dataset, partition = _data(runs[0])
+    dataset, partition = data_of(runs[0])
     if dataset.classes > _MOST_CLASSES:
         raise UserError(f"{dataset.classes} classes are too many to tell apart")
     indices = _spread(partition)
-    images = [dataset.inputs[own] for own in indices]
+    inputs = [dataset.inputs[own] for own in indices]
     labels = [np.asarray(dataset.labels)[own] for own in indices]
     columns = 2 if len(runs) in (2, 4) else min(3, len(runs))
     rows = -(-len(runs) // columns)
@@ -80,18 +83,19 @@ def representations(study: Study, scenario: Keys, folder: Path) -> Picture:
         for axis in axes.flat[len(runs) :]:
             axis.axis("off")
         for axis, run in zip(axes.flat, runs, strict=False):
-            places, drawn = _embed(run, images)
-            left_out = max(left_out, len(images) - len(drawn))
+            places, drawn = _embed(run, inputs)
+            left_out = max(left_out, len(inputs) - len(drawn))
             _scatter(axis, places, np.concatenate([labels[client] for client in drawn]), dataset.class_names)
             axis.set_title(registry.title(run.experiment.method))
         handles, names = axes.flat[0].get_legend_handles_labels()
         figure.legend(handles, names, loc="outside right upper", frameon=False, title="class", markerscale=1.8)
         figure.suptitle(words.keys(scenario), fontsize=8)
-        figure.supxlabel("a point: a test image, as its own client's model represents it", fontsize=7)
+        figure.supxlabel(f"a point: one of the test {dataset.unit}, as its own client's model represents it", fontsize=7)
         path = save(figure, folder, f"t_sne_{slug(scenario) or 'all'}")
     caption = (
-        "A point is a test image: the input of the last layer of its own client's final model, laid out in two dimensions by t-SNE, "
-        f"for each method by itself, {words.keys(scenario)}, seed {seed}. The axes have no unit; only what lies together counts."
+        f"A point is one of the test {dataset.unit}: the input of the last layer of its own client's final model, laid out in two "
+        f"dimensions by t-SNE, for each method by itself, {words.keys(scenario)}, seed {seed}. The axes have no unit; only what lies "
+        "together counts."
     )
     if left_out:
         caption += f" Left out: {left_out} clients without a trained model."
@@ -100,8 +104,34 @@ def representations(study: Study, scenario: Keys, folder: Path) -> Picture:
     return Picture(path, caption)
 
 
+def data_of(run: Run) -> tuple[Dataset, Partition]:
+    """The run's data, if it is here: a report downloads nothing. Raises UserError when it is not, or is not what the run had."""
+    e = run.experiment
+    if datasets.needs_download(e.dataset, Reading.of(e)):
+        raise UserError(f"{e.dataset} is not on this machine")
+    dataset, partition = shared_partition(e)
+    if partition.fingerprint != run.result["partition"]:
+        raise UserError(f"the run's clients did not have the data that {e.dataset} holds here")
+    return dataset, partition
+
+
+def first_run(study: Study, scenario: Keys) -> Run:
+    """Of the first method and seed that have one."""
+    return next(iter(study.in_scenario(scenario)[0].runs.values()))
+
+
+def client_ticks(axis: Any, partition: Partition) -> None:
+    """The clients along the x axis: numbers, or the owners' names where there are few."""
+    clients, owners = len(partition.clients), partition.owners
+    axis.set_xlabel("client")
+    if owners and clients <= _MOST_NAMED:
+        axis.set_xticks(range(clients), owners, rotation=0 if max(map(len, owners)) * clients <= _BROAD else 90)
+    else:
+        axis.set_xticks(np.unique(np.linspace(0, clients - 1, min(10, clients), dtype=int)))
+
+
 def _shades(most: int) -> Any:
-    """A colour for each count from 0, which is blank, to `most`: any image at all is seen."""
+    """A colour for each count from 0, which is blank, to `most`: any sample at all is seen."""
     from matplotlib.colors import ListedColormap, to_rgb
 
     alphas = np.linspace(_PALEST, 1.0, most)
@@ -120,7 +150,7 @@ def _on_the_same_data(study: Study, scenario: Keys) -> tuple[list[Run], list[str
 
 
 def _spread(partition: Partition) -> list[npt.NDArray[np.int64]]:
-    """For each client the indices of some of its test images, evenly spread: about `_POINTS` in all."""
+    """For each client the indices of some of its test samples, evenly spread: about `_POINTS` in all."""
     share = max(1, _POINTS // len(partition.clients))
     tests = [split.test for split in partition.clients]
     return [test[np.linspace(0, len(test) - 1, min(share, len(test)), dtype=int)] for test in tests]
@@ -136,14 +166,14 @@ def _scatter(axis: Any, places: npt.NDArray[np.float32], labels: npt.NDArray[Any
     axis.set_yticks([])
 
 
-def _embed(run: Run, images: Sequence[Inputs]) -> tuple[npt.NDArray[np.float32], list[int]]:
-    """[n, 2]: one embedding for the images of all clients that have a trained model, in client order; and those clients."""
+def _embed(run: Run, inputs: Sequence[Inputs]) -> tuple[npt.NDArray[np.float32], list[int]]:
+    """[n, 2]: one embedding for the inputs of all clients that have a trained model, in client order; and those clients."""
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits
 
     seen: dict[int, npt.NDArray[np.float32]] = {}
     failures: list[UserError] = []
-    for client, own in enumerate(images):
+    for client, own in enumerate(inputs):
         try:
             seen[client] = load_trained(run.path, client).representations(own).numpy()
         except UserError as error:  # never sampled, or its file is gone
@@ -154,18 +184,3 @@ def _embed(run: Run, images: Sequence[Inputs]) -> tuple[npt.NDArray[np.float32],
     perplexity = min(30.0, (len(found) - 1) / 3)
     with threadpool_limits(1):  # its threads wait for each other busily: on a machine with other work, many are far slower than one
         return TSNE(2, perplexity=perplexity, init="pca", random_state=0).fit_transform(found), list(seen)
-
-
-def _data(run: Run) -> tuple[Dataset, Partition]:
-    """The run's data, if it is here: a report downloads nothing. Raises UserError when it is not, or is not what the run had."""
-    e = run.experiment
-    if datasets.needs_download(e.dataset, Reading.of(e)):
-        raise UserError(f"{e.dataset} is not on this machine")
-    dataset, partition = shared_partition(e)
-    if partition.fingerprint != run.result["partition"]:
-        raise UserError(f"the run's clients did not have the data that {e.dataset} holds here")
-    return dataset, partition
-
-
-def _first(study: Study, scenario: Keys) -> Run:
-    return next(iter(study.in_scenario(scenario)[0].runs.values()))

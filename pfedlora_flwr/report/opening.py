@@ -10,6 +10,7 @@ from typing import Any
 from pfedlora_flwr.comparison.outcome import Outcome
 from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data import registry as sources
+from pfedlora_flwr.data.datasets import Dataset
 from pfedlora_flwr.data.local import task_of
 from pfedlora_flwr.data.source import Reading
 from pfedlora_flwr.errors import UserError
@@ -156,11 +157,16 @@ def _data(e: Experiment) -> str:
     try:
         if not datasets.needs_download(e.dataset, Reading.of(e)):
             dataset = datasets.load(e.dataset, Reading.of(e))
-            known.append(f"{len(dataset.labels):,} {dataset.kind} of {' × '.join(map(str, dataset.inputs.shape[1:]))}")
+            known.append(f"{len(dataset.labels):,} {dataset.unit} of {_shape(dataset)}")
         known.append(f"{task_of(e).classes} classes")
     except UserError:
         known.append("its files are not here")
     return f"{sources.without_path(e.dataset)}: {', '.join(known)}"
+
+
+def _shape(dataset: Dataset) -> str:
+    sides = " × ".join(map(str, dataset.inputs.shape[1:]))
+    return {"images": sides, "series": f"{sides} (channels × time)", "vectors": f"{sides} features"}[dataset.kind]
 
 
 def _versions(about: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ from rich.console import Console
 from pfedlora_flwr.comparison.plan import Keys
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import make_folder, write_atomically
-from pfedlora_flwr.report import data_figures, figures, measures, opening, tables, words
+from pfedlora_flwr.report import data_figures, figures, input_figures, measures, opening, tables, words
 from pfedlora_flwr.report.figures import Picture
 from pfedlora_flwr.report.gains import is_control
 from pfedlora_flwr.report.load import Study, load
@@ -55,6 +55,7 @@ def _draw(study: Study, output: Path) -> tuple[list[Picture], list[str]]:
         "curves": figures.curves,
         **({"box plot": figures.boxes, "trade-off": figures.trade_off} if len(study.runs) > 1 else {}),
         "class histogram": data_figures.histogram,
+        "figure of inputs": input_figures.inputs,
         "t-SNE": data_figures.representations,
     }
     for scenario in study.scenarios:

@@ -33,9 +33,9 @@ logger = logging.getLogger(__name__)
 class Trained:
     """A client's model after its visit in round `version`, in evaluation mode on the CPU.
 
-    about: what the client left beside it: experiment, classes, class_names, mean, std, versions; partition and site, which say where
-    its data is (without a partition: an older version of the package did not say). counts: of its evaluation; None where this
-    version was not evaluated.
+    about: what the client left beside it: experiment, classes, shape, class_names, feature_names, mean, std, versions; partition and
+    site, which say where its data is (an older version of the package left out partition, shape and feature_names). counts: of its
+    evaluation; None where this version was not evaluated.
     """
 
     client: int
@@ -50,6 +50,16 @@ class Trained:
     @property
     def class_names(self) -> list[str]:
         return self.about["class_names"]
+
+    @property
+    def task(self) -> Task:
+        """What the model takes and gives."""
+        return self.method.task
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Of the vectors that it takes, in their order; empty where they have none."""
+        return tuple(self.about.get("feature_names") or ())
 
     def samples(self, inputs: Inputs, labels: Tensor | None = None) -> Samples:
         """Inputs as a dataset has them, normalised as in training; labels: int64 [n], zeros where none are given."""

@@ -61,7 +61,7 @@ def test_a_report_is_whole_and_its_page_needs_nothing_else(runs: Path, tmp_path:
     assert {"report.md", "report.html", "accuracy.csv", "accuracies.csv", "costs.csv", "runs.csv"} <= names
     drawn = {name for name in names if name.endswith(".png")}
     assert drawn == {name.replace(".svg", ".png") for name in names if name.endswith(".svg")}
-    assert drawn == {"curves_all.png", "clients_all.png", "trade_off_all.png", "partition_all.png"}
+    assert drawn == {"curves_all.png", "clients_all.png", "trade_off_all.png", "partition_all.png", "inputs_all.png"}
     text = (out / "report.md").read_text()
     assert text.startswith(written.text + "## Figures\n")
     assert "| pFedLoRA | " in written.text
@@ -79,7 +79,7 @@ def test_a_report_is_whole_and_its_page_needs_nothing_else(runs: Path, tmp_path:
 @pytest.mark.slow
 def test_a_report_draws_the_data_and_models_of_a_real_run(trained_run: Done, tmp_path: Path) -> None:
     out = write_report([trained_run.output], tmp_path / "report", Console(quiet=True)).folder
-    assert {"t_sne_all.png", "partition_all.png"} <= {path.name for path in out.iterdir()}
+    assert {"t_sne_all.png", "partition_all.png", "inputs_all.png"} <= {path.name for path in out.iterdir()}
     text = (out / "report.md").read_text()
     assert "the input of the last layer of its own client's final model" in text
     assert "Left out" not in text
