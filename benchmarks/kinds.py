@@ -1,0 +1,146 @@
+"""Every method on every kind of input: what runs, what is refused and with which line, and how accurate it is beside Standalone.
+
+    python -m benchmarks.kinds FOLDER [--jobs J]
+
+Trains in FOLDER, one run a method and kind, by the local engine; a run that is there is not done again. Writes FOLDER/kinds.csv and prints
+a table. The windows and the table are the examples': their scripts write them to FOLDER first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import runpy
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pfedlora_flwr.config import from_flat, located
+from pfedlora_flwr.data.local import shared_partition
+from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.launch.child import Child, shares
+from pfedlora_flwr.launch.execute import preflight
+from pfedlora_flwr.methods import registry
+from pfedlora_flwr.runs.directory import RunDirectory
+
+ROOT = Path(__file__).resolve().parent.parent
+ADAMW = {"optimizer": "adamw", "lr": 0.003, "batch-size": 16}
+KINDS: dict[str, dict[str, Any]] = {
+    "digits": {"dataset": "digits", "clients": 10, "rounds": 12, "batch-size": 16},
+    "64 pixels": {
+        **ADAMW,
+        "dataset": "digits",
+        "image-size": 64,
+        "lr": 0.001,
+        "models": "timm:resnet10t,timm:mobilenetv3_small_050,cnn1",
+        "clients": 6,
+        "partition.classes-per-client": 5,
+        "rounds": 5,
+    },
+    "sensors": {**ADAMW, "dataset": "npz:windows.npz", "clients": 15, "partition.kind": "natural", "rounds": 8},
+    "table": {
+        **ADAMW,
+        "dataset": "csv:tumours.csv",
+        "data.label-column": "diagnosis",
+        "data.client-column": "site",
+        "clients": 8,
+        "partition.kind": "natural",
+        "batch-size": 8,
+        "rounds": 10,
+    },
+}
+HOMOGENEOUS = {"64 pixels": {"models": "timm:mobilenetv3_small_050"}}
+"""What FedAvg has, which needs one model for everyone."""
+
+
+def experiment(kind: str, method: str) -> Experiment:
+    """A cell of the table. Raises UserError where it is refused."""
+    keys = KINDS[kind] | ({"setting": "homogeneous"} | HOMOGENEOUS.get(kind, {}) if method == "fedavg" else {})
+    e = from_flat(keys | {"method": method})
+    return located(e, Path("runs") / kind.replace(" ", "-") / method)
+
+
+def majority(e: Experiment) -> float:
+    """The mean over the clients of the test accuracy of naming the class that is most frequent in their training part."""
+    dataset, partition = shared_partition(e)
+    labels = np.asarray(dataset.labels)
+    return float(np.mean([(labels[own.test] == np.bincount(labels[own.train]).argmax()).mean() for own in partition.clients]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--jobs", type=int, default=1)
+    asked = parser.parse_args()
+    asked.folder.mkdir(parents=True, exist_ok=True)
+    os.chdir(asked.folder)
+    for script in ("sensors/make_windows.py", "table/make_table.py"):
+        runpy.run_path(str(ROOT / "examples" / script), run_name="__main__")
+    said, left = {}, []
+    for kind in KINDS:
+        for method in ("standalone", *(name for name in registry.NAMES if name != "standalone")):
+            try:
+                e = experiment(kind, method)
+                preflight(e)
+                left.append((kind, method, e))
+            except UserError as error:
+                said[kind, method] = str(error)
+    done = run([e for _, _, e in left], asked.jobs)
+    rows = []
+    for kind, method, e in left:
+        result = done[e.output]
+        final = result["accuracy"]["at_best_validation"] if result["status"] == "completed" else result["error"]
+        rows.append({"kind": kind, "method": method, "accuracy": final, "majority": majority(e), "refused": ""})
+    rows += [{"kind": k, "method": m, "accuracy": "", "majority": "", "refused": line} for (k, m), line in said.items()]
+    with Path("kinds.csv").open("w", newline="") as file:
+        table = csv.DictWriter(file, list(rows[0]))
+        table.writeheader()
+        table.writerows(rows)
+    show(rows)
+
+
+def run(experiments: list[Experiment], jobs: int) -> dict[str, Any]:
+    """The results by output, `jobs` runs at once."""
+    done: dict[str, Any] = {}
+    waiting, going, free = list(experiments), {}, shares(jobs)
+    while waiting or going:
+        while waiting and free:
+            e, share = waiting.pop(0), free.pop()
+            begun = RunDirectory(Path(e.output)).holds_run
+            going[Child(e.replace(resume=begun, overwrite=not begun), "local", share)] = e, share
+        time.sleep(0.5)
+        for child in [child for child in going if child.ended]:
+            e, share = going.pop(child)
+            free.append(share)
+            done[e.output] = child.result()
+            print(f"{len(done)} of {len(experiments)}: {e.output}: {done[e.output]['status']}", flush=True)
+    return done
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    """The table, in Markdown: accuracies in %, those within ten points of the majority class marked."""
+    by = {(row["kind"], row["method"]): row for row in rows}
+    print("| method | " + " | ".join(KINDS) + " |\n|---" + "|---" * len(KINDS) + "|")
+    for method in ("standalone", *(name for name in registry.NAMES if name != "standalone")):
+        print(f"| {registry.title(method)} | " + " | ".join(_cell(by[kind, method]) for kind in KINDS) + " |")
+    majorities = {row["kind"]: row["majority"] for row in rows if row["majority"]}
+    print("| majority class | " + " | ".join(f"{100 * majorities[kind]:.1f}" for kind in KINDS) + " |\n")
+    for row in rows:
+        if row["refused"]:
+            print(f"{row['method']} on {row['kind']}: {row['refused']}")
+
+
+def _cell(row: dict[str, Any]) -> str:
+    if row["refused"]:
+        return "refused"
+    if isinstance(row["accuracy"], str):
+        return f"failed: {row['accuracy']}"
+    return f"{100 * row['accuracy']:.1f}" + ("" if row["accuracy"] >= row["majority"] + 0.1 else " (!)")
+
+
+if __name__ == "__main__":
+    main()
