@@ -279,13 +279,21 @@ def dead_and_active(record: Record) -> None:
     record[Key.DEAD_NODE_ID_LIST] = [*record[Key.DEAD_NODE_ID_LIST], record[Key.ACTIVE_NODE_ID_LIST][0]]
 
 
+def twice(record: Record) -> None:
+    record[Key.ACTIVE_NODE_ID_LIST] = record[Key.ACTIVE_NODE_ID_LIST][:3] + record[Key.ACTIVE_NODE_ID_LIST][:1]
+
+
 def asked_is_dead(record: Record) -> None:
     record[Key.ACTIVE_NODE_ID_LIST], record[Key.DEAD_NODE_ID_LIST] = [], record[Key.ACTIVE_NODE_ID_LIST]
 
 
 @pytest.mark.parametrize(
     ("lie", "line"),
-    [(dead_and_active, "calls a node both active and dead: that would unmask it"), (asked_is_dead, "whose upload it calls lost")],
+    [
+        (dead_and_active, "calls a node both active and dead, or names it twice"),
+        (twice, "or names it twice: that would unmask it"),
+        (asked_is_dead, "whose upload it calls lost"),
+    ],
 )
 def test_a_server_that_lies_about_who_is_lost_gets_no_share(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, lie: Callable[[Record], None], line: str

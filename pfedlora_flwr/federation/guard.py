@@ -61,15 +61,14 @@ class Guard:
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         e = self._experiment_of(context)
         try:
-            required = _is_required(context.node_config)
-            if required and not e.secagg_enabled:
+            if _is_required(context.node_config) and not e.secagg_enabled:
                 raise UserError("secagg is required here, and secagg.enabled is false in this run")
-            if not e.secagg_enabled or message.metadata.message_type != wire.TRAIN:
-                return call_next(message, context)
-            return self._in_stage(e, message, context, call_next)
+            if e.secagg_enabled and message.metadata.message_type == wire.TRAIN:
+                return self._in_stage(e, message, context, call_next)
         except Exception as error:  # ours, Flower's or the cipher's: none may carry anything out
-            logger.warning("%s", brief(error))
+            logger.warning("%s", brief(error), exc_info=not isinstance(error, UserError))
             return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, brief(error)), reply_to=message)
+        return call_next(message, context)
 
     def _in_stage(self, e: Experiment, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """Flower's mod, between the checks of what it is asked and of what it answers."""
@@ -119,9 +118,9 @@ def _check_terms(e: Experiment, record: Mapping[str, Any]) -> None:
 
 
 def _check_unmasking(node: int, record: Mapping[str, Any]) -> None:
-    active, dead = set(record[Key.ACTIVE_NODE_ID_LIST]), set(record[Key.DEAD_NODE_ID_LIST])
-    if active & dead:
-        raise UserError("the server calls a node both active and dead: that would unmask it")
+    active, dead = record[Key.ACTIVE_NODE_ID_LIST], record[Key.DEAD_NODE_ID_LIST]
+    if len({*active, *dead}) < len(active) + len(dead):
+        raise UserError("the server calls a node both active and dead, or names it twice: that would unmask it")
     if node not in active:
         raise UserError("the server asks a node for shares whose upload it calls lost")
     if len(active) < LEAST:

@@ -106,7 +106,9 @@ class SecureUplink:
         needed = max(math.ceil(e.min_success * e.sampled - 1e-9), LEAST)
 
         def too_few(left: int) -> str:
-            return f"{left} of {e.sampled} clients are left, {needed} are needed to unmask"
+            if left < needed:
+                return f"{left} of {e.sampled} clients are left, {needed} are needed to unmask"
+            return f"{left} of {e.sampled} clients are left, and too few of them hold some client's shares: raise secagg.shares"
 
         if len(nodes) < needed:
             return None, too_few(len(nodes))
