@@ -35,7 +35,7 @@ class Experiment:
         "mean: the method as it is; controls: none, every client alone with the server, or start, the server's first state for ever",
         choices=("mean", "none", "start"),
     )
-    dataset: str = key("digits", "the images and labels")
+    dataset: str = key("digits", "the inputs and their labels")
     data_path: str = key("", "the folder that holds the dataset's files; empty: downloaded to the cache", result=False)
     classes: int | None = key(None, "number of classes; auto: the dataset's (give it where only the nodes have the data)", low=2)
     image_size: int | None = key(

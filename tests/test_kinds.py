@@ -1,4 +1,4 @@
-"""Models of series and of tables put to use: asked, evaluated and exported, by the names of their columns and in their raw units."""
+"""Models of series, of tables and of images of any size put to use: asked, evaluated and exported, on raw inputs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 import torch
+from PIL import Image
 
+from pfedlora_flwr.data.images import read_image
 from pfedlora_flwr.data.local import shared_partition
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.trained import load_trained
@@ -184,3 +186,50 @@ def test_exports_take_raw_inputs(table_run: Done, series_run: Done, pfedlora: Ca
         shape = ", ".join(map(str, inputs.shape[1:]))
         assert f"Input `inputs`: {kind}, float32 [n, {shape}], in the units of the training data" in card
         assert ("their columns age, pressure, dose, height" in card) == (kind == "vectors")
+
+
+@pytest.fixture(scope="module")
+def images_run(tmp_path_factory: pytest.TempPathFactory) -> Done:
+    """Grey images that are higher than wide: dark above, or dark below; for one client a model of timm, for the other a CNN."""
+    pytest.importorskip("timm")
+    folder, rng = tmp_path_factory.mktemp("images"), np.random.default_rng(0)
+    labels = np.arange(80) % 2
+    images = rng.integers(100, 256, (80, 40, 32), dtype=np.uint8)
+    images[labels == 0, :20] //= 2
+    images[labels == 1, 20:] //= 2
+    np.savez(folder / "grey.npz", images=images, labels=labels, class_names=["above", "below"], clients=np.arange(80) // 40)
+    models = {"models": "timm:mobilenetv3_small_050,cnn5", "batch-size": 8}
+    return run_locally(folder / "run", KEYS | {"dataset": f"npz:{folder}/grey.npz"} | models)
+
+
+def from_a_picture(file: Path, picture: Image.Image) -> list[float]:
+    """The logits of one picture, by a program that knows nothing but what the ONNX file says."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+    todo = json.loads(session.get_modelmeta().custom_metadata_map["preprocessing"])
+    mode = "RGB" if todo["do_convert_rgb"] else "L" if todo["do_grayscale"] else picture.mode
+    sized = picture.convert(mode).resize((todo["size"]["width"], todo["size"]["height"]), Image.Resampling(todo["resample"]))
+    x = np.asarray(sized, np.float32).reshape(*sized.size[::-1], -1) * np.float32(todo["rescale_factor"])
+    assert (todo["data_format"], todo["do_normalize"]) == ("channels_first", False)
+    [logits] = session.run(None, {"images": x.transpose(2, 0, 1)[None]})
+    return logits[0].tolist()
+
+
+@pytest.mark.slow
+def test_a_model_of_timm_is_asked_and_exported_at_its_own_size_and_channels(images_run: Done, pfedlora: Call, tmp_path: Path) -> None:
+    picture = Image.fromarray(np.random.default_rng(1).integers(0, 256, (90, 70, 3), dtype=np.uint8))
+    picture.save(tmp_path / "any.png")
+    run = str(images_run.output)
+    code, out, err = pfedlora("predict", run, "--all-clients", "any.png", "--json")
+    assert (code, err) == (0, "")
+    code, _, err = pfedlora("export", run, "--client", "0", "--format", "onnx", "--output", "timm.onnx")
+    assert code == 0, err
+    logits = from_a_picture(tmp_path / "timm.onnx", picture)
+    trained = load_trained(images_run.output, 0)
+    own = trained.logits(np.stack([read_image(tmp_path / "any.png", (40, 32), grey=True)]))
+    assert logits == pytest.approx(own[0].tolist(), abs=1e-4)
+    said = {c["name"]: c["probability"] for c in json.loads(out)[0]["classes"]}
+    assert [said["above"], said["below"]] == pytest.approx(torch.tensor(logits).softmax(0).tolist(), abs=1e-4)
+    card = (tmp_path / "timm.onnx.md").read_text()
+    assert "Input `images`: images grey, float32 [n, 1, 40, 32], scaled to [0, 1]" in card
+    assert "| architecture | timm:mobilenetv3_small_050, " in card

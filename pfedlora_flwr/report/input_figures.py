@@ -51,7 +51,8 @@ def _samples(dataset: Dataset, partition: Partition, mean: Values, std: Values, 
     labels = np.asarray(dataset.labels)
     clients = np.unique(np.linspace(0, len(partition.clients) - 1, _CLIENTS, dtype=int)).tolist()
     classes = range(min(_CLASSES, dataset.classes))
-    with drawing(len(clients), len(classes), (0.95 * len(classes) + 0.5, 0.9 * len(clients) + 0.4)) as (figure, axes):
+    size = 0.95 * len(classes) + 0.5, 0.9 * len(clients) + 0.4
+    with drawing(len(clients), len(classes), size, sharey=dataset.kind == "series") as (figure, axes):
         for row, client in zip(axes, clients, strict=True):
             train = partition.clients[client].train
             for axis, label in zip(row, classes, strict=True):
