@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,7 @@ class PersonalisedClient(NumPyClient):
             names=list(upload.tensors),
             model_sha256=digest,
             worker=str(os.getpid()),
+            node=_ray_node(),
             counts=counts,
             model=method.model_of(told.client),
             lost=lost,
@@ -208,6 +210,12 @@ class PersonalisedClient(NumPyClient):
         logger.error("the client failed", exc_info=error)
         run = self._simulation(str(config.get("run", "")), str(config.get("token", "")))
         return messages.failure(with_traceback(brief(error), error, run.traceback_file) if run else f"{brief(error)} (see the node's log)")
+
+
+def _ray_node() -> str | None:
+    """Ray's id of the node that this process trains on, where it is one of Ray's."""
+    ray = sys.modules.get("ray")
+    return str(ray.get_runtime_context().get_node_id()) if ray is not None and ray.is_initialized() else None
 
 
 def _count(method: Method, model: nn.Module, data: LocalData) -> Counts:
