@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from pfedlora_flwr.federation import messages, wire
 from pfedlora_flwr.federation.clock import Clock
 from pfedlora_flwr.federation.messages import Claim, Config, Instruction, Report
 from pfedlora_flwr.federation.model_cache import MODELS
+from pfedlora_flwr.federation.nodes import this_node
 from pfedlora_flwr.files import write_atomically
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method, Upload, tensors_of
@@ -127,7 +127,7 @@ class PersonalisedClient(NumPyClient):
             names=list(upload.tensors),
             model_sha256=digest,
             worker=str(os.getpid()),
-            node=_ray_node(),
+            node=this_node(),
             counts=counts,
             model=method.model_of(told.client),
             lost=lost,
@@ -210,12 +210,6 @@ class PersonalisedClient(NumPyClient):
         logger.error("the client failed", exc_info=error)
         run = self._simulation(str(config.get("run", "")), str(config.get("token", "")))
         return messages.failure(with_traceback(brief(error), error, run.traceback_file) if run else f"{brief(error)} (see the node's log)")
-
-
-def _ray_node() -> str | None:
-    """Ray's id of the node that this process trains on, where it is one of Ray's."""
-    ray = sys.modules.get("ray")
-    return str(ray.get_runtime_context().get_node_id()) if ray is not None and ray.is_initialized() else None
 
 
 def _count(method: Method, model: nn.Module, data: LocalData) -> Counts:

@@ -47,6 +47,9 @@ class Engine(AbstractContextManager["Engine"], Protocol):
     def save_log(self) -> None:
         """Keeps in the run's `logs` what was logged, for a run that is not completed. May raise LaunchError."""
 
+    def lost(self) -> str:
+        """What the run trained on and is gone, where there is more to go on with; otherwise empty."""
+
 
 STOPPED: dict[signal.Signals, tuple[str, StoppedBy]] = {
     signal.SIGINT: ("stopped by the user", "user"),
@@ -102,7 +105,14 @@ def execute(experiment: Experiment, show: Show, out: Console, *, port: int = 0, 
         else:
             run.clear_void()
         run.result_file.unlink(missing_ok=True)
-        return _carry_out(experiment, run, carrier, show)
+        result = _carry_out(experiment, run, carrier, show)
+        while result["status"] == "failed" and run.holds_run and (lost := carrier.lost()):
+            out.print(f"{lost}; going on without", markup=False, highlight=False, soft_wrap=True)
+            experiment = experiment.replace(resume=True, overwrite=False)
+            carrier = _engine(engine, experiment, run, port, out)
+            run.result_file.unlink(missing_ok=True)
+            result = _carry_out(experiment, run, carrier, show)
+        return result
 
 
 def check_engine(engine: str, ray: str = "") -> None:

@@ -91,6 +91,18 @@ class Simulation:
         if self._run_id and self._alive():
             self._run_log.write_text(self._flwr.log(self._run_id))
 
+    def lost(self) -> str:
+        """The nodes of the Ray cluster that are gone, in words, where others are left."""
+        if not self.cluster:
+            return ""
+        cluster.find_nodes.cache_clear()
+        try:
+            left = cluster.find_nodes(self.cluster)
+        except UserError:  # the run's own reason says more
+            return ""
+        gone = [node.name for node in self.resources.nodes if node.id not in {other.id for other in left}]
+        return f"the Ray node {', '.join(gone)} is gone" if gone and left else ""
+
     @property
     def _superlink_log(self) -> Path:
         return self.directory.logs / "superlink.log"
