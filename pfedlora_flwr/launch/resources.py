@@ -44,10 +44,10 @@ class Resources:
 
     def words(self) -> str:
         """In a line."""
-        where = f" on {len(self.nodes)} Ray nodes" if self.nodes else ""
-        gpus = f", {self.per_gpu} a GPU on {self.gpus} GPUs, each with {1 / self.per_gpu:.0%} of its memory" if self.per_gpu else ""
+        where = f" on {len(self.nodes)} Ray node{'s' * (len(self.nodes) > 1)}" if self.nodes else ""
+        gpus = f", {self.per_gpu} a GPU of {self.gpus}, each with {1 / self.per_gpu:.0%} of its memory" if self.per_gpu else ""
         bound = f"; Flower trains at most {self.at_once} clients at once here" if self.at_once < self.actors else ""
-        return f"{self.actors} actors{where}{gpus}{bound}"
+        return f"{self.actors} actor{'s' * (self.actors > 1)}{where}{gpus}{bound}"
 
 
 def resources(experiment: Experiment) -> Resources:
