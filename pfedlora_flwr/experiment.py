@@ -96,7 +96,7 @@ class Experiment:
     actors: int | None = key(None, "clients trained at once; auto: one a core, or one a GPU", low=1, high=4096, result=False)
     ray: str = key(
         "",
-        "the Ray cluster on which `run` and `compare` train, HOST:PORT or, on one of its nodes, auto; empty: $RAY_ADDRESS, or this machine",
+        "the Ray cluster, HOST:PORT, on which `run` and `compare` train, from one of its nodes; empty: $RAY_ADDRESS, or this machine",
         result=False,
     )
     output: str = key("", "the run's directory; empty: runs/NAME, or ~/.pfedlora/runs by `flwr run`", result=False)

@@ -154,7 +154,7 @@ KEYS = [
     Wrong("run --superlink x --dry-run", "--dry-run is for simulations"),
     Wrong("run --superlink x --ray y:1", "ray is for simulations, --superlink for real nodes: give one of them"),
     Wrong("run --ray y:1 --engine local", "ray is 'y:1', a cluster, and --engine local trains in this process: give one of them"),
-    Wrong("run --ray here -o output=out", "ray is 'here'; allowed: HOST:PORT, as `ray start --head` prints it, or auto"),
+    Wrong("run --ray here -o output=out", "ray is 'here'; allowed: HOST:PORT, as `ray start --head` prints it, on a node"),
     Wrong("run --ray ray://127.0.0.1:10001 -o output=out", "ray is 'ray://127.0.0.1:10001'; allowed: HOST:PORT"),
     Wrong("run --ray 127.0.0.1:9 -o output=out", "ray is '127.0.0.1:9' and nothing answers there (Connection refused); start it"),
     Wrong("run --ray 127.0.0.1:9 -o output=out --dry-run", "ray is '127.0.0.1:9' and nothing answers there"),

@@ -28,8 +28,10 @@ from pfedlora_flwr.experiment import Experiment
 
 ADDRESS, JOB_CONFIG = "RAY_ADDRESS", "RAY_JOB_CONFIG_JSON_ENV_VAR"
 """Ray's: the cluster that `ray.init` joins, and what it adds to a job, as `ray job submit` hands it on."""
-AUTO, PRIVATE = "auto", "local"
-"""Addresses as Ray takes them: of the cluster on this host, and of none."""
+MERGED = {"RAY_OVERRIDE_JOB_RUNTIME_ENV": "1"}
+"""What lets Ray take both that and what is given to `ray.init`."""
+PRIVATE = "local"
+"""The address, as Ray takes it, of no cluster."""
 _HANDED_ON = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_CBWR")
 """Variables that choose what arithmetic is done by."""
 _KNOCK, _ANSWER, _TASK = 3.0, 60.0, 120.0
@@ -59,11 +61,9 @@ def address_of(experiment: Experiment) -> str:
 
 def check_address(address: str) -> None:
     """Raises UserError unless this is a cluster's address, and something listens there."""
-    if address == AUTO:
-        return
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 2**16 or "/" in host:
-        raise UserError(f"ray is {address!r}; allowed: HOST:PORT, as `ray start --head` prints it, or auto, on a node of the cluster")
+        raise UserError(f"ray is {address!r}; allowed: HOST:PORT, as `ray start --head` prints it, on a node of that cluster")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_KNOCK).close()
     except OSError as error:
@@ -87,9 +87,11 @@ def worker_environment(own: Mapping[str, str]) -> dict[str, str]:
     return {**own, **chosen, "OMP_NUM_THREADS": "1", "PFEDLORA_CACHE": str(cache_root())}
 
 
-def job_config(environment: Mapping[str, str]) -> str:
+def job_config(environment: dict[str, str]) -> str:
     """The value of JOB_CONFIG for workers that have this in their environment."""
-    return json.dumps({"runtime_env": {"env_vars": dict(environment)}})
+    given = json.loads(os.environ.get(JOB_CONFIG) or "{}")  # of `ray job submit`, if that started us
+    runtime = given.get("runtime_env") or {}
+    return json.dumps(given | {"runtime_env": runtime | {"env_vars": runtime.get("env_vars", {}) | environment}})
 
 
 def check_nodes(
@@ -196,7 +198,7 @@ def _ask(address: str, request: Mapping[str, Any], patience: float) -> dict[str,
     told = json.dumps({"address": address, **request})
     command = [sys.executable, "-W", "ignore", "-m", __name__]
     path = os.pathsep.join(filter(None, [*sys.path, os.environ.get("PYTHONPATH")]))
-    quiet = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", "PYTHONPATH": path}
+    quiet = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", "PYTHONPATH": path, ADDRESS: address, **MERGED}
     try:
         done = subprocess.run(command, input=told, env=os.environ | quiet, capture_output=True, text=True, timeout=patience, check=False)
     except subprocess.TimeoutExpired:

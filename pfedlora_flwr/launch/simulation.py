@@ -179,7 +179,7 @@ class Simulation:
         e = self.experiment
         own = {"FLWR_HOME": str(self._home), MARKER: self.marker, cluster.ADDRESS: self.cluster or cluster.PRIVATE} | self._share()
         if self.cluster:
-            own[cluster.JOB_CONFIG] = cluster.job_config(self._for_workers())
+            own |= {cluster.JOB_CONFIG: cluster.job_config(self._for_workers()), **cluster.MERGED}
         elif len(str(self._home)) < _SHORT:
             own["RAY_TMPDIR"] = str(self._home)  # so that Ray's sessions go when we go
         if ":" in e.method or ":" in e.models:  # a user's own module may lie in the working directory

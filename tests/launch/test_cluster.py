@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -60,3 +61,9 @@ def test_a_look_finds_what_is_not_there(tmp_path: Path) -> None:
     found = look_around([str(tmp_path / "none" / "token")], "token", ["no.such.module"])
     assert found["unseen"] == [str(tmp_path / "none")]
     assert found["module"].startswith("no.such.module (ModuleNotFoundError: ")
+
+
+def test_what_ray_job_submit_says_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(cluster.JOB_CONFIG, '{"runtime_env": {"pip": ["x"], "env_vars": {"A": "1", "B": "1"}}, "metadata": {"job": "7"}}')
+    given = json.loads(cluster.job_config({"B": "2", "C": "3"}))
+    assert given == {"runtime_env": {"pip": ["x"], "env_vars": {"A": "1", "B": "2", "C": "3"}}, "metadata": {"job": "7"}}

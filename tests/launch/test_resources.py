@@ -79,24 +79,24 @@ def test_a_clusters_actors_are_those_that_fit_on_its_nodes(monkeypatch: pytest.M
 
 def test_a_clusters_gpus_have_as_many_actors_each(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster(monkeypatch, (16, 0), (16, 4), (2, 4))
-    found = held(clients=100, ray="auto")
+    found = held(clients=100, ray="10.0.0.1:6379")
     assert (found.actors, found.gpus, found.per_gpu, found.gpu, [node.gpus for node in found.nodes]) == (6, 8, 1, 1.0, [4, 4])
-    assert held(clients=100, actors=16, ray="auto").per_gpu == 2
-    assert held(clients=100, device="cpu", ray="auto").actors == 34
+    assert held(clients=100, actors=16, ray="10.0.0.1:6379").per_gpu == 2
+    assert held(clients=100, device="cpu", ray="10.0.0.1:6379").actors == 34
 
 
 def test_a_cluster_without_room_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster(monkeypatch, (0, 0))
-    with pytest.raises(UserError, match="no node of the Ray cluster at auto has a CPU for an actor"):
-        held(ray="auto")
-    with pytest.raises(UserError, match="device is 'cuda' and no node of the Ray cluster at auto has a GPU"):
-        held(ray="auto", device="cuda")
+    with pytest.raises(UserError, match=r"no node of the Ray cluster at 10\.0\.0\.1:6379 has a CPU for an actor"):
+        held(ray="10.0.0.1:6379")
+    with pytest.raises(UserError, match=r"device is .cuda. and no node of the Ray cluster at 10\.0\.0\.1:6379 has a GPU"):
+        held(ray="10.0.0.1:6379", device="cuda")
 
 
 def test_flowers_bound_on_clients_at_once_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster(monkeypatch, *[(64, 0)] * 4)
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
-    found = held(clients=500, dataset="synthetic:9000", ray="auto")
+    found = held(clients=500, dataset="synthetic:9000", ray="10.0.0.1:6379")
     assert found.at_once == 12
     assert found.words() == "256 actors on 4 Ray nodes; Flower trains at most 12 clients at once here"
 
