@@ -84,7 +84,11 @@ class Simulation:
         self._start_superlink()
         show({"phase": "submitting"}, SoFar())
         self._submit()
-        self._watch(show)
+        try:
+            self._watch(show)
+        except LaunchError:
+            self._check_cluster()
+            raise
 
     def save_log(self) -> None:
         """Writes what the app and its actors have logged to `logs/run.log`."""
@@ -164,6 +168,14 @@ class Simulation:
                     raise LaunchError(f"the server did not start (Flower says {status}): {last_line(self._run_log)}")
             time.sleep(0.1)
         show(None, rounds.look())
+
+    def _check_cluster(self) -> None:
+        """Raises LaunchError where the Ray cluster is gone: the server goes with its head, without a word."""
+        with contextlib.suppress(UserError):
+            if self.cluster:
+                cluster.check_address(self.cluster)
+            return
+        raise LaunchError(f"the Ray cluster at {self.cluster} no longer answers") from None
 
     def _alive(self) -> bool:
         return self._superlink is not None and self._superlink.poll() is None

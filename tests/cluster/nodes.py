@@ -46,8 +46,11 @@ class Cluster:
 
     def kill_last(self) -> None:
         """Kills the raylet of the node that was added last, as if its host lost its power."""
-        [raylet] = [process for process in psutil.Process(self._nodes[-1].pid).children() if process.name() == "raylet"]
-        raylet.kill()
+        self._kill(self._nodes[-1], "raylet")
+
+    def kill_head(self) -> None:
+        """Kills what the cluster is known by."""
+        self._kill(self._nodes[0], "gcs_server")
 
     def nodes(self) -> set[str]:
         """Ray's ids of the living nodes."""
@@ -66,6 +69,11 @@ class Cluster:
         while (left := self.workers()) and time.monotonic() < deadline:
             time.sleep(0.2)
         return left
+
+    @staticmethod
+    def _kill(node: subprocess.Popen[bytes], name: str) -> None:
+        [daemon] = [process for process in psutil.Process(node.pid).children() if process.name() == name]
+        daemon.kill()
 
     def _start(self, *words: str) -> None:
         sizes = ["--num-cpus=1", "--num-gpus=0", f"--object-store-memory={_MEMORY}"]

@@ -85,6 +85,17 @@ def test_what_a_killed_launcher_leaves_is_stopped_at_the_next_start(cluster: Clu
     assert done.result["stopped_by"] == "time"
 
 
+def test_a_cluster_that_is_gone_is_one_line(cli: Cli, tmp_path: Path) -> None:
+    with Cluster() as cluster:
+        process = cli.start("headless", *words(rounds=400), "--ray", cluster.address)
+        wait_for_rounds(tmp_path / "headless", 1, timeout=300)
+        cluster.kill_head()
+        _, stderr = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert stderr.startswith("failed after round ")
+    assert f": the Ray cluster at {cluster.address} no longer answers\n" in stderr
+
+
 def test_ray_address_alone_is_obeyed_and_said(cluster: Cluster, cli: Cli) -> None:
     cli.environment["RAY_ADDRESS"] = cluster.address
     done = cli("run", *words(), "--dry-run", "-o", f"output={cli.folder / 'dry'}")
