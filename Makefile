@@ -2,7 +2,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 WORKERS := --dist loadscope --numprocesses
 
-.PHONY: run check test lint quick suite methods-test docs same-bits deployment-test fault-test docker-test clean
+.PHONY: run check test lint quick suite methods-test docs same-bits deployment-test fault-test cluster-test docker-test clean
 
 # The environment, 6.6 GB with PyTorch's CUDA build, is made when it is missing or pyproject.toml or constraints.txt is newer.
 .venv/.installed: pyproject.toml constraints.txt
@@ -27,7 +27,7 @@ test: .venv/.installed
 	$(MAKE) --jobs 2 lint suite
 
 quick: .venv/.installed
-	$(BIN)/python -m pytest $(WORKERS) 2 -m 'not slow and not methods and not deployment and not faults'
+	$(BIN)/python -m pytest $(WORKERS) 2 -m 'not slow and not methods and not deployment and not faults and not cluster'
 
 suite: .venv/.installed
 	$(BIN)/python -m pytest $(WORKERS) 3
@@ -53,6 +53,10 @@ deployment-test: .venv/.installed
 # Every process killed at every point of a round; prints a table.
 fault-test: .venv/.installed
 	$(BIN)/python -m pytest -m faults tests/deployment
+
+# Two Ray nodes on this machine: the bits of one machine, a node that dies, and nothing of ours left on the cluster.
+cluster-test: .venv/.installed
+	$(BIN)/python -m pytest -m cluster tests/cluster
 
 # The Docker demo: a node killed midway, a broken app, and TLS.
 docker-test:

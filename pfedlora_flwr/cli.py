@@ -40,6 +40,7 @@ def pfedlora(
     """pFedLoRA and the methods it is compared with, as a Flower application."""
 
 
+Ray = Annotated[str, typer.Option(metavar="ADDRESS", help="Train on this Ray cluster, HOST:PORT, of which this host is a node.")]
 Engine = Annotated[str, typer.Option(metavar="ENGINE", help="flower: `flwr run` with an actor a core. local: in this process.")]
 
 
@@ -53,6 +54,7 @@ def run(
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress display.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check all, show what the run would take, and start nothing.")] = False,
     engine: Engine = "flower",
+    ray: Ray = "",
     superlink: Annotated[
         str | None, typer.Option(metavar="CONNECTION", help="Train on the nodes of this SuperLink, a connection in $FLWR_HOME/config.toml.")
     ] = None,
@@ -69,7 +71,8 @@ def run(
         from pfedlora_flwr.runs.output import of_run
         from pfedlora_flwr.runs.resume import resumed, resumed_output
 
-    overrides = [*(option or []), *(text for flag, text in ((resume, "resume=true"), (overwrite, "overwrite=true")) if flag)]
+    flags = ((resume, "resume=true"), (overwrite, "overwrite=true"), (ray, f"ray={ray}"))
+    overrides = [*(option or []), *(text for flag, text in flags if flag)]
     path = config.find_conf(conf) if conf is not None else None
     of_conf, options = config.read_run(path) if path else {}, config.parse_overrides(overrides)
     named = of_conf | options
@@ -77,6 +80,8 @@ def run(
         raise UserError("--superlink is ''; allowed: a connection in $FLWR_HOME/config.toml")
     if superlink and engine != "flower":
         raise UserError(f"--engine {engine} trains in this process, --superlink on nodes: give one of them")
+    if superlink and named.get("ray"):
+        raise UserError("ray is for simulations, --superlink for real nodes: give one of them")
     if superlink and port:
         raise UserError("--port is for simulations: a connection has its address in Flower's config.toml")
     if superlink and dry_run:
@@ -115,6 +120,7 @@ def compare(
     drop_models: Annotated[bool, typer.Option("--drop-models", help="Remove a run's models when it is done: its results stay.")] = False,
     option: Options = None,
     engine: Engine = "flower",
+    ray: Ray = "",
     jobs: Annotated[int, typer.Option("--jobs", metavar="J", help="Runs at once, each with its share of the cores and a GPU.")] = 1,
     shard: Annotated[str, typer.Option(metavar="I/N", help="Only every N-th run: for N hosts that share the directory.")] = "",
     output: Annotated[Path | None, typer.Option(metavar="DIR", help="The comparison's directory; otherwise runs/FOLDER-CONF.")] = None,
@@ -130,7 +136,7 @@ def compare(
     from pfedlora_flwr.runs.output import of_comparison
 
     path = find_conf(conf)
-    whole = Comparison.load(path, option or [])
+    whole = Comparison.load(path, [*(option or []), *([f"ray={ray}"] if ray else [])])
     part = whole.select(_words(methods), _integers(seeds), only or [])
     where = output or of_comparison(path)
     took = Shard.parse(shard)

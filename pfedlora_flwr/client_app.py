@@ -15,6 +15,7 @@ from pfedlora_flwr.federation.client import PersonalisedClient
 from pfedlora_flwr.federation.guard import Guard
 from pfedlora_flwr.federation.model_cache import MODELS
 from pfedlora_flwr.keys import Scalar
+from pfedlora_flwr.training.device import memory_share
 
 
 @lru_cache(maxsize=2)
@@ -34,7 +35,10 @@ def prepare_process(device: torch.device) -> None:
         torch.set_num_threads(1)
     else:
         torch.set_float32_matmul_precision("high")  # TF32 products, as cuDNN's convolutions have by default
-        MODELS.limit = torch.cuda.get_device_properties(device).total_memory // 4
+        share = memory_share()
+        if share < 1:
+            torch.cuda.set_per_process_memory_fraction(share)
+        MODELS.limit = int(torch.cuda.get_device_properties(device).total_memory * share) // 4
 
 
 def client_fn(context: Context) -> Client:

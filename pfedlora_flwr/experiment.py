@@ -116,7 +116,12 @@ class Experiment:
     target_accuracy: float | None = key(None, "`to_target` totals count up to it; auto: the dataset's", above=0, high=1)
     device: str = key("auto", "where clients train; auto: cuda where there is one", choices=("auto", "cpu", "cuda"))
     precision: str = key("fp32", "of products and activations; on a GPU fp32 uses TF32", choices=("fp32", "bf16"))
-    actors: int | None = key(None, "clients trained at once; auto: one a core, or one on a GPU", low=1, high=4096, result=False)
+    actors: int | None = key(None, "clients trained at once; auto: one a core, or one a GPU", low=1, high=4096, result=False)
+    ray: str = key(
+        "",
+        "the Ray cluster, HOST:PORT, on which `run` and `compare` train, from one of its nodes; empty: $RAY_ADDRESS, or this machine",
+        result=False,
+    )
     output: str = key("", "the run's directory; empty: runs/NAME, or ~/.pfedlora/runs by `flwr run`", result=False)
     resume: bool = key(False, "continue the run in `output`", result=False)
     extend: bool = key(False, "with resume: go on to more rounds than the run had (`--resume -o rounds=N` sets it)", result=False)

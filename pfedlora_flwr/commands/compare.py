@@ -25,8 +25,10 @@ from pfedlora_flwr.data.source import Reading
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import make_folder
 from pfedlora_flwr.launch import execute as executing
+from pfedlora_flwr.launch.cluster import address_of
 from pfedlora_flwr.launch.execute import STOPPED
 from pfedlora_flwr.launch.processes import SIGNALS, Stopped, stoppable
+from pfedlora_flwr.launch.resources import resources
 from pfedlora_flwr.launch.simulation import claimed, stop_left_over
 from pfedlora_flwr.report.words import count
 from pfedlora_flwr.report.write import write_report
@@ -56,10 +58,13 @@ def compare(
     drop_models: whether no completed run keeps its clients' models. jobs: runs at once, each in a process of its own if more than one.
     shard: the runs of `part` that are done here; the report is written where the last of `whole` is done.
     """
-    executing.check_engine(engine)
     if not 1 <= jobs <= _MOST:
         raise UserError(f"--jobs is {jobs}; allowed: 1 to {_MOST}")
     work = Work(part, output.absolute(), shard)
+    for job in work.examples():
+        executing.check_engine(engine, job.experiment.ray)
+        if jobs > 1 and engine == "flower" and (address := address_of(job.experiment)):
+            raise UserError(f"--jobs is {jobs}; allowed: 1 on a Ray cluster ({address}), of which each run takes all CPUs")
     Work(whole, work.output).check()  # the report is on all of it
     _preflight(work, dry_run)
     if dry_run:
@@ -134,8 +139,7 @@ def _preflight(work: Work, dry_run: bool) -> None:
 
 
 def _speed(work: Work, engine: str) -> estimate.Speed:
-    actors, _ = executing.resources(work.examples()[0].experiment)
-    speed = estimate.Speed(actors if engine == "flower" else 1)
+    speed = estimate.Speed(resources(work.examples()[0].experiment).at_once if engine == "flower" else 1)
     for run in work.completed():
         speed.learn(run.experiment, run.result["seconds"]["total"])
     return speed

@@ -104,7 +104,8 @@ def _gpu() -> Check:
     if not torch.cuda.is_available():
         return Check("GPU", "none that PyTorch sees: clients train on the CPU")
     names = ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
-    return Check("GPU", f"{names} (CUDA {torch.version.cuda})")
+    count = torch.cuda.device_count()
+    return Check("GPU", f"{names} (CUDA {torch.version.cuda}); {count} actor{'s' * (count > 1)}, one a GPU, unless `actors` says more")
 
 
 def _memory() -> Check:

@@ -16,7 +16,8 @@ from pfedlora_flwr.data.local import shared_partition, task_of
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.sharing import first_state
 from pfedlora_flwr.files import check_writable
-from pfedlora_flwr.launch.execute import check_engine, preflight, resources
+from pfedlora_flwr.launch.execute import check_engine, preflight
+from pfedlora_flwr.launch.resources import Resources, resources
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.models import registry as models
 from pfedlora_flwr.runs.directory import RunDirectory
@@ -30,7 +31,7 @@ _LISTED = 20
 
 def dry_run(e: Experiment, out: Console, *, engine: str = "flower") -> None:
     """Says what a run of `e` would take. Raises UserError for whatever the run would be refused for."""
-    check_engine(engine)
+    check_engine(engine, e.ray)
     preflight(e)
     RunDirectory(Path(e.output)).check_free(e)
     check_writable(Path(e.output))
@@ -40,7 +41,7 @@ def dry_run(e: Experiment, out: Console, *, engine: str = "flower") -> None:
     if dataset.resized:
         height, width = dataset.shape[1:]
         out.print(f"{dataset.resized} of {len(dataset.labels)} images are resized to {height} × {width}, bilinear", highlight=False)
-    for line in _costs(e, resources(e)[0] if engine == "flower" else 1):
+    for line in _costs(e, resources(e) if engine == "flower" else Resources(1)):
         out.print(line, markup=False, highlight=False, soft_wrap=True)
     out.print(f"it would run in {e.output}; nothing was started", markup=False, highlight=False, soft_wrap=True)
 
@@ -80,7 +81,7 @@ def _partition(e: Experiment) -> Table:
     return table
 
 
-def _costs(e: Experiment, actors: int) -> list[str]:
+def _costs(e: Experiment, held: Resources) -> list[str]:
     method = registry.make(e, task_of(e))
     state = first_state(e, method)
     up = method.largest_upload(state)
@@ -88,8 +89,9 @@ def _costs(e: Experiment, actors: int) -> list[str]:
     free = psutil.virtual_memory().available
     return [
         f"a round: {e.sampled} of {e.clients} clients, at most {megabytes(e.sampled * up)} up and {megabytes(e.sampled * down)} down",
-        f"time: about {duration(estimate.Speed(actors).seconds(e))} for {e.rounds} rounds (a guess: no run has been timed)",
-        f"memory: about {(actors + 1) * _ACTOR / 1e9:.1f} GB for {actors} at once, of {free / 1e9:.1f} GB free",
+        f"trained by: {held.words()}",
+        f"time: about {duration(estimate.Speed(held.at_once).seconds(e))} for {e.rounds} rounds (a guess: no run has been timed)",
+        f"memory: about {(held.actors + 1) * _ACTOR / 1e9:.1f} GB for {held.actors} actors, of {free / 1e9:.1f} GB free here",
         f"disk: at most {megabytes(estimate.disk([e]))} for the clients' models"
         + (f" and the server's {e.clients} states" if e.sharing == "none" else "")
         + (" and all uploads" if e.audit_uploads else ""),

@@ -11,8 +11,9 @@ from pfedlora_flwr.commands.course import Course, round_line
 from pfedlora_flwr.commands.display import conclude, progress_bars, room, stopped_code
 from pfedlora_flwr.comparison.estimate import START, Speed
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.launch.execute import LOCAL_NOTE, STOPPED, execute, resources
+from pfedlora_flwr.launch.execute import LOCAL_NOTE, STOPPED, execute
 from pfedlora_flwr.launch.processes import SIGNALS, Stopped, stoppable
+from pfedlora_flwr.launch.resources import resources
 from pfedlora_flwr.runs.directory import Row
 from pfedlora_flwr.runs.lines import SoFar
 from pfedlora_flwr.runs.output import from_here
@@ -31,7 +32,7 @@ def run(
     directory, shown = Path(experiment.output), -1
     lines = engine == "local" or not out.is_terminal  # a bar would be drawn over a debugger
     progress = progress_bars(out, quiet=quiet or lines)
-    course = Course(experiment, lambda: Speed(1 if engine == "local" else resources(experiment)[0]).seconds(experiment) - START)
+    course = Course(experiment, lambda: Speed(1 if engine == "local" else resources(experiment).at_once).seconds(experiment) - START)
     task = progress.add_task(experiment.method, total=experiment.rounds, what=course.words())
 
     def show(state: Row | None, so_far: SoFar) -> None:

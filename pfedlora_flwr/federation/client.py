@@ -21,6 +21,7 @@ from pfedlora_flwr.federation import messages, wire
 from pfedlora_flwr.federation.clock import Clock
 from pfedlora_flwr.federation.messages import Claim, Config, Instruction, Report
 from pfedlora_flwr.federation.model_cache import MODELS
+from pfedlora_flwr.federation.nodes import this_node
 from pfedlora_flwr.files import write_atomically
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method, Upload, tensors_of
@@ -128,6 +129,7 @@ class PersonalisedClient(NumPyClient):
             names=list(upload.tensors),
             model_sha256=digest,
             worker=str(os.getpid()),
+            node=this_node(),
             counts=counts,
             model=without_path(method.model_of(told.client)),
             lost=lost,

@@ -15,6 +15,7 @@ from flwr.serverapp import Grid
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.exchange import Refuse, exchange
+from pfedlora_flwr.federation.nodes import is_lost, living_nodes, lost_nodes
 from pfedlora_flwr.federation.roster import Roster
 from pfedlora_flwr.federation.round import Round
 from pfedlora_flwr.runs.directory import RunDirectory
@@ -51,6 +52,7 @@ class Clients:
         patience = min(60.0, experiment.node_timeout / 2)
         self.roster = Roster(grid, experiment.clients, run.numbers_file, run.partition, refuse, patience)
         self._connect()
+        self._nodes = living_nodes()
 
     def messages(self, round: Round, clients: Iterable[int], phase: Phase) -> dict[int, Message]:
         """The instructions, by client, counted as sent to those that are connected."""
@@ -78,7 +80,9 @@ class Clients:
         replies = {}
         self.run.progress(phase=phase, round=round.number, done=0, of=of)
 
-        def arrived() -> None:
+        def arrived(reply: Message) -> None:
+            if is_lost(reply):
+                self._stop_without(lost_nodes(self._nodes))
             self.run.progress(phase=phase, round=round.number, done=min(next(arrivals), of), of=of)
 
         for attempt in (1, 2):
@@ -107,6 +111,11 @@ class Clients:
         """What the last round says of the next: how long visits take, and how many processes share them."""
         self._seconds |= {visit["client"]: sum(visit["seconds"].values()) for visit in visits}
         self._workers = workers
+
+    def _stop_without(self, lost: Sequence[str]) -> None:
+        """Raises RunFailed where nodes are lost: Flower goes on to hand clients to the processes that were there."""
+        if lost:
+            raise RunFailed(f"the Ray node {', '.join(lost)} is gone; without it, or once it is back, --resume goes on")
 
     def _connect(self) -> None:
         e, roster = self.experiment, self.roster

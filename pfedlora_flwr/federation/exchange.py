@@ -22,7 +22,7 @@ def exchange(
     messages: Sequence[Message],
     timeout: float,
     refuse: Refuse,
-    arrived: Callable[[], None] = lambda: None,
+    arrived: Callable[[Message], None] = lambda reply: None,
     first: int = 0,
 ) -> list[tuple[Message, Message | None]]:
     """Sends the messages and waits at most `timeout` seconds; each message with its reply, or None where none came.
@@ -52,7 +52,7 @@ def exchange(
                 refuse(f"a reply of node {sender} is refused: node {asked[about].metadata.dst_node_id} was asked")
             else:
                 replies[about] = reply  # an error reply has no other sign of whose it is
-                arrived()
+                arrived(reply)
         now = time.monotonic()
         last = now if came else last
         if len(replies) < len(asked):

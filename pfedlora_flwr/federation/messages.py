@@ -61,8 +61,8 @@ class Report:
     """A client's account of its visit.
 
     names: of the tensors that come with it. model_sha256: of the version it has saved. worker: the process that it ran in.
-    counts: of its evaluation; None where it was not told to evaluate. loss, losses: None under secagg. The other fields are those of a
-    `VisitRow`.
+    node: Ray's name of the host's part in its cluster; None where there is no Ray. counts: of its evaluation; None where it was not told
+    to evaluate. loss, losses: None under secagg. The other fields are those of a `VisitRow`.
     """
 
     round: int
@@ -70,6 +70,7 @@ class Report:
     names: list[str]
     model_sha256: str
     worker: str
+    node: str | None
     counts: Counts | None
     model: str
     lost: bool
@@ -94,6 +95,7 @@ class Report:
             names=_names(metrics),
             model_sha256=_sha256(metrics.get("model_sha256"), "its model hash"),
             worker=_word(metrics.get("worker"), "its worker"),
+            node=_word(metrics["node"], "its node") if "node" in metrics else None,
             counts=counts_from_metrics(metrics) if evaluated else None,
             model=_word(metrics.get("model"), "its model"),
             lost=_flag(metrics.get("lost"), "its lost"),

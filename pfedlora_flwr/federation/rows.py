@@ -47,14 +47,14 @@ def round_row(round: Round, state: ServerState, visits: Sequence[VisitRow]) -> R
         "server_seconds": dict(laps),
         "training_seconds": sum(row["seconds"].get("train", 0.0) for row in visits),
         "evaluation_seconds": sum(row["seconds"].get("evaluate", 0.0) for row in visits),
-        "workers": len({visit.report.worker for visit in round.visits.values()}),
+        "workers": len({(visit.report.node, visit.report.worker) for visit in round.visits.values()}),
     }
     return cast(RoundRow, row)
 
 
 def _visit_row(round: Round, client: int) -> VisitRow:
     visit = round.visits[client]
-    row: dict[str, Any] = {name: getattr(visit.report, name) for name in _REPORTED}
+    row: dict[str, Any] = {name: said for name in _REPORTED if (said := getattr(visit.report, name)) is not None}
     row |= {"status": "ok", "samples": visit.samples}
     counts = visit.report.counts
     if counts is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
@@ -17,8 +16,10 @@ from pfedlora_flwr.data.local import shared_partition, task_of
 from pfedlora_flwr.errors import UserError, kind, user_code
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.sharing import first_state
+from pfedlora_flwr.launch.cluster import address_of
 from pfedlora_flwr.launch.flower import LaunchError, last_line
 from pfedlora_flwr.launch.processes import SIGNALS, Stopped, check_port, stoppable
+from pfedlora_flwr.launch.resources import resources
 from pfedlora_flwr.launch.simulation import Simulation, claimed, stop_left_over
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method, check_state
@@ -46,6 +47,9 @@ class Engine(AbstractContextManager["Engine"], Protocol):
     def save_log(self) -> None:
         """Keeps in the run's `logs` what was logged, for a run that is not completed. May raise LaunchError."""
 
+    def lost(self) -> str:
+        """What the run trained on and is gone, where there is more to go on with; otherwise empty."""
+
 
 STOPPED: dict[signal.Signals, tuple[str, StoppedBy]] = {
     signal.SIGINT: ("stopped by the user", "user"),
@@ -65,7 +69,7 @@ def execute(experiment: Experiment, show: Show, out: Console, *, port: int = 0, 
 
     Raises UserError before anything has started.
     """
-    check_engine(engine)
+    check_engine(engine, experiment.ray)
     if port and engine == "local":
         raise UserError("--port is for the engine flower: the local engine opens none")
     directory = Path(experiment.output)
@@ -73,6 +77,8 @@ def execute(experiment: Experiment, show: Show, out: Console, *, port: int = 0, 
     done = experiment.resume and run.is_completed(experiment)
     if not done:
         preflight(experiment)
+        if engine == "flower":
+            resources(experiment)
     run.check_free(experiment)
     if experiment.resume and not done:
         run.check_partition(shared_partition(experiment)[1].fingerprint)
@@ -95,23 +101,34 @@ def execute(experiment: Experiment, show: Show, out: Console, *, port: int = 0, 
                 EventFiles(run.events, run.rounds()).close()
             out.print(f"{from_here(directory)} is completed: round {experiment.rounds} was its last", highlight=False, soft_wrap=True)
             return result
+        carrier = _engine(engine, experiment, run, port, out)
         if experiment.resume:
             out.print(_goes_on(experiment, run), highlight=False, soft_wrap=True)
         else:
             run.clear_void()
         run.result_file.unlink(missing_ok=True)
-        return _carry_out(experiment, run, _engine(engine, experiment, run, port), show)
+        result = _carry_out(experiment, run, carrier, show)
+        while result["status"] == "failed" and run.holds_run and (lost := carrier.lost()):
+            out.print(f"{lost}; going on without", markup=False, highlight=False, soft_wrap=True)
+            experiment = experiment.replace(resume=True, overwrite=False)
+            carrier = _engine(engine, experiment, run, port, out)
+            run.result_file.unlink(missing_ok=True)
+            result = _carry_out(experiment, run, carrier, show)
+        return result
 
 
-def check_engine(engine: str) -> None:
-    """Raises UserError for an unknown one."""
+def check_engine(engine: str, ray: str = "") -> None:
+    """Raises UserError for an unknown one, or one that does not train on the Ray cluster `ray`."""
     if engine not in ENGINES:
         raise UserError(f"--engine is {engine!r}; allowed: {', '.join(ENGINES)}")
+    if ray and engine != "flower":
+        raise UserError(f"ray is {ray!r}, a cluster, and --engine {engine} trains in this process: give one of them")
 
 
 def preflight(experiment: Experiment) -> None:
     """Everything that can be known to be wrong before a process is started. Raises UserError."""
-    find_device(experiment.device)
+    if not address_of(experiment):  # a cluster's GPUs need not be here
+        find_device(experiment.device)
     if experiment.tensorboard:
         summary_writer()
     dataset, _ = shared_partition(experiment)
@@ -138,13 +155,6 @@ def _check_model(method: Method, model: object) -> None:
         raise UserError(f"method {name!r}: predict returned {shape} for 2 {task.kind}, expected [2, {task.classes}]")
 
 
-def resources(experiment: Experiment) -> tuple[int, float]:
-    """Actors and GPUs: one single-threaded actor a core, or one actor that holds the GPU."""
-    gpu = find_device(experiment.device).type == "cuda"
-    actors = experiment.actors or (1 if gpu else len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-    return min(actors, max(1, experiment.clients)), float(torch.cuda.device_count()) if gpu else 0.0
-
-
 def _goes_on(e: Experiment, run: RunDirectory) -> str:
     """What is resumed, and from which round."""
     run.check_models(e)
@@ -160,9 +170,13 @@ def _goes_on(e: Experiment, run: RunDirectory) -> str:
     return f"{words} (it was to end at {saved.rounds}{again})"
 
 
-def _engine(name: str, experiment: Experiment, run: RunDirectory, port: int) -> Engine:
+def _engine(name: str, experiment: Experiment, run: RunDirectory, port: int, out: Console) -> Engine:
+    """Raises UserError where a node of a Ray cluster is not as it must be."""
     if name == "flower":
-        return Simulation(experiment, run, *resources(experiment), port)
+        simulation = Simulation(experiment, run, resources(experiment), port)
+        for line in simulation.join():
+            out.print(line, markup=False, highlight=False, soft_wrap=True)
+        return simulation
     from pfedlora_flwr.launch.local import LocalRun  # imports Flower, which the launcher of a simulation does not need
 
     return LocalRun(experiment, run)

@@ -20,13 +20,17 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from pfedlora_flwr.data.cache import cache_root
 from pfedlora_flwr.data.registry import is_function
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.launch.flower import FlwrCommand, LaunchError, environment, last_line, tool, write_app
+from pfedlora_flwr.launch import cluster
+from pfedlora_flwr.launch.flower import QUIET, FlwrCommand, LaunchError, environment, last_line, tool, write_app
 from pfedlora_flwr.launch.processes import MARKER, SIGNALS, check_port, free_port, is_running, stop_marked
+from pfedlora_flwr.launch.resources import Resources
 from pfedlora_flwr.runs.directory import Row, RunDirectory, in_use
 from pfedlora_flwr.runs.lines import SoFar
+from pfedlora_flwr.training.device import GPU_SHARE
 
 _SUPERLINK_TIMEOUT, _SERVER_TIMEOUT, _LOOK = 60.0, 180.0, 15.0
 """Seconds: for the SuperLink to answer, for the server to say something, and between two questions to Flower until it does."""
@@ -37,11 +41,11 @@ _SHORT = 30
 class Simulation:
     """One run in a private Flower simulation. Use it as a context manager: leaving it stops every process it started."""
 
-    def __init__(self, experiment: Experiment, run: RunDirectory, actors: int, gpus: float, port: int = 0) -> None:
+    def __init__(self, experiment: Experiment, run: RunDirectory, resources: Resources, port: int = 0) -> None:
         self.experiment = experiment
         self.directory = run
-        self.actors = actors
-        self.gpus = gpus
+        self.resources = resources
+        self.cluster = cluster.address_of(experiment)
         self.port = port or free_port()
         self.marker = f"{os.getpid()}-{time.time_ns()}"
         self._run_id = ""
@@ -66,18 +70,43 @@ class Simulation:
             for number, handler in kept:
                 signal.signal(number, handler)
 
+    def join(self) -> list[str]:
+        """Lines that say on which Ray cluster the run trains; none for one of its own. Raises UserError where a node of it cannot."""
+        if not self.cluster:
+            return []
+        e, nodes = self.experiment, self.resources.nodes
+        cluster.check_nodes(self.cluster, nodes, e, self._for_workers(), [self.directory.logs, cache_root()])
+        told = "" if e.ray else f"{cluster.ADDRESS} is set ({cluster.ADDRESS}={cluster.PRIVATE} keeps to this machine): "
+        return [f"{told}joins the Ray cluster at {self.cluster}: {self.resources.words()}"]
+
     def run(self, show: Callable[[Row | None, SoFar], None]) -> None:
         """Starts the run and shows it until its result is there. Raises LaunchError when none will come."""
         show({"phase": "superlink"}, SoFar())
         self._start_superlink()
         show({"phase": "submitting"}, SoFar())
         self._submit()
-        self._watch(show)
+        try:
+            self._watch(show)
+        except LaunchError:
+            self._check_cluster()
+            raise
 
     def save_log(self) -> None:
         """Writes what the app and its actors have logged to `logs/run.log`."""
         if self._run_id and self._alive():
             self._run_log.write_text(self._flwr.log(self._run_id))
+
+    def lost(self) -> str:
+        """The nodes of the Ray cluster that are gone, in words, where others are left."""
+        if not self.cluster:
+            return ""
+        cluster.find_nodes.cache_clear()
+        try:
+            left = cluster.find_nodes(self.cluster)
+        except UserError:  # the run's own reason says more
+            return ""
+        gone = [node.name for node in self.resources.nodes if node.id not in {other.id for other in left}]
+        return f"the Ray node {', '.join(gone)} is gone" if gone and left else ""
 
     @property
     def _superlink_log(self) -> Path:
@@ -109,10 +138,10 @@ class Simulation:
 
     def _submit(self) -> None:
         app = write_app(self._home / "app", self.experiment)
-        federation = (
-            f"num-supernodes={self.experiment.clients} client-resources-num-cpus=1 client-resources-num-gpus={self.gpus / self.actors} "
-            f"init-args-num-cpus={self.actors}"
-        )
+        held = self.resources
+        federation = f"num-supernodes={self.experiment.clients} client-resources-num-cpus={held.cpus} client-resources-num-gpus={held.gpu}"
+        if not self.cluster:  # which Ray starts with so many; a cluster has what it has
+            federation += f" init-args-num-cpus={held.actors}"
         self._run_id = self._flwr.run(app, "--federation-config", federation)
 
     def _watch(self, show: Callable[[Row | None, SoFar], None]) -> None:
@@ -141,6 +170,14 @@ class Simulation:
             time.sleep(0.1)
         show(None, rounds.look())
 
+    def _check_cluster(self) -> None:
+        """Raises LaunchError where the Ray cluster is gone: the server goes with its head, without a word."""
+        with contextlib.suppress(UserError):
+            if self.cluster:
+                cluster.check_address(self.cluster)
+            return
+        raise LaunchError(f"the Ray cluster at {self.cluster} no longer answers") from None
+
     def _alive(self) -> bool:
         return self._superlink is not None and self._superlink.poll() is None
 
@@ -153,12 +190,22 @@ class Simulation:
 
     def _environment(self) -> dict[str, str]:
         e = self.experiment
-        own = {"FLWR_HOME": str(self._home), MARKER: self.marker}
-        if len(str(self._home)) < _SHORT:
+        own = {"FLWR_HOME": str(self._home), MARKER: self.marker, cluster.ADDRESS: self.cluster or cluster.PRIVATE} | self._share()
+        if self.cluster:
+            own |= {cluster.JOB_CONFIG: cluster.job_config(self._for_workers()), **cluster.MERGED}
+        elif len(str(self._home)) < _SHORT:
             own["RAY_TMPDIR"] = str(self._home)  # so that Ray's sessions go when we go
         if ":" in e.method or ":" in e.models or is_function(e.dataset):  # a user's own module may lie in the working directory
             own["PYTHONPATH"] = os.pathsep.join([os.getcwd(), *filter(None, [os.environ.get("PYTHONPATH")])])
         return environment(**own)
+
+    def _for_workers(self) -> dict[str, str]:
+        """The environment of a foreign cluster's workers."""
+        return cluster.worker_environment(QUIET | {MARKER: self.marker} | self._share())
+
+    def _share(self) -> dict[str, str]:
+        """What each actor may take of its GPU's memory."""
+        return {GPU_SHARE: str(1 / self.resources.per_gpu)} if self.resources.per_gpu else {}
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from pfedlora_flwr.data import registry as datasets
@@ -63,7 +64,7 @@ def _with_measures(result: Result, run: RunDirectory, e: Experiment, state: Serv
     per_client = state.accuracies("test")
     over_all = comparable(rows)
     best = best_round(e, rows)
-    samples, lost = dict[int, int | None](), 0  # of the clients' last visits, of all visits
+    samples, nodes, lost = dict[int, int | None](), Counter[str](), 0  # of the clients' last visits, of all visits
 
     def visits() -> Iterator[VisitRow | FailedVisitRow]:
         nonlocal lost
@@ -71,6 +72,7 @@ def _with_measures(result: Result, run: RunDirectory, e: Experiment, state: Serv
             if row["status"] == "ok":
                 samples[row["client"]] = row["samples"]
                 lost += row["lost"]
+                nodes.update([row["node"]] if "node" in row else [])
             yield row
 
     by_sampled = sampled(visits())
@@ -127,6 +129,7 @@ def _with_measures(result: Result, run: RunDirectory, e: Experiment, state: Serv
             "workers": workers,
             "busy_share": state.busy_seconds / (workers * state.seconds) if workers and state.seconds else 0.0,
         },
+        "machine": {"nodes": dict(nodes)},
         "shared_sha256": shared_sha256(e, state),
         "models_sha256": models_sha256(state),
         "partition": run.partition,

@@ -72,6 +72,7 @@ class VisitRow(CostFields):
     other_accuracies: dict[str, float]  # by further predictor of the method: test accuracy; often empty
     flops_by_phase: dict[str, int]  # sums to `flops`
     seconds: dict[str, float]  # on the client, by part: load, train, evaluate, save
+    node: NotRequired[str]  # Ray's id of the node that the client trained on; of simulations by `flwr run` alone
 
 
 class FailedVisitRow(TypedDict):
@@ -180,6 +181,12 @@ class Privacy(TypedDict):
     not_covered: list[str]  # what the server, or whoever holds the run's files, can learn all the same; a line each
 
 
+class Machine(TypedDict):
+    """Where the clients of a simulation trained. What the server's host is stands in `config.yaml`, under `about`."""
+
+    nodes: dict[str, int]  # visits by Ray's id of the node: several of a cluster, or of the starts of a resumed run; empty without Ray
+
+
 class Result(TypedDict):
     """`result.json`. A run that failed or was stopped before its first checkpoint has the fields up to `privacy` alone."""
 
@@ -203,6 +210,7 @@ class Result(TypedDict):
     operations: NotRequired[Operations]
     to_target: NotRequired[ToTarget]
     seconds: NotRequired[Seconds]
+    machine: NotRequired[Machine]
     shared_sha256: NotRequired[str]  # of the server's tensors (with sharing=none, over all clients'): equal hashes, equal bits
     models_sha256: NotRequired[str]  # over the SHA-256 of all visited clients' models, in client order
     partition: NotRequired[str | None]  # fingerprint of who holds which samples; `own` where nodes brought their own data
