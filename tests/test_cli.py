@@ -45,7 +45,7 @@ def test_every_command_has_plain_help_that_names_its_arguments(pfedlora: Call) -
         "run": "CONF",
         "compare": "CONF",
         "report": "RUN_OR_DIR",
-        "predict": "IMAGE",
+        "predict": "PATH",
         "evaluate": "DATA",
         "export": "RUN",
         "doctor": "",
