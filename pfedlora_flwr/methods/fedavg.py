@@ -26,7 +26,7 @@ class FedAvg(Method):
     @classmethod
     def check_experiment(cls, experiment: Experiment) -> None:
         if len(set(experiment.model_names())) > 1:
-            raise UserError("method fedavg averages whole models, so all clients need the same: set setting=homogeneous")
+            raise UserError("method fedavg averages whole models, so all clients need the same: set setting=homogeneous, or models to one")
 
     def state_init(self, seed: int) -> Tensors:
         with seeded(seed):

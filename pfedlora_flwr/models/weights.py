@@ -18,7 +18,7 @@ from pfedlora_flwr.errors import UserError, some
 
 logger = logging.getLogger(__name__)
 State = dict[str, Tensor]
-PATIENCE = 8.0
+PATIENCE = 5.0
 """Seconds that a host has to answer in."""
 _NAMED = 4
 _WITHIN = ("state_dict", "model", "state_dict_ema", "model_ema")
@@ -67,13 +67,12 @@ def fetched(name: str, repository: str, filename: str, url: str) -> Path:
     """The file of a library's own weights, from its cache or downloaded. Raises UserError where it is in neither reach."""
     if repository:
         import huggingface_hub
-        from huggingface_hub import constants
 
         filename = filename or "model.safetensors"
         held = huggingface_hub.try_to_load_from_cache(repository, filename)
         if isinstance(held, str):
             return Path(held)
-        _check_reachable(name, constants.ENDPOINT)
+        _check_reachable(name, huggingface_hub.hf_hub_url(repository, filename))
         try:
             return Path(huggingface_hub.hf_hub_download(repository, filename))
         except Exception as error:
@@ -98,13 +97,13 @@ def _unfetched(name: str, why: str) -> UserError:
 
 
 def _check_reachable(name: str, url: str) -> None:
-    """Raises UserError unless the host answers in a few seconds: libraries try for minutes."""
-    parts, answers = urlsplit(url), list[str]()
+    """Raises UserError unless the file's host says in a few seconds that it has it: libraries try for minutes."""
+    answers: list[str] = []
 
     def ask() -> None:
         try:
-            httpx.head(f"{parts.scheme}://{parts.netloc}", timeout=PATIENCE)
-            answers.append("")
+            answer = httpx.head(url, timeout=PATIENCE)
+            answers.append(f"it answers {answer.status_code}" if answer.is_error else "")
         except (httpx.HTTPError, OSError) as error:
             answers.append(str(error))
 
@@ -112,7 +111,7 @@ def _check_reachable(name: str, url: str) -> None:
     asking.start()
     asking.join(PATIENCE)
     if (why := answers[0] if answers else "no answer") != "":
-        raise _unfetched(name, f"{parts.netloc}: {why}")
+        raise _unfetched(name, f"{urlsplit(url).netloc}: {why}")
 
 
 @lru_cache(maxsize=256)

@@ -97,11 +97,11 @@ def test_torchvisions_weights_come_from_a_file(tmp_path: Path) -> None:
         build(f"torchvision:mobilenet_v3_small:weights={tmp_path / 'w.pth'}", Task(4))
 
 
-def test_weights_that_cannot_be_downloaded_are_a_line_that_names_the_file_way(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    import huggingface_hub.constants
+def test_weights_that_cannot_be_downloaded_are_a_line_that_names_the_file_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
 
-    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *_: None)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_url", lambda *_: "http://127.0.0.1:9/model.safetensors")
     begun = time.monotonic()
     with pytest.raises(UserError, match=r"cannot be downloaded \(127.0.0.1:9: .*give them as a file, timm:resnet10t:weights=FILE"):
         build("timm:resnet10t:pretrained", GREY)
