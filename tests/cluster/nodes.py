@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 from pfedlora_flwr.launch.cluster import ADDRESS, find_nodes
-from pfedlora_flwr.launch.processes import free_port, is_running
+from pfedlora_flwr.launch.processes import MARKER, free_port, is_running
 
 _MEMORY = 80 * 2**20
 """Bytes of a node's object store, about the least that Ray takes."""
@@ -58,10 +58,11 @@ class Cluster:
         return {node.id for node in find_nodes(self.address)}
 
     def workers(self) -> list[psutil.Process]:
-        """Ray's workers on it, idle ones too."""
+        """What runs on it for somebody: actors and tasks, and idle workers of ours. Ray itself keeps an idle one that is nobody's."""
         running = [process for node in self._nodes for process in _below(node) if is_running(process.pid)]
         titles = [next(iter(process.cmdline()), "") for process in running]
-        return [process for process, title in zip(running, titles, strict=True) if title.startswith("ray::") and "Agent" not in title]
+        busy = [title.startswith("ray::") and "Agent" not in title and title != "ray::IDLE" for title in titles]
+        return [process for process, works in zip(running, busy, strict=True) if works or MARKER in process.environ()]
 
     def left(self, patience: float = 60) -> list[psutil.Process]:
         """Its workers after at most so many seconds in which they may end."""
