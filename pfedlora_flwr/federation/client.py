@@ -86,6 +86,7 @@ class PersonalisedClient(NumPyClient):
             partition=site.fingerprint,
             classes=list(site.dataset.class_names) if own else [],
             name=self._name() if client < 0 else "",
+            columns=list(site.dataset.feature_names or ()) if own else [],
         )
 
     def _instruction(self, config: Config) -> Instruction:

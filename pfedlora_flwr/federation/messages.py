@@ -112,13 +112,14 @@ class Claim:
     """Who a node says it is.
 
     partition_id: its client's number, -1 where it goes by `name`. partition: the fingerprint of the partition that its data comes
-    from, or `own`. classes: the names of its own data's classes, in order.
+    from, or `own`. classes: the names of its own data's classes, in order. columns: of its features, where it has a table of its own.
     """
 
     partition_id: int
     partition: str
     classes: list[str]
     name: str
+    columns: list[str]
 
     def to_metrics(self) -> Config:
         return _written(self)
@@ -128,16 +129,19 @@ class Claim:
         """A node's claim in a run of `clients`. Raises ValueError for one that no client of ours makes."""
         number, partition, name = metrics.get("partition_id"), metrics.get("partition"), metrics.get("name")
         try:
-            classes = json.loads(metrics["classes"])
+            classes, columns = json.loads(metrics["classes"]), json.loads(metrics.get("columns", "[]"))
         except (KeyError, TypeError, ValueError, RecursionError):
-            classes = None
-        if type(number) is not int or not isinstance(partition, str) or not isinstance(name, str) or not isinstance(classes, list):
+            classes = columns = None
+        if type(number) is not int or not isinstance(partition, str) or not isinstance(name, str):
+            raise ValueError("its answer is not one of this app's clients'")
+        if not isinstance(classes, list) or not isinstance(columns, list):
             raise ValueError("its answer is not one of this app's clients'")
         if number >= clients or (number < 0 and not name):
             raise ValueError(f"partition-id is {number}; allowed: 0 to {clients - 1}")
-        if not all(isinstance(c, str) for c in classes) or len(classes) > _MOST_CLASSES or len(name) > _WORDS:
-            raise ValueError("its name or its class names are none that a client of ours gives")
-        return cls(number, partition, classes, name)
+        named = [classes, columns]
+        if not all(isinstance(c, str) for names in named for c in names) or max(map(len, named)) > _MOST_CLASSES or len(name) > _WORDS:
+            raise ValueError("its name, its class names or its columns are none that a client of ours gives")
+        return cls(number, partition, classes, name, columns)
 
 
 def counts_to_metrics(counts: Counts) -> Config:

@@ -37,6 +37,7 @@ class Roster:
         self._fingerprint = fingerprint if fingerprint != OWN else None
         self._settled = self._fingerprint is not None
         self._names: list[str] = []
+        self._columns: list[str] = []
         self._memory = memory
         self._number_of: dict[str, int] = json.loads(memory.read_text()) if memory.exists() else {}
         self._refuse = refuse
@@ -119,6 +120,7 @@ class Roster:
             partitions = Counter(claim.partition for claim in self._claims.values() if claim.partition != OWN)
             self._fingerprint = partitions.most_common(1)[0][0] if partitions else None
             self._names = _most_supported([claim.classes for claim in self._claims.values()])
+            self._columns = _most_supported([claim.columns for claim in self._claims.values() if claim.columns])
             self.node_of = {}
         self.node_of = {client: node for client, node in self.node_of.items() if node in self._claims}
         seated = set(self.node_of.values())
@@ -131,6 +133,9 @@ class Roster:
                 if self._names[: len(claim.classes)] != claim.classes:
                     told = f"its classes are {claim.classes[:20]}, other nodes' {self._names[:20]}"
                     raise ValueError(f"{told}: a class needs the same number everywhere")
+                if claim.columns and claim.columns != self._columns:
+                    told = f"its columns are {claim.columns[:20]}, other nodes' {self._columns[:20]}"
+                    raise ValueError(f"{told}: a feature needs the same place everywhere")
                 self._seat(node, claim)
             except ValueError as error:
                 self._turn_away(node, str(error))

@@ -150,6 +150,16 @@ def test_a_wrong_node_that_comes_first_does_not_settle_the_partition(tmp_path: P
     assert "its data or partition differs" in refused[0]
 
 
+def test_own_tables_need_the_same_columns_in_the_same_order(tmp_path: Path) -> None:
+    columns = {10: '["age", "weight"]', 11: '["weight", "age"]', 12: '["age", "weight"]', 13: "[]"}
+    nodes = {f"n{node}": own(str(node)) | {"columns": told} for node, told in columns.items()}
+    found, refused = roster(Grid(**nodes), 4, tmp_path)
+    found.refresh()
+    assert sorted(found.node_of.values()) == [10, 12, 13]  # one without a table has no columns
+    told = "its columns are ['weight', 'age'], other nodes' ['age', 'weight']: a feature needs the same place everywhere"
+    assert told in refused[0]
+
+
 def test_own_data_needs_the_same_classes_in_the_same_order(tmp_path: Path) -> None:
     grid = Grid(n10=own("a", "cat", "dog", "owl"), n11=own("b", "cat", "dog"), n12=own("c", "dog", "owl"))
     found, refused = roster(grid, 3, tmp_path)
