@@ -338,6 +338,15 @@ DATA = [
         "csv:t.csv", "t.csv: column 'a' is 1e+40 in row 2; expected finite numbers below 3e38", made.files(t__csv="a,label\n1,x\n1e40,y\n")
     ),
     data("csv:t.csv", "t.csv: it has 2 columns 'a'; mend its header", made.files(t__csv="a,a,label\n1,2,x\n2,3,y\n")),
+    data("csv:t.csv", "t.csv: its first column has no name, as a row index has: write", made.files(t__csv=",a,label\n0,1,x\n1,2,y\n")),
+    data("csv:t.csv", "t.csv: its text is not UTF-8; save it anew", made.files(t__csv="größe,label\n1,x\n2,y\n".encode("latin-1"))),
+    data("csv:t.csv", "t.csv: its text is not UTF-8; save it anew", made.files(t__csv="a,label\n1,grün\n2,rot\n".encode("latin-1"))),
+    data(
+        "csv:t.csv",
+        "t.csv: column 'label' is the label, and data.client-column, too: mend it, or data.label-column",
+        made.files(t__csv="a,label\n1,x\n2,y\n"),
+        more="-o data.client-column=label",
+    ),
     data("csv:t.csv", "t.csv: it has no columns of features, but label alone", made.files(t__csv="label\nx\ny\n")),
     data(
         "csv:t.csv",

@@ -49,8 +49,11 @@ def is_path(text: str) -> bool:
 def _arrays(where: str, rows: Dataset, how: Reading) -> Arrays:
     if not len(rows):
         raise UserError(f"{where}: it has no rows")
-    label = how.label_column or _only(where, rows, _CLASS, "data.label-column") or tables.LABEL
-    column = how.input_column or next(filter(None, (_only(where, rows, kind, "data.input-column") for kind in (_IMAGE, _ARRAY))), None)
+    label = _label(where, rows, how)
+    column = (
+        how.input_column or _only(where, rows, _IMAGE, "data.input-column", how) or _only(where, rows, _ARRAY, "data.input-column", how)
+    )
+    tables.check_apart(where, label, how)
     named = {"data.label-column": label, "data.client-column": how.client_column, "data.input-column": column}
     for key, name in named.items():
         if name is not None and name not in rows.column_names:
@@ -104,9 +107,13 @@ def _type(rows: Dataset, column: str) -> str:
     return _TYPES.get(name, name)
 
 
-def _only(where: str, rows: Dataset, kind: str, key: str) -> str | None:
-    """The only column of this type; None where there is none. Raises UserError where there are several."""
-    found = [name for name in rows.column_names if _type(rows, name) == kind]
+def _label(where: str, rows: Dataset, how: Reading) -> str:
+    return how.label_column or _only(where, rows, _CLASS, "data.label-column", how) or tables.LABEL
+
+
+def _only(where: str, rows: Dataset, kind: str, key: str, how: Reading) -> str | None:
+    """The only column of this type but the clients'; None where there is none. Raises UserError where there are several."""
+    found = [name for name in rows.column_names if name != how.client_column and _type(rows, name) == kind]
     if len(found) > 1:
         raise UserError(f"{where}: several columns are of the type {kind} ({some(found, _NAMED)}): set {key}")
     return found[0] if found else None

@@ -154,6 +154,29 @@ def test_a_hugging_face_dataset_that_was_saved(tmp_path: Path) -> None:
         datasets.load("hf:saved", Reading(class_names=("a", "b")))
 
 
+def test_the_clients_column_is_neither_label_nor_input(tmp_path: Path) -> None:
+    hf = pytest.importorskip("datasets")
+    features = hf.Features({"a": hf.Value("float32"), "writer": hf.ClassLabel(names=["w0", "w1", "w2"]), "label": hf.Value("int64")})
+    rows = {"a": [*range(30)], "writer": [i // 10 for i in range(30)], "label": [i % 2 for i in range(30)]}
+    hf.Dataset.from_dict(rows, features=features).save_to_disk(str(tmp_path / "written"))
+    dataset = datasets.load("hf:written", Reading(client_column="writer"))
+    assert (dataset.class_names, dataset.feature_names) == (("0", "1"), ("a",))
+    assert dataset.owners is not None
+    assert dataset.owners.tolist() == rows["writer"]
+    with pytest.raises(UserError, match=r"column 'writer' is the label, and data\.client-column, too"):
+        datasets.load("hf:written", Reading(label_column="writer", client_column="writer"))
+
+
+def test_numbers_from_2_to_the_63_and_the_row_index_of_pandas(tmp_path: Path) -> None:
+    numbers = pa.array([2**63 + 1, 5] * 10, pa.uint64())
+    rows = {"a": [*range(20)], "id": numbers, "label": numbers, "__index_level_0__": [*range(20)]}
+    pq.write_table(pa.table(rows), tmp_path / "t.parquet")
+    dataset = datasets.load("parquet:t.parquet", Reading(client_column="id"))
+    assert (dataset.feature_names, set(dataset.class_names)) == (("a",), {"5", str(2**63 + 1)})
+    assert dataset.owners is not None
+    assert dataset.owners.tolist() == [str(2**63 + 1), "5"] * 10
+
+
 def test_a_parquet_folder_of_bare_bytes_and_columns_of_arrays(tmp_path: Path) -> None:
     hf = pytest.importorskip("datasets")
     images = [{"bytes": made.picture(), "path": None} for _ in range(12)]
