@@ -127,7 +127,7 @@ def _evaluate(trained: Trained, data: str | None) -> Evaluation:
 def _load(trained: Trained, data: str, e: Experiment) -> Dataset:
     """The dataset as the model takes it: a table's columns by their names. Raises UserError where its inputs are others."""
     task = trained.task
-    how = replace(reading_for(task, e), client_column=None, feature_names=trained.feature_names)
+    how = replace(reading_for(task, e), client_column=None, feature_names=trained.feature_names, one_class=True)
     dataset = datasets.load(data, how)
     if dataset.shape != task.shape:
         its, own = (f"{of.kind} of {in_words(of.shape)}" for of in (dataset, task))

@@ -94,14 +94,14 @@ def features_of(where: str, table: pa.Table, names: Sequence[str]) -> npt.NDArra
     return inputs
 
 
-def labels_of(where: str, name: str, column: pa.ChunkedArray, classes: Sequence[str]) -> tuple[npt.NDArray[np.int64], list[str]]:
+def labels_of(where: str, name: str, column: pa.ChunkedArray, how: Reading) -> tuple[npt.NDArray[np.int64], list[str]]:
     """Labels [n], and the classes' names: those given, else the column's values, sorted. Raises UserError for a label that is no class."""
-    found = _keys(where, name, column)
+    found, classes = _keys(where, name, column), how.class_names
     values, codes = np.unique(found, return_inverse=True)
     texts = [str(value) for value in values]
     if unknown := [text for text in texts if text not in classes] if classes else []:
         raise UserError(f"{where}: column {name!r} has {some(unknown, _NAMED)}, and data.class-names {some(classes, _NAMED)}")
-    if len(texts) < 2:
+    if len(classes or texts) < 2 and not how.one_class:
         raise UserError(f"{where}: all labels are {texts[0]}; expected at least two classes")
     return (np.array([classes.index(t) for t in texts])[codes], list(classes)) if classes else (codes.astype(np.int64), texts)
 
@@ -138,7 +138,7 @@ def _arrays(path: Path, form: str, how: Reading) -> Arrays:
     table = read(path, form)
     where, label = str(path), how.label_column or LABEL
     check_apart(where, label, how)
-    labels, names = labels_of(where, label, column_of(where, table, label, "data.label-column"), how.class_names)
+    labels, names = labels_of(where, label, column_of(where, table, label, "data.label-column"), how)
     owners, features = owners_of(where, table, how), feature_names_of(where, table, label, how)
     return Arrays(features_of(where, table, features), labels, names, owners, feature_names=features)
 

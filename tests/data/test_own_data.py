@@ -74,6 +74,11 @@ def test_classes_that_a_nodes_table_has_not_keep_their_place(tmp_path: Path) -> 
     dataset = datasets.load("csv:t.csv", Reading(client_column="site", class_names=("well", "ill", "sick")))
     assert [dataset.class_names[i] for i in dataset.labels] == LABELS
     assert dataset.empty_classes == ["ill"]
+    (tmp_path / "one.csv").write_text("a,label\n1,ill\n2,ill\n")
+    assert datasets.load("csv:one.csv", Reading(class_names=("well", "ill"))).labels.tolist() == [1, 1]
+    assert datasets.load("csv:one.csv", Reading(one_class=True)).class_names == ("ill",), "what is evaluated"
+    np.savez(tmp_path / "one.npz", inputs=np.eye(3), labels=[1, 1, 1], class_names=["well", "ill"])
+    assert datasets.load("npz:one.npz").empty_classes == ["well"]
     with pytest.raises(UserError, match=r"column 'label' has well, and data\.class-names ill, sick"):
         datasets.load("csv:t.csv", Reading(client_column="site", class_names=("ill", "sick")))
 
@@ -104,6 +109,14 @@ def test_grey_images_of_another_size_stay_bytes_until_the_batch(tmp_path: Path) 
     trained = images[np.concatenate([split.train for split in partition.clients])] / 255
     expected = (images[site.split.train] / 255 - trained.mean()) / trained.std()
     assert np.allclose(train.inputs(slice(None)).numpy(), expected[:, None], atol=1e-5)
+
+
+def test_images_of_16_bits_become_bytes_as_those_in_files_do(tmp_path: Path) -> None:
+    deep = np.random.default_rng(0).integers(0, 2**16, (12, 8, 9), np.uint16)
+    np.savez(tmp_path / "d.npz", images=deep, labels=np.arange(12) % 2)
+    dataset = datasets.load("npz:d.npz")
+    assert (dataset.inputs.dtype, dataset.shape) == (np.uint8, (1, 8, 9))
+    assert np.abs(dataset.inputs[..., 0] - deep / 257).max() <= 0.5
 
 
 def test_datasets_of_a_known_size_are_resized() -> None:
@@ -165,6 +178,19 @@ def test_the_clients_column_is_neither_label_nor_input(tmp_path: Path) -> None:
     assert dataset.owners.tolist() == rows["writer"]
     with pytest.raises(UserError, match=r"column 'writer' is the label, and data\.client-column, too"):
         datasets.load("hf:written", Reading(label_column="writer", client_column="writer"))
+
+
+def test_splits_without_labels_are_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    hf = pytest.importorskip("datasets")
+    features = hf.Features({"a": hf.Value("float32"), "label": hf.ClassLabel(names=["x", "y"])})
+    labels = {"train": [0, 1, 1], "hidden": [-1, -1], "test": [1, 0]}
+    parts = {name: hf.Dataset.from_dict({"a": [*range(len(own))], "label": own}, features=features) for name, own in labels.items()}
+    hf.DatasetDict(parts).save_to_disk(str(tmp_path / "hidden"))
+    assert datasets.load("hf:hidden").labels.tolist() == [0, 1, 1, 1, 0]
+    assert caplog.messages == ["dataset 'hf:hidden': left out, since no row has a label: hidden"]
+    parts["hidden"].save_to_disk(str(tmp_path / "alone"))
+    with pytest.raises(UserError, match="labels go from -1 to -1"):
+        datasets.load("hf:alone")
 
 
 def test_numbers_from_2_to_the_63_and_the_row_index_of_pandas(tmp_path: Path) -> None:
