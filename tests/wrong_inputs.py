@@ -335,6 +335,7 @@ DATA = [
     data("csv:t.csv", "t.csv does not exist"),
     data("csv:t.csv", "t.csv: no readable table (", made.files(t__csv="")),
     data("csv:t.csv", "t.csv: no readable table (CSV parse error: Expected 2 columns, got 3", made.files(t__csv="a,label\n1,x\n1,2,x\n")),
+    data("csv:t.csv", "t.csv has 2 rows; a client needs 10", made.files(t__csv="a,label\n1,x\n2,y\n")),
     data("csv:t.csv", "t.csv: it has no rows", made.files(t__csv="a,label\n")),
     data("csv:t.csv", "t.csv: it has no column 'label', but a, y; mend data.label-column", made.files(t__csv="a,y\n1,x\n2,y\n")),
     data("csv:t.csv", "t.csv: column 'label' holds double; expected text or integers", made.files(t__csv="a,label\n1,0.5\n2,1\n")),

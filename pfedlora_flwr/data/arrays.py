@@ -106,7 +106,7 @@ def check_finite(where: str, inputs: Inputs) -> None:
     """Raises UserError where a float is missing or infinite: its sample, counted from 0."""
     if inputs.dtype == np.uint8:
         return
-    together = max(1, _TOGETHER // inputs[:1].size)
+    together = max(1, _TOGETHER // max(1, inputs[:1].size))
     for start in range(0, len(inputs), together):
         wrong = np.argwhere(~np.isfinite(inputs[start : start + together]))
         if len(wrong):

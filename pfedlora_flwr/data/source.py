@@ -63,9 +63,10 @@ class Reading:
     def of(cls, e: Experiment) -> Reading:
         """As the Experiment's keys say."""
         wanted = parse_shape(e.input_shape) if e.input_shape else ()
+        _, height, width = wanted if len(wanted) == 3 else (0, e.image_size, e.image_size)
         return cls(
             data_path=e.data_path,
-            size=(e.image_size, e.image_size) if e.image_size else None,
+            size=(height, width) if height and width else None,
             grey=len(wanted) == 3 and wanted[0] == 1,
             label_column=e.data_label_column,
             input_column=e.data_input_column,
