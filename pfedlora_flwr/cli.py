@@ -90,7 +90,7 @@ def run(
         if named.get("resume") is True and "rounds" in options:
             named["extend"] = True  # the server knows whether it does
         experiment = config.from_flat(named)
-        _name_unused(config.unused(options, experiment))
+        _name_unused(config.unused([name for name in options if not name.startswith("data.")], experiment))  # of the nodes' data
         raise typer.Exit(submit(experiment, superlink, out, err, sys.argv[1:], quiet=quiet))
     if named.get("resume") is True:
         output = resumed_output(named, path)

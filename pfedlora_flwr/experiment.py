@@ -46,7 +46,8 @@ class Experiment:
     )
     input_shape: str | None = key(
         None,
-        "what a model takes: 3x64x64 (channels, height, width), 6x128 (channels, time), 13 (features); auto: the dataset's "
+        "what a model takes: 3x64x48 (channels, height, width, to which images are resized), 6x128 (channels, time), 13 (features); "
+        "auto: the dataset's "
         "(give it where only the nodes have the data)",
     )
     data_label_column: str | None = key(

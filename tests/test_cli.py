@@ -179,6 +179,8 @@ def test_more_rounds_and_a_limit_of_hours_go_through_a_connection(site: Path, pf
     assert code == 75
     again = "to continue: pfedlora run --superlink site -o output=/x -o rounds=9 -o max-hours=1 --resume"
     assert err.splitlines() == ["stopped, since max-hours=1 are over after round 3", again]
+    assert "warning" not in pfedlora(*words, "-o", "data.class-names=a,b")[1], "nodes may have tables"
+    assert "warning: data-path is not used" in pfedlora(*words, "-o", "data-path=/y")[1]
 
 
 def test_a_submission_that_is_not_taken_is_one_line_and_code_1(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:

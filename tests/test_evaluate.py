@@ -63,6 +63,10 @@ def test_classes_are_matched_by_name(trained_run: Done, pfedlora: Any, tmp_path:
     np.savez(tmp_path / "some.npz", images=digits.inputs[some], labels=np.asarray(digits.labels)[some] // 4, class_names=["3", "7"])
     _, out, _ = pfedlora("evaluate", run, "--client", "0", "npz:some.npz", "--json")
     assert json.loads(out)["classes"] == [row for row in plain["classes"] if row["name"] in "37"]
+    one = np.asarray(digits.labels) == 0
+    np.savez(tmp_path / "one.npz", images=digits.inputs[one], labels=np.asarray(digits.labels)[one])
+    _, out, _ = pfedlora("evaluate", run, "--client", "0", "npz:one.npz", "--json")
+    assert json.loads(out)["classes"] == plain["classes"][:1], "one class will do"
 
 
 def test_classes_without_names_are_matched_by_number_and_others_are_refused(trained_run: Done, pfedlora: Any, tmp_path: Path) -> None:

@@ -55,6 +55,7 @@ def test_a_dry_run_says_what_a_run_would_take_and_starts_nothing(tmp_path: Path,
     assert code == 0
     assert not list(tmp_path.iterdir())
     assert "synthetic:600: samples" in out
+    assert "\ninputs: images of 3x32x32\n" in out
     assert "│ cnn5  │      15 │" in out
     assert "10 more" in out
     assert "a round: 15 of 30 clients, at most 1.84 MB up and 1.84 MB down" in out

@@ -126,7 +126,10 @@ def test_classes_without_an_image_are_named_in_one_line(pfedlora: Call, place: P
         Image.new("RGB", (32, 32), (i, 2 * i, 200)).save(place / "own" / ("cats", "dogs")[i % 2] / f"{i}.png")
     keys = ("partition.kind=iid", "clients=1", "rounds=1", "models=tests.methods.narrow:Narrow")
     local = ["run", "--engine", "local", "--quiet", *(word for key in keys for word in ("-o", key))]
-    for dataset, expected in (("npz:own.npz", "24 classes of the dataset have no image: 1, 2, 3,"), ("folder:own", "have no image: empty")):
+    for dataset, expected in (
+        ("npz:own.npz", "24 classes of the dataset have no images: 1, 2, 3,"),
+        ("folder:own", "have no images: empty"),
+    ):
         code, out, err = pfedlora(*local, "-o", f"dataset={dataset}", "-o", f"output=runs/{dataset[:3]}")
         assert code == 0, err
         assert any(line.startswith("warning: ") and expected in line for line in out.splitlines())

@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from filelock import FileLock
 from PIL import Image
 
-from pfedlora_flwr.data import datasets
+from pfedlora_flwr.data import datasets, hub
 from pfedlora_flwr.launch.processes import free_port
 
 Maker = Callable[[Path], object]
@@ -326,12 +327,13 @@ def parquet(path: Path, label: int = 0, column: str = "label", size: int = 32, c
 
 @contextmanager
 def no_hub(folder: Path) -> Iterator[None]:
-    """Hugging Face's hub is at a port where nobody listens."""
+    """Hugging Face's hub is at a port that takes connections and never answers; nobody waits long."""
     from huggingface_hub import constants
 
-    hub, constants.ENDPOINT = constants.ENDPOINT, f"http://127.0.0.1:{free_port()}"
-    yield
-    constants.ENDPOINT = hub
+    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        patch.setattr(hub, "_SECONDS", 1.0)
+        yield
 
 
 def parquets(train: dict[str, Any], test: dict[str, Any] | None) -> Maker:

@@ -127,7 +127,7 @@ def _evaluate(trained: Trained, data: str | None) -> Evaluation:
 def _load(trained: Trained, data: str, e: Experiment) -> Dataset:
     """The dataset as the model takes it: a table's columns by their names. Raises UserError where its inputs are others."""
     task = trained.task
-    how = replace(reading_for(task, e), client_column=None, feature_names=trained.feature_names)
+    how = replace(reading_for(task, e), client_column=None, feature_names=trained.feature_names, one_class=True)
     dataset = datasets.load(data, how)
     if dataset.shape != task.shape:
         its, own = (f"{of.kind} of {in_words(of.shape)}" for of in (dataset, task))
@@ -136,15 +136,16 @@ def _load(trained: Trained, data: str, e: Experiment) -> Dataset:
 
 
 def _own_test_part(trained: Trained) -> Samples:
-    """The client's test samples, as its run had them. Raises UserError when they are not here any more."""
+    """The client's test samples, normalised as in its run. Raises UserError when they are not here any more."""
     about, client = trained.about, trained.client
     if "partition" not in about:
         raise UserError(f"the model of client {client} does not say what its data was (an older version saved it); give DATA")
     site = Site.find(trained.experiment, client, about["site"])
-    test = site.load(torch.device("cpu")).test
-    if site.fingerprint != about["partition"] or (trained.counts and trained.counts.test != len(test)):
-        raise UserError(f"the data of {site.dataset.name} is not what client {client} was trained on; give DATA")
-    return test
+    data, test = site.dataset, site.split.test
+    other = trained.feature_names and trained.feature_names != data.feature_names
+    if other or site.fingerprint != about["partition"] or (trained.counts and trained.counts.test != len(test)):
+        raise UserError(f"the data of {data.name} is not what client {client} was trained on; give DATA")
+    return trained.samples(data.inputs[test], torch.from_numpy(np.asarray(data.labels[test])))
 
 
 def _labels(names: Sequence[str], data: Dataset) -> tuple[Tensor, bool]:

@@ -16,11 +16,14 @@ from pfedlora_flwr.errors import UserError, kind, user_code
 from pfedlora_flwr.models.registry import load_object
 
 _MOST_CLASSES = 100_000
-_KINDS = "images uint8 [n, height, width] or [n, height, width, 1 or 3], series [n, channels, time] or vectors [n, features]"
+_TOGETHER = 1_000_000
+"""Numbers that are looked at at once."""
+_IMAGES = "uint8 [n, height, width] or [n, height, width, 1 or 3]"
+_KINDS = f"images {_IMAGES}, series [n, channels, time] or vectors [n, features]"
 _FILE = "an npz with `images` or `inputs`, and `labels` [n]"
 
 
-def npz(text: str, _how: Reading) -> Arrays:
+def npz(text: str, how: Reading) -> Arrays:
     """`npz:FILE`: `images` or `inputs`, `labels` [n], and perhaps `class_names` and `clients` [n]."""
     path = Path(text).expanduser()
     try:
@@ -33,7 +36,12 @@ def npz(text: str, _how: Reading) -> Arrays:
         raise UserError(f"dataset file {path} does not exist") from None
     except (KeyError, ValueError, OSError, EOFError, TypeError, AttributeError, zipfile.BadZipFile):
         raise UserError(f"{path}: expected {_FILE}") from None
-    return checked(str(path), inputs, labels, names, owners, called=name)
+    if name == "images" and inputs.dtype == np.uint16:
+        inputs = (inputs / 257).round().astype(np.uint8)  # as of image files
+    if name == "images" and (inputs.dtype != np.uint8 or inputs.ndim == 2):
+        told = "scale images to 0 … 255 and save them as uint8, or call series and vectors `inputs`"
+        raise UserError(f"{path}: images is {inputs.dtype} {list(inputs.shape)}; expected {_IMAGES}, uint16, too: {told}")
+    return checked(str(path), inputs, labels, names, owners, how, called=name)
 
 
 def function(text: str, how: Reading) -> Arrays:
@@ -54,7 +62,7 @@ def function(text: str, how: Reading) -> Arrays:
         inputs, labels = np.asarray(given["inputs"]), np.asarray(given["labels"])
         names = [str(name) for name in given["class_names"]] if given.get("class_names") is not None else None
         owners = np.asarray(given["clients"]) if given.get("clients") is not None else None
-    return checked(f"dataset {text!r}", inputs, labels, names, owners)
+    return checked(f"dataset {text!r}", inputs, labels, names, owners, how)
 
 
 def checked(
@@ -63,6 +71,7 @@ def checked(
     labels: npt.NDArray[Any],
     names: list[str] | None,
     owners: npt.NDArray[Any] | None,
+    how: Reading,
     *,
     called: str = "inputs",
 ) -> Arrays:
@@ -73,6 +82,15 @@ def checked(
         raise UserError(f"{where}: {told}; expected {_KINDS}, and integers [n]")
     if not len(labels):
         raise UserError(f"{where}: it has no {'images' if found.ndim == 4 else 'samples'}")
+    check_labels(where, labels, names, how)
+    if owners is not None and (owners.shape != labels.shape or owners.dtype.kind not in "iuU"):
+        raise UserError(f"{where}: clients is {owners.dtype} {list(owners.shape)}; expected integers or text [n]")
+    check_finite(where, found)
+    return Arrays(found, labels.astype(np.int64), names or [str(i) for i in range(int(labels.max()) + 1)], owners)
+
+
+def check_labels(where: str, labels: npt.NDArray[Any], names: list[str] | None, how: Reading) -> None:
+    """Raises UserError for labels [n], n ≥ 1, that are none of these classes, and where there is but one."""
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= _MOST_CLASSES:
         raise UserError(f"{where}: labels go from {low} to {high}; allowed: 0 to {_MOST_CLASSES - 1}")
@@ -80,21 +98,19 @@ def checked(
         raise UserError(f"{where}: labels go up to {high}, and class_names names 0 to {len(names) - 1}")
     if names is not None and len(set(names)) < len(names):
         raise UserError(f"{where}: class_names has {next(n for n in names if names.count(n) > 1)!r} twice")
-    if low == high:
+    if len(names or {low, high}) < 2 and not how.one_class:
         raise UserError(f"{where}: all labels are {low}; expected at least two classes")
-    if owners is not None and (owners.shape != labels.shape or owners.dtype.kind not in "iuU"):
-        raise UserError(f"{where}: clients is {owners.dtype} {list(owners.shape)}; expected integers or text [n]")
-    check_finite(where, found)
-    return Arrays(found, labels.astype(np.int64), names or [str(i) for i in range(high + 1)], owners)
 
 
 def check_finite(where: str, inputs: Inputs) -> None:
     """Raises UserError where a float is missing or infinite: its sample, counted from 0."""
     if inputs.dtype == np.uint8:
         return
-    for i, one in enumerate(inputs):
-        if not np.isfinite(one).all():
-            place = [i, *(int(axis[0]) for axis in np.nonzero(~np.isfinite(one)))]
+    together = max(1, _TOGETHER // max(1, inputs[:1].size))
+    for start in range(0, len(inputs), together):
+        wrong = np.argwhere(~np.isfinite(inputs[start : start + together]))
+        if len(wrong):
+            place = [start + int(wrong[0][0]), *map(int, wrong[0][1:])]
             raise UserError(f"{where}: inputs{place} is {inputs[tuple(place)]}; expected finite numbers")
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pfedlora_flwr.data import tables
-from pfedlora_flwr.data.arrays import checked
+from pfedlora_flwr.data.arrays import check_labels, checked
 from pfedlora_flwr.data.cache import cache_root
 from pfedlora_flwr.data.images import File, decoded
 from pfedlora_flwr.data.source import Arrays, Reading
@@ -20,6 +21,8 @@ from pfedlora_flwr.errors import UserError, brief, some
 
 if TYPE_CHECKING:
     from datasets import Dataset
+
+logger = logging.getLogger(__name__)
 
 _SECONDS = 5.0
 """The hub may take to say that it is there: the library would ask again and again."""
@@ -30,7 +33,7 @@ _NAMED = 10
 
 
 def huggingface(text: str, how: Reading) -> Arrays:
-    """`hf:NAME` of the hub (`hf:NAME:CONFIGURATION`) or `hf:PATH`: the rows of all its splits, in their order.
+    """`hf:NAME` of the hub (`hf:NAME:CONFIGURATION`) or `hf:PATH`: the rows of all splits that have labels, in their order.
 
     Inputs are the column that is named, or the only one of images or else of arrays; where there is none, all numbers, as in a table.
     Raises UserError.
@@ -38,7 +41,7 @@ def huggingface(text: str, how: Reading) -> Arrays:
     where = f"dataset 'hf:{text}'"
     cache_root().mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache_root()) as aside:
-        return _arrays(where, _rows(where, text, aside), how)
+        return _arrays(where, _labelled(where, _splits(where, text, aside), how), how)
 
 
 def is_path(text: str) -> bool:
@@ -49,8 +52,11 @@ def is_path(text: str) -> bool:
 def _arrays(where: str, rows: Dataset, how: Reading) -> Arrays:
     if not len(rows):
         raise UserError(f"{where}: it has no rows")
-    label = how.label_column or _only(where, rows, _CLASS, "data.label-column") or tables.LABEL
-    column = how.input_column or next(filter(None, (_only(where, rows, kind, "data.input-column") for kind in (_IMAGE, _ARRAY))), None)
+    label = _label(where, rows, how)
+    column = (
+        how.input_column or _only(where, rows, _IMAGE, "data.input-column", how) or _only(where, rows, _ARRAY, "data.input-column", how)
+    )
+    tables.check_apart(where, label, how)
     named = {"data.label-column": label, "data.client-column": how.client_column, "data.input-column": column}
     for key, name in named.items():
         if name is not None and name not in rows.column_names:
@@ -64,13 +70,14 @@ def _arrays(where: str, rows: Dataset, how: Reading) -> Arrays:
         if how.class_names and list(how.class_names) != names:
             raise UserError(f"{where}: data.class-names is {some(how.class_names, _NAMED)}; allowed: auto, or {some(names, _NAMED)}")
     else:
-        labels, names = tables.labels_of(where, label, found, how.class_names)
+        labels, names = tables.labels_of(where, label, found, how)
     owners = tables.owners_of(where, table, how)
     if column:
         inputs, resized = _inputs(where, rows, column, how)
-        return checked(where, inputs, labels, names, owners)._replace(resized=resized)
+        return checked(where, inputs, labels, names, owners, how)._replace(resized=resized)
+    check_labels(where, labels, names, how)
     features = tables.feature_names_of(where, table, label, how)
-    return checked(where, tables.features_of(where, table, features), labels, names, owners)._replace(feature_names=features)
+    return Arrays(tables.features_of(where, table, features), labels.astype(np.int64), names, owners, feature_names=features)
 
 
 def _inputs(where: str, rows: Dataset, column: str, how: Reading) -> tuple[npt.NDArray[Any], int]:
@@ -104,16 +111,40 @@ def _type(rows: Dataset, column: str) -> str:
     return _TYPES.get(name, name)
 
 
-def _only(where: str, rows: Dataset, kind: str, key: str) -> str | None:
-    """The only column of this type; None where there is none. Raises UserError where there are several."""
-    found = [name for name in rows.column_names if _type(rows, name) == kind]
+def _label(where: str, rows: Dataset, how: Reading) -> str:
+    return how.label_column or _only(where, rows, _CLASS, "data.label-column", how) or tables.LABEL
+
+
+def _only(where: str, rows: Dataset, kind: str, key: str, how: Reading) -> str | None:
+    """The only column of this type but the clients'; None where there is none. Raises UserError where there are several."""
+    found = [name for name in rows.column_names if name != how.client_column and _type(rows, name) == kind]
     if len(found) > 1:
         raise UserError(f"{where}: several columns are of the type {kind} ({some(found, _NAMED)}): set {key}")
     return found[0] if found else None
 
 
-def _rows(where: str, text: str, aside: str) -> Dataset:
-    """The rows of all splits; what the library makes of a local folder's files goes to the folder `aside`. Raises UserError."""
+def _labelled(where: str, splits: Mapping[str, Dataset], how: Reading) -> Dataset:
+    """The rows of all splits but those in which every label is missing or -1: of a hub's test split, often. Raises UserError."""
+    from datasets import concatenate_datasets
+
+    label = _label(where, next(iter(splits.values())), how)
+    kept = {name: rows for name, rows in splits.items() if not _unlabelled(rows, label)} or splits
+    if len(kept) < len(splits):
+        logger.warning("%s: left out, since no row has a label: %s", where, some([name for name in splits if name not in kept], _NAMED))
+    try:
+        return concatenate_datasets([*kept.values()])
+    except Exception as error:  # of several types
+        raise UserError(f"{where}: its splits cannot be joined: {brief(error)}") from None
+
+
+def _unlabelled(rows: Dataset, label: str) -> bool:
+    if label not in rows.column_names or not len(rows):
+        return False
+    return set(rows.select_columns([label]).with_format("arrow")[:].column(label).unique().to_pylist()) <= {None, -1}
+
+
+def _splits(where: str, text: str, aside: str) -> Mapping[str, Dataset]:
+    """The rows of each split; what the library makes of a local folder's files goes to the folder `aside`. Raises UserError."""
     try:
         import datasets
     except ImportError as error:
@@ -133,7 +164,7 @@ def _rows(where: str, text: str, aside: str) -> Dataset:
         else:
             name, _, configuration = text.partition(":")
             found = datasets.load_dataset(name, configuration or None)
-        return datasets.concatenate_datasets(list(found.values())) if isinstance(found, datasets.DatasetDict) else found
+        return found if isinstance(found, datasets.DatasetDict) else {"": found}
     except Exception as error:  # of many types, the libraries' beneath it among them
         raise UserError(f"{where} cannot be read: {brief(error)}") from None
 

@@ -33,7 +33,7 @@ def folder(text: str, how: Reading) -> Arrays:
     class_names = sorted(p.name for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
     by_class = [sorted(f for f in (root / c).iterdir() if f.suffix.lower() in _SUFFIXES) for c in class_names]
     files = [(file, label) for label, inside in enumerate(by_class) for file in inside]
-    if sum(map(bool, by_class)) < 2:
+    if not any(by_class) or (len(class_names) < 2 and not how.one_class):
         raise UserError(f"dataset folder {root}: expected at least two class folders with PNG or JPEG images")
     images, resized = decoded(len(files), lambda: ((str(file), file) for file, _ in files), how)
     return Arrays(images, np.array([label for _, label in files], np.int64), class_names, resized=resized)

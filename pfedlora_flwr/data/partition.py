@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,18 +34,21 @@ class Split:
 
 @dataclass(frozen=True)
 class Partition:
-    """Every client's split; owners: who they are, where the data says it."""
+    """Every client's split; owners: who they are, feature_names: of the columns, where the data says it."""
 
     clients: tuple[Split, ...]
     owners: tuple[str, ...] = ()
+    feature_names: tuple[str, ...] = ()
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of all indices in order: equal fingerprints mean equal data for every client."""
+        """SHA-256 of all indices, and of the columns' names, in order: equal fingerprints mean equal data for every client."""
         digest = hashlib.sha256()
         for split in self.clients:
             for part in (split.train, split.validation, split.test):
                 digest.update(len(part).to_bytes(8, "little") + np.ascontiguousarray(part, "<i8").tobytes())
+        if self.feature_names:
+            digest.update(json.dumps(self.feature_names).encode())
         return digest.hexdigest()
 
 
@@ -52,11 +56,11 @@ def make_partition(experiment: Experiment, dataset: Dataset) -> Partition:
     """The partition that the Experiment names, always the same for the same seed. Raises UserError when it is impossible."""
     e, labels = experiment, np.asarray(dataset.labels)
     if len(labels) < SMALLEST:
-        raise UserError(f"{e.dataset} has {len(labels)} {dataset.kind}; a client needs {SMALLEST}")
+        raise UserError(f"{e.dataset} has {len(labels)} {dataset.unit}; a client needs {SMALLEST}")
     if e.partition_kind == NATURAL:
         return _natural(e, dataset, labels)
     if e.clients * SMALLEST > len(labels):
-        has = f"{e.dataset} has {len(labels)} {dataset.kind}, {SMALLEST} for each client"
+        has = f"{e.dataset} has {len(labels)} {dataset.unit}, {SMALLEST} for each client"
         raise UserError(f"clients is {e.clients}; {has}: allowed ≤ {len(labels) // SMALLEST}")
     owned = DRAWN[e.partition_kind](e, labels, dataset.classes)
     smallest = min(range(e.clients), key=lambda k: len(owned[k]))
@@ -64,7 +68,8 @@ def make_partition(experiment: Experiment, dataset: Dataset) -> Partition:
         raise UserError(
             f"client {smallest} would have {len(owned[smallest])} samples, and needs {SMALLEST}; use fewer clients or more classes a client"
         )
-    return Partition(tuple(split_8_1_1(labels, own, e.seed, k) for k, own in enumerate(owned)))
+    splits = tuple(split_8_1_1(labels, own, e.seed, k) for k, own in enumerate(owned))
+    return Partition(splits, feature_names=dataset.feature_names or ())
 
 
 def _natural(e: Experiment, dataset: Dataset, labels: Indices) -> Partition:
@@ -80,7 +85,7 @@ def _natural(e: Experiment, dataset: Dataset, labels: Indices) -> Partition:
             f"clients is {e.clients}; {have}: " + (f"set clients={len(enough)}" if len(enough) else "lower partition.min-samples")
         )
     splits = (split_8_1_1(labels, np.flatnonzero(owner == place), e.seed, k) for k, place in enumerate(enough))
-    return Partition(tuple(splits), tuple(str(name) for name in names[enough]))
+    return Partition(tuple(splits), tuple(str(name) for name in names[enough]), dataset.feature_names or ())
 
 
 def pathological(e: Experiment, labels: Indices, classes: int) -> list[Indices]:

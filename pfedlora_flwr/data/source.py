@@ -46,7 +46,7 @@ class Reading:
     data_path: the folder of its files, where it has any. size: images' height and width; None: as they are. grey: whether image files
     give one channel, else three. label_column, input_column, client_column: of what has columns; None: found, or none.
     class_names: of the labels of what has columns, in order; empty: those that are there, sorted. feature_names: a table's columns
-    that are taken, in this order; empty: all others.
+    that are taken, in this order; empty: all others. one_class: whether all samples may be of one where nothing names the others.
     """
 
     data_path: str = ""
@@ -57,14 +57,16 @@ class Reading:
     client_column: str | None = None
     class_names: tuple[str, ...] = ()
     feature_names: tuple[str, ...] = ()
+    one_class: bool = False
 
     @classmethod
     def of(cls, e: Experiment) -> Reading:
         """As the Experiment's keys say."""
         wanted = parse_shape(e.input_shape) if e.input_shape else ()
+        _, height, width = wanted if len(wanted) == 3 else (0, e.image_size, e.image_size)
         return cls(
             data_path=e.data_path,
-            size=(e.image_size, e.image_size) if e.image_size else None,
+            size=(height, width) if height and width else None,
             grey=len(wanted) == 3 and wanted[0] == 1,
             label_column=e.data_label_column,
             input_column=e.data_input_column,

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 LABEL = "label"
 """The labels' column, unless the Reading names one."""
 _NAMED = 10
+_PANDAS_INDEX = "__index_level_"
+"""How the names of the columns begin in which pandas keeps a row index in Parquet."""
+_NAMELESS = "", "Unnamed: 0"
+"""A row index that pandas wrote to a CSV, and what its readers call it."""
+_NOT_UTF8 = "{}: its text is not UTF-8; save it anew with this encoding"
 
 
 def csv(text: str, how: Reading) -> Arrays:
@@ -41,8 +46,13 @@ def read(path: Path, form: str) -> pa.Table:
         else:
             whole = csv.ReadOptions(block_size=min(path.stat().st_size + 1, 2**31 - 1))  # a column's type is that of all its values
             table = csv.read_csv(path, whole)
+            if any(map(pa.types.is_binary, table.schema.types)):  # which is what it makes of text that is not UTF-8
+                raise UserError(_NOT_UTF8.format(path))
+        table.column_names  # noqa: B018 decodes them
     except FileNotFoundError:
         raise UserError(f"{path} does not exist") from None
+    except UnicodeDecodeError:
+        raise UserError(_NOT_UTF8.format(path)) from None
     except (pa.ArrowException, OSError, ValueError) as error:
         raise UserError(f"{path}: no readable table ({next(iter(str(error).splitlines()), '')[:160]})") from None
     if not len(table):
@@ -52,7 +62,12 @@ def read(path: Path, form: str) -> pa.Table:
 
 def feature_names_of(where: str, table: pa.Table, label: str, how: Reading) -> tuple[str, ...]:
     """The columns that are features: those of the Reading, or all but label and client. Raises UserError where there are none."""
-    names = how.feature_names or tuple(name for name in table.column_names if name not in (label, how.client_column))
+    there = [name for name in table.column_names if name not in (label, how.client_column) and not name.startswith(_PANDAS_INDEX)]
+    if not how.feature_names and there and there[0] in _NAMELESS:
+        raise UserError(
+            f"{where}: its first column has no name, as a row index has: write the table without (pandas: index=False), or name it"
+        )
+    names = how.feature_names or tuple(there)
     if not names:
         raise UserError(f"{where}: it has no columns of features, but {some(table.column_names, _NAMED)} alone")
     return names
@@ -79,14 +94,14 @@ def features_of(where: str, table: pa.Table, names: Sequence[str]) -> npt.NDArra
     return inputs
 
 
-def labels_of(where: str, name: str, column: pa.ChunkedArray, classes: Sequence[str]) -> tuple[npt.NDArray[np.int64], list[str]]:
+def labels_of(where: str, name: str, column: pa.ChunkedArray, how: Reading) -> tuple[npt.NDArray[np.int64], list[str]]:
     """Labels [n], and the classes' names: those given, else the column's values, sorted. Raises UserError for a label that is no class."""
-    found = _keys(where, name, column)
+    found, classes = _keys(where, name, column), how.class_names
     values, codes = np.unique(found, return_inverse=True)
     texts = [str(value) for value in values]
     if unknown := [text for text in texts if text not in classes] if classes else []:
         raise UserError(f"{where}: column {name!r} has {some(unknown, _NAMED)}, and data.class-names {some(classes, _NAMED)}")
-    if len(texts) < 2:
+    if len(classes or texts) < 2 and not how.one_class:
         raise UserError(f"{where}: all labels are {texts[0]}; expected at least two classes")
     return (np.array([classes.index(t) for t in texts])[codes], list(classes)) if classes else (codes.astype(np.int64), texts)
 
@@ -95,6 +110,12 @@ def owners_of(where: str, table: pa.Table, how: Reading) -> npt.NDArray[Any] | N
     """Who owns each row [n], as text or integers; None without such a column."""
     name = how.client_column
     return None if name is None else _keys(where, name, column_of(where, table, name, "data.client-column"))
+
+
+def check_apart(where: str, label: str, how: Reading) -> None:
+    """Raises UserError where one column is to be label and client."""
+    if label == how.client_column:
+        raise UserError(f"{where}: column {label!r} is the label, and data.client-column, too: mend it, or data.label-column")
 
 
 def column_of(where: str, table: pa.Table, name: str, key: str) -> pa.ChunkedArray:
@@ -116,7 +137,8 @@ def check_there(where: str, name: str, column: pa.ChunkedArray) -> None:
 def _arrays(path: Path, form: str, how: Reading) -> Arrays:
     table = read(path, form)
     where, label = str(path), how.label_column or LABEL
-    labels, names = labels_of(where, label, column_of(where, table, label, "data.label-column"), how.class_names)
+    check_apart(where, label, how)
+    labels, names = labels_of(where, label, column_of(where, table, label, "data.label-column"), how)
     owners, features = owners_of(where, table, how), feature_names_of(where, table, label, how)
     return Arrays(features_of(where, table, features), labels, names, owners, feature_names=features)
 
@@ -128,7 +150,10 @@ def _keys(where: str, name: str, column: pa.ChunkedArray) -> npt.NDArray[Any]:
     check_there(where, name, column)
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if pa.types.is_integer(kind):
-        return column.cast(pa.int64()).to_numpy()
+        try:
+            return column.cast(pa.int64()).to_numpy()
+        except pa.ArrowInvalid:  # from 2^63
+            return np.asarray(column.cast(pa.string()).to_pylist(), np.str_)
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_boolean(kind)):
         raise UserError(f"{where}: column {name!r} holds {str(column.type)[:40]}; expected text or integers")
     found = np.asarray(column.cast(pa.string()).to_pylist(), np.str_)

@@ -84,9 +84,11 @@ def execute(experiment: Experiment, show: Show, out: Console, *, port: int = 0, 
         run.check_partition(shared_partition(experiment)[1].fingerprint)
     if port:
         check_port(port)
-    if empty := shared_partition(experiment)[0].empty_classes:
+    dataset = shared_partition(experiment)[0]
+    if empty := dataset.empty_classes:
         named = ", ".join(empty[:_NAMED]) + (", …" if len(empty) > _NAMED else "")
-        out.print(f"warning: {len(empty)} classes of the dataset have no image: {named}", markup=False, highlight=False, soft_wrap=True)
+        told = f"{len(empty)} classes of the dataset have no {dataset.unit}: {named}"
+        out.print(f"warning: {told}", markup=False, highlight=False, soft_wrap=True)
     if not done and (left_out := collect(experiment.flat()).warning):
         out.print(f"warning: {left_out}", markup=False, highlight=False, soft_wrap=True)
     if experiment.secagg_enabled:

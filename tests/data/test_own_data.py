@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +22,7 @@ from pfedlora_flwr.data.local import Site, shared_partition, task_of
 from pfedlora_flwr.data.source import Reading
 from pfedlora_flwr.errors import UserError
 from tests import wrong_made as made
+from tests.conftest import Call, run_locally
 
 SITES = ["north"] * 30 + ["east"] * 12 + ["west"] * 9
 LABELS = ["sick", "well", "sick"] * 17
@@ -69,11 +74,75 @@ def test_a_table_with_a_client_column(kind: str, tmp_path: Path) -> None:
     assert not test.inputs(slice(None))[:, 2].any(), "what is constant is 0"
 
 
+@pytest.mark.parametrize("own", [False, True])
+def test_a_run_does_not_go_on_with_other_columns(own: bool, tmp_path: Path, pfedlora: Call) -> None:
+    turned = ["b", "site", "a", "c", "label"]
+    write_csv(tmp_path / "t.csv")
+    keys = {"dataset": "csv:t.csv", "data.client-column": "site", "clients": 2, "partition.kind": "natural", "rounds": 1}
+    done = run_locally(tmp_path / "run", keys)
+    assert done.code == 0, done.stderr
+    about = tmp_path / "run" / "clients" / "0" / "about.json"
+    if own:  # as a node leaves it whose own data this is
+        whole = json.loads(about.read_text())
+        about.write_text(json.dumps(whole | {"partition": "own", "site": {"dataset": f"csv:{tmp_path}/t.csv"}}))
+        shutil.rmtree(tmp_path / "node", ignore_errors=True)
+        shutil.copytree(about.parent, tmp_path / "node" / "0")
+    columns = table()
+    (tmp_path / "t.csv").write_text(
+        "\n".join(",".join(map(str, row)) for row in (turned, *zip(*(columns[n] for n in turned), strict=True)))
+    )
+    datasets.load.cache_clear()
+    shared_partition.cache_clear()
+    code, _, err = pfedlora("evaluate", "node" if own else "run", "--client", "0")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "t.csv is not what client 0 was trained on; give DATA" in err
+    if not own:
+        again = ("run", "--engine", "local", "--quiet", *(word for key, value in keys.items() for word in ("-o", f"{key}={value}")))
+        code, _, err = pfedlora(*again, "-o", "output=run", "-o", "rounds=2", "--resume")
+        assert (code, err.count("\n")) == (2, 1)
+        assert "the data or its partition is not what the run in" in err
+
+
+@pytest.mark.parametrize("kind", ["saved", "files"])
+def test_a_run_on_a_hugging_face_dataset_without_a_network(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hf = pytest.importorskip("datasets")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(hf.config, "HF_HUB_OFFLINE", True)
+    pixels = np.random.default_rng(0).integers(0, 256, (24, 32, 32, 3), np.uint8)
+    if kind == "saved":
+        features = hf.Features({"picture": hf.Image(), "kind": hf.ClassLabel(names=["a", "b"])})
+        rows = {"picture": [Image.fromarray(p) for p in pixels], "kind": [i % 2 for i in range(24)]}
+        hf.Dataset.from_dict(rows, features=features).save_to_disk(str(tmp_path / "saved"))
+    else:
+        made.parquets({"count": 12}, {"label": 1, "count": 12})(tmp_path)
+        (tmp_path / "data").rename(tmp_path / "files")
+    keys = {"dataset": f"hf:{kind}", "clients": 2, "partition.kind": "iid", "rounds": 1, "models": "tests.methods.narrow:Narrow"}
+    done = run_locally(tmp_path / "run", keys)
+    assert done.code == 0, done.stderr
+    assert done.result["rounds"] == 1
+
+
+def test_a_hub_that_never_answers_is_given_up(tmp_path: Path) -> None:
+    pytest.importorskip("datasets")
+    begun = time.monotonic()
+    with (
+        made.no_hub(tmp_path),
+        pytest.raises(UserError, match=r"the hub does not give it \(TimeoutError: no answer in 1 seconds\)|timed out"),
+    ):
+        datasets.load("hf:some/name")
+    assert time.monotonic() - begun < 10
+
+
 def test_classes_that_a_nodes_table_has_not_keep_their_place(tmp_path: Path) -> None:
     write_csv(tmp_path / "t.csv")
     dataset = datasets.load("csv:t.csv", Reading(client_column="site", class_names=("well", "ill", "sick")))
     assert [dataset.class_names[i] for i in dataset.labels] == LABELS
     assert dataset.empty_classes == ["ill"]
+    (tmp_path / "one.csv").write_text("a,label\n1,ill\n2,ill\n")
+    assert datasets.load("csv:one.csv", Reading(class_names=("well", "ill"))).labels.tolist() == [1, 1]
+    assert datasets.load("csv:one.csv", Reading(one_class=True)).class_names == ("ill",), "what is evaluated"
+    np.savez(tmp_path / "one.npz", inputs=np.eye(3), labels=[1, 1, 1], class_names=["well", "ill"])
+    assert datasets.load("npz:one.npz").empty_classes == ["well"]
     with pytest.raises(UserError, match=r"column 'label' has well, and data\.class-names ill, sick"):
         datasets.load("csv:t.csv", Reading(client_column="site", class_names=("ill", "sick")))
 
@@ -106,12 +175,24 @@ def test_grey_images_of_another_size_stay_bytes_until_the_batch(tmp_path: Path) 
     assert np.allclose(train.inputs(slice(None)).numpy(), expected[:, None], atol=1e-5)
 
 
+def test_images_of_16_bits_become_bytes_as_those_in_files_do(tmp_path: Path) -> None:
+    deep = np.random.default_rng(0).integers(0, 2**16, (12, 8, 9), np.uint16)
+    np.savez(tmp_path / "d.npz", images=deep, labels=np.arange(12) % 2)
+    dataset = datasets.load("npz:d.npz")
+    assert (dataset.inputs.dtype, dataset.shape) == (np.uint8, (1, 8, 9))
+    assert np.abs(dataset.inputs[..., 0] - deep / 257).max() <= 0.5
+
+
 def test_datasets_of_a_known_size_are_resized() -> None:
     e = from_flat({"image-size": 48})
     assert task_of(e).shape == (3, 48, 48)
     assert not list(datasets.cache.cache_root().glob("*")), "the name tells the shape"
     dataset = datasets.load("digits", Reading.of(e))
     assert (dataset.shape, dataset.resized, dataset.mean) == ((3, 48, 48), 1797, None)
+    oblong = shared_partition(from_flat({"input-shape": "3x16x24"}))[0]
+    assert (oblong.shape, oblong.resized) == ((3, 16, 24), 1797)
+    with pytest.raises(UserError, match="input-shape is 1x32x32; allowed: auto, or 3x32x32"):
+        shared_partition(from_flat({"input-shape": "1x32x32"}))
     ours = Image.fromarray(datasets.load("digits").inputs[5]).resize((48, 48), Image.Resampling.BILINEAR)
     assert np.array_equal(dataset.inputs[5], np.asarray(ours))
     assert datasets.load("digits", Reading(size=(32, 32))).mean == datasets.load("digits").mean
@@ -123,6 +204,12 @@ def test_a_nodes_own_images_are_brought_to_the_federations_shape(tmp_path: Path)
         for i in range(20):
             Image.effect_noise((30 + i, 40), 50).convert("RGB").save(tmp_path / "own" / name / f"{i}.png")
     node = {"dataset": "folder:own"}
+    (tmp_path / "alone").mkdir()
+    (tmp_path / "alone" / "cats").symlink_to(tmp_path / "own" / "cats")
+    sized = Reading(size=(24, 16))
+    with pytest.raises(UserError, match="expected at least two class folders"):
+        datasets.load("folder:alone", sized)
+    assert datasets.load("folder:alone", replace(sized, one_class=True)).class_names == ("cats",)
     site = Site.find(from_flat({"classes": 3, "input-shape": "1x24x16"}), 0, node)
     assert (site.dataset.shape, site.task.classes, site.fingerprint) == ((1, 24, 16), 3, "own")
     own = site.dataset.inputs[site.split.train] / 255
@@ -152,6 +239,42 @@ def test_a_hugging_face_dataset_that_was_saved(tmp_path: Path) -> None:
     assert datasets.load("hf:files", Reading(size=(8, 8))).resized == 30
     with pytest.raises(UserError, match=r"data\.class-names is a, b; allowed: auto, or b, a, c"):
         datasets.load("hf:saved", Reading(class_names=("a", "b")))
+
+
+def test_the_clients_column_is_neither_label_nor_input(tmp_path: Path) -> None:
+    hf = pytest.importorskip("datasets")
+    features = hf.Features({"a": hf.Value("float32"), "writer": hf.ClassLabel(names=["w0", "w1", "w2"]), "label": hf.Value("int64")})
+    rows = {"a": [*range(30)], "writer": [i // 10 for i in range(30)], "label": [i % 2 for i in range(30)]}
+    hf.Dataset.from_dict(rows, features=features).save_to_disk(str(tmp_path / "written"))
+    dataset = datasets.load("hf:written", Reading(client_column="writer"))
+    assert (dataset.class_names, dataset.feature_names) == (("0", "1"), ("a",))
+    assert dataset.owners is not None
+    assert dataset.owners.tolist() == rows["writer"]
+    with pytest.raises(UserError, match=r"column 'writer' is the label, and data\.client-column, too"):
+        datasets.load("hf:written", Reading(label_column="writer", client_column="writer"))
+
+
+def test_splits_without_labels_are_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    hf = pytest.importorskip("datasets")
+    features = hf.Features({"a": hf.Value("float32"), "label": hf.ClassLabel(names=["x", "y"])})
+    labels = {"train": [0, 1, 1], "hidden": [-1, -1], "test": [1, 0]}
+    parts = {name: hf.Dataset.from_dict({"a": [*range(len(own))], "label": own}, features=features) for name, own in labels.items()}
+    hf.DatasetDict(parts).save_to_disk(str(tmp_path / "hidden"))
+    assert datasets.load("hf:hidden").labels.tolist() == [0, 1, 1, 1, 0]
+    assert caplog.messages == ["dataset 'hf:hidden': left out, since no row has a label: hidden"]
+    parts["hidden"].save_to_disk(str(tmp_path / "alone"))
+    with pytest.raises(UserError, match="labels go from -1 to -1"):
+        datasets.load("hf:alone")
+
+
+def test_numbers_from_2_to_the_63_and_the_row_index_of_pandas(tmp_path: Path) -> None:
+    numbers = pa.array([2**63 + 1, 5] * 10, pa.uint64())
+    rows = {"a": [*range(20)], "id": numbers, "label": numbers, "__index_level_0__": [*range(20)]}
+    pq.write_table(pa.table(rows), tmp_path / "t.parquet")
+    dataset = datasets.load("parquet:t.parquet", Reading(client_column="id"))
+    assert (dataset.feature_names, set(dataset.class_names)) == (("a",), {"5", str(2**63 + 1)})
+    assert dataset.owners is not None
+    assert dataset.owners.tolist() == [str(2**63 + 1), "5"] * 10
 
 
 def test_a_parquet_folder_of_bare_bytes_and_columns_of_arrays(tmp_path: Path) -> None:
