@@ -19,6 +19,7 @@ from pfedlora_flwr.models import registry
 from pfedlora_flwr.models.cnn import ClientModel
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.rng import seeded
+from pfedlora_flwr.training.device import channels_last
 from pfedlora_flwr.training.loop import Samples, Visit
 
 Tensors = dict[str, Tensor]
@@ -218,7 +219,7 @@ def tensors_of(module: nn.Module) -> Tensors:
 def filled(model: ClientModel, tensors: Tensors) -> ClientModel:
     """The model with these tensors, to predict on the CPU."""
     model.load_state_dict(tensors)
-    return model.eval().to(memory_format=torch.channels_last)
+    return channels_last(model.eval())
 
 
 def weighted_mean(uploads: Mapping[int, Upload]) -> Tensors:
