@@ -47,4 +47,4 @@ class FedAvg(Method):
         return {"global": whole.eval().to(next(iter(received.values())).device)}
 
     def shared_predictor(self, shared: Tensors, own: ClientModel | None = None) -> Callable[[Tensor], Tensor] | None:
-        return filled(self.client_model(0), shared)
+        return filled(lambda: self.client_model(0), shared)

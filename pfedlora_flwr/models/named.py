@@ -104,7 +104,7 @@ def build(named: Named, task: Task) -> Whole:
 
 @lru_cache(maxsize=256)
 def _layout(named: Named, task: Task) -> weights.Layout:
-    """What a model's weights look like, found once. Its head: the classifier by timm's interface, with torchvision the last linear layer."""
+    """What a model's weights look like, found once. Its head: the classifier by timm's interface, with torchvision the last linear."""
     with seeded(0):  # what the caller draws must not depend on whether this is the first call
         module = _BUILD[named.library](named, task, {})
     logits = outputs(module, module, task)

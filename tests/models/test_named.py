@@ -12,6 +12,7 @@ import pytest
 import safetensors.torch
 import torch
 
+from pfedlora_flwr.commands.export import export
 from pfedlora_flwr.config import from_flat, located
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.federation.model_cache import MODELS
@@ -19,6 +20,7 @@ from pfedlora_flwr.models import weights
 from pfedlora_flwr.models.named import random_weights
 from pfedlora_flwr.models.registry import build, facts
 from pfedlora_flwr.models.task import Task
+from pfedlora_flwr.runs.trained import Trained
 from tests.conftest import run_locally
 from tests.plain import make
 
@@ -178,8 +180,8 @@ def test_a_client_reads_the_file_until_it_has_a_model_of_its_own(tmp_path: Path,
     monkeypatch.setattr(weights, "read", lambda file, name: (seen.append(name), real(file, name))[1])
     monkeypatch.setattr(MODELS, "take", lambda *_: None)
     counted = []
-    for rounds in (1, 3):
-        done = run_locally(tmp_path / str(rounds), keys | {"method": "fedssa", "rounds": rounds, "min-clients": 2})
+    for rounds in (1, 2):
+        done = run_locally(tmp_path / str(rounds), keys | {"method": "fedssa", "rounds": rounds})
         assert done.code == 0, done.stderr
         counted.append(len(seen))
         seen.clear()
@@ -191,6 +193,28 @@ def test_names_with_files_are_absolute_in_a_run_and_several_models_stand_beside_
     monkeypatch.chdir("/tmp")
     assert located(e, Path("x")).models == "timm:resnet10t:weights=/tmp/w.pt, cnn1,my:Own"
     assert make(from_flat({"models": "timm:resnet10t, cnn5"})).model_of(2) == "timm:resnet10t"
+
+
+@pytest.mark.parametrize("name", ["timm:mobilenetv3_small_050", "torchvision:mobilenet_v3_small"])
+def test_an_exported_client_is_loaded_by_its_library_and_by_name(name: str, tmp_path: Path) -> None:
+    library, _, architecture = name.partition(":")
+    trained, file = made(name), tmp_path / "model.safetensors"
+    assert export(trained, "safetensors", file) < 1e-5
+    models = timm if library == "timm" else pytest.importorskip("torchvision").models
+    theirs = timm.create_model(architecture, num_classes=10) if library == "timm" else models.get_model(architecture, num_classes=10)
+    theirs.load_state_dict(timm.models.load_state_dict(file))
+    again, x = build(f"{name}:weights={file}", Task(10)).eval(), torch.randn(2, 3, 32, 32)
+    for model in (theirs.eval(), again):
+        assert torch.allclose(model(x), trained.module(x), atol=1e-5)
+    text = (tmp_path / "model.safetensors.md").read_text()
+    assert f"by the names of the module's own state_dict (`models={name}:weights=model.safetensors` begins with them)" in text
+
+
+def made(name: str) -> Trained:
+    """Client 1 with such a model, untrained."""
+    method = make(from_flat({"method": "standalone", "models": name}))
+    about = {"mean": [0.5] * 3, "std": [0.25] * 3, "class_names": list("0123456789"), "versions": {}}
+    return Trained(1, 3, "0" * 64, method.experiment, method, method.private_init(1, 5).eval(), about, None)
 
 
 @pytest.mark.slow

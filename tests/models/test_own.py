@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
+from pfedlora_flwr.commands.export import export
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.federation.model_cache import MODELS
 from pfedlora_flwr.methods.method import tensors_of
@@ -76,6 +78,9 @@ def test_a_module_with_a_convolution_in_three_dimensions_is_trained_shared_and_u
     done = run_locally(tmp_path / "run", keys)
     assert done.code == 0, done.stderr
     trained = load_trained(done.output, 1)
+    assert export(trained, "safetensors", tmp_path / "model") < 1e-5
+    modules.Volume(10).load_state_dict(load_file(tmp_path / "model"))
+    assert ", by the names of the module's own state_dict. Input: " in (tmp_path / "model.md").read_text()
     assert trained.module.get_parameter("module.flat.weight").is_contiguous(memory_format=torch.channels_last)
     shared = tensors_of(trained.method.predictor(trained.module))
     predict = trained.method.shared_predictor(shared)
