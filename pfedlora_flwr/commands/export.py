@@ -29,7 +29,7 @@ from pfedlora_flwr.files import check_replaceable, make_folder, write_atomically
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import tensors_of
 from pfedlora_flwr.models.cnn import ClientModel
-from pfedlora_flwr.models.named import random_weights
+from pfedlora_flwr.models.named import is_library, random_weights
 from pfedlora_flwr.runs.trained import Trained
 
 SUFFIXES = {"safetensors": ".safetensors", "torch-export": ".pt2", "onnx": ".onnx"}
@@ -118,7 +118,11 @@ def card(trained: Trained, kind: str, file: str, difference: float) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in trained.about["versions"].items() if version)
     if kind == "safetensors":
         by = "feature" if trained.task.kind == "vectors" else "channel"
-        usage = f"The weights of `{architecture}`. Input: {_raw(trained)}, then (input − mean) / std by {by}, both in the metadata."
+        moved = any(name != own for name, own in predictor.own_names().items())
+        names = "the module's own state_dict" if moved else "this package's client model"
+        again = f" (`models={architecture}:weights={file}` begins with them)" if moved and is_library(architecture) else ""
+        usage = f"The weights of `{architecture}`, by the names of {names}{again}. "
+        usage += f"Input: {_raw(trained)}, then (input − mean) / std by {by}, both in the metadata."
     else:
         name = f" `{_input_name(trained)}`" if kind == "onnx" else ""
         usage = f"Input{name}: {_raw(trained)}; normalisation is part of the model. Output: logits [n, {trained.task.classes}]."
@@ -149,11 +153,13 @@ Keys that are not at their defaults: {settings or "none"}; fingerprint `{e.finge
 
 def _safetensors(trained: Trained, whole: WithNormalisation, path: Path) -> Exported:
     model = whole.model
-    tensors = {name: tensor.contiguous() for name, tensor in tensors_of(model).items()}
+    names = model.own_names()
+    tensors = {names[name]: tensor.contiguous() for name, tensor in tensors_of(model).items()}
     write_atomically(path, safetensors.torch.save(tensors, metadata(trained, "safetensors")))
     with random_weights():
         fresh = trained.method.predictor(trained.method.private_init(trained.client, 0)).eval()
-    fresh.load_state_dict(safetensors.torch.load_file(path))
+    written = safetensors.torch.load_file(path)
+    fresh.load_state_dict({name: written[own] for name, own in fresh.own_names().items()})
     return WithNormalisation(fresh, trained)
 
 

@@ -6,6 +6,7 @@ import logging
 import os
 import secrets
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,13 @@ from pfedlora_flwr.federation.nodes import this_node
 from pfedlora_flwr.files import write_atomically
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method, Upload, tensors_of
-from pfedlora_flwr.models.named import without_path
+from pfedlora_flwr.models.named import random_weights, without_path
 from pfedlora_flwr.rng import derive, torch_generator
 from pfedlora_flwr.runs.checkpoint import Counts
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.provenance import versions
 from pfedlora_flwr.runs.store import ClientStore
-from pfedlora_flwr.training.device import find_device
+from pfedlora_flwr.training.device import channels_last, find_device
 from pfedlora_flwr.training.loop import Visit, count_correct
 from pfedlora_flwr.training.metrics import confusion, scores
 
@@ -183,12 +184,12 @@ class PersonalisedClient(NumPyClient):
         cached = MODELS.take(told.token, told.client, told.version)
         if cached is not None:
             return cached, False
-        model = method.private_init(told.client, derive(self.experiment.seed, "model", told.client))
         stored = self._store(told).load(told.version) if told.version else None
+        with nullcontext() if stored is None else random_weights():
+            model = method.private_init(told.client, derive(self.experiment.seed, "model", told.client))
         if stored is not None:
             model.load_state_dict(stored)
-        model = model.to(self.device).to(memory_format=torch.channels_last)
-        return model, bool(told.version) and stored is None
+        return channels_last(model.to(self.device)), bool(told.version) and stored is None
 
     def _store(self, told: Instruction) -> ClientStore:
         """A simulated client keeps its model in the run's directory, a real node under its own `state-path`."""

@@ -125,7 +125,7 @@ class FedKD(Method):
         return start if uploaded is None else add(start, decompress(uploaded, self.initial))
 
     def shared_predictor(self, shared: Tensors, own: ClientModel | None = None) -> Callable[[Tensor], Tensor] | None:
-        return filled(small_model(self), shared)
+        return filled(lambda: small_model(self), shared)
 
     @cached_property
     def initial(self) -> Tensors:

@@ -93,7 +93,7 @@ class FedMRL(Method):
         }
 
     def shared_predictor(self, shared: Tensors, own: ClientModel | None = None) -> Callable[[Tensor], Tensor] | None:
-        return filled(self._small(), shared)
+        return filled(self._small, shared)
 
     def _small(self) -> ClientModel:
         return registry.small_model(self.model_names, self.task, self.options.representation_dim)

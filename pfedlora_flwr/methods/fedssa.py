@@ -19,6 +19,7 @@ from pfedlora_flwr.methods.class_means import ClassMeans, by_class, check_report
 from pfedlora_flwr.methods.method import Method, Tensors, Upload
 from pfedlora_flwr.methods.standalone import train_locally
 from pfedlora_flwr.models.cnn import ClientModel
+from pfedlora_flwr.models.named import random_weights
 from pfedlora_flwr.training.loop import Samples, Visit
 
 
@@ -34,7 +35,8 @@ class FedSSA(Method):
         stable_rounds: int = key(2, "T_stable, the rounds in which that weight falls to 0", low=1)
 
     def state_init(self, seed: int) -> Tensors:
-        width = sum(tensor[0].numel() for tensor in self.shared_last_layer(seed).values())  # and perhaps a bias
+        with random_weights():  # the layer's shapes alone are asked for
+            width = sum(tensor[0].numel() for tensor in self.shared_last_layer(seed).values())  # and perhaps a bias
         return no_reports(width, counts=False)
 
     def download(self, state: Tensors, client: int, round: int) -> Tensors:

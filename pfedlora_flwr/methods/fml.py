@@ -52,4 +52,4 @@ class FML(Method):
         return weighted_mean(uploads)
 
     def shared_predictor(self, shared: Tensors, own: ClientModel | None = None) -> Callable[[Tensor], Tensor] | None:
-        return filled(small_model(self), shared)
+        return filled(lambda: small_model(self), shared)

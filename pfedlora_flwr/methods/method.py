@@ -17,8 +17,10 @@ from pfedlora_flwr.errors import UserError, kind
 from pfedlora_flwr.experiment import Experiment, NoOptions
 from pfedlora_flwr.models import registry
 from pfedlora_flwr.models.cnn import ClientModel
+from pfedlora_flwr.models.named import random_weights
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.rng import seeded
+from pfedlora_flwr.training.device import channels_last
 from pfedlora_flwr.training.loop import Samples, Visit
 
 Tensors = dict[str, Tensor]
@@ -215,10 +217,12 @@ def tensors_of(module: nn.Module) -> Tensors:
     return {name: tensor.detach() for name, tensor in module.state_dict().items()}
 
 
-def filled(model: ClientModel, tensors: Tensors) -> ClientModel:
-    """The model with these tensors, to predict on the CPU."""
+def filled(build: Callable[[], ClientModel], tensors: Tensors) -> ClientModel:
+    """The model that `build` makes, with these tensors, to predict on the CPU."""
+    with random_weights():
+        model = build()
     model.load_state_dict(tensors)
-    return model.eval().to(memory_format=torch.channels_last)
+    return channels_last(model.eval())
 
 
 def weighted_mean(uploads: Mapping[int, Upload]) -> Tensors:

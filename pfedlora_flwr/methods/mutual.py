@@ -9,6 +9,8 @@ from torch.nn.functional import kl_div
 from pfedlora_flwr.methods.method import Method, Tensors
 from pfedlora_flwr.models import registry
 from pfedlora_flwr.models.cnn import ClientModel
+from pfedlora_flwr.models.named import random_weights
+from pfedlora_flwr.training.device import channels_last
 
 
 def small_model(method: Method) -> ClientModel:
@@ -18,9 +20,10 @@ def small_model(method: Method) -> ClientModel:
 
 def received_model(method: Method, tensors: Tensors, device: torch.device) -> ClientModel:
     """The small model with the values that arrived, ready to train on `device`."""
-    model = small_model(method)
+    with random_weights():  # they are overwritten
+        model = small_model(method)
     model.load_state_dict(tensors)
-    return model.to(device).to(memory_format=torch.channels_last)
+    return channels_last(model.to(device))
 
 
 def kl(learner: Tensor, peer: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from torch.nn.functional import cross_entropy
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.method import Method, Tensors, Upload, frozen, seeded, tensors_of, weighted_mean
 from pfedlora_flwr.models.cnn import ClientModel
+from pfedlora_flwr.training.device import channels_last
 from pfedlora_flwr.training.loop import Samples, Visit
 
 FILTERS = 8
@@ -78,4 +79,4 @@ def loaded(tensors: Tensors, device: torch.device) -> nn.Sequential:
     """G with the values that arrived."""
     proxy = extractor(len(tensors["2.bias"]))
     proxy.load_state_dict(tensors)
-    return proxy.to(device).to(memory_format=torch.channels_last)
+    return channels_last(proxy.to(device))

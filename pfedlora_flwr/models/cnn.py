@@ -54,6 +54,10 @@ class ClientModel(nn.Module):
         """Leaves the extractor alone: from here on only `encode` can be called."""
         raise NotImplementedError
 
+    def own_names(self) -> dict[str, str]:
+        """By the name of a tensor in the state_dict, its name in that of the module that the model was made of, where there is one."""
+        return {name: name for name in self.state_dict()}
+
     def forward(self, images: Tensor) -> Tensor:
         return self.head(self.encode(images))
 

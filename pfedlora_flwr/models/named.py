@@ -95,7 +95,7 @@ def build(named: Named, task: Task) -> Whole:
     state = {} if _RANDOM.get() or not named.weights else _state(named)
     try:
         module = _BUILD[named.library](named, task, state)
-        return Whole(module, _place(Named(named.library, named.architecture, ""), task))
+        return Whole(module, _layout(Named(named.library, named.architecture, ""), task).head)
     except UserError:
         raise
     except Exception as error:  # the library's own, which knows best: a size that it does not take, weights that do not fit
@@ -103,8 +103,8 @@ def build(named: Named, task: Task) -> Whole:
 
 
 @lru_cache(maxsize=256)
-def _place(named: Named, task: Task) -> str:
-    """Where a model's head is, found once: its classifier by timm's interface, with torchvision its last linear layer."""
+def _layout(named: Named, task: Task) -> weights.Layout:
+    """What a model's weights look like, found once. Its head: the classifier by timm's interface, with torchvision the last linear."""
     with seeded(0):  # what the caller draws must not depend on whether this is the first call
         module = _BUILD[named.library](named, task, {})
     logits = outputs(module, module, task)
@@ -115,8 +115,9 @@ def _place(named: Named, task: Task) -> str:
         place = next(place for place, layer in module.named_modules() if layer is head)
     else:
         place = last_linear(str(named), task, module)
+    layout = weights.Layout.of(module, place)
     whole(str(named), task, module, place, logits)
-    return place
+    return layout
 
 
 def _timm(named: Named, task: Task, state: weights.State) -> nn.Module:
@@ -127,8 +128,9 @@ def _timm(named: Named, task: Task, state: weights.State) -> nn.Module:
     sized = {"img_size": (height, width)} if about and about.fixed_input_size else {}
     if not state:
         return timm.create_model(named.architecture, num_classes=task.classes, in_chans=channels, **sized)
-    head = _place(Named("timm", named.architecture, ""), task)
-    classes, first = (state.get(f"{layer}.weight") for layer in (head, about.first_conv))
+    layout = _layout(Named("timm", named.architecture, ""), task)
+    weights.check(str(named), state, layout, strict=bool(named.file))  # before timm, which names every tensor that does not fit
+    classes, first = (state.get(f"{layer}.weight") for layer in (layout.head, about.first_conv))
     told = {
         "state_dict": dict(state),  # from which timm takes out what does not fit
         "num_classes": 0 if classes is None else len(classes),
@@ -139,7 +141,6 @@ def _timm(named: Named, task: Task, state: weights.State) -> nn.Module:
         named.architecture, pretrained=True, pretrained_cfg_overlay=told, num_classes=task.classes, in_chans=channels, **sized
     )
     module.pretrained_cfg.pop("state_dict", None)
-    weights.check(str(named), module, state, head)
     return module
 
 
@@ -149,7 +150,8 @@ def _torchvision(named: Named, task: Task, state: weights.State) -> nn.Module:
         raise UserError(f"model {str(named)!r} is for images of 3 channels, and they have {task.shape[0]}; timm's models take any number")
     module: nn.Module = models.get_model(named.architecture, weights=None, num_classes=task.classes)
     if state:
-        weights.load(str(named), module, state, _place(Named("torchvision", named.architecture, ""), task))
+        layout = _layout(Named("torchvision", named.architecture, ""), task)
+        weights.load(str(named), module, state, layout, strict=bool(named.file))
     return module
 
 

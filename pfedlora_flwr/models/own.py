@@ -40,6 +40,9 @@ class Parted(ClientModel):
     def drop_last_layer(self) -> None:
         self.module.head = nn.Identity()
 
+    def own_names(self) -> dict[str, str]:
+        return {name: name.removeprefix("module.") for name in self.state_dict()}
+
 
 class Whole(ClientModel):
     """A module whose linear layer at `place`, a dotted name, makes its logits: it is taken out, and called after the rest."""
@@ -52,6 +55,7 @@ class Whole(ClientModel):
         if place:
             setattr(module.get_submodule(parent), name, nn.Identity())
         self.module = module if place else nn.Identity()
+        self.place = place
         self.last = last
         self.widths = last.in_features, last.in_features
 
@@ -66,6 +70,10 @@ class Whole(ClientModel):
 
     def drop_last_layer(self) -> None:
         del self.last
+
+    def own_names(self) -> dict[str, str]:
+        at = f"{self.place}." if self.place else ""
+        return {name: at + rest if part == "last" else rest for name in self.state_dict() for part, _, rest in [name.partition(".")]}
 
 
 def construct(found: Any, task: Task) -> Any:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ State = dict[str, Tensor]
 PATIENCE = 5.0
 """Seconds that a host has to answer in."""
 _NAMED = 4
+_COUNTER = "num_batches_tracked"
 _WITHIN = ("state_dict", "model", "state_dict_ema", "model_ema")
 """Where training programs put a model's tensors in what they save."""
 
@@ -41,23 +44,42 @@ def read(file: Path, name: str) -> State:
     return found
 
 
-def load(name: str, module: nn.Module, state: State, head: str) -> None:
+@dataclass(frozen=True)
+class Layout:
+    """What a module's weights look like. head: the dotted name of its last layer. shapes: by name in its state_dict. derived: buffers
+    that are in no state_dict, as older versions of a library still wrote them."""
+
+    head: str
+    shapes: Mapping[str, torch.Size]
+    derived: frozenset[str]
+
+    @classmethod
+    def of(cls, module: nn.Module, head: str) -> Layout:
+        shapes = {key: tensor.shape for key, tensor in module.state_dict().items()}
+        return cls(head, shapes, frozenset(key for key, _ in module.named_buffers() if key not in shapes))
+
+
+def load(name: str, module: nn.Module, state: State, layout: Layout, *, strict: bool) -> None:
     """Loads `state`, but for a head of another number of classes. Raises UserError, or RuntimeError, where it is not this module's."""
-    left_out = check(name, module, state, head)
+    left_out = check(name, state, layout, strict=strict)
     own = module.state_dict()
     module.load_state_dict(own | {key: tensor for key, tensor in state.items() if key in own and key not in left_out})
 
 
-def check(name: str, module: nn.Module, state: State, head: str) -> list[str]:
-    """The tensors of the linear layer `head` that `state` has for other classes, which is said once.
+def check(name: str, state: State, layout: Layout, *, strict: bool) -> list[str]:
+    """The tensors of the head that `state` has for other classes, which is said once.
 
-    Raises UserError where a tensor of another layer is missing.
+    Raises UserError where a tensor of another layer is missing or, if `strict`, `state` has one that the module has not.
     """
-    own = module.state_dict()
-    heads = [f"{head}.weight", f"{head}.bias"]
-    if missing := [key for key in own if key not in state and key not in heads and not key.endswith("num_batches_tracked")]:
+    own, heads = layout.shapes, [f"{layout.head}.weight", f"{layout.head}.bias"]
+    if missing := [key for key in own if key not in state and key not in heads and not key.endswith(_COUNTER)]:
         raise UserError(f"model {name!r}: its weights lack {len(missing)} of its {len(own)} tensors: {some(missing, _NAMED)}")
-    left_out = [key for key in heads if key in own and (key not in state or state[key].shape != own[key].shape)]
+    known = {*own, *heads, *layout.derived}
+    if strict and (foreign := [key for key in state if key not in known and not key.endswith(_COUNTER)]):
+        raise UserError(
+            f"model {name!r}: {len(foreign)} of the {len(state)} tensors in its weights are not its own: {some(foreign, _NAMED)}"
+        )
+    left_out = [key for key in heads if key in own and (key not in state or state[key].shape != own[key])]
     if left_out:
         _warn(f"model {name}: {', '.join(left_out)} of its weights are for other classes, and left out: its head begins at random")
     return left_out

@@ -24,6 +24,7 @@ from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.runs.checkpoint import Counts
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.store import ABOUT, ClientStore
+from pfedlora_flwr.training.device import channels_last
 from pfedlora_flwr.training.loop import Samples, infer
 
 logger = logging.getLogger(__name__)
@@ -166,5 +167,5 @@ def _build(
     except RuntimeError as error:
         why = str(error).splitlines()[-1].strip()
         raise UserError(f"{store.path(version)}: the code here makes another model than client {client} has: {why}") from None
-    module = module.eval().to(memory_format=torch.channels_last)
+    module = channels_last(module.eval())
     return Trained(client, version, tensors_sha256(tensors_of(module)), experiment, method, module, about, counts)

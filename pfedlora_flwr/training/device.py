@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from typing import TypeVar
 
 import torch
+from torch import nn
 
 from pfedlora_flwr.errors import UserError
 
+Module = TypeVar("Module", bound=nn.Module)
 GPU_SHARE = "PFEDLORA_GPU_SHARE"
 """The environment variable that says how much of a GPU's memory this process may take, in (0, 1]; where there is none, all of it."""
 
@@ -19,6 +22,14 @@ def find_device(name: str) -> torch.device:
     if name == "cuda" and not torch.cuda.is_available():
         raise UserError("device is 'cuda' and PyTorch sees no GPU; use device=cpu, or install a CUDA build of PyTorch")
     return torch.device(name)
+
+
+def channels_last(module: Module) -> Module:
+    """The module with its 4-D tensors, an image's convolutions among them, laid out channels last; others, such as a Conv3d's, stay."""
+    for tensor in (*module.parameters(), *module.buffers()):
+        if tensor.ndim == 4:
+            tensor.data = tensor.data.to(memory_format=torch.channels_last)
+    return module
 
 
 def memory_share() -> float:

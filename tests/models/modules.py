@@ -50,6 +50,19 @@ class Logistic(nn.Linear):
         super().__init__(shape[0], classes)
 
 
+class Volume(nn.Module):
+    """A convolution in three dimensions, whose weights have five, and one in two."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.flat = nn.Conv2d(3, 2, 4, stride=4)
+        self.deep = nn.Conv3d(1, 2, 2, stride=2)
+        self.out = nn.Linear(32, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.out(self.deep(self.flat(images)[:, None]).flatten(1).relu())
+
+
 class Dropped(nn.Module):
     """Encoder and head, and between them, in training alone, a dropout that only `forward` knows of."""
 

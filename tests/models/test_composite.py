@@ -23,6 +23,8 @@ def test_both_models_are_exported_and_named(name: str, tmp_path: Path) -> None:
     with safetensors.safe_open(tmp_path / "model", "pt") as stored:
         assert stored.metadata()["architecture"] == "cnn2 with a shared cnn5"
         assert {key.split(".")[0] for key in stored.keys()} >= {"local", "small"}  # noqa: SIM118 - it is no dict
-    assert "| architecture | cnn2 with a shared cnn5, " in (tmp_path / "model.md").read_text()
+    card = (tmp_path / "model.md").read_text()
+    assert "| architecture | cnn2 with a shared cnn5, " in card
+    assert "by the names of this package's client model. Input" in card
     images = np.zeros((2, 32, 32, 3), dtype=np.uint8)
     assert trained.representations(images).shape == (2, 500)

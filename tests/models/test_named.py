@@ -12,12 +12,16 @@ import pytest
 import safetensors.torch
 import torch
 
+from pfedlora_flwr.commands.export import export
 from pfedlora_flwr.config import from_flat, located
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.federation.model_cache import MODELS
 from pfedlora_flwr.models import weights
 from pfedlora_flwr.models.named import random_weights
 from pfedlora_flwr.models.registry import build, facts
 from pfedlora_flwr.models.task import Task
+from pfedlora_flwr.runs.trained import Trained
+from tests.conftest import run_locally
 from tests.plain import make
 
 timm = pytest.importorskip("timm")
@@ -142,11 +146,75 @@ def test_a_file_that_holds_no_weights_is_one_line(content: bytes, tmp_path: Path
         build(f"timm:resnet10t:weights={tmp_path / 'other.pt'}", GREY)
 
 
+@pytest.mark.parametrize("library", ["timm", "torchvision"])
+def test_the_weights_of_a_larger_model_are_refused_in_a_line(library: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    models = timm if library == "timm" else pytest.importorskip("torchvision").models
+    create = timm.create_model if library == "timm" else lambda name, **keys: models.get_model(name, weights=None, **keys)
+    state = create("resnet18", num_classes=4).state_dict()
+    deeper = {
+        f"layer1.2.{key}": torch.zeros(3) for key in ("conv1.weight", "bn1.weight", "bn1.bias", "conv2.weight", "bn2.num_batches_tracked")
+    }
+    with caplog.at_level(logging.WARNING):
+        torch.save(state | deeper, tmp_path / "resnet34.pt")
+        with pytest.raises(UserError, match=r"4 of the 127 tensors in its weights are not its own: layer1.2.conv1.weight, ") as error:
+            build(f"{library}:resnet18:weights={tmp_path / 'resnet34.pt'}", Task(4))
+    assert len(str(error.value).splitlines()) == 1
+    assert not caplog.records
+    counted = {key: tensor for key, tensor in state.items() if not key.endswith("num_batches_tracked")}
+    torch.save(counted, tmp_path / "resnet18.pt")
+    model = build(f"{library}:resnet18:weights={tmp_path / 'resnet18.pt'}", Task(4))
+    assert torch.equal(model.last_layer().weight, state["fc.weight"])
+
+
+@pytest.mark.slow
+def test_a_client_reads_the_file_until_it_has_a_model_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    safetensors.torch.save_file(timm.create_model("resnet10t", num_classes=10).state_dict(), tmp_path / "w.safetensors")
+    keys = {
+        "models": f"timm:resnet10t:weights={tmp_path / 'w.safetensors'}",
+        "clients": 2,
+        "partition.kind": "iid",
+        "dataset": "synthetic:60",
+    }
+    seen: list[str] = []
+    real = weights.read
+    monkeypatch.setattr(weights, "read", lambda file, name: (seen.append(name), real(file, name))[1])
+    monkeypatch.setattr(MODELS, "take", lambda *_: None)
+    counted = []
+    for rounds in (1, 2):
+        done = run_locally(tmp_path / str(rounds), keys | {"method": "fedssa", "rounds": rounds})
+        assert done.code == 0, done.stderr
+        counted.append(len(seen))
+        seen.clear()
+    assert counted[0] == counted[1] >= 2
+
+
 def test_names_with_files_are_absolute_in_a_run_and_several_models_stand_beside_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     e = from_flat({"models": "timm:resnet10t:weights=w.pt, cnn1,my:Own", "output": "x"})
     monkeypatch.chdir("/tmp")
     assert located(e, Path("x")).models == "timm:resnet10t:weights=/tmp/w.pt, cnn1,my:Own"
     assert make(from_flat({"models": "timm:resnet10t, cnn5"})).model_of(2) == "timm:resnet10t"
+
+
+@pytest.mark.parametrize("name", ["timm:mobilenetv3_small_050", "torchvision:mobilenet_v3_small"])
+def test_an_exported_client_is_loaded_by_its_library_and_by_name(name: str, tmp_path: Path) -> None:
+    library, _, architecture = name.partition(":")
+    trained, file = made(name), tmp_path / "model.safetensors"
+    assert export(trained, "safetensors", file) < 1e-5
+    models = timm if library == "timm" else pytest.importorskip("torchvision").models
+    theirs = timm.create_model(architecture, num_classes=10) if library == "timm" else models.get_model(architecture, num_classes=10)
+    theirs.load_state_dict(timm.models.load_state_dict(file))
+    again, x = build(f"{name}:weights={file}", Task(10)).eval(), torch.randn(2, 3, 32, 32)
+    for model in (theirs.eval(), again):
+        assert torch.allclose(model(x), trained.module(x), atol=1e-5)
+    text = (tmp_path / "model.safetensors.md").read_text()
+    assert f"by the names of the module's own state_dict (`models={name}:weights=model.safetensors` begins with them)" in text
+
+
+def made(name: str) -> Trained:
+    """Client 1 with such a model, untrained."""
+    method = make(from_flat({"method": "standalone", "models": name}))
+    about = {"mean": [0.5] * 3, "std": [0.25] * 3, "class_names": list("0123456789"), "versions": {}}
+    return Trained(1, 3, "0" * 64, method.experiment, method, method.private_init(1, 5).eval(), about, None)
 
 
 @pytest.mark.slow

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
+from pfedlora_flwr.commands.export import export
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.federation.model_cache import MODELS
+from pfedlora_flwr.methods.method import tensors_of
 from pfedlora_flwr.models.own import Parted, Whole
 from pfedlora_flwr.models.registry import build, facts
 from pfedlora_flwr.models.task import Task
+from pfedlora_flwr.runs.trained import load_trained
+from tests.conftest import run_locally
 from tests.models import modules
 
 HERE = "tests.models.modules:"
@@ -60,6 +68,25 @@ def test_parts_that_are_the_forward_stay_parts_and_trying_a_module_leaves_it_as_
     torch.set_rng_state(before)
     build(HERE + "Normalised", VECTORS)
     assert torch.equal(torch.get_rng_state(), after)  # what is drawn after it is what was always drawn
+
+
+def test_a_module_with_a_convolution_in_three_dimensions_is_trained_shared_and_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MODELS, "take", lambda *_: None)
+    keys = {"method": "fml", "models": HERE + "Volume", "clients": 2, "partition.kind": "iid", "rounds": 2, "dataset": "synthetic:100"}
+    done = run_locally(tmp_path / "run", keys)
+    assert done.code == 0, done.stderr
+    trained = load_trained(done.output, 1)
+    assert export(trained, "safetensors", tmp_path / "model") < 1e-5
+    modules.Volume(10).load_state_dict(load_file(tmp_path / "model"))
+    assert ", by the names of the module's own state_dict. Input: " in (tmp_path / "model.md").read_text()
+    assert trained.module.get_parameter("module.flat.weight").is_contiguous(memory_format=torch.channels_last)
+    shared = tensors_of(trained.method.predictor(trained.module))
+    predict = trained.method.shared_predictor(shared)
+    x = torch.randn(3, 3, 32, 32)
+    assert predict is not None
+    assert torch.allclose(predict(x), trained.method.predict(trained.module, x), atol=1e-6)
 
 
 def test_what_is_asked_often_is_known() -> None:
