@@ -105,7 +105,7 @@ class Experiment:
         10_000, "secagg: the most training samples (n_k) of a client, else it refuses", name="secagg.max-samples", low=1, high=1_000_000
     )
     secagg_threshold: float = key(
-        0.67, "secagg: the share of the key shares that unmasks", name="secagg.threshold", above=0.5, below=1, result=False
+        0.67, "secagg: the share of the key shares that unmasks", name="secagg.threshold", above=2 / 3, below=1, result=False
     )
     secagg_shares: int | None = key(
         None,

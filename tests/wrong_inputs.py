@@ -150,7 +150,7 @@ KEYS = [
     key("secagg.enabled=true secagg.clip=0.3", "secagg.clip is 0.3; allowed: a power of two"),
     key("secagg.enabled=true secagg.shares=6", "secagg.shares is 6; allowed: auto, or an odd integer ≥ 5"),
     key("secagg.shares=3", "secagg.shares is 3; allowed: auto, or an integer ≥ 5"),
-    key("secagg.threshold=0.5", "secagg.threshold is 0.5; allowed: a number > 0.5 and < 1"),
+    key("secagg.threshold=0.66", "secagg.threshold is 0.66; allowed: a number > 0.666667 and < 1"),
     key("secagg.max-samples=0", "secagg.max-samples is 0; allowed: an integer ≥ 1"),
     key("extend=true", "extend is true; allowed: only with resume"),
     key("resume=yes overwrite=yes", "resume and overwrite exclude each other"),

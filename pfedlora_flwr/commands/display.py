@@ -87,8 +87,8 @@ def summary(result: Result) -> str:
         f"(round {a['best_validation_round']}), {a['max_test']:.4f} max",
         "final: " + ", ".join([*finals, f"worst client {a['worst']:.4f}, std {a['std']:.4f}"]),
         f"sent up {c['parameters_up']:,} parameters ({megabytes(c['bytes_up'])}), "
-        f"down {c['parameters_down']:,} ({megabytes(c['bytes_down'])}); "
-        f"computed {result['flops']:.3g} FLOP",
+        f"down {c['parameters_down']:,} ({megabytes(c['bytes_down'])})"
+        + (f"; computed {result['flops']:.3g} FLOP" if result["flops"] else ""),
         f"{result['rounds']} {'round' if result['rounds'] == 1 else 'rounds'} in {s['total']:.1f} s, "
         f"median {s['per_round_median']:.2f} s a round; "
         f"{s['busy_share']:.0%} of {s['workers']} workers' time spent training or evaluating",

@@ -51,7 +51,7 @@ def admit(
         parameters_up=parameters(upload.tensors),
         bytes_up=payload_bytes(upload.tensors),
         wire_up=reply.wire_bytes,
-        flops=sum(report.flops_by_phase.values()),
+        flops=sum((report.flops_by_phase or {}).values()),
     )
     return Admitted(report, samples, cost), upload
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import fields
+from typing import Any, cast
 
 import numpy as np
 from flwr.app import Context, Error, Message
@@ -17,9 +18,10 @@ from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_STATE
 
 from pfedlora_flwr.errors import UserError, brief
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.federation import masks, wire
+from pfedlora_flwr.federation import masks, unmasked, wire
 from pfedlora_flwr.federation.messages import failure_in
 from pfedlora_flwr.rng import derive
+from pfedlora_flwr.runs.checkpoint import Counts
 
 logger = logging.getLogger(__name__)
 LEVELS, MODULUS = 2**22, 2**32
@@ -29,17 +31,23 @@ LEAST = 3
 _ALL_SHARES, _SHARES = 20, 21
 """Up to so many clients each holds a share of every other's keys; beyond, so many neighbours do."""
 _REQUIRED = "required"
-_UNSENT = ("loss", "losses")
-"""What a client does not tell of a visit under a mask."""
+TOLD = frozenset({"round", "client", "names", "model", "model_sha256", "worker", "node", "lost", "seconds", "other_accuracies"}) | {
+    field.name for field in fields(Counts)
+}
+"""What a client tells of a visit under a mask, of the fields of its `Report`. Losses and operations, which are n_k's multiple, are not."""
 
 
 def terms(e: Experiment, clients: int) -> dict[str, int | float]:
-    """The settings of Flower's protocol for a round of so many clients: those that the server sends and each client expects."""
+    """The settings of Flower's protocol for a round of so many clients: those that the server sends and each client expects.
+
+    More than two thirds of the shares unmask: with fewer, clients that are told different lists of lost ones could together hand out the
+    keys of all of a client's neighbours and its own mask.
+    """
     shares = min(e.secagg_shares or (clients if clients <= _ALL_SHARES else _SHARES), clients)
     return {
         Key.SAMPLE_NUMBER: clients,
         Key.SHARE_NUMBER: shares,
-        Key.THRESHOLD: max(math.ceil(e.secagg_threshold * shares - 1e-9), shares // 2 + 1),
+        Key.THRESHOLD: max(math.ceil(e.secagg_threshold * shares - 1e-9), 2 * shares // 3 + 1),
         Key.CLIPPING_RANGE: e.secagg_clip,
         Key.TARGET_RANGE: LEVELS,
         Key.MOD_RANGE: MODULUS,
@@ -81,6 +89,8 @@ class Guard:
         def visit(message: Message, context: Context) -> Message:
             nonlocal drawn
             reply, seed = _update(e, message, call_next(message, context))
+            told = wire.fit_instruction(message).config
+            unmasked.begin(context, str(told["token"]), int(told["round"]))
             drawn = np.random.get_state()
             np.random.seed(seed % 2**32)  # for the rounding, so that the sum's bits are those of the updates
             return reply
@@ -88,8 +98,11 @@ class Guard:
         try:
             if stage == Stage.SETUP:
                 _check_terms(e, record)
-            if stage == Stage.UNMASK:
-                _check_unmasking(message.metadata.dst_node_id, record)
+            elif stage == Stage.COLLECT_MASKED_VECTORS:
+                _check_sources(message.metadata.dst_node_id, record, context)
+            elif stage == Stage.UNMASK:
+                _check_unmasking(message.metadata.dst_node_id, record, context)
+                unmasked.hand_out(context, record[Key.ACTIVE_NODE_ID_LIST])
             reply = secaggplus_mod(message, context, visit)
         finally:
             if drawn is not None:
@@ -112,19 +125,44 @@ def _check_terms(e: Experiment, record: Mapping[str, Any]) -> None:
     clients = record.get(Key.SAMPLE_NUMBER)
     if type(clients) is not int or clients < LEAST:
         raise UserError(f"the server sums {clients!r} clients; a sum of fewer than {LEAST} hides nobody")
+    fewest = math.ceil(e.min_success * e.sampled - 1e-9)
+    if not fewest <= clients <= e.sampled:
+        raise UserError(f"the server sums {clients} clients; this run samples {e.sampled} and needs {fewest} of them")
     for name, expected in terms(e, clients).items():
         if record.get(name) != expected:
             raise UserError(f"the server sets {name} to {record.get(name)!r}, this node expects {expected!r}")
 
 
-def _check_unmasking(node: int, record: Mapping[str, Any]) -> None:
+def _check_sources(node: int, record: Mapping[str, Any], context: Context) -> None:
+    """Each neighbour's mask once: one twice leaves fewer keys to learn than the threshold says."""
+    sources, neighbours = record[Key.SOURCE_LIST], _kept(context, "public_keys_dict") - {node}
+    if len({*sources}) < len(sources):
+        raise UserError("the server names a source of shares twice: so few masks would hide nothing")
+    if not neighbours.issuperset(sources):
+        raise UserError("the server names a source of shares that is none of this node's neighbours")
+    needed = int(cast(int, context.state.config_records[RECORD_KEY_STATE]["threshold"]))
+    if len(sources) + 1 < needed:
+        raise UserError(f"the server names {len(sources)} sources of shares; {needed} with this node's own are needed")
+
+
+def _check_unmasking(node: int, record: Mapping[str, Any], context: Context) -> None:
     active, dead = record[Key.ACTIVE_NODE_ID_LIST], record[Key.DEAD_NODE_ID_LIST]
     if len({*active, *dead}) < len(active) + len(dead):
         raise UserError("the server calls a node both active and dead, or names it twice: that would unmask it")
     if node not in active:
         raise UserError("the server asks a node for shares whose upload it calls lost")
+    if {*active, *dead} != _kept(context, "rd_seed_share_dict"):
+        raise UserError("the server asks for shares of other nodes than those whose masks this node added")
     if len(active) < LEAST:
         raise UserError(f"the server unmasks a sum of {len(active)} clients; one of fewer than {LEAST} hides nobody")
+
+
+def _kept(context: Context, name: str) -> set[int]:
+    """The nodes that a dictionary in the state of Flower's mod is about. Raises UserError where an earlier stage has not been."""
+    state = context.state.config_records.get(RECORD_KEY_STATE)
+    if state is None or f"{name}:K" not in state:
+        raise UserError("the server leaves out a stage")
+    return set(cast(list[int], state[f"{name}:K"]))
 
 
 def _update(e: Experiment, message: Message, reply: Message) -> tuple[Message, int]:
@@ -141,10 +179,14 @@ def _update(e: Experiment, message: Message, reply: Message) -> tuple[Message, i
     delta = np.concatenate([np.subtract(a, b, dtype=np.float64).ravel() for a, b in zip(after, before, strict=True)])
     largest = float(np.abs(delta).max(initial=0.0))
     if not largest <= e.secagg_clip:  # NaN is not
-        raise UserError(f"its update reaches {largest:g}; secagg.clip is {e.secagg_clip:g}")
-    if not 1 <= answer.num_examples <= e.secagg_max_samples:
-        raise UserError(f"it has {answer.num_examples} training samples; allowed: 1 to secagg.max-samples, {e.secagg_max_samples}")
-    metrics = {name: value for name, value in answer.metrics.items() if name not in _UNSENT}
+        logger.warning("this node's update reaches %g", largest)  # here alone: it is under the mask
+        raise UserError(f"its update is beyond secagg.clip, {e.secagg_clip:g}")
+    if answer.num_examples > e.secagg_max_samples:
+        logger.warning("this node has %d training samples", answer.num_examples)
+        raise UserError(f"it has more than secagg.max-samples training samples, {e.secagg_max_samples}")
+    if answer.num_examples < 1:
+        raise UserError("it has no training samples")
+    metrics = {name: value for name, value in answer.metrics.items() if name in TOLD}
     content = wire.fit_content(FitRes(answer.status, ndarrays_to_parameters([delta]), answer.num_examples, metrics))
     seed = derive(e.seed, "rounding", int(told.config["client"]), int(told.config["round"]))
     return Message(content, reply_to=message), seed

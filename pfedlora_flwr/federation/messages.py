@@ -62,7 +62,7 @@ class Report:
 
     names: of the tensors that come with it. model_sha256: of the version it has saved. worker: the process that it ran in.
     node: Ray's name of the host's part in its cluster; None where there is no Ray. counts: of its evaluation; None where it was not told
-    to evaluate. loss, losses: None under secagg. The other fields are those of a `VisitRow`.
+    to evaluate. loss, losses, flops_by_phase: None under secagg. The other fields are those of a `VisitRow`.
     """
 
     round: int
@@ -77,7 +77,7 @@ class Report:
     loss: float | None
     losses: dict[str, float] | None
     other_accuracies: dict[str, float]
-    flops_by_phase: dict[str, int]
+    flops_by_phase: dict[str, int] | None
     seconds: dict[str, float]
 
     def to_metrics(self) -> Config:
@@ -87,7 +87,7 @@ class Report:
     def from_metrics(cls, metrics: Mapping[str, Any], evaluated: bool, masked: bool = False) -> Report:
         """The report in a reply, with its counts where it was told to evaluate. Raises Refused for what cannot be.
 
-        masked: its upload is; then it tells no losses, and none are taken.
+        masked: its upload is; then it tells no losses and no operations, and none are taken.
         """
         return cls(
             round=count(metrics.get("round"), "its round"),
@@ -102,7 +102,7 @@ class Report:
             loss=None if masked else _loss(metrics.get("loss"), "its loss"),
             losses=None if masked else _numbers(metrics, "losses", _loss),
             other_accuracies=_numbers(metrics, "other_accuracies", _share),
-            flops_by_phase=_numbers(metrics, "flops_by_phase", lambda value, what: count(value, what, high=2**63 - 1)),
+            flops_by_phase=None if masked else _numbers(metrics, "flops_by_phase", _operations),
             seconds=_numbers(metrics, "seconds", lambda value, what: _number(value, what, low=0, high=LARGEST_COUNT)),
         )
 
@@ -229,6 +229,10 @@ def _number(value: Any, what: str, low: float, high: float) -> float:
 
 def _share(value: Any, what: str) -> float:
     return _number(value, what, low=0, high=1)
+
+
+def _operations(value: Any, what: str) -> int:
+    return count(value, what, high=2**63 - 1)
 
 
 def _loss(value: Any, what: str) -> float:

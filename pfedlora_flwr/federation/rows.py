@@ -54,7 +54,9 @@ def round_row(round: Round, state: ServerState, visits: Sequence[VisitRow]) -> R
 
 def _visit_row(round: Round, client: int) -> VisitRow:
     visit = round.visits[client]
-    row: dict[str, Any] = {name: said for name in _REPORTED if (said := getattr(visit.report, name)) is not None}
+    row: dict[str, Any] = {name: getattr(visit.report, name) for name in _REPORTED}
+    if row["node"] is None:
+        del row["node"]
     row |= {"status": "ok", "samples": visit.samples}
     counts = visit.report.counts
     if counts is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import random
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, cast
@@ -39,7 +40,7 @@ from pfedlora_flwr.federation.stages import Stages, Tell
 from pfedlora_flwr.federation.uplink import Collected
 from pfedlora_flwr.files import write_atomically
 from pfedlora_flwr.methods.method import Refused, Tensors, Upload
-from pfedlora_flwr.rng import SERVER
+from pfedlora_flwr.rng import SERVER, derive
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.ledger import Cost, parameters, payload_bytes
 
@@ -93,7 +94,7 @@ class SecureUplink:
         round.clock.lap("wait")
         visits = {}
         for client, report in sorted(reports.items()):
-            up = Cost(parameters(state), 0, 4 * (size + 1), 0, stages.bytes_up[client], 0, sum(report.flops_by_phase.values()))
+            up = Cost(parameters(state), 0, 4 * (size + 1), 0, stages.bytes_up[client])
             visits[client] = Admitted(report, None, up)
         uploads = {} if mean is None else {SERVER: Upload(_moved(state, mean), 1)}
         return Collected(visits, uploads, reason)
@@ -114,7 +115,8 @@ class SecureUplink:
             return None, too_few(len(nodes))
         agreed = terms(e, len(nodes))
         needed = max(needed, int(agreed[Key.THRESHOLD]))
-        workflow, state, shim = _Workflow(agreed), WorkflowState(), _Shim(list(client_of))
+        ring = derive(e.seed, "neighbours", round.number)
+        workflow, state, shim = _Workflow(agreed, ring), WorkflowState(), _Shim(list(client_of))
         grid, context = cast(Grid, stages), _legacy_context(round.number, shim)
         if not workflow.setup_stage(grid, context, state) or not workflow.share_keys_stage(grid, context, state):
             return None, too_few(len(state.active_node_ids))
@@ -145,9 +147,13 @@ class SecureUplink:
 
 
 class _Workflow(SecAggPlusWorkflow):
-    """Flower's, in which a client that drops out before it has shared its keys is forgotten: no mask of it is in any sum."""
+    """Flower's, in which a client that drops out before it has shared its keys is forgotten: no mask of it is in any sum.
 
-    def __init__(self, agreed: Mapping[str, int | float]) -> None:
+    ring: the seed of who is whose neighbour. A round that is done again has the same, or its clients would refuse it.
+    """
+
+    def __init__(self, agreed: Mapping[str, int | float], ring: int) -> None:
+        self._ring = ring
         shares = int(agreed[Key.SHARE_NUMBER])
         super().__init__(
             shares,
@@ -157,6 +163,14 @@ class _Workflow(SecAggPlusWorkflow):
             quantization_range=int(agreed[Key.TARGET_RANGE]),
             modulus_range=int(agreed[Key.MOD_RANGE]),
         )
+
+    def setup_stage(self, grid: Grid, context: LegacyContext, state: WorkflowState) -> bool:
+        drawn = random.getstate()
+        random.seed(self._ring)
+        try:
+            return super().setup_stage(grid, context, state)
+        finally:
+            random.setstate(drawn)
 
     def share_keys_stage(self, grid: Grid, context: LegacyContext, state: WorkflowState) -> bool:
         super().share_keys_stage(grid, context, state)

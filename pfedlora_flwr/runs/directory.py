@@ -282,12 +282,12 @@ class RunDirectory:
 
     @property
     def _is_void(self) -> bool:
-        """Whether the run here failed before its first round."""
+        """Whether the run here failed before its first round, and unmasked nothing."""
         try:
             last = self.result()
         except UserError:
             return False
-        return last is not None and "fingerprint" in last and "rounds" not in last
+        return last is not None and "fingerprint" in last and "rounds" not in last and not self.unmasking_file.exists()
 
     def _acquire(self, patience: float = 0.0) -> None:
         try:

@@ -9,10 +9,11 @@ SIMULATED = "a simulation protects nobody: one machine holds every client's data
 _PLAIN = "the server reads every client's upload"
 _SECURE = (
     "what the sum of a round's updates tells, such as the classes that its clients hold together",
-    "in the clear: accuracies and sample counts of the evaluation parts, operations (which follow n_k), seconds, the hash of the model",
-    "a server that forges clients' keys, or that submits another app",
+    "in the clear: accuracies and sample counts of the evaluation parts, from which n_k follows roughly, seconds, the hash of the model",
+    "operations: the clients tell none, and every total here is without theirs",
+    "a server that forges clients' keys, registers nodes of its own, repeats a round in another run, or submits another app",
     "a client that sends a wrong update: it is hidden from the server too, which can refuse none for its size",
-    "clients that collude with the server: as many as unmask, or all but one",
+    "clients that collude with the server: a third of those that hold shares of a client's keys, or all but one",
 )
 
 

@@ -16,6 +16,7 @@ class CostFields(TypedDict):
     """What was sent and computed, as counts ≥ 0: in a visit, of that client; in a round, of all its clients.
 
     Down is all that was sent, to clients that then failed and to those asked twice too; up and flops are of admitted visits alone.
+    With secagg clients tell no operations, and flops are 0.
     Messages that only ask for an evaluation are not counted.
     """
 
@@ -70,7 +71,7 @@ class VisitRow(CostFields):
     balanced_accuracy: NotRequired[float]  # with `accuracy`: the mean recall of the classes in the client's test part
     macro_f1: NotRequired[float]  # the same of their F1, 2TP / (2TP + FP + FN)
     other_accuracies: dict[str, float]  # by further predictor of the method: test accuracy; often empty
-    flops_by_phase: dict[str, int]  # sums to `flops`
+    flops_by_phase: dict[str, int] | None  # sums to `flops`; null with secagg, which does not send it
     seconds: dict[str, float]  # on the client, by part: load, train, evaluate, save
     node: NotRequired[str]  # Ray's id of the node that the client trained on; of simulations by `flwr run` alone
 
