@@ -46,8 +46,6 @@ def read(path: Path, form: str) -> pa.Table:
         else:
             whole = csv.ReadOptions(block_size=min(path.stat().st_size + 1, 2**31 - 1))  # a column's type is that of all its values
             table = csv.read_csv(path, whole)
-            if any(map(pa.types.is_binary, table.schema.types)):  # which is what it makes of text that is not UTF-8
-                raise UserError(_NOT_UTF8.format(path))
         table.column_names  # noqa: B018 decodes them
     except FileNotFoundError:
         raise UserError(f"{path} does not exist") from None
@@ -55,6 +53,8 @@ def read(path: Path, form: str) -> pa.Table:
         raise UserError(_NOT_UTF8.format(path)) from None
     except (pa.ArrowException, OSError, ValueError) as error:
         raise UserError(f"{path}: no readable table ({next(iter(str(error).splitlines()), '')[:160]})") from None
+    if form == "csv" and any(map(pa.types.is_binary, table.schema.types)):  # which is what it makes of text that is not UTF-8
+        raise UserError(_NOT_UTF8.format(path))
     if not len(table):
         raise UserError(f"{path}: it has no rows")
     return table

@@ -143,6 +143,9 @@ def test_classes_that_a_nodes_table_has_not_keep_their_place(tmp_path: Path) -> 
     assert datasets.load("csv:one.csv", Reading(one_class=True)).class_names == ("ill",), "what is evaluated"
     np.savez(tmp_path / "one.npz", inputs=np.eye(3), labels=[1, 1, 1], class_names=["well", "ill"])
     assert datasets.load("npz:one.npz").empty_classes == ["well"]
+    (tmp_path / "latin.csv").write_bytes("a,label\n1,grün\n2,rot\n".encode("latin-1"))
+    with pytest.raises(UserError, match=r"^latin\.csv: its text is not UTF-8; save it anew with this encoding$"):
+        datasets.load("csv:latin.csv")
     with pytest.raises(UserError, match=r"column 'label' has well, and data\.class-names ill, sick"):
         datasets.load("csv:t.csv", Reading(client_column="site", class_names=("ill", "sick")))
 
