@@ -436,7 +436,7 @@ OWN_CODE = [
     code("method=own_methods:StateLists", "state_init returned a dict with other values, expected a dict of tensors"),
     code("method=own_methods:PrivateNone", "method 'own_methods:PrivateNone': private_init returned None, expected an nn.Module"),
     code("method=own_methods:Integers -o clients=3 -o secagg.enabled=true", "shares the integer tensors steps, of which secagg.enabled"),
-    code("secagg.enabled=true -o clients=3 -o secagg.clip=9.5367431640625e-07", "secagg.clip is 9.53674e-07", 1),
+    code("secagg.enabled=true -o clients=3 -o secagg.clip=9.5367431640625e-07", "its update is beyond secagg.clip, 9.53674e-07", 1),
     code("method=own_methods:DownloadRaises", "method 'own_methods:DownloadRaises': RuntimeError: in download, at own_methods.py:"),
     code("method=own_methods:DownloadNone", "download returned None, expected a dict of tensors"),
     code("method=own_methods:PredictShape", "predict returned [3, 3] for 2 images, expected [2, 10]"),
