@@ -23,9 +23,8 @@ from pfedlora_flwr.data.local import shared_partition
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.launch.child import Child, shares
-from pfedlora_flwr.launch.execute import preflight
+from pfedlora_flwr.launch.execute import continued, preflight
 from pfedlora_flwr.methods import registry
-from pfedlora_flwr.runs.directory import RunDirectory
 
 ROOT = Path(__file__).resolve().parent.parent
 ADAMW = {"optimizer": "adamw", "lr": 0.003, "batch-size": 16}
@@ -110,8 +109,7 @@ def run(experiments: list[Experiment], jobs: int) -> dict[str, Any]:
     while waiting or going:
         while waiting and free:
             e, share = waiting.pop(0), free.pop()
-            begun = RunDirectory(Path(e.output)).holds_run
-            going[Child(e.replace(resume=begun, overwrite=not begun), "local", share)] = e, share
+            going[Child(continued(e), "local", share)] = e, share
         time.sleep(0.5)
         for child in [child for child in going if child.ended]:
             e, share = going.pop(child)

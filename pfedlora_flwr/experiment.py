@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -176,6 +177,10 @@ class Experiment:
         """K = ⌊C·N⌋, at least 1; the tolerance makes 0.29·100 the 29 it is."""
         return max(1, int(self.participation * self.clients + 1e-9))
 
+    def enough_of(self, asked: int) -> int:
+        """How many of so many clients have to succeed, by `min-success`."""
+        return at_least(self.min_success, asked)
+
     def model_names(self, family: str = "cnn") -> tuple[str, ...]:
         """The client models in turn; `auto` is the paper's choice for the setting, of the family that fits the inputs."""
         if self.models != "auto":
@@ -190,6 +195,11 @@ class Experiment:
 
 
 KEYS = keys_of(Experiment)
+
+
+def at_least(share: float, of: int) -> int:
+    """The smallest number that is this share; the tolerance makes 0.07·100 the 7 it is."""
+    return math.ceil(share * of - 1e-9)
 
 
 def option_keys(method: str, options: type) -> dict[str, Key]:

@@ -13,7 +13,7 @@ from rich.text import Text
 from pfedlora_flwr.commands.course import duration, megabytes
 from pfedlora_flwr.comparison import estimate
 from pfedlora_flwr.data.local import shared_partition, task_of
-from pfedlora_flwr.data.source import in_words
+from pfedlora_flwr.data.source import inputs_of
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.sharing import first_state
 from pfedlora_flwr.files import check_writable
@@ -39,7 +39,7 @@ def dry_run(e: Experiment, out: Console, *, engine: str = "flower") -> None:
     out.print(_models(e))
     out.print(_partition(e))
     dataset = shared_partition(e)[0]
-    out.print(f"inputs: {dataset.kind} of {in_words(dataset.shape)}", highlight=False)
+    out.print(f"inputs: {inputs_of(dataset)}", highlight=False)
     if dataset.resized:
         height, width = dataset.shape[1:]
         out.print(f"{dataset.resized} of {len(dataset.labels)} images are resized to {height} × {width}, bilinear", highlight=False)

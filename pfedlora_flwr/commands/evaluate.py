@@ -18,7 +18,7 @@ from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data.datasets import Dataset
 from pfedlora_flwr.data.local import Site, reading_for
 from pfedlora_flwr.data.registry import located
-from pfedlora_flwr.data.source import in_words
+from pfedlora_flwr.data.source import inputs_of
 from pfedlora_flwr.errors import UserError, some
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.runs.trained import Trained
@@ -130,8 +130,7 @@ def _load(trained: Trained, data: str, e: Experiment) -> Dataset:
     how = replace(reading_for(task, e), client_column=None, feature_names=trained.feature_names, one_class=True)
     dataset = datasets.load(data, how)
     if dataset.shape != task.shape:
-        its, own = (f"{of.kind} of {in_words(of.shape)}" for of in (dataset, task))
-        raise UserError(f"{data} holds {its}, and the model of client {trained.client} takes {own}")
+        raise UserError(f"{data} holds {inputs_of(dataset)}, and the model of client {trained.client} takes {inputs_of(task)}")
     return dataset
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.progress import Progress
@@ -85,22 +86,21 @@ class _Runs:
         self._done = len(work.completed())
         self._lines: list[_Line] = []
         self._task = bars.add_task(_ALL, what="")
-        self._waiting: list[Job] = []
+        self._wait_for([])
 
     def waiting(self) -> list[Job]:
         """The runs that are left and have not begun, as their directories tell."""
         going = [line.job.directory for line in self._lines]
-        self._waiting = [job for job in self._work.jobs() if job.directory not in going]
+        self._wait_for([job for job in self._work.jobs() if job.directory not in going])
         return self._waiting
 
     def experiment(self, job: Job) -> Experiment:
-        """What is to be executed: what a run that was killed before its first line leaves is nothing to continue."""
-        begun = RunDirectory(job.directory).holds_run
-        return job.experiment.replace(resume=begun, overwrite=not begun)
+        """What is to be executed."""
+        return executing.continued(job.experiment)
 
     def begin(self, job: Job) -> _Line:
         """A run begins; it is no longer waited for."""
-        self._waiting = [other for other in self._waiting if other is not job]
+        self._wait_for([other for other in self._waiting if other is not job])
         self._lines.append(_Line(self, job))
         self.show()
         return self._lines[-1]
@@ -128,21 +128,33 @@ class _Runs:
             self._work.failed[job.directory] = result["error"] or "no reason given"
             came = f"failed: {result['error']}"
         number = self._done + len(self._work.failed)
-        of = number + len(self._lines) + count_of(self._waiting)
+        of = number + len(self._lines) + self._later.runs
         self.out.print(f"{number} of {of}: {job.title}: {came}", highlight=False, markup=False, soft_wrap=True)
         return False
 
     def show(self) -> None:
         """The line for all runs."""
-        left = seconds_of(self._waiting, self._speed) + sum(line.left for line in self._lines)
+        left = self._later.seconds + sum(line.left for line in self._lines)
         before = self._done + len(self._work.failed)
-        of = before + len(self._lines) + count_of(self._waiting)
+        of = before + len(self._lines) + self._later.runs
         words = f"{before} of {of} runs done · about {duration(left / self.at_once)} left"
         self.bars.update(self._task, total=of, completed=before, what=words)
 
     def seconds(self, e: Experiment) -> float:
         """What a run will take."""
         return self._speed.seconds(e)
+
+    def _wait_for(self, jobs: list[Job]) -> None:
+        self._waiting = jobs
+        self._later = _Later(count_of(jobs), seconds_of(jobs, self._speed))  # asked for four times a second
+
+
+@dataclass(frozen=True)
+class _Later:
+    """The runs that have not begun, and what they take."""
+
+    runs: int
+    seconds: float
 
 
 class _Line:

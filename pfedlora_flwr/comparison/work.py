@@ -61,9 +61,9 @@ class Work:
 
     def jobs(self) -> list[Job]:
         """The runs that are left, those of the first seed before the others'; runs that failed are left out."""
-        order = list(dict.fromkeys((self.comparison.tuning_seed, *self.comparison.seeds)))
-        found = [job for cell in self._cells for job in self._jobs_of(cell) if self._takes(cell, job.experiment.seed)]
-        return sorted(found, key=lambda job: order.index(job.experiment.seed))
+        cells = enumerate(self._cells)
+        found = [job for place, cell in cells for job in self._jobs_of(cell) if self._takes(place, cell, job.experiment.seed)]
+        return sorted(found, key=lambda job: self._seeds.index(job.experiment.seed))
 
     def examples(self) -> list[Job]:
         """A run of each cell, for what is the same in all of its runs."""
@@ -76,9 +76,9 @@ class Work:
 
     def drop_rejected(self) -> None:
         """Removes the models of completed candidates that were not chosen: they would fill the disk. Their accuracies stay."""
-        for cell in self._cells:
+        for place, cell in enumerate(self._cells):
             models = [self._tuning_run(candidate).clients.exists() for candidate in cell.candidates]
-            if sum(models) < 2 or not self._takes(cell, self.comparison.tuning_seed):
+            if sum(models) < 2 or not self._takes(place, cell, self.comparison.tuning_seed):
                 continue
             found = self._outcome(cell)
             for tried in found.tried if found.chosen else ():
@@ -114,12 +114,19 @@ class Work:
 
     def everything(self) -> list[Job]:
         """Every run that this shard of the comparison may hold, done or not."""
-        pairs = [(cell, candidate) for cell in self._cells for candidate in cell.candidates]
-        return [self._job(cell, candidate, seed) for cell, candidate in pairs for seed in candidate.runs if self._takes(cell, seed)]
+        found = []
+        for place, cell in enumerate(self._cells):
+            pairs = [(candidate, seed) for candidate in cell.candidates for seed in candidate.runs]
+            found += [self._job(cell, candidate, seed) for candidate, seed in pairs if self._takes(place, cell, seed)]
+        return found
 
-    def _takes(self, cell: Cell, seed: int) -> bool:
-        seeds = list(dict.fromkeys((self.comparison.tuning_seed, *self.comparison.seeds)))
-        return self.shard.takes(self._cells.index(cell) + (seeds.index(seed) if len(cell.candidates) == 1 else 0))
+    def _takes(self, place: int, cell: Cell, seed: int) -> bool:
+        """Whether the run of this seed in the cell at this place is the shard's."""
+        return self.shard.takes(place + (self._seeds.index(seed) if len(cell.candidates) == 1 else 0))
+
+    @cached_property
+    def _seeds(self) -> list[int]:
+        return list(dict.fromkeys((self.comparison.tuning_seed, *self.comparison.seeds)))
 
     @cached_property
     def _cells(self) -> list[Cell]:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pfedlora_flwr.data.images import of_8_bits
 from pfedlora_flwr.data.source import Arrays, Inputs, Reading
 from pfedlora_flwr.errors import UserError, kind, user_code
 from pfedlora_flwr.models.registry import load_object
@@ -37,7 +38,7 @@ def npz(text: str, how: Reading) -> Arrays:
     except (KeyError, ValueError, OSError, EOFError, TypeError, AttributeError, zipfile.BadZipFile):
         raise UserError(f"{path}: expected {_FILE}") from None
     if name == "images" and inputs.dtype == np.uint16:
-        inputs = (inputs / 257).round().astype(np.uint8)  # as of image files
+        inputs = of_8_bits(inputs)
     if name == "images" and (inputs.dtype != np.uint8 or inputs.ndim == 2):
         told = "scale images to 0 … 255 and save them as uint8, or call series and vectors `inputs`"
         raise UserError(f"{path}: images is {inputs.dtype} {list(inputs.shape)}; expected {_IMAGES}, uint16, too: {told}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import tempfile
-import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from pfedlora_flwr.data.arrays import check_labels, checked
 from pfedlora_flwr.data.cache import cache_root
 from pfedlora_flwr.data.images import File, decoded
 from pfedlora_flwr.data.source import Arrays, Reading
+from pfedlora_flwr.deadline import within
 from pfedlora_flwr.errors import UserError, brief, some
 
 if TYPE_CHECKING:
@@ -173,19 +173,8 @@ def _ask_hub(where: str, name: str) -> None:
     """Raises UserError unless the hub says in time that it has the dataset."""
     from huggingface_hub import HfApi
 
-    said: list[Exception | None] = []
-
-    def ask() -> None:
-        try:
-            HfApi().dataset_info(name, timeout=_SECONDS)
-            said.append(None)
-        except Exception as error:
-            said.append(error)
-
-    asking = threading.Thread(target=ask, daemon=True)  # looking up a name has no time limit of its own
-    asking.start()
-    asking.join(_SECONDS)
-    error = said[0] if said else TimeoutError(f"no answer in {_SECONDS:g} seconds")
-    if error is not None:
+    try:
+        within(_SECONDS, lambda: HfApi().dataset_info(name, timeout=_SECONDS))
+    except Exception as error:  # of many types, the network's beneath them among them
         local = "fetch it where there is a network, `save_to_disk(PATH)`, and take hf:PATH"
-        raise UserError(f"{where}: the hub does not give it ({brief(error)}); {local}")
+        raise UserError(f"{where}: the hub does not give it ({brief(error)}); {local}") from None

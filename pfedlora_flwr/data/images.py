@@ -6,7 +6,7 @@ import io
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -84,8 +84,13 @@ def read_image(file: Path | bytes, size: tuple[int, int], *, grey: bool = False,
 
     with _opened(file, name or str(file)) as image:
         deep = image.mode.startswith("I")  # 16 bits a pixel, which `convert` would cut off at 255
-        eight = Image.fromarray((np.asarray(image) / 257).round().astype(np.uint8)) if deep else image
+        eight = Image.fromarray(of_8_bits(np.asarray(image))) if deep else image
         return _pixels(eight.convert("L" if grey else "RGB"), size)
+
+
+def of_8_bits(pixels: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    """Pixels of 16 bits in 8."""
+    return (pixels / 257).round().astype(np.uint8)
 
 
 def _pixels(image: Image, size: tuple[int, int]) -> npt.NDArray[np.uint8]:

@@ -15,7 +15,7 @@ from pfedlora_flwr.data import datasets, registry
 from pfedlora_flwr.data.datasets import Dataset
 from pfedlora_flwr.data.normalisation import Constants, of_parts
 from pfedlora_flwr.data.partition import Indices, Partition, Split, make_partition, split_8_1_1
-from pfedlora_flwr.data.source import Reading, in_words, parse_shape
+from pfedlora_flwr.data.source import Reading, in_words, inputs_of, parse_shape
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import absolute
@@ -98,8 +98,8 @@ class Site:
         if dataset.classes > task.classes:
             raise UserError(f"dataset {dataset.name!r} has {dataset.classes} classes, the Experiment {task.classes}; set classes")
         if dataset.shape != task.shape:
-            own, others = (f"{of.kind} of {in_words(of.shape)}" for of in (dataset, task))
-            raise UserError(f"dataset {dataset.name!r} holds {own}, the Experiment says {others}; set input-shape")
+            told = f"dataset {dataset.name!r} holds {inputs_of(dataset)}, the Experiment says {inputs_of(task)}"
+            raise UserError(f"{told}; set input-shape")
         return cls(dataset, split, fingerprint, task, *constants)
 
     def load(self, device: torch.device) -> LocalData:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -135,3 +135,17 @@ def shape_of(inputs: Inputs) -> Shape:
 def in_words(shape: Shape) -> str:
     """As the key `input-shape` has it."""
     return "x".join(map(str, shape))
+
+
+class Shaped(Protocol):
+    """What says of which kind and shape inputs are: a dataset, or a Task."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def shape(self) -> Shape: ...
+
+
+def inputs_of(what: Shaped) -> str:
+    """Kind and shape of its inputs, as a line has them: `images of 3x32x32`."""
+    return f"{what.kind} of {in_words(what.shape)}"

@@ -6,7 +6,6 @@ import logging
 import os
 import secrets
 from collections.abc import Mapping
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,8 @@ from pfedlora_flwr.federation.model_cache import MODELS
 from pfedlora_flwr.federation.nodes import this_node
 from pfedlora_flwr.files import write_atomically
 from pfedlora_flwr.methods import registry
-from pfedlora_flwr.methods.method import Method, Upload, tensors_of
-from pfedlora_flwr.models.named import random_weights, without_path
+from pfedlora_flwr.methods.method import Method, Upload, rebuilt, tensors_of
+from pfedlora_flwr.models.named import without_path
 from pfedlora_flwr.rng import derive, torch_generator
 from pfedlora_flwr.runs.checkpoint import Counts
 from pfedlora_flwr.runs.directory import RunDirectory
@@ -185,18 +184,18 @@ class PersonalisedClient(NumPyClient):
         if cached is not None:
             return cached, False
         stored = self._store(told).load(told.version) if told.version else None
-        with nullcontext() if stored is None else random_weights():
-            model = method.private_init(told.client, derive(self.experiment.seed, "model", told.client))
-        if stored is not None:
-            model.load_state_dict(stored)
+
+        def fresh() -> nn.Module:
+            return method.private_init(told.client, derive(self.experiment.seed, "model", told.client))
+
+        model = fresh() if stored is None else rebuilt(fresh, stored)
         return channels_last(model.to(self.device)), bool(told.version) and stored is None
 
     def _store(self, told: Instruction) -> ClientStore:
         """A simulated client keeps its model in the run's directory, a real node under its own `state-path`."""
-        if not told.token.isalnum():
-            raise UserError(f"the server names its run {told.token!r}, which is no folder's name")
-        run = self._simulation(told.run, told.token)
-        return run.client_store(told.client) if run else ClientStore(self._state_path() / told.token / str(told.client))
+        token = messages.folder_name(told.token)
+        run = self._simulation(told.run, token)
+        return run.client_store(told.client) if run else ClientStore(self._state_path() / token / str(told.client))
 
     def _simulation(self, run: str, token: str) -> RunDirectory | None:
         """The run's directory, where server and clients share it; None on a real node."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, cast
@@ -12,12 +11,12 @@ import numpy as np
 from flwr.app import Context, Error, Message
 from flwr.client.mod import secaggplus_mod
 from flwr.clientapp.typing import ClientAppCallable
-from flwr.common import FitRes, ndarrays_to_parameters, parameters_to_ndarrays
+from flwr.common import FitIns, FitRes, ndarrays_to_parameters, parameters_to_ndarrays
 from flwr.common.constant import ErrorCode
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_STATE, Key, Stage
 
 from pfedlora_flwr.errors import UserError, brief
-from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.experiment import Experiment, at_least
 from pfedlora_flwr.federation import masks, unmasked, wire
 from pfedlora_flwr.federation.messages import failure_in
 from pfedlora_flwr.rng import derive
@@ -47,7 +46,7 @@ def terms(e: Experiment, clients: int) -> dict[str, int | float]:
     return {
         Key.SAMPLE_NUMBER: clients,
         Key.SHARE_NUMBER: shares,
-        Key.THRESHOLD: max(math.ceil(e.secagg_threshold * shares - 1e-9), 2 * shares // 3 + 1),
+        Key.THRESHOLD: max(at_least(e.secagg_threshold, shares), 2 * shares // 3 + 1),
         Key.CLIPPING_RANGE: e.secagg_clip,
         Key.TARGET_RANGE: LEVELS,
         Key.MOD_RANGE: MODULUS,
@@ -88,9 +87,9 @@ class Guard:
 
         def visit(message: Message, context: Context) -> Message:
             nonlocal drawn
-            reply, seed = _update(e, message, call_next(message, context))
-            told = wire.fit_instruction(message).config
-            unmasked.begin(context, str(told["token"]), int(told["round"]))
+            told = wire.fit_instruction(message)
+            reply, seed = _update(e, message, told, call_next(message, context))
+            unmasked.begin(context, str(told.config["token"]), int(told.config["round"]))
             drawn = np.random.get_state()
             np.random.seed(seed % 2**32)  # for the rounding, so that the sum's bits are those of the updates
             return reply
@@ -125,7 +124,7 @@ def _check_terms(e: Experiment, record: Mapping[str, Any]) -> None:
     clients = record.get(Key.SAMPLE_NUMBER)
     if type(clients) is not int or clients < LEAST:
         raise UserError(f"the server sums {clients!r} clients; a sum of fewer than {LEAST} hides nobody")
-    fewest = math.ceil(e.min_success * e.sampled - 1e-9)
+    fewest = e.enough_of(e.sampled)
     if not fewest <= clients <= e.sampled:
         raise UserError(f"the server sums {clients} clients; this run samples {e.sampled} and needs {fewest} of them")
     for name, expected in terms(e, clients).items():
@@ -165,12 +164,13 @@ def _kept(context: Context, name: str) -> set[int]:
     return set(cast(list[int], state[f"{name}:K"]))
 
 
-def _update(e: Experiment, message: Message, reply: Message) -> tuple[Message, int]:
+def _update(e: Experiment, message: Message, told: FitIns, reply: Message) -> tuple[Message, int]:
     """The reply to a visit with Δ = θ_k − θ, as one vector in float64, in the place of θ_k; and the seed of its rounding.
 
-    Raises UserError for an update that must not be masked: a sum of it would be wrong, and nobody could see that.
+    told: the instruction in `message`. Raises UserError for an update that must not be masked: a sum of it would be wrong, and nobody
+    could see that.
     """
-    told, answer = wire.fit_instruction(message), wire.fit_answer(reply)
+    answer = wire.fit_answer(reply)
     if (reason := failure_in(answer.metrics)) is not None:
         raise UserError(reason)
     before, after = parameters_to_ndarrays(told.parameters), parameters_to_ndarrays(answer.parameters)

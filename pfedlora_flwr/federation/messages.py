@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.methods.method import Refused
 from pfedlora_flwr.runs.checkpoint import Counts
 
@@ -20,6 +21,13 @@ _LARGEST_LOSS = 1e30
 _WORDS = 200
 _MOST_CLASSES = 10**5
 _ERROR = "error"
+
+
+def folder_name(token: str) -> str:
+    """The run's name as the server gives it. Raises UserError for one that could lead out of the folder in which it names one."""
+    if not token.isalnum():
+        raise UserError(f"the server names its run {token!r}, which is no folder's name")
+    return token
 
 
 @dataclass(frozen=True)

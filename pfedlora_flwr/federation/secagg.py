@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import random
 from collections.abc import Mapping
 from types import SimpleNamespace
@@ -104,7 +103,7 @@ class SecureUplink:
     ) -> tuple[npt.NDArray[np.float64] | None, str]:
         """Δ̄ = Σ n_k Δ_k / Σ n_k over the clients that are left, as one vector; or None and why there is none."""
         e, client_of = self._experiment, {node: client for client, node in nodes.items()}
-        needed = max(math.ceil(e.min_success * e.sampled - 1e-9), LEAST)
+        needed = max(e.enough_of(e.sampled), LEAST)
 
         def too_few(left: int) -> str:
             if left < needed:

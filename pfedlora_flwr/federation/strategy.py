@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable, Iterable
 
@@ -211,7 +210,7 @@ class PersonalisedStrategy(Strategy):
         Where it does not, the round is counted as failed. Raises RunFailed for the `max-failed-rounds`th in a row.
         """
         e = self.experiment
-        wanted = math.ceil(e.min_success * asked - 1e-9)
+        wanted = e.enough_of(asked)
         if succeeded >= wanted and not reason:
             return True
         self.state.failed_rounds += 1

@@ -10,6 +10,7 @@ from pathlib import Path
 from flwr.app import ConfigRecord, Context
 
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.federation.messages import folder_name
 from pfedlora_flwr.files import write_atomically
 
 _CURRENT, _UNMASKED = "pfedlora_masked_round", "pfedlora_unmasked"
@@ -18,9 +19,7 @@ _CURRENT, _UNMASKED = "pfedlora_masked_round", "pfedlora_unmasked"
 
 def begin(context: Context, token: str, round: int) -> None:
     """The client masks its update of this round, and hands out the next shares for it."""
-    if not token.isalnum():
-        raise UserError(f"the server names its run {token!r}, which is no folder's name")
-    context.state.config_records[_CURRENT] = ConfigRecord({"token": token, "round": round})
+    context.state.config_records[_CURRENT] = ConfigRecord({"token": folder_name(token), "round": round})
 
 
 def hand_out(context: Context, nodes: Iterable[int]) -> None:

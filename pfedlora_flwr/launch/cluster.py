@@ -25,6 +25,7 @@ from typing import Any
 from pfedlora_flwr.data.cache import cache_root
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.runs.source import named_modules
 
 ADDRESS, JOB_CONFIG = "RAY_ADDRESS", "RAY_JOB_CONFIG_JSON_ENV_VAR"
 """Ray's: the cluster that `ray.init` joins, and what it adds to a job, as `ray job submit` hands it on."""
@@ -103,7 +104,6 @@ def check_nodes(
     """
     token = secrets.token_hex(8)
     files = [folder / f".ray-{token}" for folder in folders]
-    modules = sorted({name.partition(":")[0] for name in (experiment.method, *experiment.models.split(",")) if ":" in name})
     try:
         for file in files:
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -113,7 +113,7 @@ def check_nodes(
             "nodes": [node.id for node in nodes],
             "files": [str(file) for file in files],
             "token": token,
-            "modules": modules,
+            "modules": named_modules(experiment.flat()),
         }
         answers = _ask(address, {"look": look}, _ANSWER + _TASK)["looks"]
     finally:

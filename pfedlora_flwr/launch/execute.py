@@ -64,6 +64,12 @@ ENGINES = ("flower", "local")
 """`flwr run` on a SuperLink of our own, with Ray's actors; or everything in this process, one client at a time."""
 
 
+def continued(experiment: Experiment) -> Experiment:
+    """The run as it goes on from what its directory holds. What one that was killed before its first line leaves is nothing to resume."""
+    begun = RunDirectory(Path(experiment.output)).holds_run
+    return experiment.replace(resume=begun, overwrite=not begun)
+
+
 def execute(experiment: Experiment, show: Show, out: Console, *, port: int = 0, engine: str = "flower") -> Result:
     """Runs the Experiment and returns its result, whatever came of it. Ctrl-C and SIGTERM stop the run.
 

@@ -21,7 +21,6 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from pfedlora_flwr.data.cache import cache_root
-from pfedlora_flwr.data.registry import is_function
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.launch import cluster
@@ -30,6 +29,7 @@ from pfedlora_flwr.launch.processes import MARKER, SIGNALS, check_port, free_por
 from pfedlora_flwr.launch.resources import Resources
 from pfedlora_flwr.runs.directory import Row, RunDirectory, in_use
 from pfedlora_flwr.runs.lines import SoFar
+from pfedlora_flwr.runs.source import named_modules
 from pfedlora_flwr.training.device import GPU_SHARE
 
 _SUPERLINK_TIMEOUT, _SERVER_TIMEOUT, _LOOK = 60.0, 180.0, 15.0
@@ -195,7 +195,7 @@ class Simulation:
             own |= {cluster.JOB_CONFIG: cluster.job_config(self._for_workers()), **cluster.MERGED}
         elif len(str(self._home)) < _SHORT:
             own["RAY_TMPDIR"] = str(self._home)  # so that Ray's sessions go when we go
-        if ":" in e.method or ":" in e.models or is_function(e.dataset):  # a user's own module may lie in the working directory
+        if named_modules(e.flat()):  # a user's own module may lie in the working directory
             own["PYTHONPATH"] = os.pathsep.join([os.getcwd(), *filter(None, [os.environ.get("PYTHONPATH")])])
         return environment(**own)
 

@@ -11,10 +11,9 @@ from torch import Tensor
 
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.methods.method import Method, Tensors, Upload, filled, seeded, tensors_of, weighted_mean
+from pfedlora_flwr.methods.method import Method, Tensors, Upload, filled, rebuilt, seeded, tensors_of, weighted_mean
 from pfedlora_flwr.methods.standalone import train_locally
 from pfedlora_flwr.models.cnn import ClientModel
-from pfedlora_flwr.models.named import random_weights
 from pfedlora_flwr.training.loop import Samples, Visit
 
 
@@ -43,9 +42,7 @@ class FedAvg(Method):
 
     def other_predictors(self, model: ClientModel, received: Tensors) -> dict[str, Callable[[Tensor], Tensor]]:
         """The global model as it arrived."""
-        with random_weights():  # they are overwritten
-            whole = self.client_model(0)
-        whole.load_state_dict(received)
+        whole = rebuilt(lambda: self.client_model(0), received)
         return {"global": whole.eval().to(next(iter(received.values())).device)}
 
     def shared_predictor(self, shared: Tensors, own: ClientModel | None = None) -> Callable[[Tensor], Tensor] | None:

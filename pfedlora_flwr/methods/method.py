@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,7 @@ from pfedlora_flwr.rng import seeded
 from pfedlora_flwr.training.device import channels_last
 from pfedlora_flwr.training.loop import Samples, Visit
 
+Model = TypeVar("Model", bound=nn.Module)
 Tensors = dict[str, Tensor]
 """Named tensors, in order. Floating-point ones are parameters in the ledger; integers are metadata: bytes, not parameters."""
 
@@ -217,12 +218,17 @@ def tensors_of(module: nn.Module) -> Tensors:
     return {name: tensor.detach() for name, tensor in module.state_dict().items()}
 
 
-def filled(build: Callable[[], ClientModel], tensors: Tensors) -> ClientModel:
-    """The model that `build` makes, with these tensors, to predict on the CPU."""
+def rebuilt(build: Callable[[], Model], tensors: Tensors) -> Model:
+    """The model that `build` makes, with these tensors: what it begins with is not looked up."""
     with random_weights():
         model = build()
     model.load_state_dict(tensors)
-    return channels_last(model.eval())
+    return model
+
+
+def filled(build: Callable[[], ClientModel], tensors: Tensors) -> ClientModel:
+    """The model that `build` makes, with these tensors, to predict on the CPU."""
+    return channels_last(rebuilt(build, tensors).eval())
 
 
 def weighted_mean(uploads: Mapping[int, Upload]) -> Tensors:

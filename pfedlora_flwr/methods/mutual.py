@@ -6,10 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import kl_div
 
-from pfedlora_flwr.methods.method import Method, Tensors
+from pfedlora_flwr.methods.method import Method, Tensors, rebuilt
 from pfedlora_flwr.models import registry
 from pfedlora_flwr.models.cnn import ClientModel
-from pfedlora_flwr.models.named import random_weights
 from pfedlora_flwr.training.device import channels_last
 
 
@@ -20,10 +19,7 @@ def small_model(method: Method) -> ClientModel:
 
 def received_model(method: Method, tensors: Tensors, device: torch.device) -> ClientModel:
     """The small model with the values that arrived, ready to train on `device`."""
-    with random_weights():  # they are overwritten
-        model = small_model(method)
-    model.load_state_dict(tensors)
-    return channels_last(model.to(device))
+    return channels_last(rebuilt(lambda: small_model(method), tensors).to(device))
 
 
 def kl(learner: Tensor, peer: Tensor) -> Tensor:

@@ -62,6 +62,21 @@ class ClientModel(nn.Module):
         return self.head(self.encode(images))
 
 
+class WithLast(ClientModel):
+    """A model whose head is its layer `last`."""
+
+    last: nn.Linear
+
+    def head(self, representation: Tensor, layers: int = 1) -> Tensor:
+        return self.last(representation)
+
+    def last_layer(self) -> nn.Linear:
+        return self.last
+
+    def drop_last_layer(self) -> None:
+        del self.last
+
+
 class Family(ClientModel):
     """What the families have in common: FC1 and FC2, each with a ReLU after it, and FC3.
 

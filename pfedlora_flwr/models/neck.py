@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from pfedlora_flwr.models.cnn import ClientModel
+from pfedlora_flwr.models.cnn import ClientModel, WithLast
 from pfedlora_flwr.models.linear import Linear
 
 
-class Necked(ClientModel):
+class Necked(WithLast):
     """The model without its last layer, a neck, Linear(own width → width), and a new last layer. R is the neck's output; it has signs."""
 
     def __init__(self, model: ClientModel, width: int, classes: int) -> None:
@@ -17,18 +17,9 @@ class Necked(ClientModel):
         model.drop_last_layer()
         self.model = model
         self.neck = Linear(own, width)
-        self.last: nn.Linear = Linear(width, classes)
+        self.last = Linear(width, classes)
         self.widths = width, width
         self.description = f"{model.description} with a neck from {own} to {width}"
 
     def encode(self, images: Tensor, layers: int = 1) -> Tensor:
         return self.neck(self.model.encode(images))
-
-    def head(self, representation: Tensor, layers: int = 1) -> Tensor:
-        return self.last(representation)
-
-    def last_layer(self) -> nn.Linear:
-        return self.last
-
-    def drop_last_layer(self) -> None:
-        del self.last

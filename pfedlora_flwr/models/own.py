@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from pfedlora_flwr.errors import UserError, kind
-from pfedlora_flwr.models.cnn import ClientModel
+from pfedlora_flwr.models.cnn import ClientModel, WithLast
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.rng import seeded
 
@@ -44,7 +44,7 @@ class Parted(ClientModel):
         return {name: name.removeprefix("module.") for name in self.state_dict()}
 
 
-class Whole(ClientModel):
+class Whole(WithLast):
     """A module whose linear layer at `place`, a dotted name, makes its logits: it is taken out, and called after the rest."""
 
     def __init__(self, module: nn.Module, place: str) -> None:
@@ -61,15 +61,6 @@ class Whole(ClientModel):
 
     def encode(self, images: Tensor, layers: int = 1) -> Tensor:
         return self.module(images)
-
-    def head(self, representation: Tensor, layers: int = 1) -> Tensor:
-        return self.last(representation)
-
-    def last_layer(self) -> nn.Linear:
-        return self.last
-
-    def drop_last_layer(self) -> None:
-        del self.last
 
     def own_names(self) -> dict[str, str]:
         at = f"{self.place}." if self.place else ""

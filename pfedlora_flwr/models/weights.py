@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,11 +10,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx
 import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from pfedlora_flwr.deadline import within
 from pfedlora_flwr.errors import UserError, some
 
 logger = logging.getLogger(__name__)
@@ -120,20 +119,14 @@ def _unfetched(name: str, why: str) -> UserError:
 
 def _check_reachable(name: str, url: str) -> None:
     """Raises UserError unless the file's host says in a few seconds that it has it: libraries try for minutes."""
-    answers: list[str] = []
+    import httpx  # here alone: every start would wait for it
 
-    def ask() -> None:
-        try:
-            answer = httpx.head(url, timeout=PATIENCE)
-            answers.append(f"it answers {answer.status_code}" if answer.is_error else "")
-        except (httpx.HTTPError, OSError) as error:
-            answers.append(str(error))
-
-    asking = threading.Thread(target=ask, daemon=True)  # a name's resolution has no limit of its own
-    asking.start()
-    asking.join(PATIENCE)
-    if (why := answers[0] if answers else "no answer") != "":
-        raise _unfetched(name, f"{urlsplit(url).netloc}: {why}")
+    try:
+        answer = within(PATIENCE, lambda: httpx.head(url, timeout=PATIENCE))
+    except (httpx.HTTPError, OSError) as error:
+        raise _unfetched(name, f"{urlsplit(url).netloc}: {error}") from None
+    if answer.is_error:
+        raise _unfetched(name, f"{urlsplit(url).netloc}: it answers {answer.status_code}")
 
 
 @lru_cache(maxsize=256)

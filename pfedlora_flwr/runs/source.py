@@ -21,7 +21,7 @@ from pfedlora_flwr.data.registry import is_function
 from pfedlora_flwr.errors import some
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import write_atomically
-from pfedlora_flwr.models.named import is_library
+from pfedlora_flwr.models.named import LIBRARIES
 from pfedlora_flwr.runs.directory import RunDirectory
 
 logger = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class Source:
 
 def collect(keys: Mapping[str, object]) -> Source:
     """The user's own code that an Experiment's flat keys name, with what it imports, nearest first. Nothing is executed."""
-    named = _own_modules(keys)
+    named = own_modules(keys)
     roots = list(dict.fromkeys(root for module in named for root in _roots(module)))
     source, seen, waiting = Source(), set[str](), deque(named)
     while waiting:
@@ -101,7 +101,7 @@ def use_copy(run: RunDirectory) -> str:
     if not held:
         return ""
     keys = run.saved_keys()
-    missing = [module for module in _own_modules(keys) if not _importable(module) and _file([run.source], module)]
+    missing = [module for module in own_modules(keys) if not _importable(module) and _file([run.source], module)]
     if not missing:
         here = collect(keys).files
         changed = [path for path, text in held.items() if here.get(path, text) != text]
@@ -113,11 +113,16 @@ def use_copy(run: RunDirectory) -> str:
     return f"module {', '.join(missing)} cannot be imported from {os.getcwd()}: the run's copy in {run.source} is used"
 
 
-def _own_modules(keys: Mapping[str, object]) -> list[str]:
+def named_modules(keys: Mapping[str, object]) -> list[str]:
+    """The modules that an Experiment's flat keys name: those of models (libraries' among them), method and dataset."""
     dataset = str(keys.get("dataset", ""))
     names = [*str(keys["models"]).split(","), str(keys["method"]), *([dataset] if is_function(dataset) else [])]
-    found = (name.strip().partition(":")[0] for name in names if ":" in name and not is_library(name.strip()))
-    return [module for module in dict.fromkeys(found) if _top(module) != _top(__name__)]
+    return list(dict.fromkeys(name.strip().partition(":")[0] for name in names if ":" in name))
+
+
+def own_modules(keys: Mapping[str, object]) -> list[str]:
+    """Of those the user's."""
+    return [module for module in named_modules(keys) if _top(module) not in (*LIBRARIES, _top(__name__))]
 
 
 def _top(module: str) -> str:
