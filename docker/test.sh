@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # `make docker-test`: the demo as the README starts it, with a node killed and restarted midway, a broken app, and with TLS and
-# authenticated nodes, each judged by the runner's exit code; all must come to the same bits. Needs a Docker engine with compose.
+# authenticated nodes, each judged by the runner's exit code; all must come to the same bits. Then once more, under masks, on the nodes
+# that are still there. Needs a Docker engine with compose.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 docker version >/dev/null 2>&1 || { echo "no Docker engine answers" >&2; exit 1; }
@@ -8,7 +9,8 @@ export COMPOSE_PROJECT_NAME=pfedlora-test-$$
 plain="docker compose -f docker/compose.yaml"
 tls="$plain -f docker/compose.tls.yaml"
 fail() { echo "FAILED: $1" >&2; $tls logs --tail 40 >&2; $tls down -v --remove-orphans >/dev/null 2>&1; exit 1; }
-sha256() { $plain run --rm --no-deps -T superlink python -c "import json; print(json.load(open('/runs/$1/result.json'))['shared_sha256'])"; }
+result() { $plain run --rm --no-deps -T superlink cat "/runs/$1/result.json"; }
+sha256() { result "$1" | sed -n 's/.*"shared_sha256": "\([0-9a-f]*\)".*/\1/p'; }
 said() { [ "$($plain logs runner 2>/dev/null | grep -c "$1")" -gt 0 ]; }
 timeout 1800 $plain up --build --exit-code-from runner || fail "the demo ends with $?"
 undisturbed=$(sha256 demo)
@@ -35,6 +37,11 @@ $plain down -v >/dev/null 2>&1
 $tls up --detach
 timeout 1200 $tls wait runner || fail "the demo with TLS ends with $?"
 authenticated=$(sha256 demo-tls)
-$tls down -v >/dev/null 2>&1
 [ "$authenticated" = "$undisturbed" ] || fail "TLS changed the result: $authenticated, $undisturbed"
 echo "TLS and authenticated nodes: exit code 0, $authenticated"
+
+timeout 1200 $tls run --rm --no-deps -T runner pfedlora run /opt/conf/docker.yaml --superlink tls -o output=/runs/secure \
+  -o secagg.enabled=true -o secagg.max-samples=512 || fail "the demo under masks ends with $?"
+result secure | grep -q '"enabled": true' || fail "the demo under masks was not: $(result secure)"
+$tls down -v >/dev/null 2>&1
+echo "secure aggregation: exit code 0"
