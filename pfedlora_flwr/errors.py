@@ -1,4 +1,7 @@
-"""Errors in a line: of a log or a traceback what says something, and what a user's own code raises as one line that says where."""
+"""Errors in a line: of a log or a traceback what says something, and what a user's own code raises as one line that says where.
+
+And an error for what does not end.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,13 @@ import os
 import re
 import sysconfig
 import tempfile
+import threading
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
 
 _COLOUR = re.compile("\x1b\\[[0-9;]*m")
 _FRAME = " │╰╭─╮╯"
@@ -53,6 +60,25 @@ def user_code(what: str, name: str) -> Iterator[None]:
         if ":" not in name:
             raise
         raise UserCodeError(f"{what} {name!r}: {brief(error)}") from error
+
+
+def within(seconds: float, ask: Callable[[], T]) -> T:
+    """What `ask` returns or raises, or a TimeoutError: then it goes on in its thread, as looking up a host's name may, for minutes."""
+    answers: list[T] = []
+    errors: list[Exception] = []
+
+    def answer() -> None:
+        try:
+            answers.append(ask())
+        except Exception as error:
+            errors.append(error)
+
+    asking = threading.Thread(target=answer, daemon=True)
+    asking.start()
+    asking.join(seconds)
+    if answers:
+        return answers[0]
+    raise errors[0] if errors else TimeoutError(f"no answer in {seconds:g} seconds")
 
 
 def brief(error: BaseException) -> str:

@@ -289,7 +289,7 @@ def test_what_is_standalone_by_construction_is_planned_and_not_run(tmp_path: Pat
         compare(part, whole, work.output, out, out, dry_run=True)
 
 
-SMALL = "methods: [standalone, pfedlora]\nbase: {clients: 2, rounds: 8, batch-size: 16, partition: {kind: iid}}\n"
+SMALL = "methods: [standalone, pfedlora]\nbase: {clients: 2, rounds: 8, dataset: 'synthetic:400', batch-size: 16, partition: {kind: iid}}\n"
 
 
 @pytest.mark.slow
@@ -321,7 +321,7 @@ def test_killed_midway_and_started_again_it_repeats_no_completed_round_and_ends_
     assert {path.name for path in (second / "clients" / "0").iterdir()} == {"about.json", "round-000008.safetensors"}
     assert (output / "report" / "report.html").exists()
 
-    keys = {"method": "pfedlora", "clients": 2, "rounds": 8, "batch-size": 16, "partition.kind": "iid"}
+    keys = {"method": "pfedlora", "clients": 2, "rounds": 8, "dataset": "synthetic:400", "batch-size": 16, "partition.kind": "iid"}
     ours, theirs = json.loads((second / "result.json").read_text()), run_locally(cli.folder / "undisturbed", keys).result
     for name in ("accuracy", "per_client", "shared_sha256", "models_sha256", "partition", "flops"):
         assert ours[name] == theirs[name], name

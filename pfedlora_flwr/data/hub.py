@@ -16,8 +16,7 @@ from pfedlora_flwr.data.arrays import check_labels, checked
 from pfedlora_flwr.data.cache import cache_root
 from pfedlora_flwr.data.images import File, decoded
 from pfedlora_flwr.data.source import Arrays, Reading
-from pfedlora_flwr.deadline import within
-from pfedlora_flwr.errors import UserError, brief, some
+from pfedlora_flwr.errors import UserError, brief, some, within
 
 if TYPE_CHECKING:
     from datasets import Dataset

@@ -14,8 +14,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from pfedlora_flwr.deadline import within
-from pfedlora_flwr.errors import UserError, some
+from pfedlora_flwr.errors import UserError, some, within
 
 logger = logging.getLogger(__name__)
 State = dict[str, Tensor]
