@@ -3,7 +3,9 @@
     python benchmarks/scale.py [--clients 10,100,1000] [--sampled 10,100] [--rounds 4] [--samples 30]
 
 Prints for each N and K: seconds a round (median, the first left out), seconds a sampled client, bytes a round, peak memory of all
-processes, start-up; and one JSON line.
+processes, the seconds of start and end together, and by stage: from the command to the server's first line (`launch`), until it asks for
+nodes (`data`), until round 1 begins (`connect`), the rounds until the result is there (`rounds`), and until the command is back (`exit`);
+and one JSON line.
 """
 
 from __future__ import annotations
@@ -14,10 +16,17 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from rounds import read
+
+from pfedlora_flwr.runs.directory import RunDirectory
+
+STAGES = {"launch": "starting", "data": "connecting", "connect": "training", "rounds": "result"}
+"""By stage, the phase of a run that ends it."""
 
 
 def main() -> None:
@@ -44,11 +53,16 @@ def measure(method: str, clients: int, sampled: int, rounds: int, samples: int) 
         options = [word for key, value in keys.items() for word in ("-o", f"{key}={value}")]
         pfedlora = [str(Path(sys.executable).with_name("pfedlora")), "run", "--quiet"]
         memory = [sys.executable, str(Path(__file__).with_name("peak_memory.py"))]
-        done = subprocess.run([*memory, *pfedlora, *options], capture_output=True, text=True, check=False)
-        said = json.loads(done.stdout.splitlines()[-1])
+        began = time.time()
+        process = subprocess.Popen([*memory, *pfedlora, *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        reached = watch(process, RunDirectory(Path(folder) / "run"))
+        output = process.communicate()[0]
+        said = json.loads(output.splitlines()[-1])
         if said["exit"]:
-            raise SystemExit(done.stdout + done.stderr)
+            raise SystemExit(output)
         rows = read(Path(folder) / "run" / "rounds.jsonl")
+    times = [began, *(reached[stage] for stage in STAGES.values()), began + said["seconds"]]
+    stages = {name: round(after - before, 1) for name, before, after in zip([*STAGES, "exit"], times, times[1:], strict=False)}
     seconds = statistics.median(row["seconds"] for row in rows[1:])
     return {
         "N": clients,
@@ -58,7 +72,22 @@ def measure(method: str, clients: int, sampled: int, rounds: int, samples: int) 
         "bytes a round": rows[-1]["bytes_up"] + rows[-1]["bytes_down"],
         "peak GiB": said["peak_gib"],
         "start-up and end": round(said["seconds"] - sum(row["seconds"] for row in rows), 1),
+        **stages,
     }
+
+
+def watch(process: subprocess.Popen[str], run: RunDirectory) -> dict[str, float]:
+    """When each of the run's phases was first seen, until it ends."""
+    reached: dict[str, float] = {}
+    while process.poll() is None:
+        with suppress(OSError):
+            state = run.doing()
+            if state:
+                reached.setdefault(state["phase"], state["time"])
+            if run.result():
+                reached.setdefault("result", time.time())
+        time.sleep(0.1)
+    return reached
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from typing import Literal
 
 from flwr.app import Message
 from flwr.serverapp import Grid
+from flwr.superlink.grid import InMemoryGrid
 
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation import wire
@@ -50,7 +51,8 @@ class Clients:
         self._seconds: dict[int, float] = {}  # by client, how long its last visit took: long ones start first
         self._workers = 0  # processes that trained in the last round
         patience = min(60.0, experiment.node_timeout / 2)
-        self.roster = Roster(grid, experiment.clients, run.numbers_file, run.partition, refuse, patience)
+        simulated = isinstance(grid, InMemoryGrid)
+        self.roster = Roster(grid, experiment.clients, run.numbers_file, run.partition, refuse, patience, alike=simulated)
         self._connect()
         self._nodes = living_nodes()
 

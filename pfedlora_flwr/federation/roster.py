@@ -18,6 +18,8 @@ from pfedlora_flwr.files import write_atomically
 
 _QUESTION = 60.0
 """Seconds that a node may take to say who it is."""
+_TRIED = 3
+"""Nodes that are alike are asked, one after the other, before all are given up."""
 
 
 class Roster:
@@ -27,9 +29,12 @@ class Roster:
     in its state-path: it gets a number that is free, and `memory` (a file) keeps that number for it.
 
     refuse: told, once a node, why a node is no client. patience: seconds for which a named node that is gone keeps its number.
+    alike: any node can be any client, as in a simulation, which keeps what a client has by the client's number: one is asked for all.
     """
 
-    def __init__(self, grid: Grid, clients: int, memory: Path, fingerprint: str | None, refuse: Refuse, patience: float) -> None:
+    def __init__(
+        self, grid: Grid, clients: int, memory: Path, fingerprint: str | None, refuse: Refuse, patience: float, *, alike: bool = False
+    ) -> None:
         self.grid = grid
         self.clients = clients
         self.node_of: dict[int, int] = {}
@@ -42,6 +47,7 @@ class Roster:
         self._number_of: dict[str, int] = json.loads(memory.read_text()) if memory.exists() else {}
         self._refuse = refuse
         self._patience = patience
+        self._alike = alike
         self._claims: dict[int, Claim] = {}  # by node, in the order in which they came
         self._unclear: dict[int, tuple[int, float]] = {}  # by node without a good answer: how often it was asked, and when to ask again
         self._gone: dict[int, float] = {}  # by client that is not connected: since when
@@ -78,7 +84,8 @@ class Roster:
             if len(self.node_of) >= count:
                 self._settled = True
                 return True
-            if time.monotonic() >= deadline or (len(self.refused) >= self.clients and not self.node_of):
+            enough = min(self.clients, _TRIED) if self._alike else self.clients
+            if time.monotonic() >= deadline or (len(self.refused) >= enough and not self.node_of):
                 return False
             time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
             pause = min(pause * 1.5, SLOW_POLL)
@@ -92,9 +99,13 @@ class Roster:
         settled = self._claims.keys() | {n for n in self.refused if n not in self._unclear}
         due = {n for n, (_, when) in self._unclear.items() if when <= time.monotonic()}
         new = sorted(online - settled - (self._unclear.keys() - due))
+        if self._alike:
+            new = [] if self._claims else new[:1]
         if new:
             self._ask(new, min(timeout, _QUESTION + 0.1 * len(new)))
         self._assign()
+        if self._alike and self.node_of:
+            self.node_of = dict(zip(range(self.clients), sorted(online), strict=False))
         self._update_gone()
 
     def _ask(self, nodes: list[int], timeout: float) -> None:

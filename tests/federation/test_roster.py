@@ -223,3 +223,19 @@ def test_replies_that_come_twice_unasked_or_from_another_node_are_refused() -> N
         "it comes twice",
         "node 11 was asked",
     ]
+
+
+def test_of_a_simulations_nodes_one_is_asked_for_all(tmp_path: Path) -> None:
+    """Any of them can be any client; the node that comes to be client 0 need not say so."""
+    grid = Grid(n10=client(2), n11=client(0), n12=client(1))
+    found = Roster(grid, 3, tmp_path / "numbers.json", None, [].append, 0.0, alike=True)
+    assert found.wait_for_count(3, 5.0, [].append)
+    assert found.node_of == {0: 10, 1: 11, 2: 12}
+    assert (grid.asked, found.partition) == ([10], "p")
+
+
+def test_where_none_of_a_simulations_nodes_can_be_asked_three_are_tried(tmp_path: Path) -> None:
+    grid = Grid(**{f"n{10 + k}": client(k, partition_id=99) for k in range(5)})
+    found = Roster(grid, 5, tmp_path / "numbers.json", None, [].append, 0.0, alike=True)
+    assert not found.wait_for_count(5, 5.0, [].append)
+    assert grid.asked == [10, 11, 12]
