@@ -17,38 +17,35 @@ from pfedlora_flwr.runs.rows import Attack, ClassAudit
 
 NAMED = "classes"
 """The tensor in which uploads with a row for each class held (FD, FedProto and others) name them, int64 [m]."""
-_SUM = "sum, "
+_UPLOAD, _SUM = "upload", "sum"
 
 
 def audit_classes(seen: Seen) -> ClassAudit:
     """The attack by each score, of the uploads and of the sum; all empty where nothing that is sent has a row a class."""
-    e, classes = seen.experiment, seen.method.classes
-    scored: dict[str, dict[int, list[Part]]] = {}  # by attack, then by client
-    rounds: dict[str, dict[str, float]] = {}
-    layer: list[str] = []
+    seed, rounds, layer = seen.experiment.seed, dict[str, dict[str, float]](), list[str]()
+    scored: dict[str, dict[str, dict[int, list[Part]]]] = {_UPLOAD: {}, _SUM: {}}  # by source, then by attack, then by client
     for round in map(seen.round, seen.numbers):
         of_round: dict[str, list[Part]] = {}
         for client in round.clients:
             held = seen.held(client)
-            found, layer = _scores(round, client, classes)
-            for attack, scores in found.items():
-                part = Part(held, standardised(scores))
-                scored.setdefault(attack, {}).setdefault(client, []).append(part)
-                of_round.setdefault(attack, []).append(part)
-        aucs = {attack: measured["auc"] for attack, parts in of_round.items() if (measured := measure(parts, e.seed))}
-        if aucs:
+            sources, layer = _scores(round, client, seen.method.classes)
+            for source, attacks in sources.items():
+                for attack, scores in attacks.items():
+                    part = Part(held, standardised(scores))
+                    scored[source].setdefault(attack, {}).setdefault(client, []).append(part)
+                    of_round.setdefault(f"{_SUM}, {attack}" if source == _SUM else attack, []).append(part)
+        if aucs := {attack: measured["auc"] for attack, parts in of_round.items() if (measured := measure(parts, seed))}:
             rounds[str(round.number)] = aucs
-    attacks: dict[str, Attack] = {}
-    for attack, by_client in scored.items():
-        if measured := measure([_pooled(parts) for parts in by_client.values()], e.seed):
-            attacks[attack] = measured
-    of_sum = {name.removeprefix(_SUM): attack for name, attack in attacks.items() if name.startswith(_SUM)}
-    of_uploads = {name: attack for name, attack in attacks.items() if not name.startswith(_SUM)}
+    found: dict[str, dict[str, Attack]] = {_UPLOAD: {}, _SUM: {}}
+    for source, by_attack in scored.items():
+        for attack, by_client in by_attack.items():
+            if measured := measure([_pooled(parts) for parts in by_client.values()], seed, one_source=source == _SUM):
+                found[source][attack] = measured
     return {
         "layer": ", ".join(layer) or None,
-        "upload": best(of_uploads),
-        "sum": best(of_sum),
-        "attacks": of_uploads or of_sum,
+        "upload": best(found[_UPLOAD]),
+        "sum": best(found[_SUM]),
+        "attacks": found[_UPLOAD] or found[_SUM],
         "rounds": rounds,
     }
 
@@ -85,24 +82,19 @@ def change(before: Tensors, after: Tensors, layer: list[str]) -> dict[str, Float
     return {name: np.sum(found, axis=0) for name, found in scores.items()}
 
 
-def _scores(round: SeenRound, client: int, classes: int) -> tuple[Mapping[str, Floats], list[str]]:
-    """A client's scores by attack, those of the sum under names of their own; and the layer that they are from."""
+def _scores(round: SeenRound, client: int, classes: int) -> tuple[dict[str, Mapping[str, Floats]], list[str]]:
+    """A client's scores by source and attack; and the layer that they are from."""
     start = round.start(client)
     if round.upload is None:
         layer = by_class(start, classes)
-        return _of_sum(round, client, layer), layer
+        return {_SUM: change(start, round.merged(client), layer)} if layer else {}, layer
     left = round.left(client)
     if NAMED in left:
-        return {"named": np.isin(np.arange(classes), left[NAMED].numpy()).astype(np.float64)}, [NAMED]
+        return {_UPLOAD: {"named": np.isin(np.arange(classes), left[NAMED].numpy()).astype(np.float64)}}, [NAMED]
     layer = by_class(left, classes)
-    alike = all(name in start and start[name].shape == left[name].shape for name in layer)
-    return change(start, left, layer) | (_of_sum(round, client, layer) if alike else {}), layer
-
-
-def _of_sum(round: SeenRound, client: int, layer: list[str]) -> dict[str, Floats]:
-    if not layer:
-        return {}
-    return {_SUM + name: scores for name, scores in change(round.start(client), round.merged(client), layer).items()}
+    alike = layer and all(name in start and start[name].shape == left[name].shape for name in layer)
+    of_sum = {_SUM: change(start, round.merged(client), layer)} if alike else {}
+    return {_UPLOAD: change(start, left, layer), **of_sum}, layer
 
 
 def _pooled(parts: list[Part]) -> Part:

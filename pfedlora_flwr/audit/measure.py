@@ -33,8 +33,11 @@ def standardised(values: Floats) -> Floats:
     return (values - values.mean()) / spread if spread > 0 else np.zeros_like(values)
 
 
-def measure(parts: Sequence[Part], seed: int) -> Attack | None:
+def measure(parts: Sequence[Part], seed: int, *, one_source: bool = False) -> Attack | None:
     """The attack on all clients, pooled; None where everything is so, or nothing is.
+
+    one_source: all scores are of one thing that these very clients have made together, such as a sum: there are no other clients of
+    whom it could have been made, and no interval.
 
     The interval is a bootstrap's over clients, because what is scored of one client is not independent: percentiles of the AUC of
     samples of as many clients, with replacement, each with its whole part. Where all AUCs are 1 it has no width: it says nothing of
@@ -45,12 +48,12 @@ def measure(parts: Sequence[Part], seed: int) -> Attack | None:
     if truth.all() or not truth.any():
         return None
     alarms, found, _ = roc_curve(truth, scores, drop_intermediate=False)
-    low, high = np.percentile(_bootstrap(parts, seed), (2.5, 97.5))
+    low, high = (None, None) if one_source else map(float, np.percentile(_bootstrap(parts, seed), (2.5, 97.5)))
     return {
         "auc": float(roc_auc_score(truth, scores)),
         "tpr_at_1pct": float(found[alarms <= _ALARMS].max()),
-        "low": float(low),
-        "high": float(high),
+        "low": low,
+        "high": high,
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 import torch
@@ -41,8 +42,9 @@ def audit_membership(seen: Seen, notes: list[str]) -> MembershipAudit | None:
     attacks = {_name(*key): attack for key, attack in measured.items() if key[1] != _OWN}
     if (headline := best(attacks)) is None:
         return None
-    bound = best({score: attack for (score, whose), attack in measured.items() if whose == _OWN})
-    return {**headline, "of": "upload" if seen.source == "uploads" else "sum", "attacks": attacks, "bound": bound}
+    bounds = {score: attack for (score, whose), attack in measured.items() if whose == _OWN}
+    of: Literal["upload", "sum"] = "upload" if seen.source == "uploads" else "sum"
+    return {**headline, "of": of, "attacks": attacks, "bound": best(bounds), "bounds": bounds}
 
 
 def _visits(seen: Seen, last: Mapping[int, int]) -> Iterator[tuple[SeenRound, int]]:

@@ -8,9 +8,9 @@ from functools import cached_property
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
+from pfedlora_flwr.audit.measure import Bools
 from pfedlora_flwr.data.local import OWN, LocalData, Site, task_of
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
@@ -20,7 +20,6 @@ from pfedlora_flwr.rng import derive
 from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.directory import RunDirectory
 
-Bools = npt.NDArray[np.bool_]
 Source = Literal["uploads", "sum"]
 
 

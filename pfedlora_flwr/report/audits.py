@@ -46,7 +46,7 @@ def _cell(found: Sequence[Audit], place: str) -> str:
         return "–"
     if len(found) == 1 and place.endswith("/auc"):
         low, high = (_at(found[0], place.replace("/auc", f"/{end}")) for end in ("low", "high"))
-        return f"{known.mean:.3f} ({low:.2f} – {high:.2f})"
+        return f"{known.mean:.3f}" + ("" if low is None else f" ({low:.2f} – {high:.2f})")
     shown = ", ".join(f"{value:.3f}" for value in (known.values if known.half is None else [known.mean]))
     return shown + (f" ± {known.half:.3f}" if known.half is not None else "")
 

@@ -224,8 +224,10 @@ class Attack(TypedDict):
 
     auc: float  # area under the ROC curve: 0.5 tells nothing, 1 tells all
     tpr_at_1pct: float  # of what is so, the share that is found where at most 1 % of what is not so is taken for it
-    low: float  # of the 95 % interval of `auc`: 2000 bootstrap samples of the clients, each with all that is scored of it
-    high: float  # its upper end
+    low: (
+        float | None
+    )  # of the 95 % interval of `auc`: 2000 bootstrap samples of the clients, each with all that is scored of it; null: of a sum
+    high: float | None  # its upper end
 
 
 class BestAttack(Attack):
@@ -258,6 +260,7 @@ class MembershipAudit(BestAttack):
         str, Attack
     ]  # by score (`loss`, its `fall`) and, where an encoder is needed, by whose it is: `initial`, `another client's`
     bound: BestAttack | None  # with the client's own encoder, which never leaves it; null where none is needed or it is not here
+    bounds: dict[str, Attack]  # by score, all of those
 
 
 class Audit(TypedDict):
