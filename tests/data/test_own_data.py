@@ -74,6 +74,30 @@ def test_a_table_with_a_client_column(kind: str, tmp_path: Path) -> None:
     assert not test.inputs(slice(None))[:, 2].any(), "what is constant is 0"
 
 
+def test_columns_of_no_numbers_are_left_out_and_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = {"note": ["…"] * 4, "a": [1, 2, 3, 4], "day": pa.array([0, 1, 2, 3], pa.date32()), "b": [True] * 4, "label": ["x", "y"] * 2}
+    pq.write_table(pa.table(rows), tmp_path / "t.parquet")
+    assert datasets.load("parquet:t.parquet").feature_names == ("a", "b")
+    assert caplog.messages == ["t.parquet: left out, since they are no numbers: note (string), day (date32[day])"]
+    with pytest.raises(UserError, match=r"^t\.parquet: column 'note' holds string, and features are numbers: turn it into numbers"):
+        datasets.load("parquet:t.parquet", Reading(feature_names=("a", "note")))
+    images = {"image": [{"bytes": b"", "path": None}] * 2, "label": ["x", "y"]}
+    pq.write_table(pa.table(images), tmp_path / "i.parquet")
+    with pytest.raises(UserError, match=r"no columns of features, but image, label alone; a folder of files with images is hf:PATH$"):
+        datasets.load("parquet:i.parquet")
+
+
+def test_a_hugging_face_table_leaves_out_what_is_no_number(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    hf = pytest.importorskip("datasets")
+    rows = hf.Dataset.from_dict({"a": [1, 2], "seen": [{"x": 1}, {"x": 2}], "label": ["x", "y"]})
+    rows.save_to_disk(str(tmp_path / "some"))
+    rows.remove_columns(["a"]).save_to_disk(str(tmp_path / "none"))
+    assert datasets.load("hf:some").feature_names == ("a",)
+    assert caplog.messages == ["dataset 'hf:some': left out, since they are no numbers: seen (struct<x: int64>)"]
+    with pytest.raises(UserError, match=r"no columns of features, but seen, label alone$"):
+        datasets.load("hf:none")
+
+
 @pytest.mark.parametrize("own", [False, True])
 def test_a_run_does_not_go_on_with_other_columns(own: bool, tmp_path: Path, pfedlora: Call) -> None:
     turned = ["b", "site", "a", "c", "label"]
