@@ -140,21 +140,45 @@ def test_a_run_on_a_hugging_face_dataset_without_a_network(kind: str, tmp_path: 
     else:
         made.parquets({"count": 12}, {"label": 1, "count": 12})(tmp_path)
         (tmp_path / "data").rename(tmp_path / "files")
-    keys = {"dataset": f"hf:{kind}", "clients": 2, "partition.kind": "iid", "rounds": 1, "models": "tests.methods.narrow:Narrow"}
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    keys = {"dataset": f"hf:../{kind}", "clients": 2, "partition.kind": "iid", "rounds": 1, "models": "tests.methods.narrow:Narrow"}
     done = run_locally(tmp_path / "run", keys)
     assert done.code == 0, done.stderr
-    assert done.result["rounds"] == 1
+    about = json.loads((done.output / "clients" / "0" / "about.json").read_text())
+    assert about["class_names"] == (["a", "b"] if kind == "saved" else ["0", "1"])
+    assert [(row["samples"], row["test"]) for row in done.result["per_client"].values()] == [(10, 1)] * 2, "24 samples"
 
 
-def test_a_hub_that_never_answers_is_given_up(tmp_path: Path) -> None:
-    pytest.importorskip("datasets")
+def test_a_hub_that_never_answers_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hf = pytest.importorskip("datasets")
+    monkeypatch.setattr(hf.config, "HF_DATASETS_CACHE", str(tmp_path / "hub"))
+    local = r"; fetch it where there is a network, `save_to_disk\(PATH\)`, and take hf:PATH$"
+    unanswered = r"the hub does not give it \((TimeoutError: no answer in 1 seconds|.*timed out.*)\)"
     begun = time.monotonic()
-    with (
-        made.no_hub(tmp_path),
-        pytest.raises(UserError, match=r"the hub does not give it \(TimeoutError: no answer in 1 seconds\)|timed out"),
-    ):
-        datasets.load("hf:some/name")
+    with made.no_hub(tmp_path):
+        for offline, expected in ((False, unanswered), (True, "cannot be read: .*")):
+            monkeypatch.setattr(hf.config, "HF_HUB_OFFLINE", offline)
+            with pytest.raises(UserError, match=expected + local):
+                datasets.load("hf:some/name")
     assert time.monotonic() - begun < 10
+
+
+@pytest.mark.parametrize("offline", [False, True])
+def test_what_the_library_has_fetched_before_needs_no_hub(
+    offline: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    hf = pytest.importorskip("datasets")
+    (tmp_path / "name").mkdir()
+    pq.write_table(pa.table({"a": [*range(20)], "label": ["x", "y"] * 10}), tmp_path / "name" / "train.parquet")
+    hf.load_dataset(str(tmp_path / "name"), cache_dir=str(tmp_path / "hub"))
+    (tmp_path / "hub" / "name").rename(tmp_path / "hub" / "some___name")
+    monkeypatch.setattr(hf.config, "HF_DATASETS_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(hf.config, "HF_HUB_OFFLINE", offline)
+    with made.no_hub(tmp_path):
+        assert datasets.load("hf:some/name").inputs[:, 0].tolist() == [*range(20)]
+    assert hf.config.HF_HUB_OFFLINE == offline
+    assert [message.endswith("; it is taken from the library's own cache") for message in caplog.messages] == [True] * (not offline)
 
 
 def test_classes_that_a_nodes_table_has_not_keep_their_place(tmp_path: Path) -> None:
