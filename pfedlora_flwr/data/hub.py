@@ -35,8 +35,8 @@ _NAMED = 10
 def huggingface(text: str, how: Reading) -> Arrays:
     """`hf:NAME` of the hub (`hf:NAME:CONFIGURATION`) or `hf:PATH`: the rows of all splits that have labels, in their order.
 
-    Inputs are the column that is named, or the only one of images or else of arrays; where there is none, all columns of numbers, as in a table.
-    Raises UserError.
+    Inputs are the column that is named, or the only one of images or else of arrays; where there is none, those of numbers, as in a
+    table. Raises UserError.
     """
     where = f"dataset 'hf:{text}'"
     cache_root().mkdir(parents=True, exist_ok=True)

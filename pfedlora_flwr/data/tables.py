@@ -1,4 +1,4 @@
-"""Tables: a CSV or a Parquet file. One column is the label, one may say who owns a row; those of the others that hold numbers are features."""
+"""Tables: a CSV or a Parquet file, of whose columns one is the label and one may say who owns a row; others of numbers are features."""
 
 from __future__ import annotations
 

@@ -177,7 +177,7 @@ def test_what_the_library_has_fetched_before_needs_no_hub(
     monkeypatch.setattr(hf.config, "HF_HUB_OFFLINE", offline)
     with made.no_hub(tmp_path):
         assert datasets.load("hf:some/name").inputs[:, 0].tolist() == [*range(20)]
-    assert hf.config.HF_HUB_OFFLINE == offline
+    assert hf.config.HF_HUB_OFFLINE is offline
     assert [message.endswith("; it is taken from the library's own cache") for message in caplog.messages] == [True] * (not offline)
 
 
