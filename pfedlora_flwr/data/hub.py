@@ -84,7 +84,7 @@ def _inputs(where: str, rows: Dataset, column: str, how: Reading) -> tuple[npt.N
     """What a column of images or arrays holds, and how many images were resized."""
     kind = _type(rows, column)
     if kind == _IMAGE:
-        return decoded(len(rows), lambda: _files(where, rows, column), how)
+        return decoded(where, len(rows), lambda: _files(where, rows, column), how)
     if kind != _ARRAY:
         raise UserError(f"{where}: data.input-column is {column!r}, which holds {kind}; expected images, or an array in each row")
     return np.asarray(rows.select_columns([column]).with_format("numpy")[:][column]), 0

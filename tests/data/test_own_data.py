@@ -234,6 +234,27 @@ def test_images_of_16_bits_become_bytes_as_those_in_files_do(tmp_path: Path) -> 
     assert np.abs(dataset.inputs[..., 0] - deep / 257).max() <= 0.5
 
 
+def test_images_of_12_bits_in_16_are_warned_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    deep = np.random.default_rng(0).integers(0, 2**11, (12, 8, 9), np.uint16)
+    deep[7, 0, 0] = 4095
+    np.savez(tmp_path / "d.npz", images=deep, labels=np.arange(12) % 2)
+    for i, pixels in enumerate(deep):
+        file = tmp_path / "own" / "ab"[i % 2] / f"{i}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(file)
+    told = "its 16-bit images reach 4095 of 65535: scale them to the full range, or only 17 of 256 greys are used"
+    for name, where in (("npz:d.npz", "d.npz"), ("folder:own", "dataset folder own")):
+        caplog.clear()
+        assert datasets.load(name).inputs.max() == 16
+        assert caplog.messages == [f"{where}: {told}"]
+    deep[7, 0, 0] = 2**15
+    np.savez(tmp_path / "d.npz", images=deep, labels=np.arange(12) % 2)
+    datasets.load.cache_clear()
+    caplog.clear()
+    assert datasets.load("npz:d.npz").inputs.max() == 128
+    assert not caplog.messages
+
+
 def test_datasets_of_a_known_size_are_resized() -> None:
     e = from_flat({"image-size": 48})
     assert task_of(e).shape == (3, 48, 48)
