@@ -10,7 +10,6 @@ from filelock import FileLock
 
 from pfedlora_flwr.commands.listing import list_runs
 from pfedlora_flwr.data.datasets import load
-from pfedlora_flwr.data.local import shared_partition
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.result import write_result
@@ -82,13 +81,12 @@ def test_a_dry_run_names_features_and_counts_images_of_other_sizes(
 ) -> None:
     rows = "".join(f"{i},{i % 7},word,{'xy'[i % 2]}\n" for i in range(30))
     (tmp_path / "t.csv").write_text(f"age,dose,note,label\n{rows}")
-    words = ("run", "--dry-run", "-o", "clients=2", "-o", "partition.kind=iid")
-    for _ in range(2):
-        code, out, err = pfedlora(*words, "-o", "dataset=csv:t.csv")
-        assert (code, err) == (0, "")
-        assert "\ninputs: vectors of 2\nfeatures: age, dose\n" in out
-        load.cache_clear()
-        shared_partition.cache_clear()
+    load(f"csv:{tmp_path}/t.csv")
+    load.cache_clear()
+    words = ("run", "--dry-run", "-o", "clients=2", "-o", "partition.kind=iid", "-o")
+    code, out, err = pfedlora(*words, "models=mlp5", "-o", "dataset=csv:t.csv")
+    assert (code, err) == (0, "")
+    assert "\ninputs: vectors of 2\nfeatures: age, dose\n" in out
     assert caplog.text.count("t.csv: left out, since they are no numbers: note (string)") == 1, "the cache holds no warning"
-    _, out, _ = pfedlora(*words, "-o", "dataset=synthetic:60", "-o", "image-size=40")
+    _, out, _ = pfedlora(*words, "models=cnn5", "-o", "dataset=synthetic:60", "-o", "image-size=40")
     assert "\n60 of 60 images are resized to 40 × 40, bilinear\n" in out
