@@ -153,8 +153,11 @@ def test_evaluation_takes_a_tables_columns_by_name_and_refuses_other_inputs(tabl
         assert (code, out, err) == (2, "", f"error: {expected}\n")
 
 
-def with_the_file_alone(file: Path, rows: np.ndarray, columns: list[str]) -> list[str]:
-    """The class names for raw rows whose columns are in any order, by a program that knows nothing but what the ONNX file says."""
+def with_the_file_alone(file: Path, rows: np.ndarray, columns: list[str]) -> tuple[np.ndarray, list[str]]:
+    """The logits [n, classes] of raw rows whose columns are in any order, and the classes' names.
+
+    By a program that knows nothing but what the ONNX file says.
+    """
     onnxruntime = pytest.importorskip("onnxruntime")
     session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
     about = session.get_modelmeta().custom_metadata_map
@@ -164,7 +167,7 @@ def with_the_file_alone(file: Path, rows: np.ndarray, columns: list[str]) -> lis
     if todo["do_normalize"]:
         x = (x - np.array(json.loads(about["mean"]))) / np.array(json.loads(about["std"]))
     [logits] = session.run(None, {"inputs": x.astype(np.float32)})
-    return [json.loads(about["class_names"])[i] for i in logits.argmax(1)]
+    return logits, json.loads(about["class_names"])
 
 
 @pytest.mark.slow
@@ -179,7 +182,8 @@ def test_exports_take_raw_inputs(table_run: Done, series_run: Done, pfedlora: Ca
             words = ("export", str(run.output), "--client", "1", "--format", form, "--output", file, "--overwrite")
             assert pfedlora(*words)[0] == 0
         turned = inputs[:, ::-1] if kind == "vectors" else inputs
-        assert with_the_file_alone(tmp_path / "a.onnx", turned, [*reversed(COLUMNS)]) == [own.class_names[i] for i in logits.argmax(1)]
+        found, names = with_the_file_alone(tmp_path / "a.onnx", turned, [*reversed(COLUMNS)])
+        assert (found, names) == (pytest.approx(logits.numpy(), abs=1e-4), list(own.class_names))
         program = torch.export.load(tmp_path / "a.pt2").module()
         torch.testing.assert_close(program(torch.from_numpy(inputs)), logits, rtol=0, atol=1e-4)
         card = (tmp_path / "a.onnx.md").read_text()

@@ -9,6 +9,7 @@ import pytest
 from filelock import FileLock
 
 from pfedlora_flwr.commands.listing import list_runs
+from pfedlora_flwr.data.datasets import load
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.result import write_result
@@ -73,3 +74,19 @@ def test_a_dry_run_says_what_a_run_would_take_and_starts_nothing(tmp_path: Path,
         code, out, err = pfedlora(*words, *more)
         assert (code, err.count("\n")) == (2, 1)
         assert expected in err
+
+
+def test_a_dry_run_names_features_and_counts_images_of_other_sizes(
+    tmp_path: Path, pfedlora: Call, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = "".join(f"{i},{i % 7},word,{'xy'[i % 2]}\n" for i in range(30))
+    (tmp_path / "t.csv").write_text(f"age,dose,note,label\n{rows}")
+    load(f"csv:{tmp_path}/t.csv")
+    load.cache_clear()
+    words = ("run", "--dry-run", "-o", "clients=2", "-o", "partition.kind=iid", "-o")
+    code, out, err = pfedlora(*words, "models=mlp5", "-o", "dataset=csv:t.csv")
+    assert (code, err) == (0, "")
+    assert "\ninputs: vectors of 2\nfeatures: age, dose\n" in out
+    assert caplog.text.count("t.csv: left out, since they are no numbers: note (string)") == 1, "the cache holds no warning"
+    _, out, _ = pfedlora(*words, "models=cnn5", "-o", "dataset=synthetic:60", "-o", "image-size=40")
+    assert "\n60 of 60 images are resized to 40 × 40, bilinear\n" in out

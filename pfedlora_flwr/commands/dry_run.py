@@ -14,6 +14,7 @@ from pfedlora_flwr.commands.course import duration, megabytes
 from pfedlora_flwr.comparison import estimate
 from pfedlora_flwr.data.local import shared_partition, task_of
 from pfedlora_flwr.data.source import inputs_of
+from pfedlora_flwr.errors import some
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.sharing import first_state
 from pfedlora_flwr.files import check_writable
@@ -27,7 +28,7 @@ from pfedlora_flwr.runs.ledger import payload_bytes
 _ACTOR = 0.4e9
 """Bytes of memory that a process with PyTorch and a client takes."""
 _LISTED = 20
-"""Clients, and classes, that a table lists."""
+"""Clients and classes that a table lists, and features that a line does."""
 
 
 def dry_run(e: Experiment, out: Console, *, engine: str = "flower") -> None:
@@ -40,6 +41,8 @@ def dry_run(e: Experiment, out: Console, *, engine: str = "flower") -> None:
     out.print(_partition(e))
     dataset = shared_partition(e)[0]
     out.print(f"inputs: {inputs_of(dataset)}", highlight=False)
+    if dataset.feature_names:
+        out.print(f"features: {some(dataset.feature_names, _LISTED)}", markup=False, highlight=False, soft_wrap=True)
     if dataset.resized:
         height, width = dataset.shape[1:]
         out.print(f"{dataset.resized} of {len(dataset.labels)} images are resized to {height} × {width}, bilinear", highlight=False)

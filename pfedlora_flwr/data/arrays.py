@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pfedlora_flwr.data.images import of_8_bits
+from pfedlora_flwr.data.images import of_8_bits, warn_of_dark
 from pfedlora_flwr.data.source import Arrays, Inputs, Reading
 from pfedlora_flwr.errors import UserError, kind, user_code
 from pfedlora_flwr.models.registry import load_object
@@ -38,6 +38,7 @@ def npz(text: str, how: Reading) -> Arrays:
     except (KeyError, ValueError, OSError, EOFError, TypeError, AttributeError, zipfile.BadZipFile):
         raise UserError(f"{path}: expected {_FILE}") from None
     if name == "images" and inputs.dtype == np.uint16:
+        warn_of_dark(str(path), int(inputs.max(initial=0)))
         inputs = of_8_bits(inputs)
     if name == "images" and (inputs.dtype != np.uint8 or inputs.ndim == 2):
         told = "scale images to 0 … 255 and save them as uint8, or call series and vectors `inputs`"

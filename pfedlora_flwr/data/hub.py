@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 _SECONDS = 5.0
 """The hub may take to say that it is there: the library would ask again and again."""
+_LOCAL = "fetch it where there is a network, `save_to_disk(PATH)`, and take hf:PATH"
 _IMAGE, _CLASS, _ARRAY = "Image", "ClassLabel", "array"
 _TYPES = dict.fromkeys(("List", "LargeList", "Sequence", "Array2D", "Array3D"), _ARRAY) | {"binary": _IMAGE, "large_binary": _IMAGE}
 """Columns that hold an image or an array in each row, by the library's names of their types."""
@@ -34,8 +35,8 @@ _NAMED = 10
 def huggingface(text: str, how: Reading) -> Arrays:
     """`hf:NAME` of the hub (`hf:NAME:CONFIGURATION`) or `hf:PATH`: the rows of all splits that have labels, in their order.
 
-    Inputs are the column that is named, or the only one of images or else of arrays; where there is none, all numbers, as in a table.
-    Raises UserError.
+    Inputs are the column that is named, or the only one of images or else of arrays; where there is none, those of numbers, as in a
+    table. Raises UserError.
     """
     where = f"dataset 'hf:{text}'"
     cache_root().mkdir(parents=True, exist_ok=True)
@@ -83,7 +84,7 @@ def _inputs(where: str, rows: Dataset, column: str, how: Reading) -> tuple[npt.N
     """What a column of images or arrays holds, and how many images were resized."""
     kind = _type(rows, column)
     if kind == _IMAGE:
-        return decoded(len(rows), lambda: _files(where, rows, column), how)
+        return decoded(where, len(rows), lambda: _files(where, rows, column), how)
     if kind != _ARRAY:
         raise UserError(f"{where}: data.input-column is {column!r}, which holds {kind}; expected images, or an array in each row")
     return np.asarray(rows.select_columns([column]).with_format("numpy")[:][column]), 0
@@ -143,37 +144,43 @@ def _unlabelled(rows: Dataset, label: str) -> bool:
 
 
 def _splits(where: str, text: str, aside: str) -> Mapping[str, Dataset]:
-    """The rows of each split; what the library makes of a local folder's files goes to the folder `aside`. Raises UserError."""
+    """The rows of each split. What the library makes of a local folder's files goes to the folder `aside`; what it has fetched before
+    is taken where the hub does not answer. Raises UserError."""
     try:
         import datasets
     except ImportError as error:
         raise UserError(f"{where} takes the package datasets ({brief(error)}): pip install 'pfedlora-flwr[data]'") from None
     datasets.disable_progress_bars()
     datasets.logging.set_verbosity_error()
-    path = Path(text).expanduser()
-    if is_path(text) and not path.is_dir():
+    path, here, offline = Path(text).expanduser(), is_path(text), datasets.config.HF_HUB_OFFLINE
+    if here and not path.is_dir():
         raise UserError(f"{where}: there is no such folder")
-    if not is_path(text) and not datasets.config.HF_HUB_OFFLINE:
-        _ask_hub(where, text.partition(":")[0])
+    name, _, configuration = text.partition(":")
+    refusal = "" if here or offline else _refusal(name)
     try:
         if any((path / file).exists() for file in ("dataset_dict.json", "state.json")):
             found = datasets.load_from_disk(str(path))
-        elif is_path(text):
+        elif here:
             found = datasets.load_dataset(str(path), cache_dir=aside)
         else:
-            name, _, configuration = text.partition(":")
+            datasets.config.HF_HUB_OFFLINE = offline or bool(refusal)  # then the library looks in its own cache, and asks nobody
             found = datasets.load_dataset(name, configuration or None)
-        return found if isinstance(found, datasets.DatasetDict) else {"": found}
     except Exception as error:  # of many types, the libraries' beneath it among them
-        raise UserError(f"{where} cannot be read: {brief(error)}") from None
+        told = f": {refusal}" if refusal else f" cannot be read: {brief(error)}"
+        raise UserError(f"{where}{told}" + ("" if here else f"; {_LOCAL}")) from None
+    finally:
+        datasets.config.HF_HUB_OFFLINE = offline
+    if refusal:
+        logger.warning("%s: %s; it is taken from the library's own cache", where, refusal)
+    return found if isinstance(found, datasets.DatasetDict) else {"": found}
 
 
-def _ask_hub(where: str, name: str) -> None:
-    """Raises UserError unless the hub says in time that it has the dataset."""
+def _refusal(name: str) -> str:
+    """Why the hub does not give the dataset; empty where it says in time that it has it."""
     from huggingface_hub import HfApi
 
     try:
         within(_SECONDS, lambda: HfApi().dataset_info(name, timeout=_SECONDS))
     except Exception as error:  # of many types, the network's beneath them among them
-        local = "fetch it where there is a network, `save_to_disk(PATH)`, and take hf:PATH"
-        raise UserError(f"{where}: the hub does not give it ({brief(error)}); {local}") from None
+        return f"the hub does not give it ({brief(error)})"
+    return ""

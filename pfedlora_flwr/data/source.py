@@ -46,7 +46,7 @@ class Reading:
     data_path: the folder of its files, where it has any. size: images' height and width; None: as they are. grey: whether image files
     give one channel, else three. label_column, input_column, client_column: of what has columns; None: found, or none.
     class_names: of the labels of what has columns, in order; empty: those that are there, sorted. feature_names: a table's columns
-    that are taken, in this order; empty: all others. one_class: whether all samples may be of one where nothing names the others.
+    that are taken, in this order; empty: all of numbers. one_class: whether all samples may be of one where nothing names the others.
     """
 
     data_path: str = ""

@@ -1,7 +1,8 @@
-"""Tables: a CSV or a Parquet file, of whose columns one is the label and one may say who owns a row; the others are features."""
+"""Tables: a CSV or a Parquet file, of whose columns one is the label and one may say who owns a row; others of numbers are features."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,9 +16,13 @@ from pfedlora_flwr.errors import UserError, some
 if TYPE_CHECKING:
     import pyarrow as pa
 
+logger = logging.getLogger(__name__)
+
 LABEL = "label"
 """The labels' column, unless the Reading names one."""
 _NAMED = 10
+_TYPE = 40
+"""Characters of a column's type that a message has."""
 _PANDAS_INDEX = "__index_level_"
 """How the names of the columns begin in which pandas keeps a row index in Parquet."""
 _NAMELESS = "", "Unnamed: 0"
@@ -60,31 +65,40 @@ def read(path: Path, form: str) -> pa.Table:
     return table
 
 
-def feature_names_of(where: str, table: pa.Table, label: str, how: Reading) -> tuple[str, ...]:
-    """The columns that are features: those of the Reading, or all but label and client. Raises UserError where there are none."""
-    there = [name for name in table.column_names if name not in (label, how.client_column) and not name.startswith(_PANDAS_INDEX)]
-    if not how.feature_names and there and there[0] in _NAMELESS:
+def feature_names_of(where: str, table: pa.Table, label: str, how: Reading, *, structs: str = "") -> tuple[str, ...]:
+    """The columns that are features: those of the Reading, or all of numbers but label and client; a warning names the others.
+
+    structs: what to say of columns that hold several values in each row, as those of images in Parquet do.
+    Raises UserError where there are none.
+    """
+    from pyarrow import types
+
+    if how.feature_names:
+        return how.feature_names
+    known = label, how.client_column
+    there = [field for field in table.schema if field.name not in known and not field.name.startswith(_PANDAS_INDEX)]
+    if there and there[0].name in _NAMELESS:
         raise UserError(
             f"{where}: its first column has no name, as a row index has: write the table without (pandas: index=False), or name it"
         )
-    names = how.feature_names or tuple(there)
-    if not names:
-        raise UserError(f"{where}: it has no columns of features, but {some(table.column_names, _NAMED)} alone")
-    return names
+    others = [field for field in there if not _is_number(field.type)]
+    hint = structs if any(types.is_struct(field.type) for field in others) else ""
+    if len(others) == len(there):
+        raise UserError(f"{where}: it has no columns of features, but {some(table.column_names, _NAMED)} alone{hint}")
+    if others:
+        told = some([f"{field.name} ({str(field.type)[:_TYPE]})" for field in others], _NAMED)
+        logger.warning("%s: left out, since they are no numbers: %s%s", where, told, hint)
+    return tuple(field.name for field in there if field not in others)
 
 
 def features_of(where: str, table: pa.Table, names: Sequence[str]) -> npt.NDArray[np.float32]:
     """These columns, [n, d]. Raises UserError, with the column and its row from 1, for what is no number."""
-    from pyarrow import types
-
-    numbers = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal, types.is_null)
     inputs = np.empty((len(table), len(names)), np.float32)
     for i, name in enumerate(names):
         column = column_of(where, table, name, "its header")
-        if not any(is_one(column.type) for is_one in numbers):
-            told = f"column {name!r} holds {str(column.type)[:40]}, and features are numbers"
-            images = "; a folder of files with images is hf:PATH" if types.is_struct(column.type) else ""
-            raise UserError(f"{where}: {told}: turn it into numbers, or leave it out{images}")
+        if not _is_number(column.type):
+            told = f"column {name!r} holds {str(column.type)[:_TYPE]}, and features are numbers"
+            raise UserError(f"{where}: {told}: turn it into numbers, or leave it out")
         check_there(where, name, column)
         with np.errstate(over="ignore"):
             inputs[:, i] = np.asarray(column.to_numpy(), np.float64)
@@ -139,8 +153,16 @@ def _arrays(path: Path, form: str, how: Reading) -> Arrays:
     where, label = str(path), how.label_column or LABEL
     check_apart(where, label, how)
     labels, names = labels_of(where, label, column_of(where, table, label, "data.label-column"), how)
-    owners, features = owners_of(where, table, how), feature_names_of(where, table, label, how)
+    owners = owners_of(where, table, how)
+    features = feature_names_of(where, table, label, how, structs="; a folder of files with images is hf:PATH")
     return Arrays(features_of(where, table, features), labels, names, owners, feature_names=features)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    """Whether a column of this type can be a feature; one without any value can, and is then refused for what is missing."""
+    from pyarrow import types
+
+    return any(is_one(kind) for is_one in (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal, types.is_null))
 
 
 def _keys(where: str, name: str, column: pa.ChunkedArray) -> npt.NDArray[Any]:
@@ -155,7 +177,7 @@ def _keys(where: str, name: str, column: pa.ChunkedArray) -> npt.NDArray[Any]:
         except pa.ArrowInvalid:  # from 2^63
             return np.asarray(column.cast(pa.string()).to_pylist(), np.str_)
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_boolean(kind)):
-        raise UserError(f"{where}: column {name!r} holds {str(column.type)[:40]}; expected text or integers")
+        raise UserError(f"{where}: column {name!r} holds {str(column.type)[:_TYPE]}; expected text or integers")
     found = np.asarray(column.cast(pa.string()).to_pylist(), np.str_)
     if len(empty := np.flatnonzero(found == "")):
         raise UserError(f"{where}: column {name!r} has no value in row {empty[0] + 1}, and {len(empty)} are missing: fill or remove them")

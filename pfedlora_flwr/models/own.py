@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from pfedlora_flwr.errors import UserError, kind
+from pfedlora_flwr.errors import UserError, brief, kind
 from pfedlora_flwr.models.cnn import ClientModel, WithLast
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.rng import seeded
@@ -100,7 +100,12 @@ def _with_forward(name: str, task: Task, module: nn.Module, parted: bool) -> Cli
 def whole(name: str, task: Task, module: nn.Module, place: str, logits: list[Any]) -> Whole:
     """The module with its head, at `place`, taken out. logits: its `outputs` before. Raises UserError where they are no longer the same."""
     model = Whole(module, place)
-    if model.last.out_features != task.classes or not all(map(same, outputs(model, model, task), logits)):
+    try:
+        found = outputs(model, model, task)
+    except Exception as error:  # it ran while the layer was there
+        told = f"its forward uses its last linear layer {place!r} other than by calling it at the end"
+        raise UserError(f"model {name!r}: {told} ({brief(error)})") from None
+    if model.last.out_features != task.classes or not all(map(same, found, logits)):
         raise UserError(
             f"model {name!r}: its forward gives something else than its last linear layer, {place!r}, on what comes before: "
             "it must end with that layer's logits"

@@ -74,6 +74,30 @@ def test_a_table_with_a_client_column(kind: str, tmp_path: Path) -> None:
     assert not test.inputs(slice(None))[:, 2].any(), "what is constant is 0"
 
 
+def test_columns_of_no_numbers_are_left_out_and_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = {"note": ["…"] * 4, "a": [1, 2, 3, 4], "day": pa.array([0, 1, 2, 3], pa.date32()), "b": [True] * 4, "label": ["x", "y"] * 2}
+    pq.write_table(pa.table(rows), tmp_path / "t.parquet")
+    assert datasets.load("parquet:t.parquet").feature_names == ("a", "b")
+    assert caplog.messages == ["t.parquet: left out, since they are no numbers: note (string), day (date32[day])"]
+    with pytest.raises(UserError, match=r"^t\.parquet: column 'note' holds string, and features are numbers: turn it into numbers"):
+        datasets.load("parquet:t.parquet", Reading(feature_names=("a", "note")))
+    images = {"image": [{"bytes": b"", "path": None}] * 2, "label": ["x", "y"]}
+    pq.write_table(pa.table(images), tmp_path / "i.parquet")
+    with pytest.raises(UserError, match=r"no columns of features, but image, label alone; a folder of files with images is hf:PATH$"):
+        datasets.load("parquet:i.parquet")
+
+
+def test_a_hugging_face_table_leaves_out_what_is_no_number(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    hf = pytest.importorskip("datasets")
+    rows = hf.Dataset.from_dict({"a": [1, 2], "seen": [{"x": 1}, {"x": 2}], "label": ["x", "y"]})
+    rows.save_to_disk(str(tmp_path / "some"))
+    rows.remove_columns(["a"]).save_to_disk(str(tmp_path / "none"))
+    assert datasets.load("hf:some").feature_names == ("a",)
+    assert caplog.messages == ["dataset 'hf:some': left out, since they are no numbers: seen (struct<x: int64>)"]
+    with pytest.raises(UserError, match=r"no columns of features, but seen, label alone$"):
+        datasets.load("hf:none")
+
+
 @pytest.mark.parametrize("own", [False, True])
 def test_a_run_does_not_go_on_with_other_columns(own: bool, tmp_path: Path, pfedlora: Call) -> None:
     turned = ["b", "site", "a", "c", "label"]
@@ -116,21 +140,45 @@ def test_a_run_on_a_hugging_face_dataset_without_a_network(kind: str, tmp_path: 
     else:
         made.parquets({"count": 12}, {"label": 1, "count": 12})(tmp_path)
         (tmp_path / "data").rename(tmp_path / "files")
-    keys = {"dataset": f"hf:{kind}", "clients": 2, "partition.kind": "iid", "rounds": 1, "models": "tests.methods.narrow:Narrow"}
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    keys = {"dataset": f"hf:../{kind}", "clients": 2, "partition.kind": "iid", "rounds": 1, "models": "tests.methods.narrow:Narrow"}
     done = run_locally(tmp_path / "run", keys)
     assert done.code == 0, done.stderr
-    assert done.result["rounds"] == 1
+    about = json.loads((done.output / "clients" / "0" / "about.json").read_text())
+    assert about["class_names"] == (["a", "b"] if kind == "saved" else ["0", "1"])
+    assert [(row["samples"], row["test"]) for row in done.result["per_client"].values()] == [(10, 1)] * 2, "24 samples"
 
 
-def test_a_hub_that_never_answers_is_given_up(tmp_path: Path) -> None:
-    pytest.importorskip("datasets")
+def test_a_hub_that_never_answers_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hf = pytest.importorskip("datasets")
+    monkeypatch.setattr(hf.config, "HF_DATASETS_CACHE", str(tmp_path / "hub"))
+    local = r"; fetch it where there is a network, `save_to_disk\(PATH\)`, and take hf:PATH$"
+    unanswered = r"the hub does not give it \((TimeoutError: no answer in 1 seconds|.*timed out.*)\)"
     begun = time.monotonic()
-    with (
-        made.no_hub(tmp_path),
-        pytest.raises(UserError, match=r"the hub does not give it \(TimeoutError: no answer in 1 seconds\)|timed out"),
-    ):
-        datasets.load("hf:some/name")
+    with made.no_hub(tmp_path):
+        for offline, expected in ((False, unanswered), (True, "cannot be read: .*")):
+            monkeypatch.setattr(hf.config, "HF_HUB_OFFLINE", offline)
+            with pytest.raises(UserError, match=expected + local):
+                datasets.load("hf:some/name")
     assert time.monotonic() - begun < 10
+
+
+@pytest.mark.parametrize("offline", [False, True])
+def test_what_the_library_has_fetched_before_needs_no_hub(
+    offline: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    hf = pytest.importorskip("datasets")
+    (tmp_path / "name").mkdir()
+    pq.write_table(pa.table({"a": [*range(20)], "label": ["x", "y"] * 10}), tmp_path / "name" / "train.parquet")
+    hf.load_dataset(str(tmp_path / "name"), cache_dir=str(tmp_path / "hub"))
+    (tmp_path / "hub" / "name").rename(tmp_path / "hub" / "some___name")
+    monkeypatch.setattr(hf.config, "HF_DATASETS_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(hf.config, "HF_HUB_OFFLINE", offline)
+    with made.no_hub(tmp_path):
+        assert datasets.load("hf:some/name").inputs[:, 0].tolist() == [*range(20)]
+    assert hf.config.HF_HUB_OFFLINE is offline
+    assert [message.endswith("; it is taken from the library's own cache") for message in caplog.messages] == [True] * (not offline)
 
 
 def test_classes_that_a_nodes_table_has_not_keep_their_place(tmp_path: Path) -> None:
@@ -184,6 +232,27 @@ def test_images_of_16_bits_become_bytes_as_those_in_files_do(tmp_path: Path) -> 
     dataset = datasets.load("npz:d.npz")
     assert (dataset.inputs.dtype, dataset.shape) == (np.uint8, (1, 8, 9))
     assert np.abs(dataset.inputs[..., 0] - deep / 257).max() <= 0.5
+
+
+def test_images_of_12_bits_in_16_are_warned_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    deep = np.random.default_rng(0).integers(0, 2**11, (12, 8, 9), np.uint16)
+    deep[7, 0, 0] = 4095
+    np.savez(tmp_path / "d.npz", images=deep, labels=np.arange(12) % 2)
+    for i, pixels in enumerate(deep):
+        file = tmp_path / "own" / "ab"[i % 2] / f"{i}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(file)
+    told = "its 16-bit images reach 4095 of 65535: scale them to the full range, or only 17 of 256 greys are used"
+    for name, where in (("npz:d.npz", "d.npz"), ("folder:own", "dataset folder own")):
+        caplog.clear()
+        assert datasets.load(name).inputs.max() == 16
+        assert caplog.messages == [f"{where}: {told}"]
+    deep[7, 0, 0] = 2**15
+    np.savez(tmp_path / "d.npz", images=deep, labels=np.arange(12) % 2)
+    datasets.load.cache_clear()
+    caplog.clear()
+    assert datasets.load("npz:d.npz").inputs.max() == 128
+    assert not caplog.messages
 
 
 def test_datasets_of_a_known_size_are_resized() -> None:

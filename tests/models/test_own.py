@@ -101,6 +101,11 @@ def test_what_is_asked_often_is_known() -> None:
     [
         ("Softmaxed", "its forward gives something else than its last linear layer, 'head', on what comes before: it must end with"),
         ("Auxiliary", "its forward gives something else than its last linear layer, 'head'"),
+        (
+            "Looking",
+            r"^model 'tests\.models\.modules:Looking': its forward uses its last linear layer 'head' other than by calling it at the end "
+            r"\(AttributeError: 'Identity' object has no attribute 'weight', at .*modules\.py:\d+\)$",
+        ),
         ("Two", r"its forward gives tuple for 2 images, expected logits, \[2, 5\]"),
         ("Convolved", "no nn.Linear runs in its forward"),
     ],
