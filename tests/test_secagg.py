@@ -18,6 +18,7 @@ from flwr.clientapp import ClientApp
 from flwr.common import FitIns, FitRes, GetPropertiesIns, GetPropertiesRes, ndarrays_to_parameters
 from flwr.common.secure_aggregation.quantization import quantize
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
+from flwr.compat.common.recorddict_compat import fitins_to_recorddict
 from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
 
 from pfedlora_flwr import client_app, server_app
@@ -629,14 +630,45 @@ def test_clients_open_a_round_for_one_set_alone_whatever_the_server_remembers(tm
     assert (result["status"], result["shared_sha256"]) == ("completed", whole["shared_sha256"])
 
 
+def older_version(told: FitIns) -> None:
+    told.config["version"] = 0
+
+
+def another_download(told: FitIns) -> None:
+    first, *others = (wire.decode(blob, len(blob)) for blob in told.parameters.tensors)
+    told.parameters = ndarrays_to_parameters([first + np.float32(0.01), *others])
+
+
+@pytest.mark.parametrize("change", [older_version, another_download])
+def test_a_server_that_repeats_a_round_for_the_same_clients_gets_no_other_update(tmp_path: Path, change: Callable[[FitIns], None]) -> None:
+    """It leaves client 1 out of the first unmasking, which the others' shares suffice for, so that it has handed out none."""
+
+    def ask(stage: str, client: int, message: Message) -> None:
+        if stage == Stage.COLLECT_MASKED_VECTORS and client == 1:
+            told, record = wire.fit_instruction(message), record_of(message)
+            change(told)
+            message.content = fitins_to_recorddict(told, True)
+            message.content.config_records[RECORD_KEY_CONFIGS] = record  # type: ignore[assignment]
+
+    keys: dict[str, Any] = {"min_success": 0.7, "node_config": {"state-path": str(tmp_path / "nodes")}}
+    interrupted(tmp_path / "run", lost={1: Stage.UNMASK}, **keys)
+    result, grid = federate(tmp_path / "run", down=ask, resume=True, rounds=2, **keys)
+    assert "and 0, 2, 3 are left now" in result["error"]
+    assert reasons(tmp_path / "run") == {1: "this node has masked another update in round 2 before: two such sums show it"}
+    assert not any(b"shares" in seen for seen in grid.seen)
+
+
 def test_a_node_without_a_state_path_remembers_while_it_runs() -> None:
     context = Context(run_id=1, node_id=2, node_config={}, state=RecordDict(), run_config={})
-    unmasked.begin(context, "run", 1)
+    unmasked.begin(context, "run", 1, b"update")
+    unmasked.begin(context, "run", 1, b"update")
+    with pytest.raises(UserError, match="has masked another update in round 1"):
+        unmasked.begin(context, "run", 1, b"another")
     unmasked.hand_out(context, [4, 3, 2])
     unmasked.hand_out(context, [2, 3, 4])
     with pytest.raises(UserError, match="of round 1 for other clients"):
         unmasked.hand_out(context, [2, 3, 5])
-    unmasked.begin(context, "run", 2)
+    unmasked.begin(context, "run", 2, b"another")
     unmasked.hand_out(context, [2, 3, 5])
     with pytest.raises(UserError, match="no folder's name"):
-        unmasked.begin(context, "../run", 1)
+        unmasked.begin(context, "../run", 1, b"update")

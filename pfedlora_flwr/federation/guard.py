@@ -88,8 +88,8 @@ class Guard:
         def visit(message: Message, context: Context) -> Message:
             nonlocal drawn
             told = wire.fit_instruction(message)
-            reply, seed = _update(e, message, told, call_next(message, context))
-            unmasked.begin(context, str(told.config["token"]), int(told.config["round"]))
+            reply, seed, masked = _update(e, message, told, call_next(message, context))
+            unmasked.begin(context, str(told.config["token"]), int(told.config["round"]), masked)
             drawn = np.random.get_state()
             np.random.seed(seed % 2**32)  # for the rounding, so that the sum's bits are those of the updates
             return reply
@@ -164,8 +164,9 @@ def _kept(context: Context, name: str) -> set[int]:
     return set(cast(list[int], state[f"{name}:K"]))
 
 
-def _update(e: Experiment, message: Message, told: FitIns, reply: Message) -> tuple[Message, int]:
-    """The reply to a visit with Δ = θ_k − θ, as one vector in float64, in the place of θ_k; and the seed of its rounding.
+def _update(e: Experiment, message: Message, told: FitIns, reply: Message) -> tuple[Message, int, bytes]:
+    """The reply to a visit with Δ = θ_k − θ, as one vector in float64, in the place of θ_k; the seed of its rounding; and all that
+    the masked vector depends on but the mask.
 
     told: the instruction in `message`. Raises UserError for an update that must not be masked: a sum of it would be wrong, and nobody
     could see that.
@@ -189,7 +190,8 @@ def _update(e: Experiment, message: Message, told: FitIns, reply: Message) -> tu
     metrics = {name: value for name, value in answer.metrics.items() if name in TOLD}
     content = wire.fit_content(FitRes(answer.status, ndarrays_to_parameters([delta]), answer.num_examples, metrics))
     seed = derive(e.seed, "rounding", int(told.config["client"]), int(told.config["round"]))
-    return Message(content, reply_to=message), seed
+    scale = [answer.num_examples, e.secagg_max_samples, e.secagg_clip, seed]  # a server may tell each client another configuration
+    return Message(content, reply_to=message), seed, repr(scale).encode() + delta.tobytes()
 
 
 def _shorten(reply: Message) -> None:
