@@ -715,6 +715,8 @@ def interrupted(output: Path, **more: Any) -> dict[str, Any]:
 def test_a_round_is_unmasked_again_for_the_same_clients_alone(tmp_path: Path) -> None:
     keys: dict[str, Any] = {"min_success": 0.7, "rounds": 2}
     whole = interrupted(tmp_path / "run", min_success=0.7)
+    result, _ = federate(tmp_path / "run", lost={1: Stage.SETUP, 2: Stage.SETUP}, resume=True, max_failed_rounds=9, **keys)
+    assert "and 0, 3 are left now" in result["error"], "too few, but the round is not skipped"
     result, _ = federate(tmp_path / "run", lost={1: Stage.SETUP}, resume=True, **keys)
     assert "round 2 was unmasked for the clients 0, 1, 2, 3 before the run was stopped, and 0, 2, 3 are left now" in result["error"]
     assert result["resumable"]
