@@ -13,12 +13,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.client import Client
 from flwr.clientapp import ClientApp
-from flwr.common import FitIns, FitRes, GetPropertiesIns, GetPropertiesRes, ndarrays_to_parameters
+from flwr.common import Code, FitIns, FitRes, GetPropertiesIns, GetPropertiesRes, Status, ndarrays_to_parameters
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
 from flwr.compat.common.recorddict_compat import fitins_to_recorddict
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.supercore.object_store.sql_object_store import SqlObjectStore
 from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
 
 from pfedlora_flwr import client_app, server_app
@@ -675,6 +677,22 @@ def test_masks_of_zeros_would_be_found(tmp_path: Path, monkeypatch: pytest.Monke
     _, grid = federate(tmp_path / "run", clients=3)
     masks_of_zeros = levels(plain_round(range(3), clients=3), Plain(KEYS, clients=3).state)
     assert all(any(n in seen for seen in grid.seen) for whole in masks_of_zeros for n in pieces(whole))
+
+
+def test_a_superlinks_database_holds_an_upload_as_it_is_and_keeps_it_when_it_is_deleted(tmp_path: Path) -> None:
+    """The control of the deployment test: its search would find a plain upload, and one in a record, where masked ones are."""
+    LocalGrid(client_app.app, [{}], {})  # messages take a run
+    plain, masked = np.random.default_rng(0).normal(size=(2, 60, 500)).astype(np.float32)
+    content = wire.fit_content(FitRes(Status(Code.OK, ""), ndarrays_to_parameters([plain]), 5, {}))
+    content.config_records[RECORD_KEY_CONFIGS] = ConfigRecord({Key.MASKED_PARAMETERS: arrays(masked)})
+    message, store = Message(content, dst_node_id=2, message_type=wire.TRAIN), SqlObjectStore(str(tmp_path / "superlink.db"))
+    store.initialize()
+    store.preregister(1, get_object_tree(message))
+    for name, held in get_all_nested_objects(message).items():
+        store.put(name, held.deflate())
+    store.delete_objects_in_run(1)
+    kept = b"".join(path.read_bytes() for path in tmp_path.glob("superlink.db*"))
+    assert all(piece in kept for array in (plain, masked) for piece in pieces(array.tobytes()))
 
 
 @pytest.mark.parametrize("method", ["pfedlora", "lg_fedavg"])
