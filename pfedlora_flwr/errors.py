@@ -89,6 +89,13 @@ def brief(error: BaseException) -> str:
     return f"{type(error).__name__}: {said[0][:_LONGEST]}".removesuffix(": ") + _place(error)
 
 
+def told(error: BaseException) -> str:
+    """What may be said of an error to those who must not see the data: a line of ours; of any other its type alone."""
+    if isinstance(error, UserError) and not isinstance(error, UserCodeError):
+        return str(error)
+    return type(error.__cause__ if isinstance(error, UserCodeError) and error.__cause__ else error).__name__
+
+
 def with_traceback(line: str, error: BaseException, file: Path | None = None) -> str:
     """The line, with the file that it names written: the error's traceback, in `file` or, where that cannot be, a temporary file."""
     text = "".join(traceback.format_exception(error.__cause__ if isinstance(error, UserCodeError) and error.__cause__ else error))

@@ -137,7 +137,9 @@ class Experiment:
     )
     max_samples: int = key(1_000_000, "training samples (n_k) beyond which an update is refused", low=1, result=False)
     max_failed_rounds: int = key(1, "rounds in a row below min-success after which the run stops", low=1, result=False)
-    round_timeout: float = key(3600.0, "seconds a round may take before missing clients count as failed", above=0, result=False)
+    round_timeout: float = key(
+        3600.0, "seconds a round may take before missing clients count as failed; secagg: training has 55 % of it", above=0, result=False
+    )
     max_hours: float = key(0.0, "stop, resumable, after the round in which so many hours are over; 0: never", low=0, result=False)
     node_timeout: float = key(300.0, "seconds to wait for nodes to connect", above=0, result=False)
     options: Any = field(default_factory=NoOptions)

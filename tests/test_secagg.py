@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -12,12 +13,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.client import Client
 from flwr.clientapp import ClientApp
-from flwr.common import FitIns, FitRes, GetPropertiesIns, GetPropertiesRes, ndarrays_to_parameters
-from flwr.common.secure_aggregation.quantization import quantize
+from flwr.common import Code, FitIns, FitRes, GetPropertiesIns, GetPropertiesRes, Status, ndarrays_to_parameters
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
+from flwr.compat.common.recorddict_compat import fitins_to_recorddict
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.supercore.object_store.sql_object_store import SqlObjectStore
 from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
 
 from pfedlora_flwr import client_app, server_app
@@ -28,9 +31,12 @@ from pfedlora_flwr.federation.clients import RunFailed
 from pfedlora_flwr.federation.guard import LEVELS, MODULUS, Guard, terms
 from pfedlora_flwr.federation.model_cache import MODELS
 from pfedlora_flwr.launch.local import LocalGrid
-from pfedlora_flwr.methods.method import Tensors
-from pfedlora_flwr.rng import derive
+from pfedlora_flwr.methods.method import Tensors, Upload
+from pfedlora_flwr.methods.pfedlora import PFedLoRA
 from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.training.loop import Samples, Visit
+from tests.conftest import run_locally
+from tests.masked import levels, pieces, secrets_of
 from tests.plain import Plain
 
 pytestmark = pytest.mark.slow
@@ -54,24 +60,45 @@ Up = Callable[[str, int, Message], None]
 
 
 class Hostile(LocalGrid):
-    """lost: by client, the first stage of round 1 in which it answers no more. The replies that the server got are kept."""
+    """lost: by client, the first stage of a round in which it answers no more. The replies that the server got are kept.
+
+    mute: by client, the stage whose reply comes when nobody waits for it any more.
+    seen: what they say, but for errors, which are in `errors`. samples: the n_k that masked uploads name.
+    """
 
     lost: Mapping[int, str] = {}
+    mute: Mapping[int, str] = {}
 
     def __init__(self, app: ClientApp, keys: Mapping[str, Any], down: Down, up: Up, node_config: Mapping[str, Any]) -> None:
         nodes = [{"partition-id": k, "num-partitions": keys["clients"], **node_config} for k in range(keys["clients"])]
         super().__init__(app, nodes, keys)
         self._down, self._up = down, up
         self.seen: list[bytes] = []
+        self.errors: list[str] = []
+        self.samples = set[int]()
+        self._late: dict[str, Message | None] = {}
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        waited = set(message_ids)
+        came = {reply.metadata.reply_to_message_id: reply for reply in super().pull_messages(waited)}
+        self._late |= {name: came.pop(name) for name in [*came] if name in self._late}
+        late = [reply for name, reply in self._late.items() if reply is not None and name not in waited]
+        return [*came.values(), *late]
 
     def _answer(self, message: Message) -> Message:
         record = wire.secagg_record(message.content)
         stage, client = "" if record is None else str(record[Key.STAGE]), message.metadata.dst_node_id - 2
         if client in self.lost and stage and STAGES.index(stage) >= STAGES.index(self.lost[client]):
             return Message(Error(0, "gone"), reply_to=message)
+        if stage and self.mute.get(client) == stage:
+            self._late[message.metadata.message_id] = None
         if stage:
             self._down(stage, client, message)
         reply = super()._answer(message)
+        if reply.has_error():
+            self.errors.append(reply.error.reason)
+        elif stage == Stage.COLLECT_MASKED_VECTORS:
+            self.samples.add(wire.fit_answer(reply).num_examples)
         if stage and not reply.has_error():
             self._up(stage, client, reply)
             self.seen.append(repr(wire.secagg_record(reply.content)).encode())
@@ -91,6 +118,7 @@ def federate(
     *,
     app: ClientApp = client_app.app,
     lost: Mapping[int, str] = {},
+    mute: Mapping[int, str] = {},
     down: Down = lambda stage, client, message: None,
     up: Up = lambda stage, client, reply: None,
     node_config: Mapping[str, Any] = {},
@@ -99,9 +127,10 @@ def federate(
     """A run to its result, with the grid that it went over. In the names of `more` an underscore stands for a hyphen, two for a dot."""
     keys = KEYS | {"output": str(output)} | {name.replace("_", "-").replace("--", "."): value for name, value in more.items()}
     grid = Hostile(app, keys, down, up, node_config)
-    grid.lost = lost
+    grid.lost, grid.mute = lost, mute
     with suppress(RunFailed, UserError):
         server_app.serve(grid, Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=keys))
+    assert grid.samples <= {0}, "n_k goes up in the clear"
     return json.loads((output / "result.json").read_text()), grid
 
 
@@ -192,6 +221,13 @@ def test_the_sum_is_the_plain_mean_and_two_runs_are_equal(tmp_path: Path, client
         assert first["models_sha256"] == second["models_sha256"]
 
 
+def test_two_runs_of_the_local_engine_are_equal(tmp_path: Path) -> None:
+    outputs = [run_locally(tmp_path / name, {**KEYS, "clients": 3}).output for name in ("a", "b")]
+    found = [json.loads((output / "result.json").read_text()) for output in outputs]
+    assert {r["status"] for r in found} == {"completed"}
+    assert len({(r["shared_sha256"], r["models_sha256"]) for r in found}) == 1
+
+
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_client_lost_in_any_stage_leaves_the_others_sum(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, stage: str) -> None:
     """Lost in the last stage it is in the sum: its upload was there, and the others hold its shares."""
@@ -202,6 +238,17 @@ def test_a_client_lost_in_any_stage_leaves_the_others_sum(tmp_path: Path, tmp_pa
     assert result["shared_sha256"] == digest(tmp_path_factory.getbasetemp(), *left)
     (row,) = RunDirectory(tmp_path / "run").rounds()
     assert (row["admitted"], row["refused"]) == (left, [k for k in range(4) if k not in left])
+
+
+@pytest.mark.parametrize("stage", [Stage.SHARE_KEYS, Stage.COLLECT_MASKED_VECTORS])
+def test_a_client_that_never_answers_is_waited_for_no_longer_than_its_stage(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, caplog: pytest.LogCaptureFixture, stage: str
+) -> None:
+    """Its reply comes in a later stage and counts no more."""
+    result, _ = federate(tmp_path / "run", mute={1: stage}, min_success=0.7, round_timeout=1)
+    assert result["shared_sha256"] == digest(tmp_path_factory.getbasetemp(), 0, 2, 3)
+    assert reasons(tmp_path / "run") == {1: "no answer in time"}
+    assert "a reply of node 3 is refused: it answers a message that was not sent in this round" in caplog.text
 
 
 def test_two_clients_lost_in_other_stages_leave_the_others_sum(tmp_path: Path) -> None:
@@ -227,11 +274,13 @@ def test_a_client_that_fails_once_in_training_is_asked_again(tmp_path: Path, tmp
     assert result["shared_sha256"] == digest(tmp_path_factory.getbasetemp(), 0, 1, 2, 3)
 
 
-def test_with_too_few_left_nothing_is_unmasked(tmp_path: Path) -> None:
+def test_with_too_few_left_nothing_is_unmasked(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     result, _ = federate(tmp_path / "run", lost={1: Stage.COLLECT_MASKED_VECTORS})
     assert (result["status"], result["resumable"]) == ("failed", True)
     assert result["error"] == "round 1: 3 of 4 clients are left, 4 are needed to unmask; client 1: gone"
     assert not RunDirectory(tmp_path / "run").unmasking_file.exists()
+    result, _ = federate(tmp_path / "run", resume=True)
+    assert result["shared_sha256"] == digest(tmp_path_factory.getbasetemp(), 0, 1, 2, 3)
     result, _ = federate(tmp_path / "two", lost={1: Stage.SETUP, 2: Stage.SETUP}, min_success=0.1)
     assert "2 of 4 clients are left, 3 are needed to unmask" in result["error"]
 
@@ -260,6 +309,7 @@ SETTINGS = {
     "fewer clients than are needed": (Key.SAMPLE_NUMBER, 3, "the server sums 3 clients; this run samples 4 and needs 4 of them"),
     "more clients than are sampled": (Key.SAMPLE_NUMBER, 5, "the server sums 5 clients; this run samples 4 and needs 4 of them"),
     "a foreign clip": (Key.CLIPPING_RANGE, 8.0, "the server sets clipping_range to 8.0, this node expects 1.0"),
+    "a foreign range": (Key.TARGET_RANGE, 2**20, "the server sets target_range to 1048576, this node expects 4194304"),
     "a foreign modulus": (Key.MOD_RANGE, 2**40, "the server sets mod_range to 1099511627776, this node expects 4294967296"),
     "a foreign weight": (Key.MAX_WEIGHT, 1.0, "the server sets max_weight to 1.0, this node expects 128.0"),
 }
@@ -339,9 +389,15 @@ def asked_is_dead(record: Record) -> None:
     record[Key.ACTIVE_NODE_ID_LIST], record[Key.DEAD_NODE_ID_LIST] = [], record[Key.ACTIVE_NODE_ID_LIST]
 
 
+def half_of_them(record: Record) -> None:
+    everyone = record[Key.ACTIVE_NODE_ID_LIST]
+    record[Key.ACTIVE_NODE_ID_LIST], record[Key.DEAD_NODE_ID_LIST] = everyone[:2], everyone[2:]
+
+
 @pytest.mark.parametrize(
     ("lie", "line"),
     [
+        (half_of_them, "the server unmasks a sum of 2 clients; one of fewer than 3 hides nobody"),
         (dead_and_active, "calls a node both active and dead, or names it twice"),
         (twice, "or names it twice: that would unmask it"),
         (asked_is_dead, "whose upload it calls lost"),
@@ -358,6 +414,7 @@ def test_a_server_that_lies_about_who_is_lost_gets_no_share(
     result, grid = federate(tmp_path / "run", down=ask)
     assert result["error"] == "round 1: too few shares came to unmask: 0 clients answered"
     assert caplog.text.count(line) >= 4
+    assert "leaves out a stage" not in caplog.text, "asked once more, it would say this of the keys that it has dropped"
     assert not any(b"shares" in seen for seen in grid.seen)
     run = RunDirectory(tmp_path / "run")
     run.clear_void()
@@ -365,6 +422,77 @@ def test_a_server_that_lies_about_who_is_lost_gets_no_share(
         run.check_free(from_flat({**KEYS, "output": str(run.path)}))
     assert run.unmasking_file.exists(), "another start would unmask the round for others"
     assert all("secaggplus_state" not in c.state.config_records for c in grid._contexts.values()), "keys serve once"
+
+
+def test_two_views_of_who_is_lost_reach_the_threshold_for_neither_kind_of_share(tmp_path: Path) -> None:
+    """Some are told that client 4 is there, and give shares of its mask; others that it is lost, and give shares of its key. No node can
+    see this. Client 0 colludes and gives both."""
+    gave: dict[str, set[int]] = {"mask": {0}, "key": {0}}
+
+    def ask(stage: str, client: int, message: Message) -> None:
+        if stage == Stage.UNMASK and client in (2, 3):
+            record = record_of(message)
+            record[Key.ACTIVE_NODE_ID_LIST] = [node for node in record[Key.ACTIVE_NODE_ID_LIST] if node != 6]
+            record[Key.DEAD_NODE_ID_LIST] = [6]
+
+    def act(stage: str, client: int, reply: Message) -> None:
+        if stage == Stage.UNMASK:
+            gave["key" if client in (2, 3) else "mask"].add(client)
+
+    result, _ = federate(tmp_path / "run", down=ask, up=act, clients=5)
+    assert gave == {"mask": {0, 1, 4}, "key": {0, 2, 3}}
+    needed = terms(from_flat({**KEYS, "clients": 5}), 5)[Key.THRESHOLD]
+    assert all(len(clients) < needed for clients in gave.values())
+    assert "nobody can tell whose" in result["error"]
+
+
+def upload_before_the_shares(at: str, message: Message, earlier: RecordDict | None) -> None:
+    if at == Stage.SHARE_KEYS:
+        record_of(message).clear()
+        record_of(message).update({Key.STAGE: Stage.COLLECT_MASKED_VECTORS, Key.SOURCE_LIST: [], Key.CIPHERTEXT_LIST: []})
+
+
+def shares_before_the_upload(at: str, message: Message, earlier: RecordDict | None) -> None:
+    if at == Stage.COLLECT_MASKED_VECTORS:
+        record_of(message).clear()
+        record_of(message).update({Key.STAGE: Stage.UNMASK, Key.ACTIVE_NODE_ID_LIST: [2, 3, 4, 5], Key.DEAD_NODE_ID_LIST: []})
+
+
+def a_second_upload(at: str, message: Message, earlier: RecordDict | None) -> None:
+    """Under the masks of the first: their difference would be in the clear."""
+    if at == Stage.UNMASK and earlier is not None:
+        message.content = earlier
+
+
+def keys_of_another(at: str, message: Message, earlier: RecordDict | None) -> None:
+    if at == Stage.SHARE_KEYS:
+        record = record_of(message)
+        record["2"], record["3"] = record["3"], record["2"]
+
+
+@pytest.mark.parametrize(
+    ("lie", "line"),
+    [
+        (upload_before_the_shares, "the server leaves out a stage"),
+        (shares_before_the_upload, "the server asks for shares of other nodes than those whose masks this node added"),
+        (a_second_upload, "ValueError (see the node's log)"),
+        (keys_of_another, "ValueError (see the node's log)"),
+    ],
+)
+def test_a_server_that_goes_its_own_way_through_the_stages_gets_an_error(
+    tmp_path: Path, lie: Callable[[str, Message, RecordDict | None], None], line: str
+) -> None:
+    earlier: list[RecordDict] = []
+
+    def ask(stage: str, client: int, message: Message) -> None:
+        if client == 0:
+            if stage == Stage.COLLECT_MASKED_VECTORS:
+                earlier.append(deepcopy(message.content))
+            lie(stage, message, earlier[0] if earlier else None)
+
+    result, grid = federate(tmp_path / "run", down=ask, min_success=0.7)
+    assert grid.errors[0] == line
+    assert result["status"] == "completed"
 
 
 def test_a_node_that_requires_it_takes_part_in_no_run_without(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -487,6 +615,28 @@ def test_an_update_that_cannot_be_summed_is_refused_by_its_own_client(tmp_path: 
     assert result["status"] == "completed"
 
 
+class Telling(PFedLoRA):
+    """A user's own method, which client 2 cannot use; it says why."""
+
+    def local_update(self, model: Any, received: Tensors, data: Samples, visit: Visit) -> Upload:
+        if visit.client == 2:
+            raise LookupError("label 7 in row 12")
+        return super().local_update(model, received, data, visit)
+
+
+def test_what_a_client_raises_goes_up_as_its_type_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def raises(client: int, result: FitRes) -> None:
+        if client == 1:
+            raise RuntimeError("label 7 in row 12")
+
+    federate(tmp_path / "run", app=app_of(raises), method="tests.test_secagg:Telling", clients=5, min_success=0.1)
+    found = reasons(tmp_path / "run")
+    assert found[1] == "RuntimeError (see the node's log)"
+    assert found[2].startswith("LookupError; traceback in ")
+    told = [row for row in caplog.records if "label 7" in row.getMessage() or row.exc_info]
+    assert {row.name for row in told} == {"pfedlora_flwr.federation.guard", "pfedlora_flwr.federation.client"}
+
+
 def test_a_wrong_masked_upload_spoils_its_round_and_is_not_merged(tmp_path: Path) -> None:
     def act(stage: str, client: int, reply: Message) -> None:
         if stage == Stage.COLLECT_MASKED_VECTORS and client == 1:
@@ -521,29 +671,28 @@ def test_shares_of_others_than_asked_are_not_used(tmp_path: Path, tmp_path_facto
 # What is left behind
 
 
-def pieces(whole: bytes) -> list[bytes]:
-    return [whole[at : at + 32] for at in (0, len(whole) // 64 * 32, len(whole) - 32) if len(whole) >= 64]
-
-
-def levels(plain: Plain, first: Tensors) -> list[bytes]:
-    """[w, w·Δ] of each client of a round as it is before it is masked: the rounding is seeded."""
-    found, drawn = [], np.random.get_state()
-    for client, upload in plain.uploads.items():
-        np.random.seed(derive(plain.experiment.seed, "rounding", client, 1) % 2**32)
-        weight = round(upload.samples / plain.experiment.secagg_max_samples * LEVELS)
-        parts = [np.subtract(t.numpy(), first[n].numpy(), dtype=np.float64).ravel() for n, t in upload.tensors.items()]
-        (whole,) = quantize([np.concatenate(parts) * (weight / LEVELS)], plain.experiment.secagg_clip, LEVELS)
-        found.append(whole.astype("<u4").tobytes())
-    np.random.set_state(drawn)
-    return found
-
-
 def test_masks_of_zeros_would_be_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control of the next test: its search finds an update whose masks hide nothing."""
     monkeypatch.setattr(masks, "masks", lambda seed, most, shapes: [np.zeros(shape, np.int64) for shape in shapes])
     _, grid = federate(tmp_path / "run", clients=3)
     masks_of_zeros = levels(plain_round(range(3), clients=3), Plain(KEYS, clients=3).state)
     assert all(any(n in seen for seen in grid.seen) for whole in masks_of_zeros for n in pieces(whole))
+
+
+def test_a_superlinks_database_holds_an_upload_as_it_is_and_keeps_it_when_it_is_deleted(tmp_path: Path) -> None:
+    """The control of the deployment test: its search would find a plain upload, and one in a record, where masked ones are."""
+    LocalGrid(client_app.app, [{}], {})  # messages take a run
+    plain, masked = np.random.default_rng(0).normal(size=(2, 60, 500)).astype(np.float32)
+    content = wire.fit_content(FitRes(Status(Code.OK, ""), ndarrays_to_parameters([plain]), 5, {}))
+    content.config_records[RECORD_KEY_CONFIGS] = ConfigRecord({Key.MASKED_PARAMETERS: arrays(masked)})
+    message, store = Message(content, dst_node_id=2, message_type=wire.TRAIN), SqlObjectStore(str(tmp_path / "superlink.db"))
+    store.initialize()
+    store.preregister(1, get_object_tree(message))
+    for name, held in get_all_nested_objects(message).items():
+        store.put(name, held.deflate())
+    store.delete_objects_in_run(1)
+    kept = b"".join(path.read_bytes() for path in tmp_path.glob("superlink.db*"))
+    assert all(piece in kept for array in (plain, masked) for piece in pieces(array.tobytes()))
 
 
 @pytest.mark.parametrize("method", ["pfedlora", "lg_fedavg"])
@@ -554,13 +703,8 @@ def test_no_single_update_is_found_by_value(tmp_path: Path, method: str) -> None
     first = Plain(KEYS, method=method, clients=3).state
     for user in masks._USERS:
         assert import_module(user).pseudo_rand_gen is masks.masks
-    needles, losses = [n for whole in levels(plain, first) for n in pieces(whole)], []
-    for client, upload in plain.uploads.items():
-        for name, tensor in upload.tensors.items():
-            delta = tensor.double() - first[name].double()
-            for values in (tensor, delta, delta.float(), delta * upload.samples / 128):
-                needles += pieces(values.contiguous().numpy().tobytes())
-        losses += [repr(loss).encode() for loss in plain.visits[client].losses.values()]
+    needles = secrets_of(plain, first)
+    losses = [repr(loss).encode() for k in plain.uploads for loss in plain.visits[k].losses.values()]
     where = {str(path.relative_to(tmp_path)): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     ours = {name: found for name, found in where.items() if name.startswith("secure/")}
     if method != "pfedlora":  # its head is a part of the model that a client keeps
@@ -589,6 +733,8 @@ def interrupted(output: Path, **more: Any) -> dict[str, Any]:
 def test_a_round_is_unmasked_again_for_the_same_clients_alone(tmp_path: Path) -> None:
     keys: dict[str, Any] = {"min_success": 0.7, "rounds": 2}
     whole = interrupted(tmp_path / "run", min_success=0.7)
+    result, _ = federate(tmp_path / "run", lost={1: Stage.SETUP, 2: Stage.SETUP}, resume=True, max_failed_rounds=9, **keys)
+    assert "and 0, 3 are left now" in result["error"], "too few, but the round is not skipped"
     result, _ = federate(tmp_path / "run", lost={1: Stage.SETUP}, resume=True, **keys)
     assert "round 2 was unmasked for the clients 0, 1, 2, 3 before the run was stopped, and 0, 2, 3 are left now" in result["error"]
     assert result["resumable"]
@@ -629,14 +775,45 @@ def test_clients_open_a_round_for_one_set_alone_whatever_the_server_remembers(tm
     assert (result["status"], result["shared_sha256"]) == ("completed", whole["shared_sha256"])
 
 
+def older_version(told: FitIns) -> None:
+    told.config["version"] = 0
+
+
+def another_download(told: FitIns) -> None:
+    first, *others = (wire.decode(blob, len(blob)) for blob in told.parameters.tensors)
+    told.parameters = ndarrays_to_parameters([first + np.float32(0.01), *others])
+
+
+@pytest.mark.parametrize("change", [older_version, another_download])
+def test_a_server_that_repeats_a_round_for_the_same_clients_gets_no_other_update(tmp_path: Path, change: Callable[[FitIns], None]) -> None:
+    """It leaves client 1 out of the first unmasking, which the others' shares suffice for, so that it has handed out none."""
+
+    def ask(stage: str, client: int, message: Message) -> None:
+        if stage == Stage.COLLECT_MASKED_VECTORS and client == 1:
+            told, record = wire.fit_instruction(message), record_of(message)
+            change(told)
+            message.content = fitins_to_recorddict(told, True)
+            message.content.config_records[RECORD_KEY_CONFIGS] = record  # type: ignore[assignment]
+
+    keys: dict[str, Any] = {"min_success": 0.7, "node_config": {"state-path": str(tmp_path / "nodes")}}
+    interrupted(tmp_path / "run", lost={1: Stage.UNMASK}, **keys)
+    result, grid = federate(tmp_path / "run", down=ask, resume=True, rounds=2, **keys)
+    assert "and 0, 2, 3 are left now" in result["error"]
+    assert reasons(tmp_path / "run") == {1: "this node has masked another update in round 2 before: two such sums show it"}
+    assert not any(b"shares" in seen for seen in grid.seen)
+
+
 def test_a_node_without_a_state_path_remembers_while_it_runs() -> None:
     context = Context(run_id=1, node_id=2, node_config={}, state=RecordDict(), run_config={})
-    unmasked.begin(context, "run", 1)
+    unmasked.begin(context, "run", 1, b"update")
+    unmasked.begin(context, "run", 1, b"update")
+    with pytest.raises(UserError, match="has masked another update in round 1"):
+        unmasked.begin(context, "run", 1, b"another")
     unmasked.hand_out(context, [4, 3, 2])
     unmasked.hand_out(context, [2, 3, 4])
     with pytest.raises(UserError, match="of round 1 for other clients"):
         unmasked.hand_out(context, [2, 3, 5])
-    unmasked.begin(context, "run", 2)
+    unmasked.begin(context, "run", 2, b"another")
     unmasked.hand_out(context, [2, 3, 5])
     with pytest.raises(UserError, match="no folder's name"):
-        unmasked.begin(context, "../run", 1)
+        unmasked.begin(context, "../run", 1, b"update")

@@ -15,7 +15,7 @@ from flwr.client import NumPyClient
 from torch import Tensor, nn
 
 from pfedlora_flwr.data.local import LocalData, Site, site_settings
-from pfedlora_flwr.errors import UserCodeError, UserError, brief, user_code, with_traceback
+from pfedlora_flwr.errors import UserCodeError, UserError, brief, told, user_code, with_traceback
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation import messages, wire
 from pfedlora_flwr.federation.clock import Clock
@@ -207,12 +207,13 @@ class PersonalisedClient(NumPyClient):
 
     def _failure(self, error: BaseException, config: Config) -> Config:
         """The reply to whatever went wrong: one line for the server. What is no user's error leaves its traceback in the run's
-        directory or, on a real node, in the node's log."""
+        directory or, on a real node, in the node's log, and under secagg its text there alone."""
         if isinstance(error, UserError) and not isinstance(error, UserCodeError):
             return messages.failure(str(error))
         logger.error("the client failed", exc_info=error)
         run = self._simulation(str(config.get("run", "")), str(config.get("token", "")))
-        return messages.failure(with_traceback(brief(error), error, run.traceback_file) if run else f"{brief(error)} (see the node's log)")
+        line = told(error) if self.experiment.secagg_enabled else brief(error)
+        return messages.failure(with_traceback(line, error, run.traceback_file) if run else f"{line} (see the node's log)")
 
 
 def _count(method: Method, model: nn.Module, data: LocalData) -> Counts:

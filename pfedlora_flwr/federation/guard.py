@@ -15,7 +15,7 @@ from flwr.common import FitIns, FitRes, ndarrays_to_parameters, parameters_to_nd
 from flwr.common.constant import ErrorCode
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_STATE, Key, Stage
 
-from pfedlora_flwr.errors import UserError, brief
+from pfedlora_flwr.errors import UserError, brief, told
 from pfedlora_flwr.experiment import Experiment, at_least
 from pfedlora_flwr.federation import masks, unmasked, wire
 from pfedlora_flwr.federation.messages import failure_in
@@ -70,11 +70,14 @@ class Guard:
         try:
             if _is_required(context.node_config) and not e.secagg_enabled:
                 raise UserError("secagg is required here, and secagg.enabled is false in this run")
-            if e.secagg_enabled and message.metadata.message_type == wire.TRAIN:
-                return self._in_stage(e, message, context, call_next)
-        except Exception as error:  # ours, Flower's or the cipher's: none may carry anything out
-            logger.warning("%s", brief(error), exc_info=not isinstance(error, UserError))
-            return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, brief(error)), reply_to=message)
+            if e.secagg_enabled:
+                training = message.metadata.message_type == wire.TRAIN
+                return self._in_stage(e, message, context, call_next) if training else call_next(message, context)
+        except Exception as error:  # ours, Flower's, the cipher's or a user's: none may carry anything out
+            ours = isinstance(error, UserError)
+            logger.warning("%s", brief(error), exc_info=not ours)
+            line = told(error) if ours else f"{told(error)} (see the node's log)"
+            return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, line), reply_to=message)
         return call_next(message, context)
 
     def _in_stage(self, e: Experiment, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
@@ -87,9 +90,9 @@ class Guard:
 
         def visit(message: Message, context: Context) -> Message:
             nonlocal drawn
-            told = wire.fit_instruction(message)
-            reply, seed = _update(e, message, told, call_next(message, context))
-            unmasked.begin(context, str(told.config["token"]), int(told.config["round"]))
+            ins = wire.fit_instruction(message)
+            reply, seed, masked = _update(e, message, ins, call_next(message, context))
+            unmasked.begin(context, str(ins.config["token"]), int(ins.config["round"]), masked)
             drawn = np.random.get_state()
             np.random.seed(seed % 2**32)  # for the rounding, so that the sum's bits are those of the updates
             return reply
@@ -164,17 +167,18 @@ def _kept(context: Context, name: str) -> set[int]:
     return set(cast(list[int], state[f"{name}:K"]))
 
 
-def _update(e: Experiment, message: Message, told: FitIns, reply: Message) -> tuple[Message, int]:
-    """The reply to a visit with Δ = θ_k − θ, as one vector in float64, in the place of θ_k; and the seed of its rounding.
+def _update(e: Experiment, message: Message, ins: FitIns, reply: Message) -> tuple[Message, int, bytes]:
+    """The reply to a visit with Δ = θ_k − θ, as one vector in float64, in the place of θ_k; the seed of its rounding; and all that
+    the masked vector depends on but the mask.
 
-    told: the instruction in `message`. Raises UserError for an update that must not be masked: a sum of it would be wrong, and nobody
+    ins: the instruction in `message`. Raises UserError for an update that must not be masked: a sum of it would be wrong, and nobody
     could see that.
     """
     answer = wire.fit_answer(reply)
     if (reason := failure_in(answer.metrics)) is not None:
         raise UserError(reason)
-    before, after = parameters_to_ndarrays(told.parameters), parameters_to_ndarrays(answer.parameters)
-    if answer.metrics["names"] != told.config["names"] or [a.shape for a in after] != [b.shape for b in before]:
+    before, after = parameters_to_ndarrays(ins.parameters), parameters_to_ndarrays(answer.parameters)
+    if answer.metrics["names"] != ins.config["names"] or [a.shape for a in after] != [b.shape for b in before]:
         raise UserError("its upload is not laid out like its download, and cannot be summed under masks")
     delta = np.concatenate([np.subtract(a, b, dtype=np.float64).ravel() for a, b in zip(after, before, strict=True)])
     largest = float(np.abs(delta).max(initial=0.0))
@@ -188,8 +192,9 @@ def _update(e: Experiment, message: Message, told: FitIns, reply: Message) -> tu
         raise UserError("it has no training samples")
     metrics = {name: value for name, value in answer.metrics.items() if name in TOLD}
     content = wire.fit_content(FitRes(answer.status, ndarrays_to_parameters([delta]), answer.num_examples, metrics))
-    seed = derive(e.seed, "rounding", int(told.config["client"]), int(told.config["round"]))
-    return Message(content, reply_to=message), seed
+    seed = derive(e.seed, "rounding", int(ins.config["client"]), int(ins.config["round"]))
+    scale = [answer.num_examples, e.secagg_max_samples, e.secagg_clip, seed]  # a server may tell each client another configuration
+    return Message(content, reply_to=message), seed, repr(scale).encode() + delta.tobytes()
 
 
 def _shorten(reply: Message) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -105,32 +105,29 @@ class SecureUplink:
         e, client_of = self._experiment, {node: client for client, node in nodes.items()}
         needed = max(e.enough_of(e.sampled), LEAST)
 
-        def too_few(left: int) -> str:
-            if left < needed:
-                return f"{left} of {e.sampled} clients are left, {needed} are needed to unmask"
-            return f"{left} of {e.sampled} clients are left, and too few of them hold some client's shares: raise secagg.shares"
+        def too_few(left: Iterable[int]) -> str:
+            clients = sorted(client_of[node] for node in left)
+            _check_repeat(round.number, clients, before)  # it may not be skipped, as another round with too few may
+            if len(clients) < needed:
+                return f"{len(clients)} of {e.sampled} clients are left, {needed} are needed to unmask"
+            return f"{len(clients)} of {e.sampled} clients are left, and too few of them hold some client's shares: raise secagg.shares"
 
         if len(nodes) < needed:
-            return None, too_few(len(nodes))
+            return None, too_few(client_of)
         agreed = terms(e, len(nodes))
         needed = max(needed, int(agreed[Key.THRESHOLD]))
         ring = derive(e.seed, "neighbours", round.number)
         workflow, state, shim = _Workflow(agreed, ring), WorkflowState(), _Shim(list(client_of))
         grid, context = cast(Grid, stages), _legacy_context(round.number, shim)
         if not workflow.setup_stage(grid, context, state) or not workflow.share_keys_stage(grid, context, state):
-            return None, too_few(len(state.active_node_ids))
+            return None, too_few(state.active_node_ids)
         for node in state.active_node_ids:
             state.nid_to_fitins[node] = clients.write(round, client_of[node], node, "training")[0].content
         enough = workflow.collect_masked_vectors_stage(grid, context, state)
         left = sorted(client_of[node] for node in state.active_node_ids)
-        if before is not None and left != before:
-            was, now = (", ".join(map(str, found)) for found in (before, left))
-            raise RunFailed(
-                f"round {round.number} was unmasked for the clients {was} before the run was stopped, and {now or 'none'} are left now: "
-                "the difference of two sums shows single updates; resume when all of them are back"
-            )
+        _check_repeat(round.number, left, before)
         if not enough or len(left) < needed:
-            return None, too_few(len(left))
+            return None, too_few(state.active_node_ids)
         _remember(self._run, round.number, left)
         try:
             done = workflow.unmask_stage(grid, context, state)
@@ -219,6 +216,16 @@ def _unmasked(run: RunDirectory) -> dict[int, list[int]]:
     """By round of the last ones, the clients whose sum was unmasked, or was about to be."""
     path = run.unmasking_file
     return {row["round"]: row["clients"] for row in json.loads(path.read_text())} if path.exists() else {}
+
+
+def _check_repeat(round: int, left: list[int], before: list[int] | None) -> None:
+    """Raises RunFailed where the round was unmasked before for other clients than are left now."""
+    if before is not None and left != before:
+        was, now = (", ".join(map(str, found)) for found in (before, left))
+        raise RunFailed(
+            f"round {round} was unmasked for the clients {was} before the run was stopped, and {now or 'none'} are left now: "
+            "the difference of two sums shows single updates; resume when all of them are back"
+        )
 
 
 def _remember(run: RunDirectory, round: int, clients: list[int]) -> None:

@@ -34,7 +34,8 @@ _LONGEST = 4096
 
 
 class Stages:
-    """The stages of one round. A client whose reply is missing, an error or not admitted is out; one that says an error is asked once more.
+    """The stages of one round. A client whose reply is missing, an error or not admitted is out; one that says an error is asked once more,
+    but for its shares: it has none any more.
 
     download: what the instruction to train costs beside its message. size: elements of an update. admit: takes a client's account of its
     visit, or raises Refused. fail, refuse: told why a client is out.
@@ -83,7 +84,7 @@ class Stages:
                     self._check(stage, client, question, reply)
                     good.append(reply)
                 except wire.Failed as failure:
-                    if last or answer is None or time.monotonic() >= deadline:
+                    if last or answer is None or stage == Stage.UNMASK or time.monotonic() >= deadline:
                         self._out(self._fail, stage, client, str(failure))
                     else:
                         text = "round %d: client %d failed (%s); it is asked once more"

@@ -1,4 +1,7 @@
-"""For whom a client has handed out its shares, by round: the sums of two sets of clients in one round differ by single updates."""
+"""What a client has masked and for whom it has handed out its shares, by round: once each.
+
+The sums of two sets of clients in one round differ by single updates, and so do those of one set of which one has masked another update.
+"""
 
 from __future__ import annotations
 
@@ -17,30 +20,43 @@ _CURRENT, _UNMASKED = "pfedlora_masked_round", "pfedlora_unmasked"
 """Our records in the context's state."""
 
 
-def begin(context: Context, token: str, round: int) -> None:
-    """The client masks its update of this round, and hands out the next shares for it."""
+def begin(context: Context, token: str, round: int, masked: bytes) -> None:
+    """The client masks its update of this round, and hands out the next shares for it. Raises UserError where it has masked another.
+
+    masked: all that the sum depends on. It counts from here on: others hold this client's shares, and may unmask it without asking it.
+    """
     context.state.config_records[_CURRENT] = ConfigRecord({"token": folder_name(token), "round": round})
+    if not _is_first_or_equal(context, " masked", masked):
+        raise UserError(f"this node has masked another update in round {round} before: two such sums show it")
 
 
 def hand_out(context: Context, nodes: Iterable[int]) -> None:
-    """Remembers for which uploads, by their nodes, shares are handed out. Raises UserError where they were for others before.
+    """Remembers for which uploads, by their nodes, shares are handed out. Raises UserError where they were for others before."""
+    if (current := context.state.config_records.get(_CURRENT)) is None:
+        raise UserError("the server leaves out a stage")
+    if not _is_first_or_equal(context, "", " ".join(map(str, sorted(nodes))).encode()):
+        round = str(current["round"])
+        raise UserError(f"this node has handed out its shares of round {round} for other clients: two such sums show single updates")
+
+
+def _is_first_or_equal(context: Context, what: str, value: bytes) -> bool:
+    """Whether the current round has had no other value of this sort. The first is remembered, as its digest.
 
     A node with a `state-path` remembers on disk; another one in its context, for as long as its SuperNode runs.
     """
-    if (current := context.state.config_records.get(_CURRENT)) is None:
-        raise UserError("the server leaves out a stage")
-    token, round = str(current["token"]), str(current["round"])
+    current = context.state.config_records[_CURRENT]
+    token, name, found = str(current["token"]), str(current["round"]) + what, sha256(value).hexdigest()
     file, kept = _file(context, token), context.state.config_records.get(_UNMASKED, ConfigRecord())
     known = json.loads(file.read_text()) if file and file.exists() else {}
-    found = sha256(" ".join(map(str, sorted(nodes))).encode()).hexdigest()
-    if known.get(round, found) != found or kept.get(f"{token}/{round}", found) != found:
-        raise UserError(f"this node has handed out its shares of round {round} for other clients: two such sums show single updates")
+    if known.get(name, found) != found or kept.get(f"{token}/{name}", found) != found:
+        return False
     if file:
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, json.dumps({**known, round: found}).encode())
+        write_atomically(file, json.dumps({**known, name: found}).encode())
     else:
-        kept[f"{token}/{round}"] = found
+        kept[f"{token}/{name}"] = found
         context.state.config_records[_UNMASKED] = kept
+    return True
 
 
 def _file(context: Context, token: str) -> Path | None:

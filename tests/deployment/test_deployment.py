@@ -26,6 +26,7 @@ from pfedlora_flwr.runs.trained import load_trained
 from scripts.certificates import make as make_certificates
 from tests.deployment.paced import GATES
 from tests.deployment.processes import PATIENCE, Federation, wait
+from tests.masked import pieces, secrets_of
 from tests.plain import Plain, make
 
 pytestmark = [pytest.mark.deployment, pytest.mark.timeout(600)]
@@ -87,7 +88,10 @@ def test_three_authenticated_nodes_over_tls_reach_the_simulations_bits(tmp_path:
 
 def test_three_nodes_sum_under_masks_and_one_that_restarts_spoils_its_round_alone(tmp_path: Path) -> None:
     """Node 0 is killed in training, before its masked upload is there, and started again as a service manager would. Of three clients
-    none may be missing, so nothing is unmasked in that round, and the next one goes on."""
+    none may be missing, so nothing is unmasked in that round, and the next one goes on.
+
+    No single update is found by value in what the server's side keeps, nor in a copy of the SuperLink's database from the moment when the
+    two other masked uploads had come. The same search finds there what travels in the clear, the download."""
     tls, gates = tmp_path / "certificates", tmp_path / "gates"
     make_certificates(tls, ["localhost", "127.0.0.1"], nodes=3, days=2, renew=False)
     gates.mkdir()
@@ -105,6 +109,8 @@ def test_three_nodes_sum_under_masks_and_one_that_restarts_spoils_its_round_alon
             federation.start_node(node, partition_id=node, num_partitions=3, secagg="required")
         run = federation.submit(keys)
         wait((gates / "training-0-1").exists, run)
+        wait(lambda: (RunDirectory(federation.output).doing() or {}).get("done") == 2, run)
+        midway = b"".join(p.read_bytes() for p in sorted(federation.folder.glob("superlink.db*")))
         federation.nodes[0].kill()
         federation.nodes[0].wait()
         (gates / "close-training-0-1").unlink()
@@ -120,10 +126,12 @@ def test_three_nodes_sum_under_masks_and_one_that_restarts_spoils_its_round_alon
             if p.is_file() and not p.relative_to(federation.folder).parts[0].startswith("state")
         }
     assert [row["admitted"] for row in rounds] == [[], [0, 1, 2]]
-    expected = Plain(KEYS)
+    spoiled, expected = Plain(KEYS, secagg__max_samples=128), Plain(KEYS, secagg__max_samples=128)
+    first = expected.state
+    spoiled.play(range(3))
     expected.play([])
     expected.play(range(3))
-    needles = [t.numpy().tobytes()[:32] for upload in expected.uploads.values() for t in upload.tensors.values()]
+    needles = secrets_of(spoiled, first) + secrets_of(expected, first)
     saved = RunDirectory(federation.output).checkpoints.load()
     assert saved is not None
     for name, tensor in saved.tensors.items():
@@ -132,6 +140,12 @@ def test_three_nodes_sum_under_masks_and_one_that_restarts_spoils_its_round_alon
     assert not any("simulation" in line for line in result["privacy"]["not_covered"])
     assert (federation.folder / "superlink.db") in held
     assert not [str(path) for path, found in held.items() for needle in needles if needle in found]
+    assert not [needle.hex() for needle in needles if needle in midway]
+    elements = sum(tensor.numel() for tensor in first.values())
+    assert f"'<u4', 'fortran_order': False, 'shape': ({elements},)".encode() in midway, "no masked upload is in this copy"
+    for name, tensor in first.items():
+        if found := pieces(tensor.contiguous().numpy().tobytes()):
+            assert any(piece in midway for piece in found), f"the search does not find the download's {name}"
 
 
 def test_own_data_and_process_isolation_outlive_a_killed_superlink(tmp_path: Path) -> None:
