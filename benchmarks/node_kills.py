@@ -24,7 +24,8 @@ def main(count: int) -> int:
     wrong = 0
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, Cluster() as cluster:
         undisturbed = RunDirectory(Path(folder) / "undisturbed")
-        _start(undisturbed, "--engine", "local").wait(_PATIENCE)
+        if code := _start(undisturbed, "--engine", "local").wait(_PATIENCE):
+            raise SystemExit(f"the undisturbed run ends with {code}")
         for number in range(1, count + 1):
             run = RunDirectory(Path(folder) / f"run{number}")
             process = _start(run, "--ray", cluster.address)

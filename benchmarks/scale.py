@@ -54,12 +54,13 @@ def measure(method: str, clients: int, sampled: int, rounds: int, samples: int) 
         pfedlora = [str(Path(sys.executable).with_name("pfedlora")), "run", "--quiet"]
         memory = [sys.executable, str(Path(__file__).with_name("peak_memory.py"))]
         began = time.time()
-        process = subprocess.Popen([*memory, *pfedlora, *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        reached = watch(process, RunDirectory(Path(folder) / "run"))
-        output = process.communicate()[0]
-        said = json.loads(output.splitlines()[-1])
+        with (Path(folder) / "output").open("w+") as output:
+            process = subprocess.Popen([*memory, *pfedlora, *options], stdout=output)
+            reached = watch(process, RunDirectory(Path(folder) / "run"))
+            output.seek(0)
+            said = json.loads(output.read().splitlines()[-1])
         if said["exit"]:
-            raise SystemExit(output)
+            raise SystemExit(said["exit"])
         rows = read(Path(folder) / "run" / "rounds.jsonl")
     times = [began, *(reached[stage] for stage in STAGES.values()), began + said["seconds"]]
     stages = {name: round(after - before, 1) for name, before, after in zip([*STAGES, "exit"], times, times[1:], strict=False)}

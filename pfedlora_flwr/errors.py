@@ -89,9 +89,14 @@ def brief(error: BaseException) -> str:
     return f"{type(error).__name__}: {said[0][:_LONGEST]}".removesuffix(": ") + _place(error)
 
 
+def is_ours(error: BaseException) -> bool:
+    """Whether an error is a line of ours, and not what a user's own code raised."""
+    return isinstance(error, UserError) and not isinstance(error, UserCodeError)
+
+
 def told(error: BaseException) -> str:
     """What may be said of an error to those who must not see the data: a line of ours; of any other its type alone."""
-    if isinstance(error, UserError) and not isinstance(error, UserCodeError):
+    if is_ours(error):
         return str(error)
     return type(error.__cause__ if isinstance(error, UserCodeError) and error.__cause__ else error).__name__
 

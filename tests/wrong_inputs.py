@@ -341,7 +341,11 @@ DATA = [
     data("csv:t.csv", "t.csv: column 'label' holds double; expected text or integers", made.files(t__csv="a,label\n1,0.5\n2,1\n")),
     data("csv:t.csv", "t.csv: column 'label' has no value in row 2, and 1 are missing", made.files(t__csv="a,label\n1,x\n2,\n")),
     data("csv:t.csv", "t.csv: all labels are x; expected at least two classes", made.files(t__csv="a,label\n1,x\n2,x\n")),
-    data("csv:t.csv", "t.csv: it has no columns of features, but a, label alone", made.files(t__csv="a,label\nred,x\n2,y\n")),
+    data(
+        "csv:t.csv",
+        "no columns of features beside label, and no numbers in a (string)",
+        made.files(t__csv="a,label\nred,x\n2,y\n"),
+    ),
     data("csv:t.csv", "t.csv: column 'a' has no value in row 2, and 1 are missing", made.files(t__csv="a,label\n1,x\nnan,y\n")),
     data("csv:t.csv", "t.csv: column 'a' is inf in row 1; expected finite numbers", made.files(t__csv="a,label\ninf,x\n2,y\n")),
     data(
@@ -357,7 +361,7 @@ DATA = [
         made.files(t__csv="a,label\n1,x\n2,y\n"),
         more="-o data.client-column=label",
     ),
-    data("csv:t.csv", "t.csv: it has no columns of features, but label alone", made.files(t__csv="label\nx\ny\n")),
+    data("csv:t.csv", "t.csv: it has no columns of features beside label", made.files(t__csv="label\nx\ny\n")),
     data(
         "csv:t.csv",
         "it has no column 'site', but a, label; mend data.client-column",

@@ -34,7 +34,7 @@ def audit_classes(seen: Seen) -> ClassAudit:
                     part = Part(held, standardised(scores))
                     scored[source].setdefault(attack, {}).setdefault(client, []).append(part)
                     of_round.setdefault(f"{_SUM}, {attack}" if source == _SUM else attack, []).append(part)
-        if aucs := {attack: measured["auc"] for attack, parts in of_round.items() if (measured := measure(parts, seed))}:
+        if aucs := {attack: measured["auc"] for attack, parts in of_round.items() if (measured := measure(parts, seed, one_source=True))}:
             rounds[str(round.number)] = aucs
     found: dict[str, dict[str, Attack]] = {_UPLOAD: {}, _SUM: {}}
     for source, by_attack in scored.items():

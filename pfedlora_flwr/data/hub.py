@@ -166,8 +166,8 @@ def _splits(where: str, text: str, aside: str) -> Mapping[str, Dataset]:
             datasets.config.HF_HUB_OFFLINE = offline or bool(refusal)  # then the library looks in its own cache, and asks nobody
             found = datasets.load_dataset(name, configuration or None)
     except Exception as error:  # of many types, the libraries' beneath it among them
-        told = f": {refusal}" if refusal else f" cannot be read: {brief(error)}"
-        raise UserError(f"{where}{told}" + ("" if here else f"; {_LOCAL}")) from None
+        told = f": {refusal}, nor the library's own cache ({brief(error)})" if refusal else f" cannot be read: {brief(error)}"
+        raise UserError(f"{where}{told}" + (f"; {_LOCAL}" if refusal or (offline and not here) else "")) from None
     finally:
         datasets.config.HF_HUB_OFFLINE = offline
     if refusal:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,7 +58,8 @@ def read(path: Path, form: str) -> pa.Table:
     except UnicodeDecodeError:
         raise UserError(_NOT_UTF8.format(path)) from None
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise UserError(f"{path}: no readable table ({next(iter(str(error).splitlines()), '')[:160]})") from None
+        said = re.sub(r"(got \d+): .*", r"\1", next(iter(str(error).splitlines()), ""))  # without the row itself, which may be anybody's
+        raise UserError(f"{path}: no readable table ({said[:160]})") from None
     if form == "csv" and any(map(pa.types.is_binary, table.schema.types)):  # which is what it makes of text that is not UTF-8
         raise UserError(_NOT_UTF8.format(path))
     if not len(table):
@@ -83,10 +85,11 @@ def feature_names_of(where: str, table: pa.Table, label: str, how: Reading, *, s
         )
     others = [field for field in there if not _is_number(field.type)]
     hint = structs if any(types.is_struct(field.type) for field in others) else ""
+    told = some([f"{field.name} ({str(field.type)[:_TYPE]})" for field in others], _NAMED)
     if len(others) == len(there):
-        raise UserError(f"{where}: it has no columns of features, but {some(table.column_names, _NAMED)} alone{hint}")
+        texts = f", and no numbers in {told}" if others else ""
+        raise UserError(f"{where}: it has no columns of features beside {' and '.join(filter(None, known))}{texts}{hint}")
     if others:
-        told = some([f"{field.name} ({str(field.type)[:_TYPE]})" for field in others], _NAMED)
         logger.warning("%s: left out, since they are no numbers: %s%s", where, told, hint)
     return tuple(field.name for field in there if field not in others)
 

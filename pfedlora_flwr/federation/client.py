@@ -15,7 +15,7 @@ from flwr.client import NumPyClient
 from torch import Tensor, nn
 
 from pfedlora_flwr.data.local import LocalData, Site, site_settings
-from pfedlora_flwr.errors import UserCodeError, UserError, brief, told, user_code, with_traceback
+from pfedlora_flwr.errors import UserError, brief, is_ours, told, user_code, with_traceback
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation import messages, wire
 from pfedlora_flwr.federation.clock import Clock
@@ -37,6 +37,8 @@ from pfedlora_flwr.training.metrics import confusion, scores
 
 logger = logging.getLogger(__name__)
 Arrays = list[npt.NDArray[Any]]
+_SIMULATED = {"partition-id", "num-partitions"}
+"""What Flower tells a node of a simulation."""
 _ERRORS = (Exception, SystemExit)
 """What a user's code may raise; the process that calls it goes on."""
 
@@ -198,17 +200,19 @@ class PersonalisedClient(NumPyClient):
         return run.client_store(told.client) if run else ClientStore(self._state_path() / token / str(told.client))
 
     def _simulation(self, run: str, token: str) -> RunDirectory | None:
-        """The run's directory, where server and clients share it; None on a real node."""
+        """The run's directory, where server and clients share it; None on a real node, whose node-config says more than Flower's own."""
         directory = RunDirectory(Path(run))
+        if self.node_config.keys() - _SIMULATED or not token.isalnum():
+            return None
         try:
-            return directory if "state-path" not in self.node_config and directory.token == token else None
+            return directory if directory.token == token else None
         except OSError:
             return None
 
     def _failure(self, error: BaseException, config: Config) -> Config:
         """The reply to whatever went wrong: one line for the server. What is no user's error leaves its traceback in the run's
         directory or, on a real node, in the node's log, and under secagg its text there alone."""
-        if isinstance(error, UserError) and not isinstance(error, UserCodeError):
+        if is_ours(error):
             return messages.failure(str(error))
         logger.error("the client failed", exc_info=error)
         run = self._simulation(str(config.get("run", "")), str(config.get("token", "")))

@@ -16,7 +16,7 @@ from flwr.superlink.grid import InMemoryGrid
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.exchange import Refuse, exchange
-from pfedlora_flwr.federation.nodes import is_lost, living_nodes, lost_nodes
+from pfedlora_flwr.federation.nodes import is_lost, living_nodes, lost_nodes, on_one_machine
 from pfedlora_flwr.federation.roster import Roster
 from pfedlora_flwr.federation.round import Round
 from pfedlora_flwr.runs.directory import RunDirectory
@@ -51,8 +51,8 @@ class Clients:
         self._seconds: dict[int, float] = {}  # by client, how long its last visit took: long ones start first
         self._workers = 0  # processes that trained in the last round
         patience = min(60.0, experiment.node_timeout / 2)
-        simulated = isinstance(grid, InMemoryGrid)
-        self.roster = Roster(grid, experiment.clients, run.numbers_file, run.partition, refuse, patience, alike=simulated)
+        alike = isinstance(grid, InMemoryGrid) and on_one_machine()  # a cluster's hosts may hold different data: each client is asked
+        self.roster = Roster(grid, experiment.clients, run.numbers_file, run.partition, refuse, patience, alike=alike)
         self._connect()
         self._nodes = living_nodes()
 

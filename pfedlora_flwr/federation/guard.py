@@ -15,7 +15,7 @@ from flwr.common import FitIns, FitRes, ndarrays_to_parameters, parameters_to_nd
 from flwr.common.constant import ErrorCode
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_STATE, Key, Stage
 
-from pfedlora_flwr.errors import UserError, brief, told
+from pfedlora_flwr.errors import UserError, brief, is_ours, told
 from pfedlora_flwr.experiment import Experiment, at_least
 from pfedlora_flwr.federation import masks, unmasked, wire
 from pfedlora_flwr.federation.messages import failure_in
@@ -74,9 +74,8 @@ class Guard:
                 training = message.metadata.message_type == wire.TRAIN
                 return self._in_stage(e, message, context, call_next) if training else call_next(message, context)
         except Exception as error:  # ours, Flower's, the cipher's or a user's: none may carry anything out
-            ours = isinstance(error, UserError)
-            logger.warning("%s", brief(error), exc_info=not ours)
-            line = told(error) if ours else f"{told(error)} (see the node's log)"
+            logger.warning("%s", brief(error), exc_info=not is_ours(error))
+            line = told(error) if is_ours(error) else f"{told(error)} (see the node's log)"
             return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, line), reply_to=message)
         return call_next(message, context)
 

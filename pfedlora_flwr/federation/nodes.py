@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from flwr.app import Message
+if TYPE_CHECKING:
+    from flwr.app import Message
 
+ADDRESS, PRIVATE = "RAY_ADDRESS", "local"
+"""Ray's: the variable that names the cluster that `ray.init` joins, and its value for none."""
 _LOST = "ray.exceptions."
 """In the reason of an error reply whose client Ray could not carry to its end."""
 _PATIENCE, _LOOK = 60.0, 0.5
 """Seconds in which Ray notices that a node is gone, once an actor on it is, and between two looks."""
+
+
+def on_one_machine() -> bool:
+    """Whether a simulation of this process trains on its own machine alone."""
+    return os.environ.get(ADDRESS, PRIVATE) in ("", PRIVATE)
 
 
 def this_node() -> str | None:

@@ -29,7 +29,7 @@ class Roster:
     in its state-path: it gets a number that is free, and `memory` (a file) keeps that number for it.
 
     refuse: told, once a node, why a node is no client. patience: seconds for which a named node that is gone keeps its number.
-    alike: any node can be any client, as in a simulation, which keeps what a client has by the client's number: one is asked for all.
+    alike: any node can be any client, as in a simulation on one machine, which keeps what a client has by its number: one is asked for all.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Roster:
         due = {n for n, (_, when) in self._unclear.items() if when <= time.monotonic()}
         new = sorted(online - settled - (self._unclear.keys() - due))
         if self._alike:
-            new = [] if self._claims else new[:1]
+            new = [] if self.node_of else new[:1]
         if new:
             self._ask(new, min(timeout, _QUESTION + 0.1 * len(new)))
         self._assign()

@@ -34,8 +34,7 @@ _LONGEST = 4096
 
 
 class Stages:
-    """The stages of one round. A client whose reply is missing, an error or not admitted is out; one that says an error is asked once more,
-    but for its shares: it has none any more.
+    """The stages of one round. A client whose reply is missing, an error or not admitted is out; one that says an error is asked once more.
 
     download: what the instruction to train costs beside its message. size: elements of an update. admit: takes a client's account of its
     visit, or raises Refused. fail, refuse: told why a client is out.
@@ -73,6 +72,7 @@ class Stages:
             done = min(next(arrivals), of) if stage == Stage.COLLECT_MASKED_VECTORS else 0
             self._clients.run.progress(phase="training", round=self._round.number, done=done, of=of)
 
+        reasons: dict[int, str] = {}
         for last in (False, True):
             left = max(1.0, deadline - time.monotonic())
             asked = [self._fresh(message, stage, left) for message in waiting]
@@ -84,8 +84,9 @@ class Stages:
                     self._check(stage, client, question, reply)
                     good.append(reply)
                 except wire.Failed as failure:
-                    if last or answer is None or stage == Stage.UNMASK or time.monotonic() >= deadline:
-                        self._out(self._fail, stage, client, str(failure))
+                    reason = reasons.setdefault(client, str(failure))  # a guard that has refused has no keys any more
+                    if last or answer is None or time.monotonic() >= deadline:
+                        self._out(self._fail, stage, client, reason)
                     else:
                         text = "round %d: client %d failed (%s); it is asked once more"
                         logger.warning(text, self._round.number, client, failure)

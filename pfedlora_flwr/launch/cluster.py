@@ -25,14 +25,13 @@ from typing import Any
 from pfedlora_flwr.data.cache import cache_root
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.federation.nodes import ADDRESS, PRIVATE
 from pfedlora_flwr.runs.source import named_modules
 
-ADDRESS, JOB_CONFIG = "RAY_ADDRESS", "RAY_JOB_CONFIG_JSON_ENV_VAR"
-"""Ray's: the cluster that `ray.init` joins, and what it adds to a job, as `ray job submit` hands it on."""
+JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+"""Ray's: what `ray.init` adds to a job, as `ray job submit` hands it on."""
 MERGED = {"RAY_OVERRIDE_JOB_RUNTIME_ENV": "1"}
 """What lets Ray take both that and what is given to `ray.init`."""
-PRIVATE = "local"
-"""The address, as Ray takes it, of no cluster."""
 _HANDED_ON = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_CBWR")
 """Variables that choose what arithmetic is done by."""
 _KNOCK, _ANSWER, _TASK = 3.0, 60.0, 120.0

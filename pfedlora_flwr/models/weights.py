@@ -122,7 +122,7 @@ def _check_reachable(name: str, url: str) -> None:
 
     try:
         answer = within(PATIENCE, lambda: httpx.head(url, timeout=PATIENCE))
-    except (httpx.HTTPError, OSError) as error:
+    except Exception as error:  # of many types, the network's beneath them among them
         raise _unfetched(name, f"{urlsplit(url).netloc}: {error}") from None
     if answer.is_error:
         raise _unfetched(name, f"{urlsplit(url).netloc}: it answers {answer.status_code}")

@@ -224,9 +224,7 @@ class Attack(TypedDict):
 
     auc: float  # area under the ROC curve: 0.5 tells nothing, 1 tells all
     tpr_at_1pct: float  # of what is so, the share that is found where at most 1 % of what is not so is taken for it
-    low: (
-        float | None
-    )  # of the 95 % interval of `auc`: 2000 bootstrap samples of the clients, each with all that is scored of it; null: of a sum
+    low: float | None  # of the 95 % interval of `auc`, a bootstrap over clients; null: of classes from a sum
     high: float | None  # its upper end
 
 

@@ -51,7 +51,7 @@ class Source:
 
 def collect(keys: Mapping[str, object]) -> Source:
     """The user's own code that an Experiment's flat keys name, with what it imports, nearest first. Nothing is executed."""
-    named = own_modules(keys)
+    named = _own_modules(keys)
     roots = list(dict.fromkeys(root for module in named for root in _roots(module)))
     source, seen, waiting = Source(), set[str](), deque(named)
     while waiting:
@@ -101,7 +101,7 @@ def use_copy(run: RunDirectory) -> str:
     if not held:
         return ""
     keys = run.saved_keys()
-    missing = [module for module in own_modules(keys) if not _importable(module) and _file([run.source], module)]
+    missing = [module for module in _own_modules(keys) if not _importable(module) and _file([run.source], module)]
     if not missing:
         here = collect(keys).files
         changed = [path for path, text in held.items() if here.get(path, text) != text]
@@ -120,7 +120,7 @@ def named_modules(keys: Mapping[str, object]) -> list[str]:
     return list(dict.fromkeys(name.strip().partition(":")[0] for name in names if ":" in name))
 
 
-def own_modules(keys: Mapping[str, object]) -> list[str]:
+def _own_modules(keys: Mapping[str, object]) -> list[str]:
     """Of those the user's."""
     return [module for module in named_modules(keys) if _top(module) not in (*LIBRARIES, _top(__name__))]
 

@@ -239,3 +239,10 @@ def test_where_none_of_a_simulations_nodes_can_be_asked_three_are_tried(tmp_path
     found = Roster(grid, 5, tmp_path / "numbers.json", None, [].append, 0.0, alike=True)
     assert not found.wait_for_count(5, 5.0, [].append)
     assert grid.asked == [10, 11, 12]
+
+
+def test_a_simulation_on_other_data_than_the_runs_is_given_up_at_once(tmp_path: Path) -> None:
+    grid = Grid(**{f"n{10 + k}": client(k) for k in range(5)})
+    found = Roster(grid, 5, tmp_path / "numbers.json", "other", [].append, 0.0, alike=True)
+    assert not found.wait_for_count(5, 60.0, [].append)
+    assert "its data or partition differs" in found.refused[10]
