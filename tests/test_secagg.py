@@ -414,7 +414,7 @@ def test_a_server_that_lies_about_who_is_lost_gets_no_share(
     result, grid = federate(tmp_path / "run", down=ask)
     assert result["error"] == "round 1: too few shares came to unmask: 0 clients answered"
     assert caplog.text.count(line) >= 4
-    assert "leaves out a stage" not in caplog.text, "asked once more, it would say this of the keys that it has dropped"
+    assert "no shares: the server leaves out a stage" not in caplog.text, "what it says when asked once more, without its keys"
     assert not any(b"shares" in seen for seen in grid.seen)
     run = RunDirectory(tmp_path / "run")
     run.clear_void()
@@ -501,7 +501,7 @@ def test_a_node_that_requires_it_takes_part_in_no_run_without(tmp_path: Path, ca
     assert "secagg is required here, and secagg.enabled is false in this run" in result["error"]
     result, _ = federate(tmp_path / "odd", node_config={"secagg": "yes"}, **keys)
     assert "secagg is 'yes' in the node-config; allowed: 'required', or nothing" in result["error"]
-    result, _ = federate(tmp_path / "on", node_config={"secagg": "required"})
+    result, _ = federate(tmp_path / "on", node_config={"secagg": "required", "state-path": str(tmp_path / "state")})
     assert result["status"] == "completed"
 
 
