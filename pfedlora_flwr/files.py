@@ -83,13 +83,13 @@ def check_writable(path: Path) -> None:
         raise UserError(f"{path} cannot be written (Permission denied); choose another folder")
 
 
-def is_locked(path: Path) -> bool:
-    """Whether a process holds the lock on this file; False where there is no such file. Changes nothing."""
+def is_locked(path: Path, patience: float = 0.0) -> bool:
+    """Whether a process holds the lock on this file for so many seconds; False where there is no such file. Changes nothing."""
     if not path.exists():
         return False
     lock = FileLock(path)
     try:
-        with lock.acquire(timeout=0):
+        with lock.acquire(timeout=patience):
             return False
     except Timeout:
         return True

@@ -59,6 +59,8 @@ STOPPED: dict[signal.Signals, tuple[str, StoppedBy]] = {
 """What a signal leaves in the result: `error` and `stopped_by`."""
 _NAMED = 10
 """Classes that a warning names."""
+_LET_GO = 20.0
+"""Seconds in which a process that was killed gives up its lock: its threads may end after it."""
 LOCAL_NOTE = "one client at a time in this process; for long runs `flwr run` with its actors, the default engine, is faster"
 ENGINES = ("flower", "local")
 """`flwr run` on a SuperLink of our own, with Ray's actors; or everything in this process, one client at a time."""
@@ -103,7 +105,7 @@ def execute(experiment: Experiment, show: Show, out: Console, *, port: int = 0, 
         stopped = stop_left_over(directory)
         if stopped:
             out.print(f"stopped {stopped} processes that a killed launcher had left running")
-        run.check_unlocked()
+        run.check_unlocked(_LET_GO if stopped else 0.0)
         if done and (result := run.result()):
             if experiment.tensorboard:
                 EventFiles(run.events, run.rounds()).close()

@@ -181,9 +181,9 @@ class RunDirectory:
         if different := differences(self.experiment(), experiment):
             raise UserError(f"output {str(self.path)!r} holds another Experiment ({'; '.join(different)}); {advice}")
 
-    def check_unlocked(self) -> None:
-        """Raises UserError when a running run holds this directory. Changes nothing."""
-        if is_locked(self.lock_file):
+    def check_unlocked(self, patience: float = 0.0) -> None:
+        """Raises UserError when a running run holds this directory for so many seconds. Changes nothing."""
+        if is_locked(self.lock_file, patience):
             raise in_use(self.path)
 
     def check_resumable(self) -> None:
