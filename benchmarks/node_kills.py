@@ -39,9 +39,7 @@ def main(count: int) -> int:
             if code:
                 how = f"stopped ({_end(run).get('error')}); resumed"
                 code = _start(run, "--resume", "--ray", cluster.address).wait(_PATIENCE)
-            equal = [_end(run).get(name) for name in ("shared_sha256", "models_sha256")] == [
-                _end(undisturbed).get(name) for name in ("shared_sha256", "models_sha256")
-            ]
+            equal = _models(run) == _models(undisturbed)
             left = len(cluster.left())
             wrong += bool(code) or not equal or bool(left)
             models = "equal" if equal else "DIFFERENT"
@@ -62,6 +60,10 @@ def _wait_for_round(run: RunDirectory, process: subprocess.Popen[bytes]) -> None
         if process.poll() is not None or time.monotonic() > deadline:
             raise SystemExit(f"{run.path}: no round 1; exit code {process.poll()}")
         time.sleep(0.05)
+
+
+def _models(run: RunDirectory) -> list[object]:
+    return [_end(run).get(name) for name in ("shared_sha256", "models_sha256")]
 
 
 def _end(run: RunDirectory) -> dict[str, object]:

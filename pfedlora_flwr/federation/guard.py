@@ -75,7 +75,7 @@ class Guard:
                 return self._in_stage(e, message, context, call_next) if training else call_next(message, context)
         except Exception as error:  # ours, Flower's, the cipher's or a user's: none may carry anything out
             logger.warning("%s", brief(error), exc_info=not is_ours(error))
-            line = told(error) if is_ours(error) else f"{told(error)} (see the node's log)"
+            line = told(error) + ("" if is_ours(error) else " (see the node's log)")
             return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, line), reply_to=message)
         return call_next(message, context)
 

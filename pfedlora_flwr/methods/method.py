@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -20,10 +20,9 @@ from pfedlora_flwr.models.cnn import ClientModel
 from pfedlora_flwr.models.named import random_weights
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.rng import seeded
-from pfedlora_flwr.training.device import channels_last
+from pfedlora_flwr.training.device import Module, channels_last
 from pfedlora_flwr.training.loop import Samples, Visit
 
-Model = TypeVar("Model", bound=nn.Module)
 Tensors = dict[str, Tensor]
 """Named tensors, in order. Floating-point ones are parameters in the ledger; integers are metadata: bytes, not parameters."""
 
@@ -218,7 +217,7 @@ def tensors_of(module: nn.Module) -> Tensors:
     return {name: tensor.detach() for name, tensor in module.state_dict().items()}
 
 
-def rebuilt(build: Callable[[], Model], tensors: Tensors) -> Model:
+def rebuilt(build: Callable[[], Module], tensors: Tensors) -> Module:
     """The model that `build` makes, with these tensors: what it begins with is not looked up."""
     with random_weights():
         model = build()
