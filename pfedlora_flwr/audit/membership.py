@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 from pfedlora_flwr.audit.measure import Bools, Floats, Part, best, measure, standardised
 from pfedlora_flwr.audit.seen import Seen, SeenRound
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.models.cnn import ClientModel
+from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.rng import derive, numpy_generator
 from pfedlora_flwr.runs.rows import MembershipAudit
 from pfedlora_flwr.runs.trained import load_trained

@@ -28,7 +28,7 @@ from pfedlora_flwr.errors import UserError, some
 from pfedlora_flwr.files import check_replaceable, make_folder, write_atomically
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import tensors_of
-from pfedlora_flwr.models.cnn import ClientModel
+from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.models.named import is_library, random_weights
 from pfedlora_flwr.runs.trained import Trained
 

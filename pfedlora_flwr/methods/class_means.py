@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pfedlora_flwr.methods.method import Refused, Tensors, Upload, check_layout
-from pfedlora_flwr.models.cnn import ClientModel
+from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.training.loop import Samples, Visit
 
 

@@ -13,7 +13,7 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.methods.method import Method, Tensors, Upload, filled, rebuilt, seeded, tensors_of, weighted_mean
 from pfedlora_flwr.methods.standalone import train_locally
-from pfedlora_flwr.models.cnn import ClientModel
+from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.training.loop import Samples, Visit
 
 

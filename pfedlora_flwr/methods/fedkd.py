@@ -28,8 +28,8 @@ from pfedlora_flwr.methods.method import (
     weighted_mean,
 )
 from pfedlora_flwr.methods.mutual import kl, received_model, small_model
-from pfedlora_flwr.models.cnn import ClientModel
 from pfedlora_flwr.models.linear import Linear
+from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.rng import derive
 from pfedlora_flwr.training.loop import Samples, Visit
 

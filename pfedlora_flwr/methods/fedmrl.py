@@ -18,9 +18,9 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.method import Method, Tensors, Upload, filled, seeded, tensors_of, weighted_mean
 from pfedlora_flwr.models import registry
-from pfedlora_flwr.models.cnn import ClientModel
 from pfedlora_flwr.models.composite import Composite
 from pfedlora_flwr.models.linear import Linear
+from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.training.loop import Samples, Visit
 
 

@@ -17,7 +17,7 @@ from pfedlora_flwr.methods.class_means import by_class
 from pfedlora_flwr.methods.fedtgp import FedTGP
 from pfedlora_flwr.methods.method import Tensors
 from pfedlora_flwr.methods.server_training import ServerOptions
-from pfedlora_flwr.models.cnn import ClientModel
+from pfedlora_flwr.models.model import ClientModel
 
 
 class FedORGP(FedTGP):

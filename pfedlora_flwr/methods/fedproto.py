@@ -24,7 +24,7 @@ from pfedlora_flwr.methods.class_means import (
     remember,
 )
 from pfedlora_flwr.methods.method import Method, Refused, Tensors, Upload
-from pfedlora_flwr.models.cnn import ClientModel
+from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.training.loop import Samples, Visit
 
 

@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 from pfedlora_flwr.methods.fedgh import FedGH
 from pfedlora_flwr.methods.method import Refused, Tensors, Upload, check_layout
 from pfedlora_flwr.methods.server_training import ServerOptions
-from pfedlora_flwr.models.cnn import ClientModel
+from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.training.loop import Samples, Visit
 
 ROUNDING = 1e-4

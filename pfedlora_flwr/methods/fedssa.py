@@ -18,7 +18,7 @@ from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.class_means import ClassMeans, by_class, check_report, largest_report, no_reports, remember
 from pfedlora_flwr.methods.method import Method, Tensors, Upload
 from pfedlora_flwr.methods.standalone import train_locally
-from pfedlora_flwr.models.cnn import ClientModel
+from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.models.named import random_weights
 from pfedlora_flwr.training.loop import Samples, Visit
 

@@ -18,7 +18,7 @@ from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.class_means import ClassMeans, by_class, check_report, largest_report, local_prototypes, nearest
 from pfedlora_flwr.methods.method import Method, Tensors, Upload, seeded, tensors_of
 from pfedlora_flwr.methods.server_training import ServerOptions, stacked, train
-from pfedlora_flwr.models.cnn import ClientModel
+from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.rng import torch_generator
 from pfedlora_flwr.training.loop import Samples, Visit
 

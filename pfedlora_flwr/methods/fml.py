@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.method import Method, Tensors, Upload, filled, seeded, tensors_of, weighted_mean
 from pfedlora_flwr.methods.mutual import kl, received_model, small_model
-from pfedlora_flwr.models.cnn import ClientModel
+from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.training.loop import Samples, Visit
 
 

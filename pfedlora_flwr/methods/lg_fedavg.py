@@ -13,7 +13,7 @@ from torch.nn.functional import linear
 
 from pfedlora_flwr.methods.method import Method, Tensors, Upload, tensors_of, weighted_mean
 from pfedlora_flwr.methods.standalone import train_locally
-from pfedlora_flwr.models.cnn import ClientModel
+from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.training.loop import Samples, Visit
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from pfedlora_flwr.errors import UserError, kind
 from pfedlora_flwr.experiment import Experiment, NoOptions
 from pfedlora_flwr.models import registry
-from pfedlora_flwr.models.cnn import ClientModel
+from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.models.named import random_weights
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.rng import seeded

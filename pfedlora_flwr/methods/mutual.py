@@ -8,7 +8,7 @@ from torch.nn.functional import kl_div
 
 from pfedlora_flwr.methods.method import Method, Tensors, rebuilt
 from pfedlora_flwr.models import registry
-from pfedlora_flwr.models.cnn import ClientModel
+from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.training.device import channels_last
 
 

@@ -16,8 +16,8 @@ from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.methods.method import Method, Tensors, Upload, frozen, seeded, tensors_of, weighted_mean
 from pfedlora_flwr.models import registry
-from pfedlora_flwr.models.cnn import ClientModel
 from pfedlora_flwr.models.composite import Composite
+from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.training.loop import Samples, Visit
 
 

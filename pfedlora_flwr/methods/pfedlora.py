@@ -18,7 +18,7 @@ from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.method import Method, Tensors, Upload, seeded, tensors_of, weighted_mean
 from pfedlora_flwr.models import registry
 from pfedlora_flwr.models.adapter import Adapter
-from pfedlora_flwr.models.cnn import ClientModel
+from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.models.named import random_weights
 from pfedlora_flwr.training.loop import Samples, Visit
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.models.cnn import Family
 from pfedlora_flwr.models.linear import Linear
+from pfedlora_flwr.models.model import Family
 from pfedlora_flwr.models.task import Task
 
 WIDTH = 128

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from pfedlora_flwr.models.cnn import ClientModel, WithLast
 from pfedlora_flwr.models.linear import Linear
+from pfedlora_flwr.models.model import ClientModel, WithLast
 
 
 class Necked(WithLast):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from pfedlora_flwr.errors import UserError, brief, kind
-from pfedlora_flwr.models.cnn import ClientModel, WithLast
+from pfedlora_flwr.models.model import ClientModel, WithLast
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.rng import seeded
 

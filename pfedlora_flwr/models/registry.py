@@ -13,8 +13,9 @@ from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 from pfedlora_flwr.errors import UserCodeError, UserError, user_code
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.models import named, own
-from pfedlora_flwr.models.cnn import CNN, SHAPES, ClientModel
+from pfedlora_flwr.models.cnn import CNN, SHAPES
 from pfedlora_flwr.models.families import CONV1D_SHAPES, MLP, MLP_SHAPES, Conv1d
+from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.models.neck import Necked
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.rng import seeded
