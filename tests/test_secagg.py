@@ -817,3 +817,16 @@ def test_a_node_without_a_state_path_remembers_while_it_runs() -> None:
     unmasked.hand_out(context, [2, 3, 5])
     with pytest.raises(UserError, match="no folder's name"):
         unmasked.begin(context, "../run", 1, b"update")
+
+
+def test_what_a_node_remembers_does_not_grow_and_what_it_forgot_it_refuses(tmp_path: Path) -> None:
+    for config in ({}, {"state-path": str(tmp_path)}):
+        context = Context(run_id=1, node_id=2, node_config=config, state=RecordDict(), run_config={})
+        for number in range(1, unmasked.ROUNDS + 3):
+            unmasked.begin(context, "run", number, b"update")
+        with pytest.raises(UserError, match="the server asks for round 2, and this node remembers its masked rounds from 3 on"):
+            unmasked.begin(context, "run", 2, b"another")
+        unmasked.begin(context, "run", 3, b"update")
+        with pytest.raises(UserError, match="has masked another update in round 3"):
+            unmasked.begin(context, "run", 3, b"another")
+    assert len(json.loads((tmp_path / "run" / "unmasked.json").read_text())) == unmasked.ROUNDS

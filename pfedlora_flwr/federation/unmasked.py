@@ -18,6 +18,8 @@ from pfedlora_flwr.files import write_atomically
 
 _CURRENT, _UNMASKED = "pfedlora_masked_round", "pfedlora_unmasked"
 """Our records in the context's state."""
+ROUNDS = 100
+"""How many a node remembers; it takes part in none before them. A run that is resumed goes back by one or two."""
 
 
 def begin(context: Context, token: str, round: int, masked: bytes) -> None:
@@ -26,7 +28,7 @@ def begin(context: Context, token: str, round: int, masked: bytes) -> None:
     masked: all that the sum depends on. It counts from here on: others hold this client's shares, and may unmask it without asking it.
     """
     context.state.config_records[_CURRENT] = ConfigRecord({"token": folder_name(token), "round": round})
-    if not _is_first_or_equal(context, " masked", masked):
+    if not _is_first_or_equal(context, "masked", masked):
         raise UserError(f"this node has masked another update in round {round} before: two such sums show it")
 
 
@@ -34,7 +36,7 @@ def hand_out(context: Context, nodes: Iterable[int]) -> None:
     """Remembers for which uploads, by their nodes, shares are handed out. Raises UserError where they were for others before."""
     if (current := context.state.config_records.get(_CURRENT)) is None:
         raise UserError("the server leaves out a stage")
-    if not _is_first_or_equal(context, "", " ".join(map(str, sorted(nodes))).encode()):
+    if not _is_first_or_equal(context, "handed out for", " ".join(map(str, sorted(nodes))).encode()):
         round = str(current["round"])
         raise UserError(f"this node has handed out its shares of round {round} for other clients: two such sums show single updates")
 
@@ -44,18 +46,21 @@ def _is_first_or_equal(context: Context, what: str, value: bytes) -> bool:
 
     A node with a `state-path` remembers on disk; another one in its context, for as long as its SuperNode runs.
     """
-    current = context.state.config_records[_CURRENT]
-    token, name, found = str(current["token"]), str(current["round"]) + what, sha256(value).hexdigest()
-    file, kept = _file(context, token), context.state.config_records.get(_UNMASKED, ConfigRecord())
-    known = json.loads(file.read_text()) if file and file.exists() else {}
-    if known.get(name, found) != found or kept.get(f"{token}/{name}", found) != found:
+    records = context.state.config_records
+    token, round, found = str(records[_CURRENT]["token"]), str(records[_CURRENT]["round"]), sha256(value).hexdigest()
+    file, kept = _file(context, token), records.get(_UNMASKED, ConfigRecord())
+    known: dict[str, dict[str, str]] = json.loads(file.read_text() if file and file.exists() else str(kept.get(token, "{}")))
+    if len(known) >= ROUNDS and int(round) < (oldest := min(map(int, known))):
+        raise UserError(f"the server asks for round {round}, and this node remembers its masked rounds from {oldest} on")
+    if known.setdefault(round, {}).setdefault(what, found) != found:
         return False
+    text = json.dumps({name: known[name] for name in sorted(known, key=int)[-ROUNDS:]})
     if file:
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, json.dumps({**known, name: found}).encode())
+        write_atomically(file, text.encode())
     else:
-        kept[f"{token}/{name}"] = found
-        context.state.config_records[_UNMASKED] = kept
+        kept[token] = text
+        records[_UNMASKED] = kept
     return True
 
 
