@@ -1,6 +1,6 @@
 """The engine alone on a GPU, in one call: captured steps against eager ones, then speed against a stock loop. Flower is not needed.
 
-    PYTHONPATH=. python benchmarks/gpu.py [--rounds 5] [--epochs 10] [--clients 10]
+    python -m benchmarks.gpu [--rounds 5] [--epochs 10] [--clients 10]
 
 Synthetic uint8 images of CIFAR's size, 4,800 a client, CNN-1 to CNN-5, batch 64. Prints: how far captured and eager training differ;
 seconds a round of the stock loop (DataLoader, eager), of ours, eager and captured, for Standalone and pFedLoRA; samples/s beside the
@@ -16,13 +16,14 @@ import time
 from collections.abc import Callable
 
 import torch
-from machine import seconds, sgemm
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, Dataset
 
+from benchmarks.machine import seconds, sgemm
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.methods import registry
+from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.rng import torch_generator
 from pfedlora_flwr.training import graphs
 from pfedlora_flwr.training.loop import Samples, Visit
@@ -76,9 +77,9 @@ def main() -> None:
 def visit_once(method_name: str, client: int, model: nn.Module | None, data: Samples, epochs: int, precision: str) -> nn.Module:
     """One client's visit, as the client app runs it; the trained module."""
     experiment = from_flat({"method": method_name, "local-epochs": epochs, "precision": precision})
-    method = registry.find(method_name)(experiment, 10)
+    method = registry.find(method_name)(experiment, Task(10))
     if model is None:
-        model = method.private_init(client, client).to(GPU).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        model = method.private_init(client, client).to(GPU).to(memory_format=torch.channels_last)
     received = {name: t.to(GPU) for name, t in method.download(method.state_init(1), client, 1).items()}
     method.local_update(model.train(), received, data, Visit(experiment, client, 1, torch_generator(0, "train", client)))
     return model
@@ -107,10 +108,10 @@ class capturing:  # noqa: N801 - reads as a statement
     def __enter__(self) -> None:
         self.kept = graphs.capture
         if not self.allowed:
-            graphs.capture = lambda step, order, batch: None  # type: ignore[assignment]
+            graphs.capture = lambda step, order, batch: None
 
     def __exit__(self, *error: object) -> None:
-        graphs.capture = self.kept  # type: ignore[assignment]
+        graphs.capture = self.kept
 
 
 def differences(images: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
@@ -152,7 +153,7 @@ def stock(images: torch.Tensor, labels: torch.Tensor, epochs: int) -> None:
     from pfedlora_flwr.models.registry import build
 
     for client, (x, y) in enumerate(zip(images, labels, strict=True)):
-        model = build(f"cnn{client % 5 + 1}", 10).to(GPU)
+        model = build(f"cnn{client % 5 + 1}", Task(10)).to(GPU)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
         loader = DataLoader(Stock(x, y), batch_size=64, shuffle=True, num_workers=2)
         for _ in range(epochs):

@@ -22,7 +22,7 @@ from pfedlora_flwr.config import from_flat, located
 from pfedlora_flwr.data.local import shared_partition
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.launch.child import Child, shares
+from pfedlora_flwr.launch.child import Child, Share, shares
 from pfedlora_flwr.launch.execute import continued, preflight
 from pfedlora_flwr.methods import registry
 
@@ -105,7 +105,8 @@ def main() -> None:
 def run(experiments: list[Experiment], jobs: int) -> dict[str, Any]:
     """The results by output, `jobs` runs at once."""
     done: dict[str, Any] = {}
-    waiting, going, free = list(experiments), {}, shares(jobs)
+    going: dict[Child, tuple[Experiment, Share]] = {}
+    waiting, free = list(experiments), shares(jobs)
     while waiting or going:
         while waiting and free:
             e, share = waiting.pop(0), free.pop()

@@ -1,6 +1,6 @@
 """Whole rounds inside `flwr run`, beside two yardsticks: a plain loop (plain_loop.py) and a stock Flower app (stock_flower.py).
 
-    python benchmarks/rounds.py DATA [--methods standalone,pfedlora,…] [--clients 10] [--sampled 10] [--rounds 6] [--repeats 3]
+    python -m benchmarks.rounds DATA [--methods standalone,pfedlora,…] [--clients 10] [--sampled 10] [--rounds 6] [--repeats 3]
         [--epochs 1] [--precision fp32]
 
 CIFAR-10, heterogeneous, batch 64. The sides run alternately, `repeats` times each; a side's figure is the median of its runs' medians
@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sides import methods
+from benchmarks.sides import methods
 
 HERE = Path(__file__).resolve().parent
 

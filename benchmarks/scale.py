@@ -1,6 +1,6 @@
 """Scale: the cost of a round must follow K, the clients sampled, and not N, the clients there are. Synthetic data, 30 samples a client.
 
-    python benchmarks/scale.py [--clients 10,100,1000] [--sampled 10,100] [--rounds 4] [--samples 30]
+    python -m benchmarks.scale [--clients 10,100,1000] [--sampled 10,100] [--rounds 4] [--samples 30]
 
 Prints for each N and K: seconds a round (median, the first left out), seconds a sampled client, bytes a round, peak memory of all
 processes, the seconds of start and end together, and by stage: from the command to the server's first line (`launch`), until it asks for
@@ -21,8 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from rounds import read
-
+from benchmarks.rounds import read
 from pfedlora_flwr.runs.directory import RunDirectory
 
 STAGES = {"launch": "starting", "data": "connecting", "connect": "training", "rounds": "result"}
@@ -77,7 +76,7 @@ def measure(method: str, clients: int, sampled: int, rounds: int, samples: int) 
     }
 
 
-def watch(process: subprocess.Popen[str], run: RunDirectory) -> dict[str, float]:
+def watch(process: subprocess.Popen[bytes], run: RunDirectory) -> dict[str, float]:
     """When each of the run's phases was first seen, until it ends."""
     reached: dict[str, float] = {}
     while process.poll() is None:

@@ -1,6 +1,6 @@
 """Training throughput of each method and CNN on one thread: samples a second, and executed operations as a share of the sgemm rate.
 
-    python benchmarks/training.py [--methods standalone,pfedlora] [--models cnn1,cnn5] [--precision fp32] [--samples 1920] [--epochs 1]
+    python -m benchmarks.training [--methods standalone,pfedlora] [--models cnn1,cnn5] [--precision fp32] [--samples 1920] [--epochs 1]
 
 The sides run alternately, five times each; medians, with the spread. The sgemm rate (PyTorch's own, one thread) is taken in between.
 """
@@ -12,12 +12,13 @@ import json
 import statistics
 import time
 
-import sides
 import torch
-from machine import sgemm
 
+from benchmarks import sides
+from benchmarks.machine import sgemm
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.methods import registry
+from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.rng import torch_generator
 from pfedlora_flwr.training.loop import Samples, Visit
 
@@ -67,7 +68,7 @@ def visit_once(method_name: str, model_name: str, data: Samples, precision: str,
     """CPU seconds and operations of one client's visit. `models` names CNN-5 second: the mutual methods share it."""
     keys = {"method": method_name, "models": f"{model_name},cnn5", "precision": precision, "local-epochs": epochs}
     experiment = from_flat(keys)
-    method = registry.find(method_name)(experiment, 10)
+    method = registry.find(method_name)(experiment, Task(10))
     model = method.private_init(0, 1).to(memory_format=torch.channels_last)
     received = method.download(method.state_init(1), 0, 1)
     visit = Visit(experiment, 0, 1, torch_generator(0, "train"))

@@ -19,6 +19,7 @@ from pfedlora_flwr.data.cache import cache_root
 from pfedlora_flwr.data.cifar import TORCHVISION_REMEDY
 from pfedlora_flwr.launch.flower import LaunchError, tool
 from pfedlora_flwr.launch.processes import free_port
+from pfedlora_flwr.launch.resources import cores
 
 _OURS = "pfedlora-flwr"
 _LOW_DISK, _LOW_MEMORY = 2e9, 2e9
@@ -97,7 +98,8 @@ def _commands() -> Check:
 
 
 def _cores() -> Check:
-    return Check("cores", f"{psutil.cpu_count(logical=False) or os.cpu_count()} physical, {os.cpu_count()} logical")
+    physical = psutil.cpu_count(logical=False) or os.cpu_count()
+    return Check("cores", f"{physical} physical, {os.cpu_count()} logical, of which this process may use {cores()}")
 
 
 def _gpu() -> Check:

@@ -91,12 +91,12 @@ def _costs(e: Experiment, held: Resources) -> list[str]:
     state = first_state(e, method)
     up = method.largest_upload(state)
     down = max(up, max(payload_bytes(method.download(state, k, 1)) for k in range(min(e.clients, len(method.model_names)))))
-    free = psutil.virtual_memory().available
+    free = "" if held.nodes else f", of {psutil.virtual_memory().available / 1e9:.1f} GB free here"
     return [
         f"a round: {e.sampled} of {e.clients} clients, at most {megabytes(e.sampled * up)} up and {megabytes(e.sampled * down)} down",
         f"trained by: {held.words()}",
         f"time: about {duration(estimate.Speed(held.at_once).seconds(e))} for {e.rounds} rounds (a guess: no run has been timed)",
-        f"memory: about {(held.actors + 1) * _ACTOR / 1e9:.1f} GB for {held.actors} actors, of {free / 1e9:.1f} GB free here",
+        f"memory: about {(held.actors + 1) * _ACTOR / 1e9:.1f} GB for {held.actors} actors" + free,
         f"disk: at most {megabytes(estimate.disk([e]))} for the clients' models"
         + (f" and the server's {e.clients} states" if e.sharing == "none" else "")
         + (" and all uploads" if e.audit_uploads else ""),

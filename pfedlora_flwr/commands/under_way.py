@@ -18,6 +18,7 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.launch import execute as executing
 from pfedlora_flwr.launch.child import Child, Share, could_not_start, shares
+from pfedlora_flwr.launch.cluster import find_nodes
 from pfedlora_flwr.runs.directory import Row, RunDirectory
 from pfedlora_flwr.runs.lines import SoFar, Watched
 from pfedlora_flwr.runs.rows import Result
@@ -48,6 +49,7 @@ def _one_by_one(runs: _Runs, engine: str) -> Result | None:
             result = could_not_start(str(error))
         if runs.end(line, result):
             return result
+        find_nodes.cache_clear()  # they may come and go between two runs
     return None
 
 

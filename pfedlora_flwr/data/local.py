@@ -20,6 +20,7 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import absolute
 from pfedlora_flwr.models.task import Task
+from pfedlora_flwr.training.device import memory_share
 from pfedlora_flwr.training.loop import Samples
 
 OWN = "own"
@@ -161,5 +162,6 @@ def _on_gpu(dataset: Dataset, device: torch.device) -> Tensor:
 
 
 def _fits(dataset: Dataset, device: torch.device) -> bool:
-    """Whether all of it is on the GPU already, or takes no more than a quarter of what is free."""
-    return (id(dataset.inputs), device) in _RESIDENT or dataset.inputs.nbytes <= torch.cuda.mem_get_info(device)[0] // 4
+    """Whether all of it is on the GPU already, or takes no more than a quarter of what is free and of this process's share."""
+    free, total = torch.cuda.mem_get_info(device)
+    return (id(dataset.inputs), device) in _RESIDENT or dataset.inputs.nbytes <= min(free, total * memory_share()) // 4

@@ -16,7 +16,7 @@ from flwr.superlink.grid import InMemoryGrid
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.exchange import Refuse, exchange
-from pfedlora_flwr.federation.nodes import is_lost, living_nodes, lost_nodes, on_one_machine
+from pfedlora_flwr.federation.nodes import is_lost, living_nodes, lost_nodes
 from pfedlora_flwr.federation.roster import Roster
 from pfedlora_flwr.federation.round import Round
 from pfedlora_flwr.runs.directory import RunDirectory
@@ -51,7 +51,7 @@ class Clients:
         self._seconds: dict[int, float] = {}  # by client, how long its last visit took: long ones start first
         self._workers = 0  # processes that trained in the last round
         patience = min(60.0, experiment.node_timeout / 2)
-        alike = isinstance(grid, InMemoryGrid) and on_one_machine()  # a cluster's hosts may hold different data: each client is asked
+        alike = isinstance(grid, InMemoryGrid)  # which is a simulation's; a cluster's hosts have been looked at
         self.roster = Roster(grid, experiment.clients, run.numbers_file, run.partition, refuse, patience, alike=alike)
         self._connect()
         self._nodes = living_nodes()
@@ -83,8 +83,7 @@ class Clients:
         self.run.progress(phase=phase, round=round.number, done=0, of=of)
 
         def arrived(reply: Message) -> None:
-            if is_lost(reply):
-                self._stop_without(lost_nodes(self._nodes))
+            self.notice(reply)
             self.run.progress(phase=phase, round=round.number, done=min(next(arrivals), of), of=of)
 
         for attempt in (1, 2):
@@ -109,15 +108,19 @@ class Clients:
                 self._fail(round, client, reason)
         return replies
 
+    def notice(self, reply: Message) -> None:
+        """Raises RunFailed where the process that trained a client is gone: Flower would go on to hand clients to it."""
+        if not is_lost(reply):
+            return
+        if lost := lost_nodes(self._nodes):
+            raise RunFailed(f"the Ray node {', '.join(lost)} is gone; without it, or once it is back, --resume goes on")
+        why = "the system kills one when memory is short, of which fewer actors need less"
+        raise RunFailed(f"a process that trains clients is gone ({why}); --resume goes on")
+
     def learn(self, visits: Sequence[VisitRow], workers: int) -> None:
         """What the last round says of the next: how long visits take, and how many processes share them."""
         self._seconds |= {visit["client"]: sum(visit["seconds"].values()) for visit in visits}
         self._workers = workers
-
-    def _stop_without(self, lost: Sequence[str]) -> None:
-        """Raises RunFailed where nodes are lost: Flower goes on to hand clients to the processes that were there."""
-        if lost:
-            raise RunFailed(f"the Ray node {', '.join(lost)} is gone; without it, or once it is back, --resume goes on")
 
     def _connect(self) -> None:
         e, roster = self.experiment, self.roster

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -12,15 +11,10 @@ if TYPE_CHECKING:
 
 ADDRESS, PRIVATE = "RAY_ADDRESS", "local"
 """Ray's: the variable that names the cluster that `ray.init` joins, and its value for none."""
-_LOST = "ray.exceptions."
-"""In the reason of an error reply whose client Ray could not carry to its end."""
+_LOST, _RAISED = "<class 'ray.exceptions.", "<class 'ray.exceptions.RayTaskError"
+"""How the reason of an error reply begins: Ray could not carry the client to its end; its code raised something."""
 _PATIENCE, _LOOK = 60.0, 0.5
 """Seconds in which Ray notices that a node is gone, once an actor on it is, and between two looks."""
-
-
-def on_one_machine() -> bool:
-    """Whether a simulation of this process trains on its own machine alone."""
-    return os.environ.get(ADDRESS, PRIVATE) in ("", PRIVATE)
 
 
 def this_node() -> str | None:
@@ -37,7 +31,8 @@ def living_nodes() -> frozenset[str]:
 
 def is_lost(reply: Message) -> bool:
     """Whether a client has no answer because the process that trained it is gone."""
-    return reply.has_error() and _LOST in (reply.error.reason or "")
+    reason = (reply.error.reason or "") if reply.has_error() else ""
+    return reason.startswith(_LOST) and not reason.startswith(_RAISED)
 
 
 def lost_nodes(before: frozenset[str]) -> list[str]:

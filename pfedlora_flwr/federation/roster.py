@@ -29,7 +29,7 @@ class Roster:
     in its state-path: it gets a number that is free, and `memory` (a file) keeps that number for it.
 
     refuse: told, once a node, why a node is no client. patience: seconds for which a named node that is gone keeps its number.
-    alike: any node can be any client, as in a simulation on one machine, which keeps what a client has by its number: one is asked for all.
+    alike: any node can be any client, as in a simulation, which keeps what a client has by its number: one is asked for all.
     """
 
     def __init__(
@@ -50,6 +50,7 @@ class Roster:
         self._alike = alike
         self._claims: dict[int, Claim] = {}  # by node, in the order in which they came
         self._unclear: dict[int, tuple[int, float]] = {}  # by node without a good answer: how often it was asked, and when to ask again
+        self._silent: set[int] = set()  # nodes that did not answer when they were asked last: theirs may be a process that is yet to start
         self._gone: dict[int, float] = {}  # by client that is not connected: since when
         self._update_gone()
 
@@ -85,7 +86,7 @@ class Roster:
                 self._settled = True
                 return True
             enough = min(self.clients, _TRIED) if self._alike else self.clients
-            if time.monotonic() >= deadline or (len(self.refused) >= enough and not self.node_of):
+            if time.monotonic() >= deadline or (len(self.refused.keys() - self._silent) >= enough and not self.node_of):
                 return False
             time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
             pause = min(pause * 1.5, SLOW_POLL)
@@ -112,6 +113,7 @@ class Roster:
         """Takes down what the nodes claim. One that fails is asked again later, and less and less often."""
         for question, answer in exchange(self.grid, [wire.properties_message(n, timeout) for n in nodes], timeout, self._refuse):
             node = question.metadata.dst_node_id
+            (self._silent.add if answer is None else self._silent.discard)(node)
             try:
                 claim = Claim.from_metrics(wire.read_reply(answer).metrics, self.clients)
             except wire.Failed as failure:

@@ -131,6 +131,8 @@ class SecureUplink:
         _remember(self._run, round.number, left)
         try:
             done = workflow.unmask_stage(grid, context, state)
+        except RunFailed:
+            raise
         except Exception as error:  # a share that is none, of whom nobody can tell
             return None, f"the masks cannot be removed ({brief(error)}): a client's shares are wrong, nobody can tell whose"
         if not done:

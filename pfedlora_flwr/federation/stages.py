@@ -68,7 +68,8 @@ class Stages:
         stage = str(_record(waiting[0])[Key.STAGE])
         deadline, of = self._began + _UNTIL[stage] * self._clients.experiment.round_timeout, len(waiting)
 
-        def arrived(_: Message) -> None:
+        def arrived(reply: Message) -> None:
+            self._clients.notice(reply)
             done = min(next(arrivals), of) if stage == Stage.COLLECT_MASKED_VECTORS else 0
             self._clients.run.progress(phase="training", round=self._round.number, done=done, of=of)
 

@@ -24,22 +24,30 @@ from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.launch.execute import execute
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.rows import Result
+from pfedlora_flwr.training.device import GPU_SHARE, memory_share
 
 
 @dataclass(frozen=True)
 class Share:
-    """What one of several runs has of the machine. cores: none: all. gpu: as CUDA_VISIBLE_DEVICES names it; None: what we see."""
+    """What one of several runs has of the machine. cores: none: all. gpus: as CUDA_VISIBLE_DEVICES names them; none: what we see.
+    memory: the part of theirs that it may take."""
 
     cores: tuple[int, ...] = ()
-    gpu: str | None = None
+    gpus: tuple[str, ...] = ()
+    memory: float = 1.0
 
 
 def shares(count: int) -> list[Share]:
-    """The machine divided for `count` runs at once: each core has one owner, unless there are fewer; each GPU has as many as must be."""
+    """The machine divided for `count` runs at once: each core has one owner, and each GPU, unless there are fewer."""
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     gpus = [str(i) for i in range(torch.cuda.device_count())] if visible is None else [name for name in visible.split(",") if name]
-    return [Share(tuple(cores[i::count]) if len(cores) >= count else (), gpus[i % len(gpus)] if gpus else None) for i in range(count)]
+    found = []
+    for i in range(count):
+        own = tuple(gpus[i::count]) or tuple(gpus[i % len(gpus) :][:1]) if gpus else ()
+        sharing = len(range(i % len(gpus), count, len(gpus))) if gpus else 1
+        found.append(Share(tuple(cores[i::count]) if len(cores) >= count else (), own, memory_share() / sharing))
+    return found
 
 
 def could_not_start(reason: str) -> Result:
@@ -58,7 +66,7 @@ class Child:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=self._errors,
-            env=os.environ | ({} if share.gpu is None else {"CUDA_VISIBLE_DEVICES": share.gpu}),
+            env=os.environ | ({"CUDA_VISIBLE_DEVICES": ",".join(share.gpus), GPU_SHARE: str(share.memory)} if share.gpus else {}),
             preexec_fn=(lambda: os.sched_setaffinity(0, share.cores)) if share.cores else None,
             start_new_session=True,  # Ctrl-C is for the parent, which says it on
         )

@@ -6,7 +6,6 @@ Ray is imported in a process of its own, this file as a program, which looks and
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import logging
 import os
@@ -23,18 +22,19 @@ from pathlib import Path
 from typing import Any
 
 from pfedlora_flwr.data.cache import cache_root
+from pfedlora_flwr.data.local import shared_partition
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.federation.nodes import ADDRESS, PRIVATE
-from pfedlora_flwr.runs.source import named_modules
 
+ADDRESS, PRIVATE = "RAY_ADDRESS", "local"
+"""Ray's: the variable that names the cluster that `ray.init` joins, and its value for none."""
 JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 """Ray's: what `ray.init` adds to a job, as `ray job submit` hands it on."""
 MERGED = {"RAY_OVERRIDE_JOB_RUNTIME_ENV": "1"}
 """What lets Ray take both that and what is given to `ray.init`."""
 _HANDED_ON = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_CBWR")
 """Variables that choose what arithmetic is done by."""
-_KNOCK, _ANSWER, _TASK = 3.0, 60.0, 120.0
+_KNOCK, _ANSWER, _TASK = 3.0, 60.0, 300.0
 """Seconds: to reach an address, for Ray to take us in, and for a node to answer."""
 
 
@@ -97,7 +97,8 @@ def job_config(environment: dict[str, str]) -> str:
 def check_nodes(
     address: str, nodes: Sequence[Node], experiment: Experiment, environment: Mapping[str, str], folders: Sequence[Path]
 ) -> None:
-    """A task on each node compares what it has with what this host has, and finds and writes a file in each of these folders.
+    """A task on each node compares what it has with what this host has, prepares a client of each kind, and finds and writes a file in
+    each of these folders.
 
     environment: of its process. Raises UserError that names the first node that differs, and says what to do.
     """
@@ -112,20 +113,22 @@ def check_nodes(
             "nodes": [node.id for node in nodes],
             "files": [str(file) for file in files],
             "token": token,
-            "modules": named_modules(experiment.flat()),
+            "keys": experiment.flat(),
         }
         answers = _ask(address, {"look": look}, _ANSWER + _TASK)["looks"]
     finally:
         for file in files:
             file.unlink(missing_ok=True)
-    here = look_around([], "", [])
+    here = look_around([], "", {}) | {"partition": shared_partition(experiment)[1].fingerprint}
     for node in nodes:
         if fault := _fault(here, answers[node.id], on_gpu=node.gpus > 0 and experiment.device != "cpu"):
             raise UserError(f"the Ray node {node.name} {fault}")
 
 
-def look_around(files: Sequence[str], token: str, modules: Sequence[str]) -> dict[str, Any]:
-    """What a process of ours has where it runs. files: in each stands the token, and beside it something can be written."""
+def look_around(files: Sequence[str], token: str, keys: Mapping[str, Any]) -> dict[str, Any]:
+    """What a process of ours has where it runs. files: in each stands the token, and beside it something can be written. keys: of the
+    Experiment whose clients are prepared; none: no client is.
+    """
     try:
         import torch
 
@@ -137,12 +140,8 @@ def look_around(files: Sequence[str], token: str, modules: Sequence[str]) -> dic
     for path in sorted(package.rglob("*.py")):
         digest.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes())
     found: dict[str, Any] = {"version": pfedlora_flwr.__version__, "source": digest.hexdigest(), "package": str(package)}
-    found |= {"torch": torch.__version__, "cpu": _kind_of_cpu(torch.backends.cpu.get_cpu_capability()), "unseen": [], "unwritable": []}
-    for name in modules:
-        try:
-            importlib.import_module(name)
-        except Exception as error:
-            found["module"] = f"{name} ({type(error).__name__}: {error})"
+    found |= {"torch": torch.__version__, "cuda": torch.version.cuda, "unseen": [], "unwritable": []}
+    found["cpu"] = _kind_of_cpu(torch.backends.cpu.get_cpu_capability())
     for name in files:
         file = Path(name)
         try:
@@ -157,6 +156,16 @@ def look_around(files: Sequence[str], token: str, modules: Sequence[str]) -> dic
             mine.unlink()
         except OSError:
             found["unwritable"].append(str(file.parent))
+    if keys and not found["unseen"]:
+        try:
+            from pfedlora_flwr.config import from_flat
+            from pfedlora_flwr.data.local import shared_partition
+            from pfedlora_flwr.launch.trainable import check_trainable
+
+            check_trainable(e := from_flat(keys))
+            found["partition"] = shared_partition(e)[1].fingerprint
+        except Exception as error:
+            found["unprepared"] = " ".join(str(error).split()) or type(error).__name__
     return found
 
 
@@ -174,11 +183,17 @@ def _fault(here: Mapping[str, Any], there: Mapping[str, Any], *, on_gpu: bool) -
     if here["cpu"] != there["cpu"] and not on_gpu:
         same = "use nodes of one kind, or export ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 here"
         return f"has another kind of CPU ({there['cpu']}; this host: {here['cpu']}), which gives other bits: {same}"
-    if "module" in there:
-        return f"cannot import {there['module']}: put it where every node sees it"
+    if on_gpu and there["cuda"] is None:
+        return f"has a PyTorch without CUDA ({there['torch']}) and GPUs: install a CUDA build, or use device=cpu"
     if there["unseen"]:
         return f"does not see {there['unseen'][0]}: it must lie on a file system that all nodes share"
-    return f"cannot write to {there['unwritable'][0]}: let this user write there on every node" if there["unwritable"] else ""
+    if there["unwritable"]:
+        return f"cannot write to {there['unwritable'][0]}: let this user write there on every node"
+    if "unprepared" in there:
+        return f"cannot train a client ({there['unprepared']}): data, weights and modules that a run names must be there on every node"
+    if here["partition"] != there["partition"]:
+        return "finds other data than this host: what a run names must be the same on every node"
+    return ""
 
 
 def _kind_of_cpu(capability: str) -> str:
@@ -219,7 +234,7 @@ def _looks(look: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     task, tasks = ray.remote(num_cpus=0, max_retries=0)(look_around), {}
     for node in look["nodes"]:
         there = NodeAffinitySchedulingStrategy(node, soft=False)
-        tasks[node] = task.options(scheduling_strategy=there).remote(look["files"], look["token"], look["modules"])
+        tasks[node] = task.options(scheduling_strategy=there).remote(look["files"], look["token"], look["keys"])
     ray.wait(list(tasks.values()), num_returns=len(tasks), timeout=_TASK)
     found = {}
     for node, answer in tasks.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -18,19 +18,21 @@ from pfedlora_flwr.training.device import find_device
 _UNITS = 10_000
 """Parts of a GPU that Ray tells apart."""
 _MOST_THREADS, _MORE_THREADS = 32, 4
-"""Flower hands messages to actors in a thread pool of Python's default size: as many threads as cores and a few more, at most 32."""
+"""Flower hands messages to actors in a thread pool of Python's default size: as many threads as cores and a few more, at most 32.
+To the actor that was free last, so that any beyond these would never train."""
 
 
 @dataclass(frozen=True)
 class Resources:
     """actors: processes that train a client at a time. cpus: that each holds, as Ray counts them. gpus: of all. per_gpu: actors that
-    share a GPU, 0 without one. nodes: of the Ray cluster, none on this machine alone."""
+    share a GPU, 0 without one. nodes: of the Ray cluster, none on this machine alone. wanted: actors but for Flower's bound."""
 
     actors: int
     cpus: int = 1
     gpus: int = 0
     per_gpu: int = 0
     nodes: tuple[Node, ...] = ()
+    wanted: int = field(default=0, compare=False)
 
     @property
     def gpu(self) -> float:
@@ -39,40 +41,55 @@ class Resources:
 
     @property
     def at_once(self) -> int:
-        """Clients that train at once: Flower bounds them by the cores of the machine that it runs on."""
-        return min(self.actors, _MOST_THREADS, (os.cpu_count() or 1) + _MORE_THREADS)
+        """Clients that train at once."""
+        return min(self.actors, most_at_once())
 
     def words(self) -> str:
         """In a line."""
         where = f" on {len(self.nodes)} Ray node{'s' * (len(self.nodes) > 1)}" if self.nodes else ""
         gpus = f", {self.per_gpu} a GPU of {self.gpus}, each with {1 / self.per_gpu:.0%} of its memory" if self.per_gpu else ""
-        bound = f"; Flower trains at most {self.at_once} clients at once here" if self.at_once < self.actors else ""
+        bound = f"; Flower trains at most {most_at_once()} clients at once here" if most_at_once() < self.wanted else ""
         return f"{self.actors} actor{'s' * (self.actors > 1)}{where}{gpus}{bound}"
 
 
+def most_at_once() -> int:
+    """Clients that Flower trains at once, from this machine."""
+    cores: int | None = getattr(os, "process_cpu_count", os.cpu_count)()  # as Python's thread pool counts them, since 3.13 the former
+    return min(_MOST_THREADS, (cores or 1) + _MORE_THREADS)
+
+
+def cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def resources(experiment: Experiment) -> Resources:
-    """As the key `actors` says; auto: one single-threaded actor a core, or one a GPU. Raises UserError for a cluster without room."""
+    """As the key `actors` says; auto: one single-threaded actor a core, or one a GPU. Raises UserError for a cluster without room.
+
+    GPUs that share more actors than there are GPUs have as many each: Ray would fill one before it takes another.
+    """
     if address := address_of(experiment):
         return of_cluster(experiment, address, find_nodes(address))
     clients = max(1, experiment.clients)
     if find_device(experiment.device).type != "cuda":
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return Resources(min(experiment.actors or cores, clients))
+        wanted = min(experiment.actors or cores(), clients)
+        return Resources(min(wanted, most_at_once()), wanted=wanted)
     gpus = torch.cuda.device_count()
-    actors = min(experiment.actors or gpus, clients)
-    return Resources(actors, gpus=gpus, per_gpu=math.ceil(actors / gpus))
+    wanted = min(experiment.actors or gpus, clients)
+    per_gpu = max(1, min(wanted, most_at_once()) // gpus)
+    return Resources(min(wanted, most_at_once(), gpus * per_gpu), gpus=gpus, per_gpu=per_gpu, wanted=wanted)
 
 
 def of_cluster(experiment: Experiment, address: str, nodes: Sequence[Node]) -> Resources:
     """The actors that Flower makes on a cluster: on each node as many as fit.
 
     Their number can be bounded by what each of them holds alone: fewer are wanted than there are CPUs where `actors` says so, or
-    where there are fewer clients. On GPUs every one has the same number.
+    where there are fewer clients, or Flower trains fewer at once. On GPUs every one has the same number.
     """
     e, gpus = experiment, sum(int(node.gpus) for node in nodes)
     if e.device == "cuda" and not gpus:
         raise UserError(f"device is 'cuda' and no node of the Ray cluster at {address} has a GPU; use device=cpu")
-    per_gpu = math.ceil(min(e.actors or gpus, max(1, e.clients)) / gpus) if gpus and e.device != "cpu" else 0
+    per_gpu = max(1, min(e.actors or gpus, max(1, e.clients), most_at_once()) // gpus) if gpus and e.device != "cpu" else 0
 
     def fitting(cpus: int) -> list[int]:
         return [min(int(n.cpus) // cpus, int(n.gpus) * per_gpu if per_gpu else n.cpus) for n in nodes]
@@ -82,9 +99,10 @@ def of_cluster(experiment: Experiment, address: str, nodes: Sequence[Node]) -> R
     found = [(cpus, sum(fitting(cpus))) for cpus in ([1] if per_gpu else wanted) if sum(fitting(cpus))]
     if not found:
         raise UserError(f"no node of the Ray cluster at {address} has a CPU{' and a GPU' if per_gpu else ''} for an actor")
-    cpus, actors = next((pair for pair in found if pair[1] <= most), found[-1])
+    allowed = [pair for pair in found if pair[1] <= most] or found[-1:]
+    cpus, actors = max(allowed, key=lambda pair: (min(pair[1], most_at_once()), -pair[1]))
     used = tuple(node for node, count in zip(nodes, fitting(cpus), strict=True) if count)
-    return Resources(actors, cpus, gpus if per_gpu else 0, per_gpu, used)
+    return Resources(actors, cpus, gpus if per_gpu else 0, per_gpu, used, most)
 
 
 def gpu_share(per_gpu: int) -> float:

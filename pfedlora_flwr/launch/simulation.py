@@ -30,7 +30,7 @@ from pfedlora_flwr.launch.resources import Resources
 from pfedlora_flwr.runs.directory import Row, RunDirectory, in_use
 from pfedlora_flwr.runs.lines import SoFar
 from pfedlora_flwr.runs.source import named_modules
-from pfedlora_flwr.training.device import GPU_SHARE
+from pfedlora_flwr.training.device import GPU_SHARE, memory_share
 
 _SUPERLINK_TIMEOUT, _SERVER_TIMEOUT, _LOOK = 60.0, 180.0, 15.0
 """Seconds: for the SuperLink to answer, for the server to say something, and between two questions to Flower until it does."""
@@ -204,8 +204,8 @@ class Simulation:
         return cluster.worker_environment(QUIET | {MARKER: self.marker} | self._share())
 
     def _share(self) -> dict[str, str]:
-        """What each actor may take of its GPU's memory."""
-        return {GPU_SHARE: str(1 / self.resources.per_gpu)} if self.resources.per_gpu else {}
+        """What each actor may take of its GPU's memory, of what we may."""
+        return {GPU_SHARE: str(memory_share() / self.resources.per_gpu)} if self.resources.per_gpu else {}
 
 
 @contextlib.contextmanager

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from pfedlora_flwr.federation.nodes import ADDRESS
-from pfedlora_flwr.launch.cluster import find_nodes
+from pfedlora_flwr.launch.cluster import ADDRESS, find_nodes
 from pfedlora_flwr.launch.processes import MARKER, free_port, is_running
 
 _MEMORY = 80 * 2**20

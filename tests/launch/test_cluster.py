@@ -21,7 +21,7 @@ def looked(monkeypatch: pytest.MonkeyPatch, folder: Path, changes: dict[str, Any
 
     def ask(address: str, request: Any, patience: float) -> Any:
         look = request["look"]
-        found = [look_around(look["files"], look["token"], look["modules"]) for _ in NODES]
+        found = [look_around(look["files"], look["token"], look["keys"]) for _ in NODES]
         return {"looks": {node.id: answer for node, answer in zip(NODES, [found[0], found[1] | changes], strict=True)}}
 
     monkeypatch.setattr(cluster, "_ask", ask)
@@ -42,7 +42,8 @@ def test_equal_nodes_pass_and_nothing_is_left_in_the_folders(monkeypatch: pytest
         ({"torch": "2.6.0"}, "has PyTorch 2.6.0, this host "),
         ({"source": "0" * 64}, "has other code in "),
         ({"cpu": "AVX2 avx avx2 fma"}, "has another kind of CPU (AVX2 avx avx2 fma; this host: "),
-        ({"module": "mine (ModuleNotFoundError: mine)"}, "cannot import mine (ModuleNotFoundError: mine): put it where every node sees it"),
+        ({"unprepared": "dataset 'folder:/x': no such folder"}, "cannot train a client (dataset 'folder:/x': no such folder): data, "),
+        ({"partition": "0" * 64}, "finds other data than this host: "),
         ({"unseen": ["/home/me/runs"]}, "does not see /home/me/runs: it must lie on a file system that all nodes share"),
         ({"unwritable": ["/home/me/runs"]}, "cannot write to /home/me/runs: let this user write there"),
     ],
@@ -58,9 +59,9 @@ def test_a_node_that_differs_is_named_with_what_to_do(
 
 
 def test_a_look_finds_what_is_not_there(tmp_path: Path) -> None:
-    found = look_around([str(tmp_path / "none" / "token")], "token", ["no.such.module"])
-    assert found["unseen"] == [str(tmp_path / "none")]
-    assert found["module"].startswith("no.such.module (ModuleNotFoundError: ")
+    assert look_around([str(tmp_path / "none" / "token")], "token", {})["unseen"] == [str(tmp_path / "none")]
+    assert "no.such.module" in look_around([], "", {"models": "no.such.module:Net"})["unprepared"]
+    assert "/no/such" in look_around([], "", {"dataset": "folder:/no/such"})["unprepared"]
 
 
 def test_what_ray_job_submit_says_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.federation.model_cache import MODELS
 from pfedlora_flwr.launch import resources as module
+from pfedlora_flwr.launch.child import shares
 from pfedlora_flwr.launch.cluster import Node
 from pfedlora_flwr.launch.resources import Resources, gpu_share, resources
 from pfedlora_flwr.training.device import GPU_SHARE
@@ -24,14 +25,17 @@ def held(**keys: object) -> Resources:
 
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch) -> int:
-    """Eight of them, as PyTorch tells."""
+    """Eight of them, as PyTorch tells, and cores enough."""
+    monkeypatch.setattr(module, "most_at_once", lambda: 32)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
     return 8
 
 
 def cluster(monkeypatch: pytest.MonkeyPatch, *has: tuple[int, int]) -> None:
-    """Nodes with so many CPUs and GPUs each."""
+    """Nodes with so many CPUs and GPUs each, and a host of enough cores."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(os, "process_cpu_count", lambda: 64, raising=False)
     nodes = tuple(Node(f"{i}" * 8, f"10.0.0.{i}", *counts) for i, counts in enumerate(has))
     monkeypatch.setattr(module, "find_nodes", lambda address: nodes)
 
@@ -40,9 +44,10 @@ def test_every_gpu_has_an_actor_and_all_have_as_many(gpus: int) -> None:
     assert held(clients=100) == Resources(8, gpus=8, per_gpu=1)
     assert held(clients=3) == Resources(3, gpus=8, per_gpu=1)
     shared = held(clients=100, actors=20)
-    assert shared == Resources(20, gpus=8, per_gpu=3)
-    assert (held(clients=100).gpu, round(shared.gpu, 4)) == (1, 0.3333)
-    assert "20 actors, 3 a GPU of 8, each with 33% of its memory" in shared.words()
+    assert shared == Resources(16, gpus=8, per_gpu=2)
+    assert held(clients=9, actors=20) == Resources(8, gpus=8, per_gpu=1)
+    assert (held(clients=100).gpu, shared.gpu) == (1, 0.5)
+    assert "16 actors, 2 a GPU of 8, each with 50% of its memory" in shared.words()
     assert held(clients=100, device="cpu").gpus == 0
 
 
@@ -96,9 +101,13 @@ def test_a_cluster_without_room_is_one_line(monkeypatch: pytest.MonkeyPatch) -> 
 def test_flowers_bound_on_clients_at_once_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster(monkeypatch, *[(64, 0)] * 4)
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(os, "process_cpu_count", lambda: 8, raising=False)
     found = held(clients=500, dataset="synthetic:9000", ray="10.0.0.1:6379")
-    assert found.at_once == 12
-    assert found.words() == "256 actors on 4 Ray nodes; Flower trains at most 12 clients at once here"
+    assert (found.actors, found.cpus, found.at_once) == (12, 17, 12)  # 3 a node
+    assert found.words() == "12 actors on 4 Ray nodes; Flower trains at most 12 clients at once here"
+    monkeypatch.setattr(module, "cores", lambda: 64)
+    alone = held(clients=500, dataset="synthetic:9000")
+    assert alone.words() == "12 actors; Flower trains at most 12 clients at once here"
 
 
 def test_ray_address_is_obeyed_but_for_local(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,3 +116,20 @@ def test_ray_address_is_obeyed_but_for_local(monkeypatch: pytest.MonkeyPatch) ->
     assert held(clients=100).nodes
     monkeypatch.setenv("RAY_ADDRESS", "local")
     assert not held(clients=100).nodes
+
+
+@pytest.mark.parametrize(
+    ("gpus", "count", "owned", "memory"),
+    [
+        ("0,1,2,3", 2, [("0", "2"), ("1", "3")], [1.0, 1.0]),
+        ("0,1", 3, [("0",), ("1",), ("0",)], [0.5, 1.0, 0.5]),
+        ("", 2, [(), ()], [1.0, 1.0]),
+    ],
+)
+def test_runs_at_once_divide_the_gpus_and_their_memory(
+    monkeypatch: pytest.MonkeyPatch, gpus: str, count: int, owned: list[tuple[str, ...]], memory: list[float]
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)
+    found = shares(count)
+    assert [share.gpus for share in found] == owned
+    assert [share.memory for share in found] == memory
