@@ -61,6 +61,17 @@ def test_a_node_that_dies_is_named_and_the_run_goes_on_to_the_same_bits(cluster:
     assert facts(done.result) == facts(here.result)
 
 
+def test_a_worker_that_dies_alone_is_one_line_and_resumed_the_bits_are_the_same(cluster: Cluster, cli: Cli, tmp_path: Path) -> None:
+    process = cli.start("alone", *words(rounds=60), "--ray", cluster.address)
+    wait_for_rounds(tmp_path / "alone", 1, timeout=300)
+    cluster.workers()[-1].kill()
+    _, stderr = process.communicate(timeout=200)
+    assert process.returncode == 1
+    assert ": a process that trains clients is gone (" in stderr
+    done = cli.run("alone", "--resume", timeout=300)
+    assert facts(done.result) == facts(run_locally(tmp_path / "here", KEYS | {"rounds": 60}).result)
+
+
 def test_ctrl_c_leaves_nothing_and_our_processes_carry_our_marker(cluster: Cluster, cli: Cli, tmp_path: Path) -> None:
     process = cli.start("stopped", *words(), "--ray", cluster.address)
     wait_for_rounds(tmp_path / "stopped", 1, timeout=300)

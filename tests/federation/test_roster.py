@@ -225,6 +225,13 @@ def test_replies_that_come_twice_unasked_or_from_another_node_are_refused() -> N
     ]
 
 
+def test_nodes_that_are_silent_at_first_are_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As those of a simulation are whose processes have no room yet: who does not answer is not turned away."""
+    monkeypatch.setattr("pfedlora_flwr.federation.roster._QUESTION", 0.2)
+    grid = Grid(n10=None, n11=None)
+    assert roster(grid, 2, tmp_path)[0].wait_for_count(2, 10.0, lambda connected: grid.nodes.update({10: client(0), 11: client(1)}))
+
+
 def test_of_a_simulations_nodes_one_is_asked_for_all(tmp_path: Path) -> None:
     """Any of them can be any client; the node that comes to be client 0 need not say so."""
     grid = Grid(n10=client(2), n11=client(0), n12=client(1))

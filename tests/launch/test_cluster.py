@@ -58,6 +58,13 @@ def test_a_node_that_differs_is_named_with_what_to_do(
     assert "\n" not in str(raised.value)
 
 
+def test_gpus_without_a_pytorch_for_them_are_named() -> None:
+    here = look_around([], "", {}) | {"partition": "p"}
+    assert "has a PyTorch without CUDA" in cluster._fault(here, here | {"cuda": None}, on_gpu=True)
+    assert not cluster._fault(here, here | {"cuda": None}, on_gpu=False)
+    assert not cluster._fault(here, here | {"cuda": "12.8"}, on_gpu=True)
+
+
 def test_a_look_finds_what_is_not_there(tmp_path: Path) -> None:
     assert look_around([str(tmp_path / "none" / "token")], "token", {})["unseen"] == [str(tmp_path / "none")]
     assert "no.such.module" in look_around([], "", {"models": "no.such.module:Net"})["unprepared"]
