@@ -108,6 +108,13 @@ class Cli:
             start_new_session=True,
         )
 
+    def kill(self, process: subprocess.Popen[str]) -> None:
+        """Kills a launcher and its SuperLink."""
+        [superlink] = [found for found, line in self.processes().items() if "flower-superlink" in line]
+        process.kill()
+        superlink.kill()
+        process.communicate(timeout=10)
+
     def processes(self) -> dict[psutil.Process, str]:
         """The processes that this test started and that still run, with their command lines."""
         found = {}

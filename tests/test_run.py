@@ -98,11 +98,7 @@ def test_killed_and_resumed_with_one_actor_it_gives_the_same_bits(shared_cli: Cl
     process = shared_cli.start("killed", *SMALL, "-o", "actors=2")
     output = shared_cli.folder / "killed"
     wait_for_rounds(output, 2)
-    mine = [found for found, line in shared_cli.processes().items() if "flower-superlink" in line]
-    assert len(mine) == 1
-    process.kill()
-    mine[0].kill()
-    process.communicate(timeout=10)
+    shared_cli.kill(process)
     assert len((output / "rounds.jsonl").read_text().splitlines()) < 6, "it was over before it was killed"
     done = shared_cli.run("killed", "--resume", "-o", "actors=1")
     assert done.code == 0, done.stderr
