@@ -5,7 +5,7 @@
 
 Synthetic images of CIFAR's size, `samples` a client of 10 clients and a tenth of that of 100, of which 10 are sampled a round; CNN-1 to
 CNN-5, batch 64. The median round without the first; `busy`: the actors' share of it in visits; on a GPU what nvidia-smi says: the mean
-share of the time that it is busy from the first round to the last, and its peak memory. At last a round there beside one on the CPU:
+share of the time that it is busy from the second round to the last, and its peak memory. At last a round there beside one on the CPU:
 ‖difference‖ / ‖CPU‖ of the shared part. Prints a table and one JSON line.
 """
 
@@ -62,7 +62,12 @@ def measure(keys: dict[str, Any], images: int) -> dict[str, Any]:
     seconds = statistics.median(row["seconds"] for row in rounds)
     trained = sum(row["samples"] for row in visits) * keys["local-epochs"] / took
     at_work = sum(sum(row["seconds"].values()) for row in visits) / sum(row["seconds"] * row["workers"] for row in rounds)
-    said = {"clients": keys["clients"], "precision": keys["precision"], "actors": max(row["workers"] for row in rounds)}
+    said = {
+        "clients": keys["clients"],
+        "precision": keys["precision"],
+        "actors": keys["actors"],
+        "used": max(row["workers"] for row in rounds),
+    }
     return said | {"s a round": round(seconds, 3), "samples/s": round(trained), "busy": f"{at_work:.0%}"} | gpu.words(ended - took, ended)
 
 

@@ -121,7 +121,7 @@ def compare(
     option: Options = None,
     engine: Engine = "flower",
     ray: Ray = "",
-    jobs: Annotated[int, typer.Option("--jobs", metavar="J", help="Runs at once, each with its share of the cores and a GPU.")] = 1,
+    jobs: Annotated[int, typer.Option("--jobs", metavar="J", help="Runs at once, each with its share of cores and GPUs.")] = 1,
     shard: Annotated[str, typer.Option(metavar="I/N", help="Only every N-th run: for N hosts that share the directory.")] = "",
     output: Annotated[Path | None, typer.Option(metavar="DIR", help="The comparison's directory; otherwise runs/FOLDER-CONF.")] = None,
 ) -> None:

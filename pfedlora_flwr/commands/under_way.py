@@ -54,7 +54,7 @@ def _one_by_one(runs: _Runs, engine: str) -> Result | None:
 
 
 def _several(runs: _Runs, engine: str) -> Result | None:
-    """Each run in a process of its own, with its share of the cores and one of the GPUs."""
+    """Each run in a process of its own, with its share of the cores and of the GPUs."""
     children: dict[Child, tuple[_Line, Share]] = {}
     free = shares(runs.at_once)
     try:

@@ -51,8 +51,10 @@ class Clients:
         self._seconds: dict[int, float] = {}  # by client, how long its last visit took: long ones start first
         self._workers = 0  # processes that trained in the last round
         patience = min(60.0, experiment.node_timeout / 2)
-        alike = isinstance(grid, InMemoryGrid)  # which is a simulation's; a cluster's hosts have been looked at
-        self.roster = Roster(grid, experiment.clients, run.numbers_file, run.partition, refuse, patience, alike=alike)
+        self._simulated, self._nodes = isinstance(grid, InMemoryGrid), living_nodes()
+        self.roster = Roster(
+            grid, experiment.clients, run.numbers_file, run.partition, refuse, patience, self.notice, alike=self._simulated
+        )
         self._connect()
         self._nodes = living_nodes()
 
@@ -109,12 +111,16 @@ class Clients:
         return replies
 
     def notice(self, reply: Message) -> None:
-        """Raises RunFailed where the process that trained a client is gone: Flower would go on to hand clients to it."""
-        if not is_lost(reply):
+        """Raises RunFailed where a simulation has lost the process of a client: Flower would go on to hand clients to it.
+
+        What a real node says of Ray is its own affair: it fails alone.
+        """
+        if not self._simulated or not is_lost(reply):
             return
-        if lost := lost_nodes(self._nodes):
+        logger.warning("Ray says: %s", reply.error.reason)
+        if lost := lost_nodes(self._nodes or living_nodes()):
             raise RunFailed(f"the Ray node {', '.join(lost)} is gone; without it, or once it is back, --resume goes on")
-        why = "the system kills one when memory is short, of which fewer actors need less"
+        why = "often because memory is short, of which fewer actors need less; logs/run.log has what Ray says"
         raise RunFailed(f"a process that trains clients is gone ({why}); --resume goes on")
 
     def learn(self, visits: Sequence[VisitRow], workers: int) -> None:

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from flwr.app import Message
 
-ADDRESS, PRIVATE = "RAY_ADDRESS", "local"
-"""Ray's: the variable that names the cluster that `ray.init` joins, and its value for none."""
 _LOST, _RAISED = "<class 'ray.exceptions.", "<class 'ray.exceptions.RayTaskError"
 """How the reason of an error reply begins: Ray could not carry the client to its end; its code raised something."""
 _PATIENCE, _LOOK = 60.0, 0.5

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from flwr.app import Message
 from flwr.serverapp import Grid
 
 from pfedlora_flwr.data.local import OWN
@@ -28,12 +29,22 @@ class Roster:
     A node that says its partition-id is that client. One that has data of its own and no partition-id goes by the name that it keeps
     in its state-path: it gets a number that is free, and `memory` (a file) keeps that number for it.
 
-    refuse: told, once a node, why a node is no client. patience: seconds for which a named node that is gone keeps its number.
+    refuse: told, once a node, why a node is no client. patience: seconds for which a named node that is gone keeps its number. arrived:
+    told of every answer.
     alike: any node can be any client, as in a simulation, which keeps what a client has by its number: one is asked for all.
     """
 
     def __init__(
-        self, grid: Grid, clients: int, memory: Path, fingerprint: str | None, refuse: Refuse, patience: float, *, alike: bool = False
+        self,
+        grid: Grid,
+        clients: int,
+        memory: Path,
+        fingerprint: str | None,
+        refuse: Refuse,
+        patience: float,
+        arrived: Callable[[Message], None] = lambda answer: None,
+        *,
+        alike: bool = False,
     ) -> None:
         self.grid = grid
         self.clients = clients
@@ -47,6 +58,7 @@ class Roster:
         self._number_of: dict[str, int] = json.loads(memory.read_text()) if memory.exists() else {}
         self._refuse = refuse
         self._patience = patience
+        self._arrived = arrived
         self._alike = alike
         self._claims: dict[int, Claim] = {}  # by node, in the order in which they came
         self._unclear: dict[int, tuple[int, float]] = {}  # by node without a good answer: how often it was asked, and when to ask again
@@ -111,7 +123,8 @@ class Roster:
 
     def _ask(self, nodes: list[int], timeout: float) -> None:
         """Takes down what the nodes claim. One that fails is asked again later, and less and less often."""
-        for question, answer in exchange(self.grid, [wire.properties_message(n, timeout) for n in nodes], timeout, self._refuse):
+        questions = [wire.properties_message(n, timeout) for n in nodes]
+        for question, answer in exchange(self.grid, questions, timeout, self._refuse, self._arrived):
             node = question.metadata.dst_node_id
             (self._silent.add if answer is None else self._silent.discard)(node)
             try:

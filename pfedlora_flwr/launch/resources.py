@@ -25,7 +25,8 @@ To the actor that was free last, so that any beyond these would never train."""
 @dataclass(frozen=True)
 class Resources:
     """actors: processes that train a client at a time. cpus: that each holds, as Ray counts them. gpus: of all. per_gpu: actors that
-    share a GPU, 0 without one. nodes: of the Ray cluster, none on this machine alone. wanted: actors but for Flower's bound."""
+    share a GPU, 0 without one. nodes: of the Ray cluster, none on this machine alone. wanted: actors, if they
+    could all be of use."""
 
     actors: int
     cpus: int = 1
@@ -49,7 +50,8 @@ class Resources:
         where = f" on {len(self.nodes)} Ray node{'s' * (len(self.nodes) > 1)}" if self.nodes else ""
         gpus = f", {self.per_gpu} a GPU of {self.gpus}, each with {1 / self.per_gpu:.0%} of its memory" if self.per_gpu else ""
         bound = f"; Flower trains at most {most_at_once()} clients at once here" if most_at_once() < self.wanted else ""
-        return f"{self.actors} actor{'s' * (self.actors > 1)}{where}{gpus}{bound}"
+        of = f" of {self.wanted}" if self.actors < self.wanted else ""
+        return f"{self.actors} actor{'s' * (self.actors > 1)}{of}{where}{gpus}{bound}"
 
 
 def most_at_once() -> int:

@@ -71,9 +71,12 @@ class Simulation:
                 signal.signal(number, handler)
 
     def join(self) -> list[str]:
-        """Lines that say on which Ray cluster the run trains; none for one of its own. Raises UserError where a node of it cannot."""
+        """Lines that say on which Ray cluster the run trains, or, on this machine, by how many actors where they are fewer than wanted.
+
+        Raises UserError where a node of the cluster cannot train its clients.
+        """
         if not self.cluster:
-            return []
+            return [f"trained by {self.resources.words()}"] if self.resources.actors < self.resources.wanted else []
         e, nodes = self.experiment, self.resources.nodes
         cluster.check_nodes(self.cluster, nodes, e, self._for_workers(), [self.directory.logs, cache_root()])
         told = "" if e.ray else f"{cluster.ADDRESS} is set ({cluster.ADDRESS}={cluster.PRIVATE} keeps to this machine): "

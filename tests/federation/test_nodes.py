@@ -35,6 +35,8 @@ def test_a_worker_that_is_gone_ends_the_round_and_a_client_that_raises_does_not(
         False,
         False,
     ]
+    simulation = SimpleNamespace(_simulated=True, _nodes=frozenset())
     with pytest.raises(RunFailed, match=r"a process that trains clients is gone .*; --resume goes on"):
-        Clients.notice(SimpleNamespace(_nodes=frozenset()), failed(lost))
-    Clients.notice(SimpleNamespace(_nodes=frozenset()), failed(raised))
+        Clients.notice(simulation, failed(lost))
+    Clients.notice(simulation, failed(raised))
+    Clients.notice(SimpleNamespace(_simulated=False, _nodes=frozenset()), failed(lost))  # of a real node, which may say what it likes

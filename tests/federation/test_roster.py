@@ -226,7 +226,7 @@ def test_replies_that_come_twice_unasked_or_from_another_node_are_refused() -> N
 
 
 def test_nodes_that_are_silent_at_first_are_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """As those of a simulation are whose processes have no room yet: who does not answer is not turned away."""
+    """As those of a simulation are whose processes have no room yet: who does not answer does not end the wait."""
     monkeypatch.setattr("pfedlora_flwr.federation.roster._QUESTION", 0.2)
     grid = Grid(n10=None, n11=None)
     assert roster(grid, 2, tmp_path)[0].wait_for_count(2, 10.0, lambda connected: grid.nodes.update({10: client(0), 11: client(1)}))

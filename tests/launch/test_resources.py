@@ -47,7 +47,7 @@ def test_every_gpu_has_an_actor_and_all_have_as_many(gpus: int) -> None:
     assert shared == Resources(16, gpus=8, per_gpu=2)
     assert held(clients=9, actors=20) == Resources(8, gpus=8, per_gpu=1)
     assert (held(clients=100).gpu, shared.gpu) == (1, 0.5)
-    assert "16 actors, 2 a GPU of 8, each with 50% of its memory" in shared.words()
+    assert "16 actors of 20, 2 a GPU of 8, each with 50% of its memory" in shared.words()
     assert held(clients=100, device="cpu").gpus == 0
 
 
@@ -104,10 +104,10 @@ def test_flowers_bound_on_clients_at_once_is_said(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(os, "process_cpu_count", lambda: 8, raising=False)
     found = held(clients=500, dataset="synthetic:9000", ray="10.0.0.1:6379")
     assert (found.actors, found.cpus, found.at_once) == (12, 17, 12)  # 3 a node
-    assert found.words() == "12 actors on 4 Ray nodes; Flower trains at most 12 clients at once here"
+    assert found.words() == "12 actors of 256 on 4 Ray nodes; Flower trains at most 12 clients at once here"
     monkeypatch.setattr(module, "cores", lambda: 64)
-    alone = held(clients=500, dataset="synthetic:9000")
-    assert alone.words() == "12 actors; Flower trains at most 12 clients at once here"
+    alone = held(clients=500, dataset="synthetic:9000", device="cpu")
+    assert alone.words() == "12 actors of 64; Flower trains at most 12 clients at once here"
 
 
 def test_ray_address_is_obeyed_but_for_local(monkeypatch: pytest.MonkeyPatch) -> None:
