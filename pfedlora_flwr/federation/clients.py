@@ -51,7 +51,7 @@ class Clients:
         self._seconds: dict[int, float] = {}  # by client, how long its last visit took: long ones start first
         self._workers = 0  # processes that trained in the last round
         patience = min(60.0, experiment.node_timeout / 2)
-        self._simulated, self._nodes = isinstance(grid, InMemoryGrid), living_nodes()
+        self._simulated, self._nodes = isinstance(grid, InMemoryGrid), frozenset[str]()  # known once Ray is there
         self.roster = Roster(
             grid, experiment.clients, run.numbers_file, run.partition, refuse, patience, self.notice, alike=self._simulated
         )
