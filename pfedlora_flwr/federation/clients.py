@@ -16,7 +16,7 @@ from flwr.superlink.grid import InMemoryGrid
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.exchange import Refuse, exchange
-from pfedlora_flwr.federation.nodes import is_lost, living_nodes, lost_nodes
+from pfedlora_flwr.federation.nodes import WORKER_GONE, is_lost, living_nodes, lost_nodes
 from pfedlora_flwr.federation.roster import Roster
 from pfedlora_flwr.federation.round import Round
 from pfedlora_flwr.runs.directory import RunDirectory
@@ -121,7 +121,7 @@ class Clients:
         if lost := lost_nodes(self._nodes or living_nodes()):
             raise RunFailed(f"the Ray node {', '.join(lost)} is gone; without it, or once it is back, --resume goes on")
         why = "often because memory is short, of which fewer actors need less; logs/run.log has what Ray says"
-        raise RunFailed(f"a process that trains clients is gone ({why}); --resume goes on")
+        raise RunFailed(f"{WORKER_GONE} ({why}); --resume goes on")
 
     def learn(self, visits: Sequence[VisitRow], workers: int) -> None:
         """What the last round says of the next: how long visits take, and how many processes share them."""

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 _LOST, _RAISED = "<class 'ray.exceptions.", "<class 'ray.exceptions.RayTaskError"
 """How the reason of an error reply begins: Ray could not carry the client to its end; its code raised something."""
+WORKER_GONE = "a process that trains clients is gone"
+"""How the error of a run begins that has lost one, and its Ray node is there."""
 _PATIENCE, _LOOK = 60.0, 0.5
 """Seconds in which Ray notices that a node is gone, once an actor on it is, and between two looks."""
 

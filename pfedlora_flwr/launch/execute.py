@@ -114,7 +114,11 @@ def execute(experiment: Experiment, show: Show, out: Console, *, port: int = 0, 
             run.clear_void()
         run.result_file.unlink(missing_ok=True)
         result = _carry_out(experiment, run, carrier, show)
+        survived = set[tuple[str, int]]()
         while result["status"] == "failed" and run.holds_run and (lost := carrier.lost()):
+            if (again := (lost, run.last_round(experiment))) in survived:  # the same once more before a round was done
+                break
+            survived.add(again)
             out.print(f"{lost}; going on without", markup=False, highlight=False, soft_wrap=True)
             experiment = experiment.replace(resume=True, overwrite=False)
             carrier = _engine(engine, experiment, run, port, out)

@@ -23,6 +23,7 @@ from filelock import FileLock, Timeout
 from pfedlora_flwr.data.cache import cache_root
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.federation.nodes import WORKER_GONE
 from pfedlora_flwr.launch import cluster
 from pfedlora_flwr.launch.flower import QUIET, FlwrCommand, LaunchError, environment, last_line, tool, write_app
 from pfedlora_flwr.launch.processes import MARKER, SIGNALS, check_port, free_port, is_running, stop_marked
@@ -100,16 +101,18 @@ class Simulation:
             self._run_log.write_text(self._flwr.log(self._run_id))
 
     def lost(self) -> str:
-        """The nodes of the Ray cluster that are gone, in words, where others are left."""
+        """A process that trained clients, or the nodes of the Ray cluster that are gone, in words, where others are left."""
+        result = self.directory.result()
+        worker = WORKER_GONE if result and (result["error"] or "").startswith(WORKER_GONE) else ""
         if not self.cluster:
-            return ""
+            return worker
         cluster.find_nodes.cache_clear()
         try:
             left = cluster.find_nodes(self.cluster)
         except UserError:  # the run's own reason says more
             return ""
         gone = [node.name for node in self.resources.nodes if node.id not in {other.id for other in left}]
-        return f"the Ray node {', '.join(gone)} is gone" if gone and left else ""
+        return f"the Ray node {', '.join(gone)} is gone" if gone and left else worker
 
     @property
     def _superlink_log(self) -> Path:

@@ -61,14 +61,14 @@ def test_a_node_that_dies_is_named_and_the_run_goes_on_to_the_same_bits(cluster:
     assert facts(done.result) == facts(here.result)
 
 
-def test_a_worker_that_dies_alone_is_one_line_and_resumed_the_bits_are_the_same(cluster: Cluster, cli: Cli, tmp_path: Path) -> None:
+def test_a_worker_that_dies_alone_is_told_and_the_run_goes_on_to_the_same_bits(cluster: Cluster, cli: Cli, tmp_path: Path) -> None:
     process = cli.start("alone", *words(rounds=60), "--ray", cluster.address)
     wait_for_rounds(tmp_path / "alone", 1, timeout=300)
     cluster.workers()[-1].kill()
-    _, stderr = process.communicate(timeout=200)
-    assert process.returncode == 1
-    assert ": a process that trains clients is gone (" in stderr
-    done = cli.run("alone", "--resume", timeout=300)
+    stdout, stderr = process.communicate(timeout=400)
+    assert process.returncode == 0, stderr
+    assert "a process that trains clients is gone; going on without" in stdout
+    done = cli.run("alone", "--resume")  # it is completed, and says so
     assert facts(done.result) == facts(run_locally(tmp_path / "here", KEYS | {"rounds": 60}).result)
 
 
