@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.rounds import output, read
+from benchmarks.rounds import options, output, read
 from pfedlora_flwr.runs.directory import RunDirectory
 
 SAMPLED = 10
@@ -62,12 +62,7 @@ def measure(keys: dict[str, Any], images: int) -> dict[str, Any]:
     seconds = statistics.median(row["seconds"] for row in rounds)
     trained = sum(row["samples"] for row in visits) * keys["local-epochs"] / took
     at_work = sum(sum(row["seconds"].values()) for row in visits) / sum(row["seconds"] * row["workers"] for row in rounds)
-    said = {
-        "clients": keys["clients"],
-        "precision": keys["precision"],
-        "actors": keys["actors"],
-        "used": max(row["workers"] for row in rounds),
-    }
+    said = {name: keys[name] for name in ("clients", "precision", "actors")} | {"used": max(row["workers"] for row in rounds)}
     return said | {"s a round": round(seconds, 3), "samples/s": round(trained), "busy": f"{at_work:.0%}"} | gpu.words(ended - took, ended)
 
 
@@ -88,8 +83,7 @@ def difference(method: str) -> float:
 def start(output_folder: Path, keys: dict[str, Any]) -> RunDirectory:
     """A completed run of these keys."""
     keys = {"participation": SAMPLED / keys["clients"], "evaluate-initial": "false", "output": output_folder} | keys
-    options = [word for key, value in keys.items() for word in ("-o", f"{key}={value}")]
-    output([sys.executable, "-m", "pfedlora_flwr.cli", "run", "--quiet", *options])
+    output([sys.executable, "-m", "pfedlora_flwr.cli", "run", "--quiet", *options(keys)])
     return RunDirectory(output_folder)
 
 

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -73,9 +74,8 @@ def measure(side: str, a: argparse.Namespace) -> dict[str, Any]:
             "output": f"{folder}/run",
             "evaluate-initial": "false",
         }
-        options = [word for key, value in keys.items() for word in ("-o", f"{key}={value}")]
         began = time.perf_counter()
-        output([str(Path(sys.executable).with_name("pfedlora")), "run", "--quiet", *options])
+        output([str(Path(sys.executable).with_name("pfedlora")), "run", "--quiet", *options(keys)])
         whole = time.perf_counter() - began
         rounds, visits = (read(Path(folder) / "run" / f"{name}.jsonl") for name in ("rounds", "clients"))
     rounds, visits = ([row for row in rows if row["round"] > 1] for rows in (rounds, visits))
@@ -93,6 +93,11 @@ def measure(side: str, a: argparse.Namespace) -> dict[str, Any]:
         "server": server,
         "accuracy": rounds[-1]["accuracy"],
     }
+
+
+def options(keys: Mapping[str, object]) -> list[str]:
+    """These keys as the options of a command."""
+    return [word for key, value in keys.items() for word in ("-o", f"{key}={value}")]
 
 
 def output(command: list[str]) -> str:

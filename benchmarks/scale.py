@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from benchmarks.rounds import read
+from benchmarks.rounds import options, read
 from pfedlora_flwr.runs.directory import RunDirectory
 
 STAGES = {"launch": "starting", "data": "connecting", "connect": "training", "rounds": "result"}
@@ -49,12 +49,11 @@ def measure(method: str, clients: int, sampled: int, rounds: int, samples: int) 
     with tempfile.TemporaryDirectory() as folder:
         keys = {"method": method, "dataset": f"synthetic:{clients * samples}", "clients": clients, "participation": sampled / clients}
         keys |= {"partition.kind": "iid", "rounds": rounds, "evaluate-initial": "false", "output": f"{folder}/run", "node-timeout": 1800}
-        options = [word for key, value in keys.items() for word in ("-o", f"{key}={value}")]
         pfedlora = [str(Path(sys.executable).with_name("pfedlora")), "run", "--quiet"]
         memory = [sys.executable, str(Path(__file__).with_name("peak_memory.py"))]
         began = time.time()
         with (Path(folder) / "output").open("w+") as output:
-            process = subprocess.Popen([*memory, *pfedlora, *options], stdout=output)
+            process = subprocess.Popen([*memory, *pfedlora, *options(keys)], stdout=output)
             reached = watch(process, RunDirectory(Path(folder) / "run"))
             output.seek(0)
             said = json.loads(output.read().splitlines()[-1])

@@ -21,6 +21,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from benchmarks.rounds import options
 from pfedlora_flwr.federation.guard import LEVELS
 from pfedlora_flwr.methods.method import Tensors
 from pfedlora_flwr.runs.directory import RunDirectory
@@ -70,7 +71,7 @@ def run(side: str, clients: int, rounds: int, a: argparse.Namespace, folder: Pat
     if a.engine == "deployment":
         deploy(keys, clients, folder)
     else:
-        words = [word for name, value in (keys | {"output": folder / "run"}).items() for word in ("-o", f"{name}={value}")]
+        words = options(keys | {"output": folder / "run"})
         command = [sys.executable, "-m", "pfedlora_flwr.cli", "run", "--quiet", "--engine", a.engine, *words]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=os.environ | {"OMP_NUM_THREADS": "1"})
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)

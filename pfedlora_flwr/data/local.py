@@ -163,5 +163,7 @@ def _on_gpu(dataset: Dataset, device: torch.device) -> Tensor:
 
 def _fits(dataset: Dataset, device: torch.device) -> bool:
     """Whether all of it is on the GPU already, or takes no more than a quarter of what is free and of this process's share."""
+    if (id(dataset.inputs), device) in _RESIDENT:
+        return True
     free, total = torch.cuda.mem_get_info(device)
-    return (id(dataset.inputs), device) in _RESIDENT or dataset.inputs.nbytes <= min(free, total * memory_share()) // 4
+    return dataset.inputs.nbytes <= min(free, total * memory_share()) // 4

@@ -42,12 +42,16 @@ def shares(count: int) -> list[Share]:
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     gpus = [str(i) for i in range(torch.cuda.device_count())] if visible is None else [name for name in visible.split(",") if name]
-    found = []
-    for i in range(count):
-        own = tuple(gpus[i::count]) or tuple(gpus[i % len(gpus) :][:1]) if gpus else ()
-        sharing = len(range(i % len(gpus), count, len(gpus))) if gpus else 1
-        found.append(Share(tuple(cores[i::count]) if len(cores) >= count else (), own, memory_share() / sharing))
-    return found
+
+    def share(i: int) -> Share:
+        own = tuple(cores[i::count]) if len(cores) >= count else ()
+        if not gpus:
+            return Share(own)
+        first = i % len(gpus)
+        sharing = len(range(first, count, len(gpus)))
+        return Share(own, tuple(gpus[first::count]), memory_share() / sharing)
+
+    return [share(i) for i in range(count)]
 
 
 def could_not_start(reason: str) -> Result:

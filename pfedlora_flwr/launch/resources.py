@@ -56,8 +56,8 @@ class Resources:
 
 def most_at_once() -> int:
     """Clients that Flower trains at once, from this machine."""
-    cores: int | None = getattr(os, "process_cpu_count", os.cpu_count)()  # as Python's thread pool counts them, since 3.13 the former
-    return min(_MOST_THREADS, (cores or 1) + _MORE_THREADS)
+    counted: int | None = getattr(os, "process_cpu_count", os.cpu_count)()  # as Python's thread pool does, since 3.13 the former
+    return min(_MOST_THREADS, (counted or 1) + _MORE_THREADS)
 
 
 def cores() -> int:
@@ -66,10 +66,7 @@ def cores() -> int:
 
 
 def resources(experiment: Experiment) -> Resources:
-    """As the key `actors` says; auto: one single-threaded actor a core, or one a GPU. Raises UserError for a cluster without room.
-
-    GPUs that share more actors than there are GPUs have as many each: Ray would fill one before it takes another.
-    """
+    """As the key `actors` says; auto: one single-threaded actor a core, or one a GPU. Raises UserError for a cluster without room."""
     if address := address_of(experiment):
         return of_cluster(experiment, address, find_nodes(address))
     clients = max(1, experiment.clients)
@@ -78,7 +75,7 @@ def resources(experiment: Experiment) -> Resources:
         return Resources(min(wanted, most_at_once()), wanted=wanted)
     gpus = torch.cuda.device_count()
     wanted = min(experiment.actors or gpus, clients)
-    per_gpu = max(1, min(wanted, most_at_once()) // gpus)
+    per_gpu = _each_gpu(wanted, gpus)
     return Resources(min(wanted, most_at_once(), gpus * per_gpu), gpus=gpus, per_gpu=per_gpu, wanted=wanted)
 
 
@@ -91,7 +88,7 @@ def of_cluster(experiment: Experiment, address: str, nodes: Sequence[Node]) -> R
     e, gpus = experiment, sum(int(node.gpus) for node in nodes)
     if e.device == "cuda" and not gpus:
         raise UserError(f"device is 'cuda' and no node of the Ray cluster at {address} has a GPU; use device=cpu")
-    per_gpu = max(1, min(e.actors or gpus, max(1, e.clients), most_at_once()) // gpus) if gpus and e.device != "cpu" else 0
+    per_gpu = _each_gpu(min(e.actors or gpus, max(1, e.clients)), gpus) if gpus and e.device != "cpu" else 0
 
     def fitting(cpus: int) -> list[int]:
         return [min(int(n.cpus) // cpus, int(n.gpus) * per_gpu if per_gpu else n.cpus) for n in nodes]
@@ -105,6 +102,11 @@ def of_cluster(experiment: Experiment, address: str, nodes: Sequence[Node]) -> R
     cpus, actors = max(allowed, key=lambda pair: (min(pair[1], most_at_once()), -pair[1]))
     used = tuple(node for node, count in zip(nodes, fitting(cpus), strict=True) if count)
     return Resources(actors, cpus, gpus if per_gpu else 0, per_gpu, used, most)
+
+
+def _each_gpu(wanted: int, gpus: int) -> int:
+    """Actors of a GPU, as many on each: Ray would fill one before it takes another."""
+    return max(1, min(wanted, most_at_once()) // gpus)
 
 
 def gpu_share(per_gpu: int) -> float:

@@ -7,23 +7,17 @@ from types import SimpleNamespace
 import pytest
 import ray.exceptions
 from flwr.app import Error, Message
-from flwr.supercore.task_identity import TaskIdentity
 
 from pfedlora_flwr.federation.clients import Clients, RunFailed
 from pfedlora_flwr.federation.nodes import is_lost
 from pfedlora_flwr.federation.wire import properties_message
 
+pytestmark = pytest.mark.usefixtures("in_a_run")
+
 
 def failed(error: Exception) -> Message:
     """The error reply of Flower's simulation (`vce_api.worker`)."""
     return Message(Error(2, str(type(error)) + ":<'" + str(error) + "'>"), reply_to=properties_message(1, 60.0))
-
-
-@pytest.fixture(autouse=True)
-def _run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Messages belong to a run."""
-    for name in ("_run_id", "_node_id", "_task_id"):
-        monkeypatch.setattr(TaskIdentity, name, 1)
 
 
 def test_a_worker_that_is_gone_ends_the_round_and_a_client_that_raises_does_not() -> None:

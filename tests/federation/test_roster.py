@@ -12,18 +12,12 @@ import pytest
 from flwr.app import Message
 from flwr.common import Code, GetPropertiesRes, Status
 from flwr.compat.common.recorddict_compat import getpropertiesres_to_recorddict
-from flwr.supercore.task_identity import TaskIdentity
 
 from pfedlora_flwr.federation.exchange import exchange
 from pfedlora_flwr.federation.roster import Roster
 from pfedlora_flwr.federation.wire import properties_message
 
-
-@pytest.fixture(autouse=True)
-def _run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Messages belong to a run."""
-    for name in ("_run_id", "_node_id", "_task_id"):
-        monkeypatch.setattr(TaskIdentity, name, 1)
+pytestmark = pytest.mark.usefixtures("in_a_run")
 
 
 class Grid:

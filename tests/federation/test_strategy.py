@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.serverapp.strategy import Strategy
-from flwr.supercore.task_identity import TaskIdentity
 
 from pfedlora_flwr.client_app import app
 from pfedlora_flwr.federation.strategy import PersonalisedStrategy, RunFailed
@@ -20,7 +19,7 @@ from pfedlora_flwr.runs.directory import RunDirectory
 from tests.federation.malice import KEYS
 from tests.plain import Plain, make
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("in_a_run")]
 
 
 class Grid:
@@ -49,13 +48,6 @@ class Grid:
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         self.push_messages(messages)
         return self.pull_messages([])
-
-
-@pytest.fixture(autouse=True)
-def _run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Messages belong to a run."""
-    for name in ("_run_id", "_node_id", "_task_id"):
-        monkeypatch.setattr(TaskIdentity, name, 1)
 
 
 @pytest.mark.parametrize("flowers", [False, True])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Cli, run_locally
-from tests.test_run import KEYS, facts, wait_for_rounds
+from tests.test_run import KEYS, SMALL, facts, wait_for_rounds
 
 pytestmark = [pytest.mark.methods, pytest.mark.timeout(600)]
 KINDS = {"mean": "pfedlora", "class means": "fedproto", "trained on the server": "fedgh", "composite": "fedmrl"}
@@ -16,7 +16,7 @@ KINDS = {"mean": "pfedlora", "class means": "fedproto", "trained on the server":
 @pytest.mark.parametrize("method", KINDS.values(), ids=KINDS)
 def test_neither_actors_nor_a_kill_change_a_bit(cli: Cli, tmp_path: Path, method: str) -> None:
     here = run_locally(tmp_path / "here", KEYS | {"method": method})
-    words = [word for key, value in (KEYS | {"method": method}).items() for word in ("-o", f"{key}={value}")]
+    words = [*SMALL, "-o", f"method={method}"]
     alone = cli.run("one", *words, "-o", "actors=1")
     assert alone.code == 0, alone.stderr
     assert facts(alone.result) == facts(here.result)
