@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.keys import key
-from pfedlora_flwr.methods.method import Method, Tensors, Upload, seeded, tensors_of, weighted_mean
+from pfedlora_flwr.methods.method import Method, Tensors, Upload, frozen, seeded, tensors_of, weighted_mean
 from pfedlora_flwr.models import registry
 from pfedlora_flwr.models.adapter import Adapter
 from pfedlora_flwr.models.model import ClientModel
@@ -62,19 +62,33 @@ class PFedLoRA(Method):
 
     def local_update(self, model: ClientModel, received: Tensors, data: Samples, visit: Visit) -> Upload:
         """Freeze the adapter, train the model; then freeze the model, train the adapter."""
-        e, o, layers = self.experiment, self.options, self.layers
-        adapter = self._adapter(model.widths[layers - 1]).to(data.labels.device)
-        adapter.load_state_dict(received)  # θ_k ← θ^{t-1}
+        adapter = self.received_adapter(model, received, data)
+        self.train_model(model, adapter, data, visit)
+        self.train_adapter(model, adapter, data, visit)
+        return Upload(tensors_of(adapter), len(data))  # θ_k^t goes up, ω_k^t stays
+
+    def received_adapter(self, model: ClientModel, received: Tensors, data: Samples) -> Adapter:
+        """θ_k ← θ^{t-1}, where the data is."""
+        adapter = self._adapter(model.widths[self.layers - 1]).to(data.labels.device)
+        adapter.load_state_dict(received)
+        return adapter
+
+    def train_model(self, model: ClientModel, adapter: Adapter, data: Samples, visit: Visit) -> None:
+        """ω_k^t ← ω_k^{t-1} − η_ω ∇ℓ_ω (Eq. 8). The adapter is frozen, not detached: its loss flows through it into f_k."""
+        mu, layers = self.own_weight(visit.round), self.layers
 
         def model_loss(images: Tensor, labels: Tensor) -> Tensor:
             representation = model.encode(images, layers)  # R = f_k(x)
             own = cross_entropy(model.head(representation, layers), labels)  # ℓ_2, Eq. 6
             through_adapter = cross_entropy(adapter(representation), labels)  # ℓ_1, Eq. 6
-            return o.mu * own + (1 - o.mu) * through_adapter  # ℓ_ω, Eq. 7
+            return mu * own + (1 - mu) * through_adapter  # ℓ_ω, Eq. 7
 
-        adapter.requires_grad_(False)  # frozen, not detached: its loss flows through it into f_k
-        visit.sgd("model", model.parameters(), model_loss, data)  # ω_k^t ← ω_k^{t-1} − η_ω ∇ℓ_ω, Eq. 8
-        adapter.requires_grad_(True)
+        with frozen(adapter):
+            visit.sgd("model", model.parameters(), model_loss, data)
+
+    def train_adapter(self, model: ClientModel, adapter: Adapter, data: Samples, visit: Visit) -> None:
+        """θ_k^t ← θ^{t-1} − η_θ ∇ℓ_θ, with f_k frozen."""
+        e, o, layers = self.experiment, self.options, self.layers
         model.eval()  # frozen: no running statistics, no dropout (in a model of the user's)
 
         def adapter_loss(representation: Tensor, labels: Tensor) -> Tensor:
@@ -91,7 +105,10 @@ class PFedLoRA(Method):
         else:  # f_k is frozen and the images are the same in every epoch: R̃ is computed once
             features = Samples(visit.infer("adapter", lambda images: model.encode(images, layers), data), data.labels)
             visit.sgd("adapter", adapter.parameters(), adapter_loss, features, epochs=epochs, lr=lr, augment=False)
-        return Upload(tensors_of(adapter), len(data))  # θ_k^t goes up, ω_k^t stays
+
+    def own_weight(self, round: int) -> float:
+        """μ of Eq. 7 in this round: the same in all."""
+        return self.options.mu
 
     def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
         """θ^t = Σ n_k/n · θ_k^t, n over the admitted clients (Eq. 12)."""
