@@ -14,18 +14,13 @@ from pfedlora_flwr.runs.completed import Run
 
 STANDALONE = "= Standalone"
 """The cell of a control that receives nothing by construction, and is not run."""
-_CONTROLS = ("none", "start")
+CONTROLS = ("none", "start")
+HEADING = "Gain from sharing"
 
 
 def gains(study: Study) -> Table:
     """A row a method in each scenario that has it with `sharing=mean` and in a control."""
-    rows = [
-        _row(study, o)
-        for scenario in study.scenarios
-        if scenario.get("sharing") == "mean" and any(_of(study, scenario, kind) for kind in _CONTROLS)
-        for o in study.ordered(scenario)
-        if o.method != "standalone"
-    ]
+    rows = [_row(study, o) for scenario in shared(study) for o in methods(study, scenario)]
     note = (
         "Test accuracy in percent at the round of the best validation accuracy, the mean over seeds; differences in points, "
         f"paired by seed, with their 95 % t-interval; below {measures.FEWEST} seeds each seed's. "
@@ -33,7 +28,7 @@ def gains(study: Study) -> Table:
         "uploads. `start`: every client receives the first state in every round. "
         f"`{STANDALONE}`: such a client receives nothing, so nothing was run, and the difference is to Standalone's runs."
     )
-    return Table("sharing", "Gain from sharing", rows, note)
+    return Table("sharing", HEADING, rows, note)
 
 
 def is_control(outcome: Outcome) -> bool:
@@ -41,27 +36,43 @@ def is_control(outcome: Outcome) -> bool:
     return any(run.experiment.sharing != "mean" for run in outcome.runs.values())
 
 
+def shared(study: Study) -> list[Keys]:
+    """The scenarios in which methods share, and of which there is a control."""
+    found = [s for s in study.scenarios if s.get("sharing") == "mean"]
+    return [s for s in found if any(s | {"sharing": kind} in study.scenarios for kind in CONTROLS)]
+
+
+def methods(study: Study, scenario: Keys) -> list[Outcome]:
+    """The methods there, but for the one that shares nothing."""
+    return [o for o in study.ordered(scenario) if o.method != "standalone"]
+
+
 def _row(study: Study, ours: Outcome) -> dict[str, str]:
     row = {
-        "scenario": words.keys({name: value for name, value in ours.scenario.items() if name != "sharing"}),
+        "scenario": name_of(ours.scenario),
         "method": registry.title(ours.method),
         "seeds": str(len(ours.runs)),
         "mean": _mean(ours.runs),
     }
     differences = {}
-    for kind in _CONTROLS:
-        control = study.at(ours.scenario | {"sharing": kind}, ours.method)
-        standalone = control is not None and control.standalone
-        theirs = study.alone(ours.scenario) if standalone else control
-        runs = theirs.runs if theirs else {}
+    for kind in CONTROLS:
+        standalone, runs = control(study, ours, kind)
         row[kind] = STANDALONE if standalone else _mean(runs)
         differences[f"mean − {kind}, points"] = words.percent(measures.paired(ours.runs, runs), sign=True)
     return row | differences
 
 
-def _of(study: Study, scenario: Keys, kind: str) -> bool:
-    """Whether the study has a control of the scenario."""
-    return scenario | {"sharing": kind} in study.scenarios
+def control(study: Study, ours: Outcome, kind: str) -> tuple[bool, Mapping[int, Run]]:
+    """Whether a method's control is Standalone by construction, and the control's runs, which are Standalone's then."""
+    theirs = study.at(ours.scenario | {"sharing": kind}, ours.method)
+    standalone = theirs is not None and theirs.standalone
+    theirs = study.alone(ours.scenario) if standalone else theirs
+    return standalone, theirs.runs if theirs else {}
+
+
+def name_of(scenario: Keys) -> str:
+    """The scenario without `sharing`, in which its panel or its row has all three."""
+    return words.keys({name: value for name, value in scenario.items() if name != "sharing"})
 
 
 def _mean(runs: Mapping[int, Run]) -> str:

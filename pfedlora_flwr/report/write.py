@@ -11,9 +11,8 @@ from rich.console import Console
 from pfedlora_flwr.comparison.plan import Keys
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import make_folder, write_atomically
-from pfedlora_flwr.report import data_figures, figures, input_figures, measures, opening, tables, words
+from pfedlora_flwr.report import data_figures, figures, gain_figure, gains, input_figures, measures, opening, tables, words
 from pfedlora_flwr.report.figures import Picture
-from pfedlora_flwr.report.gains import is_control
 from pfedlora_flwr.report.load import Study, load
 from pfedlora_flwr.report.page import page
 from pfedlora_flwr.report.table import Table
@@ -50,7 +49,7 @@ def write_report(paths: Iterable[Path], output: Path, out: Console) -> Written:
 
 def _draw(study: Study, output: Path) -> tuple[list[Picture], list[str]]:
     """Every figure, and a line for each that could not be drawn."""
-    pictures, left_out = figures.robustness(study, output), dict[tuple[str, str], list[str]]()
+    pictures, left_out = [*gain_figure.figures(study, output), *figures.robustness(study, output)], dict[tuple[str, str], list[str]]()
     drawers: dict[str, Callable[[Study, Keys, Path], Picture]] = {
         "curves": figures.curves,
         **({"box plot": figures.boxes, "trade-off": figures.trade_off} if len(study.runs) > 1 else {}),
@@ -60,7 +59,7 @@ def _draw(study: Study, output: Path) -> tuple[list[Picture], list[str]]:
     }
     for scenario in study.scenarios:
         for name, draw in drawers.items() if study.in_scenario(scenario) else ():
-            if name == "trade-off" and any(map(is_control, study.in_scenario(scenario))):
+            if name == "trade-off" and any(map(gains.is_control, study.in_scenario(scenario))):
                 continue  # its markers are what is sent
             try:
                 pictures.append(draw(study, scenario, output))

@@ -1,15 +1,17 @@
-"""The table of what sharing gives, against numbers computed by hand."""
+"""The table and the picture of what sharing gives, against numbers computed by hand."""
 
 from __future__ import annotations
 
 import csv
 import math
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from pfedlora_flwr.comparison.spec import Comparison
-from pfedlora_flwr.report import tables
+from pfedlora_flwr.report import gain_figure, style, tables
 from pfedlora_flwr.report.gains import gains
 from pfedlora_flwr.report.load import Study, load
 from pfedlora_flwr.report.opening import conclusion
@@ -79,9 +81,27 @@ def test_the_other_tables_say_what_is_standalone_and_count_no_communication_of_c
     assert ups == ["20"] * 3 + [""] * 5
 
 
+def test_the_picture_shows_the_differences_of_the_table(study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Any] = []
+    save = style.save
+    monkeypatch.setattr(style, "save", lambda figure, *where: drawn.append(figure) or save(figure, *where))
+    [picture] = gain_figure.figures(study, tmp_path)
+    assert picture.path.stat().st_size > 0
+    [axis] = drawn[0].axes
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["FD", "pFedLoRA"]
+    means = [(bar.lines[0].get_xdata()[0], bar.lines[0].get_ydata()[0]) for bar in axis.containers]
+    assert means == pytest.approx(np.array([(1, -0.16), (1, 0.16), (2, 0.84)])), "FD beside Standalone twice, ours beside none"
+    half = 4.30265 * 1 / math.sqrt(3)
+    left, right = axis.containers[2].lines[2][0].get_segments()[0][:, 0]
+    assert (left, right) == pytest.approx((2 - half, 2 + half), abs=1e-3)
+    seeds = axis.lines[-1]  # two seeds of start: a point each
+    assert sorted(seeds.get_xdata()) == pytest.approx([5, 6])
+
+
 def test_a_comparison_without_controls_has_no_such_table(tmp_path: Path) -> None:
     make_run(tmp_path / "a", [0.1, 0.5], [0.5], method="pfedlora")
     assert not gains(load([tmp_path])).rows
+    assert not gain_figure.figures(load([tmp_path]), tmp_path)
 
 
 def test_runs_without_a_plan_are_compared_too(tmp_path: Path) -> None:
