@@ -148,6 +148,10 @@ def compare(
 def report(
     paths: Annotated[list[Path], typer.Argument(metavar="RUN_OR_DIR…", hidden=True)],
     output: Annotated[Path | None, typer.Option(metavar="DIR", help="Otherwise `report` in the only path given.")] = None,
+    target: Annotated[
+        float | None,
+        typer.Option(metavar="X", help="Accuracy that costs are counted to. Otherwise the runs' `target-accuracy`.", min=0, max=1),
+    ] = None,
 ) -> None:
     """Report on runs. Tables (Markdown, CSV), figures (PNG, SVG) and one page (report.html).
 
@@ -157,7 +161,7 @@ def report(
 
     if output is None and len(paths) > 1:
         raise UserError("several paths are given: say with --output where their report shall go")
-    written = write_report(paths, output or paths[0] / "report", out)
+    written = write_report(paths, output or paths[0] / "report", out, target)
     out.print(written.text, markup=False, highlight=False, soft_wrap=True)
     out.print(f"the report is in {written.folder}", highlight=False, soft_wrap=True)
 

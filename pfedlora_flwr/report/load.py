@@ -58,8 +58,11 @@ class Study:
         return [outcome for scenario in self.scenarios for outcome in self.ordered(scenario)]
 
 
-def load(paths: Iterable[Path]) -> Study:
-    """The study in the given directories: comparisons, runs, or folders of runs. Raises UserError where there is nothing to report."""
+def load(paths: Iterable[Path], target: float | None = None) -> Study:
+    """The study in the given directories: comparisons, runs, or folders of runs. Raises UserError where there is nothing to report.
+
+    target: the accuracy that costs are counted to, in the place of the Experiments' own.
+    """
     paths = list(paths)
     for path in paths:
         if not path.is_dir():
@@ -72,7 +75,10 @@ def load(paths: Iterable[Path]) -> Study:
             outcomes += [replace(outcome, scenario=of | outcome.scenario) for outcome in reported(path, plan)]
         else:
             bare += _runs(path)
-    return Study(paths[0].absolute().name, tuple(outcomes + _arranged(bare)))
+    outcomes += _arranged(bare)
+    if target is not None:
+        outcomes = [replace(o, runs={seed: replace(run, target=target) for seed, run in o.runs.items()}) for o in outcomes]
+    return Study(paths[0].absolute().name, tuple(outcomes))
 
 
 def _name(path: Path, paths: Sequence[Path]) -> str:

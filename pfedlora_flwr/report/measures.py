@@ -4,7 +4,7 @@ Intervals are 95 % t-intervals over seeds; of fewer than three there is none.
 Differences are paired: the same seed means the same partition and the same sampled clients.
 
 Communication and computation are counted until the first round whose mean test accuracy reaches the target (90 %; 50 % on
-CIFAR-100; or the key `target-accuracy`), in two conventions:
+CIFAR-100; or the key `target-accuracy`; or what the report is asked for), in two conventions:
 
 - `full`: parameters up and down of all sampled clients, and the operations that all of them executed in training;
 - `paper`: the rounds to the target × what one client uploads in a visit (the mean over visits), and
@@ -26,7 +26,6 @@ from pfedlora_flwr.data.local import task_of
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.models.cost import sample_flops
 from pfedlora_flwr.runs.completed import Run
-from pfedlora_flwr.runs.result import to_target
 
 FEWEST = 3
 """Seeds that make an interval: two give one that is 9 standard deviations wide to either side."""
@@ -124,7 +123,7 @@ class Cost:
 
 def cost(run: Run) -> Cost | None:
     """The cost to the target; None where the run did not reach it."""
-    full = to_target(run.experiment, run.rounds)
+    full = run.to_target
     if full["rounds"] is None:
         return None
     assert full["parameters"] is not None and full["bytes"] is not None and full["flops"] is not None  # noqa: PT018

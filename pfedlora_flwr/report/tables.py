@@ -18,7 +18,6 @@ from pfedlora_flwr.report.load import Study
 from pfedlora_flwr.report.single_run import clients
 from pfedlora_flwr.report.table import Table
 from pfedlora_flwr.runs.completed import Run
-from pfedlora_flwr.runs.result import to_target
 
 _WIDE = 8
 """More scenarios than this become the rows of the accuracy table."""
@@ -109,7 +108,7 @@ def costs(study: Study) -> Table:
     rows = []
     for o in study.in_order():
         found = [c for run in o.runs.values() if (c := measures.cost(run))]
-        target = to_target(_first(o).experiment, _first(o).rounds)["accuracy"]
+        target = _first(o).to_target["accuracy"]
         row = {
             **words.names(o),
             "target": f"{100 * target:g} %",

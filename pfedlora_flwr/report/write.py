@@ -26,9 +26,12 @@ class Written:
     text: str
 
 
-def write_report(paths: Iterable[Path], output: Path, out: Console) -> Written:
-    """Writes report.md, report.html, a CSV a table, runs.csv and the figures into `output`. Raises UserError."""
-    study = load(paths)
+def write_report(paths: Iterable[Path], output: Path, out: Console, target: float | None = None) -> Written:
+    """Writes report.md, report.html, a CSV a table, runs.csv and the figures into `output`. Raises UserError.
+
+    target: the accuracy that costs are counted to, in the place of the Experiments' own.
+    """
+    study = load(paths, target)
     every = tables.all_tables(study)
     found = [table for table in every if table.rows]
     make_folder(output)

@@ -10,16 +10,17 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.records import read_audit
-from pfedlora_flwr.runs.result import sampled
-from pfedlora_flwr.runs.rows import Audit, Result, RoundRow
+from pfedlora_flwr.runs.result import sampled, to_target
+from pfedlora_flwr.runs.rows import Audit, Result, RoundRow, ToTarget
 
 
 @dataclass(frozen=True)
 class Run:
-    """A completed run."""
+    """A completed run. target: the accuracy that its costs are counted to, where another than the Experiment's is asked for."""
 
     directory: RunDirectory
     result: Result
+    target: float | None = None
 
     @property
     def path(self) -> Path:
@@ -35,6 +36,12 @@ class Run:
         if not rows or rows[-1]["round"] != self.result["rounds"]:
             raise UserError(f"{self.path}: its rounds.jsonl does not reach round {self.result['rounds']}, as result.json does; restore it")
         return rows
+
+    @cached_property
+    def to_target(self) -> ToTarget:
+        """What it took until the target."""
+        e = self.experiment
+        return to_target(e if self.target is None else e.replace(target_accuracy=self.target), self.rounds)
 
     @cached_property
     def audit(self) -> Audit | None:

@@ -130,6 +130,16 @@ def test_costs_in_both_conventions(study: Study) -> None:
     assert row(tables.costs(study), "Standalone")["parameters, full"] == "0"
 
 
+def test_costs_may_be_counted_to_another_target(tmp_path: Path) -> None:
+    for seed, curve in enumerate(([0.2, 0.5, 0.6, 0.7], [0.2, 0.3, 0.4, 0.7])):
+        make_run(tmp_path / f"{seed}", curve, [0.9] * 10, method="pfedlora", seed=seed)
+    [ours] = tables.costs(load([tmp_path])).rows
+    assert (ours["target"], ours["rounds"]) == ("90 %", "not reached")
+    [ours] = tables.costs(load([tmp_path], target=0.6)).rows
+    assert (ours["target"], ours["seeds there"], ours["rounds"]) == ("60 %", "2 of 2", "2.5")
+    assert ours["parameters, full"] == "750"  # 2.5 rounds × 10 clients × (10 up + 20 down)
+
+
 def test_headline_ratios_count_the_seeds_in_which_both_arrive(tmp_path: Path) -> None:
     of_seed: dict[str, list[list[float]]] = {
         "standalone": [[0.2, 0.86, 0.88, 0.86], [0.2, 0.90, 0.89, 0.90]],
