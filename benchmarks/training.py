@@ -1,8 +1,10 @@
 """Training throughput of each method and CNN on one thread: samples a second, and executed operations as a share of the sgemm rate.
 
     python -m benchmarks.training [--methods standalone,pfedlora] [--models cnn1,cnn5] [--precision fp32] [--samples 1920] [--epochs 1]
+        [--classes 10]
 
-The sides run alternately, five times each; medians, with the spread. The sgemm rate (PyTorch's own, one thread) is taken in between.
+A client holds a tenth of the classes, and at least two. The sides run alternately, five times each; medians, with the spread. The sgemm
+rate (PyTorch's own, one thread) is taken in between.
 """
 
 from __future__ import annotations
@@ -31,10 +33,11 @@ def main() -> None:
     cli.add_argument("--repeats", type=int, default=5)
     cli.add_argument("--samples", type=int, default=1920)
     cli.add_argument("--epochs", type=int, default=1)
+    cli.add_argument("--classes", type=int, default=10)
     a = cli.parse_args()
     torch.set_num_threads(1)
     pixels = torch.randint(0, 256, (a.samples, 32, 32, 3), dtype=torch.uint8)
-    data = Samples(pixels, torch.randint(0, 2, (a.samples,)), torch.full((3,), 1 / 64), torch.full((3,), -2.0))
+    data = Samples(pixels, torch.randint(0, max(2, a.classes // 10), (a.samples,)), torch.full((3,), 1 / 64), torch.full((3,), -2.0))
     cells = [(m, c) for m in a.methods.split(",") for c in a.models.split(",")]
     times: dict[tuple[str, str], list[float]] = {cell: [] for cell in cells}
     flops: dict[tuple[str, str], int] = {}
@@ -42,7 +45,7 @@ def main() -> None:
     for _ in range(a.repeats):
         rates.append(sgemm(1024))
         for cell in cells:
-            seconds, flops[cell] = visit_once(*cell, data, a.precision, a.epochs)
+            seconds, flops[cell] = visit_once(*cell, data, a.precision, a.epochs, a.classes)
             times[cell].append(seconds)
     rate = statistics.median(rates)
     rows = []
@@ -64,11 +67,11 @@ def main() -> None:
     print(json.dumps({"sgemm_gflops": rate, "precision": a.precision, "rows": rows}))
 
 
-def visit_once(method_name: str, model_name: str, data: Samples, precision: str, epochs: int) -> tuple[float, int]:
+def visit_once(method_name: str, model_name: str, data: Samples, precision: str, epochs: int, classes: int = 10) -> tuple[float, int]:
     """CPU seconds and operations of one client's visit. `models` names CNN-5 second: the mutual methods share it."""
     keys = {"method": method_name, "models": f"{model_name},cnn5", "precision": precision, "local-epochs": epochs}
     experiment = from_flat(keys)
-    method = registry.find(method_name)(experiment, Task(10))
+    method = registry.find(method_name)(experiment, Task(classes))
     model = method.private_init(0, 1).to(memory_format=torch.channels_last)
     received = method.download(method.state_init(1), 0, 1)
     visit = Visit(experiment, 0, 1, torch_generator(0, "train"))
