@@ -195,6 +195,8 @@ KEYS = [
     Wrong("predict run --client -1 a.png", "Invalid value for '--client': -1 is not in the range x>=0"),
     Wrong("export run --client 0", "Missing option '--format'"),
     Wrong("report a b", "several paths are given: say with --output"),
+    Wrong("report a --target 2", "target-accuracy is 2.0; allowed: auto, or a number > 0 and ≤ 1"),
+    Wrong("report a --target nan", "target-accuracy is nan; allowed: auto, or a number > 0 and ≤ 1"),
     Wrong("compare quick/table2 --seeds one", "--seeds is 'one'; allowed: integers separated by commas"),
     Wrong("compare quick/table2 --methods fedsgd", "--methods: 'fedsgd' is not in the comparison; allowed: "),
     Wrong("compare quick/table2 --only rounds=3", "expected key=value with a key of an axis"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,35 +14,60 @@ from pfedlora_flwr.report.load import Study
 from pfedlora_flwr.report.measures import Estimate
 
 _LOOKS = {"none": ("#000000", "o"), "start": ("#D55E00", "s")}
+_ACROSS = 3
+"""Panels side by side."""
+Panel = Mapping[str, Mapping[str, Estimate]]
+"""By the row's label, the differences by control."""
 
 
 def figures(study: Study, folder: Path) -> list[Picture]:
-    """The table's differences in one picture, a panel a scenario; none where no method stands beside a control."""
-    panels = [(scenario, found) for scenario in gains.shared(study) if (found := gains.methods(study, scenario))]
+    """The table's differences in one picture; none where no method stands beside a control."""
+    panels = _panels(study)
     if not panels:
         return []
-    most = max(len(found) for _, found in panels)
-    with style.drawing(1, len(panels), (1.2 + 2.6 * len(panels), 0.9 + 0.24 * most)) as (figure, axes):
-        for axis, (scenario, found) in zip(axes[0], panels, strict=True):
-            axis.axvline(0, color="#808080", linewidth=0.8)
-            for place, ours in enumerate(found):
-                for kind, shift in zip(gains.CONTROLS, (-0.16, 0.16), strict=True):
-                    difference = measures.paired(ours.runs, gains.control(study, ours, kind)[1])
-                    _bar(axis, difference, place + shift, kind)
-            axis.set_yticks(range(len(found)), [registry.title(o.method) for o in found])
-            axis.set_ylim(len(found) - 0.4, -0.6)
-            axis.set_xlabel("points of test accuracy")
-            axis.set_title(gains.name_of(scenario))
-        figure.legend(handles=[_handle(kind) for kind in gains.CONTROLS], loc="outside lower center", ncols=2, frameon=False)
+    kinds = [kind for kind in gains.CONTROLS if any(kind in found for panel in panels.values() for found in panel.values())]
+    columns = min(_ACROSS, len(panels))
+    rows = math.ceil(len(panels) / columns)
+    size = 1.2 + 2.6 * columns, 0.4 + rows * (0.6 + 0.24 * max(map(len, panels.values())))
+    with style.drawing(rows, columns, size) as (figure, axes):
+        for axis, (title, panel) in zip(axes.flat, panels.items(), strict=False):
+            _draw(axis, panel)
+            axis.set_title(title)
+        for axis in axes.flat[len(panels) :]:
+            axis.set_visible(False)
+        figure.legend(handles=[_handle(kind) for kind in kinds], loc="outside lower center", ncols=2, frameon=False)
         path = style.save(figure, folder, "sharing")
     bars = f"bars: 95 % intervals of the differences paired by seed; below {measures.FEWEST} seeds a point a seed"
     return [Picture(path, f"{gains.HEADING}: each method's accuracy at best validation minus its control's; {bars}.")]
 
 
-def _bar(axis: Any, difference: Estimate | None, height: float, kind: str) -> None:
+def _panels(study: Study) -> dict[str, Panel]:
+    """A panel a scenario, with a row a method; of one method in several scenarios one panel, with a row a scenario."""
+    found = {
+        gains.name_of(scenario): {
+            registry.title(o.method): row for o in gains.methods(study, scenario) if (row := gains.differences(study, o))
+        }
+        for scenario in gains.shared(study)
+    }
+    panels: dict[str, Panel] = {scenario: panel for scenario, panel in found.items() if panel}
+    methods = {method for panel in panels.values() for method in panel}
+    if len(methods) == 1 < len(panels):
+        return {method: {scenario: panel[method] for scenario, panel in panels.items()} for method in methods}
+    return panels
+
+
+def _draw(axis: Any, panel: Panel) -> None:
+    axis.axvline(0, color="#808080", linewidth=0.8)
+    for place, found in enumerate(panel.values()):
+        for kind, difference in found.items():
+            _bar(axis, difference, place + (-0.16 if kind == gains.CONTROLS[0] else 0.16), kind)
+    axis.set_yticks(range(len(panel)), list(panel))
+    axis.set_ylim(len(panel) - 0.4, -0.6)
+    axis.set_xlabel("points of test accuracy")
+
+
+def _bar(axis: Any, difference: Estimate, height: float, kind: str) -> None:
     """A difference in points at this height, with its interval or, where it has none, as a point a seed."""
-    if difference is None:
-        return
     colour, marker = _LOOKS[kind]
     if difference.half is None:
         points = [100 * value for value in difference.values]

@@ -9,6 +9,7 @@ from pfedlora_flwr.comparison.plan import Keys
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import measures, words
 from pfedlora_flwr.report.load import Study
+from pfedlora_flwr.report.measures import Estimate
 from pfedlora_flwr.report.table import Table
 from pfedlora_flwr.runs.completed import Run
 
@@ -54,15 +55,20 @@ def _row(study: Study, ours: Outcome) -> dict[str, str]:
         "seeds": str(len(ours.runs)),
         "mean": _mean(ours.runs),
     }
-    differences = {}
     for kind in CONTROLS:
-        standalone, runs = control(study, ours, kind)
+        standalone, runs = _control(study, ours, kind)
         row[kind] = STANDALONE if standalone else _mean(runs)
-        differences[f"mean − {kind}, points"] = words.percent(measures.paired(ours.runs, runs), sign=True)
-    return row | differences
+    found = differences(study, ours)
+    return row | {f"mean − {kind}, points": words.percent(found.get(kind), sign=True) for kind in CONTROLS}
 
 
-def control(study: Study, ours: Outcome, kind: str) -> tuple[bool, Mapping[int, Run]]:
+def differences(study: Study, ours: Outcome) -> dict[str, Estimate]:
+    """By control the method's accuracy minus the control's, in [−1, 1]; without those that have no run of a common seed."""
+    found = {kind: measures.paired(ours.runs, _control(study, ours, kind)[1]) for kind in CONTROLS}
+    return {kind: difference for kind, difference in found.items() if difference}
+
+
+def _control(study: Study, ours: Outcome, kind: str) -> tuple[bool, Mapping[int, Run]]:
     """Whether a method's control is Standalone by construction, and the control's runs, which are Standalone's then."""
     theirs = study.at(ours.scenario | {"sharing": kind}, ours.method)
     standalone = theirs is not None and theirs.standalone

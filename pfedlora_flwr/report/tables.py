@@ -108,10 +108,9 @@ def costs(study: Study) -> Table:
     rows = []
     for o in study.in_order():
         found = [c for run in o.runs.values() if (c := measures.cost(run))]
-        target = _first(o).to_target["accuracy"]
         row = {
             **words.names(o),
-            "target": f"{100 * target:g} %",
+            "target": _target(o),
             "seeds there": f"{len(found)} of {len(o.runs)}",
             "rounds": _mean_cost(found, "rounds") if found else "not reached",
             "parameters, full": _mean_cost(found, "parameters"),
@@ -237,6 +236,7 @@ def _claims(study: Study, ours: Outcome) -> dict[str, str]:
 
     return {
         "scenario": words.keys(ours.scenario),
+        "target": _target(ours),
         "best baseline": registry.title(best.method) if best else "–",
         "pFedLoRA above it, points": words.percent(measures.paired(ours.runs, best.runs), sign=True) if best else "–",
         "FedProto ÷ pFedLoRA: FLOP, full": ratio("flops"),
@@ -260,6 +260,11 @@ def _distinct(labels: Sequence[str], names: Sequence[str]) -> list[str]:
 
 def _first(outcome: Outcome) -> Run:
     return next(iter(outcome.runs.values()))
+
+
+def _target(outcome: Outcome) -> str:
+    """The accuracy that costs are counted to."""
+    return f"{100 * _first(outcome).to_target['accuracy']:g} %"
 
 
 def _mean(outcome: Outcome) -> float:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 from torch.nn.functional import layer_norm
 
-from benchmarks.variants import Both, Variant
+from benchmarks.variants import Kept, Variant
+from pfedlora_flwr.comparison.spec import Comparison
 from pfedlora_flwr.config import from_flat
-from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.methods.method import Refused, Tensors, Upload
 from pfedlora_flwr.methods.pfedlora import PFedLoRA
 from pfedlora_flwr.models.task import Task
@@ -16,100 +19,80 @@ from pfedlora_flwr.rng import torch_generator
 from pfedlora_flwr.training.loop import Samples, Visit
 
 LABELS = torch.tensor([2, 5, 5, 7] * 4)
-
-
-BASE = {"method": "benchmarks.variants:Variant", "models": "cnn5", "batch-size": 8, "local-epochs": 2}
+OUTSIDE = [c for c in range(10) if c not in LABELS]
+BASE = {"models": "cnn5", "batch-size": 8, "local-epochs": 2}
 
 
 def variant(options: str = "", **keys: object) -> Variant:
-    return Variant(from_flat({**BASE, "method-options": options, **keys}), Task(10))
+    return Variant(from_flat({**BASE, "method": "benchmarks.variants:Variant", "method-options": options, **keys}), Task(10))
 
 
-def trained(method: PFedLoRA, state: Tensors, round: int = 1, *, seed: int = 0) -> tuple[torch.nn.Module, Upload]:
-    """A client's model and upload after a visit with `state`."""
-    images = torch.randn(len(LABELS), 3, 32, 32, generator=torch_generator(seed, "images"))
+def trained(method: PFedLoRA, state: Tensors, round: int = 1, *, seed: int = 0) -> tuple[Any, Upload]:
+    """What a client keeps and sends after a visit with `state`."""
     model = method.private_init(0, 3)
-    visit = Visit(method.experiment, 0, round, torch_generator(seed, "train"))
-    return model, method.local_update(model, method.download(state, 0, round), Samples(images, LABELS), visit)
+    return model, method.local_update(model, method.download(state, 0, round), samples(seed), visit(method, round, seed))
 
 
-def uploads(method: Variant, state: Tensors, counts: list[list[int]]) -> dict[int, Upload]:
-    """One upload for each list of class counts, with random tensors laid out like the download."""
-    generator = torch_generator(1, "uploads")
-    found = {}
-    for client, held in enumerate(counts):
-        tensors = {name: torch.randn(t.shape, generator=generator) for name, t in method.download(state, client, 1).items()}
-        found[client] = Upload(tensors | {"counts": torch.tensor(held)}, sum(held))
-    return found
+def samples(seed: int = 0) -> Samples:
+    return Samples(torch.randn(len(LABELS), 3, 32, 32, generator=torch_generator(seed, "images")), LABELS)
+
+
+def visit(method: PFedLoRA, round: int = 1, seed: int = 0) -> Visit:
+    return Visit(method.experiment, 0, round, torch_generator(seed, "train"))
+
+
+def equal(ours: Tensors, theirs: Tensors) -> bool:
+    return list(ours) == list(theirs) and all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
 
 
 def test_without_options_it_is_pfedlora() -> None:
-    ours, paper = variant(), PFedLoRA(from_flat({"models": "cnn5", "batch-size": 8, "local-epochs": 2}), Task(10))
+    ours, paper = variant(), PFedLoRA(from_flat(BASE), Task(10))
     state = paper.state_init(5)
-    assert all(torch.equal(t, state[name]) for name, t in ours.state_init(5).items())
+    assert equal(ours.state_init(5), state)
     (ours_model, ours_upload), (model, upload) = trained(ours, state), trained(paper, state)
-    assert all(torch.equal(t, ours_upload.tensors[name]) for name, t in upload.tensors.items())
-    assert all(torch.equal(t, ours_model.state_dict()[name]) for name, t in model.state_dict().items())
+    assert equal(ours_upload.tensors, upload.tensors)
+    assert equal(ours_model.state_dict(), model.state_dict())
     several = {0: upload, 1: trained(paper, state, seed=1)[1]}
-    for name, mean in paper.aggregate(several, state, 1).items():
-        assert torch.allclose(ours.aggregate(several, state, 1)[name], mean, rtol=1e-6, atol=1e-7), name
+    assert equal(ours.aggregate(several, state, 1), paper.aggregate(several, state, 1))
 
 
 def test_rows_are_weighted_by_the_samples_of_their_class() -> None:
     method = variant("rows=classes")
     state = method.state_init(5)
-    sent = uploads(method, state, [[3, 1] + [0] * 8, [1, 0, 4] + [0] * 7])
+    generator = torch_generator(1, "uploads")
+    a, b = ({name: torch.randn(t.shape, generator=generator) for name, t in state.items()} for _ in range(2))
+    sent = {
+        0: Upload(a | {"counts": torch.tensor([3, 1] + [0] * 8)}, 4),
+        1: Upload(b | {"counts": torch.tensor([1, 0, 4] + [0] * 7)}, 5),
+    }
     merged = method.aggregate(sent, state, 1)
-    a, b = (sent[k].tensors for k in (0, 1))
     for name in ("up.weight", "up.bias"):
         assert torch.allclose(merged[name][0], (3 * a[name][0] + 1 * b[name][0]) / 4, atol=1e-6)
-        assert torch.allclose(merged[name][1], a[name][1])
-        assert torch.allclose(merged[name][2], b[name][2])
+        assert torch.equal(merged[name][1], a[name][1])
+        assert torch.equal(merged[name][2], b[name][2])
         assert torch.equal(merged[name][3:], state[name][3:]), "nobody holds these classes"
     assert torch.allclose(merged["down.weight"], (4 * a["down.weight"] + 5 * b["down.weight"]) / 9, atol=1e-6)
+    assert list(merged) == list(state)
 
 
-def test_counts_are_sent_and_checked() -> None:
-    method = variant("rows=classes")
+def test_a_client_trains_and_sends_its_classes_rows_alone() -> None:
+    """Weight decay, too, leaves the others as they came; without the option they are pushed away."""
+    method = variant("rows=classes", **{"weight-decay": 0.1})
     state = method.state_init(5)
     _, upload = trained(method, state)
+    for name in ("up.weight", "up.bias"):
+        assert torch.equal(upload.tensors[name][OUTSIDE], state[name][OUTSIDE])
+        assert not torch.equal(upload.tensors[name][5], state[name][5])
+        assert not torch.equal(trained(variant(), state)[1].tensors[name][OUTSIDE], state[name][OUTSIDE])
     assert upload.tensors["counts"].tolist() == [0, 0, 4, 0, 0, 8, 0, 4, 0, 0]
     method.check(upload, state, 0)
     upload.tensors["counts"][0] = 1
-    with pytest.raises(Refused, match="counts sum to 17, expected its 16 samples"):
+    with pytest.raises(Refused, match=r"counts are .* sum to its 16 samples"):
         method.check(upload, state, 0)
 
 
-def test_a_product_is_averaged_exactly_where_its_rank_allows() -> None:
-    method = variant("average=product rows=classes adapter.hidden-dim=60")
-    state = method.state_init(5)
-    sent = uploads(method, state, [[3, 1] + [0] * 8, [1, 0, 4] + [0] * 7])
-    merged = method.aggregate(sent, state, 1)
-    x = torch.randn(6, 500, generator=torch_generator(2, "x"))
-
-    def logits(t: Tensors) -> torch.Tensor:
-        return (x @ t["down.weight"].T + t["down.bias"]) @ t["up.weight"].T + t["up.bias"]
-
-    ours, a, b = logits(merged), logits(sent[0].tensors), logits(sent[1].tensors)
-    assert torch.allclose(ours[:, 0], (3 * a[:, 0] + b[:, 0]) / 4, rtol=1e-4, atol=1e-3)
-    assert torch.allclose(ours[:, 3:], logits(state)[:, 3:], rtol=1e-4, atol=1e-4)
-    assert {n: t.shape for n, t in merged.items()} == {n: t.shape for n, t in state.items()}
-    with pytest.raises(UserError, match="average=product; allowed"):
-        variant("average=product", setting="homogeneous")
-
-
-def test_classes_not_held_are_left_out_of_the_losses() -> None:
-    method = variant("softmax=held")
-    state = method.state_init(5)
-    _, upload = trained(method, state)
-    outside = [c for c in range(10) if c not in LABELS]
-    assert torch.equal(upload.tensors["up.weight"][outside], state["up.weight"][outside])
-    assert not torch.equal(upload.tensors["up.weight"][5], state["up.weight"][5])
-    assert not torch.equal(trained(variant(), state)[1].tensors["up.weight"][outside], state["up.weight"][outside])
-
-
 def test_a_fixed_first_matrix_is_orthogonal_and_stays() -> None:
-    method = variant("down=fixed")
+    method = variant("down=fixed", **{"weight-decay": 0.1})
     state = method.state_init(5)
     assert torch.allclose(state["down.weight"] @ state["down.weight"].T, torch.eye(60), atol=1e-5)
     _, upload = trained(method, state)
@@ -117,55 +100,59 @@ def test_a_fixed_first_matrix_is_orthogonal_and_stays() -> None:
     assert not torch.equal(upload.tensors["up.weight"], state["up.weight"])
 
 
-def test_the_adapter_reads_normalised_features() -> None:
-    method, plain = variant("features=normalised"), variant()
+def test_a_private_first_matrix_stays_with_the_client_and_is_trained_on() -> None:
+    method = variant("down=private")
     state = method.state_init(5)
+    assert list(state) == ["up.weight", "up.bias"]
+    first = method.private_init(0, 3)
+    assert equal(method.predictor(first).state_dict(), variant().private_init(0, 3).state_dict()), "the model starts as without"
+    model, upload = trained(method, state)
+    assert isinstance(model, Kept)
+    assert list(upload.tensors) == ["up.weight", "up.bias"]
+    before = model.down.weight.clone()
+    assert not torch.equal(before, first.down.weight)
+    whole = {f"down.{n}": t.clone() for n, t in model.down.state_dict().items()} | upload.tensors
+    twin, plain = method.private_init(0, 3).local, variant()
+    twin.load_state_dict(model.local.state_dict())
+    expected = plain.local_update(twin, {n: whole[n] for n in plain.state_init(5)}, samples(), visit(plain, 2))
+    again = method.local_update(model, upload.tensors, samples(), visit(method, 2))
+    assert torch.equal(again.tensors["up.weight"], expected.tensors["up.weight"]), "as pFedLoRA with the whole adapter received"
+    assert torch.equal(model.down.weight, expected.tensors["down.weight"])
+
+
+def test_the_adapter_reads_normalised_features() -> None:
+    state = variant().state_init(5)
     x = torch.rand(4, 500, generator=torch_generator(2, "x"))
-    adapters = [m._adapter(500) for m in (method, plain)]
-    for adapter in adapters:
+    normalised, plain = (m._adapter(500) for m in (variant("features=normalised"), variant()))
+    for adapter in (normalised, plain):
         adapter.load_state_dict(state)
-    assert torch.allclose(adapters[0](x), adapters[1](layer_norm(x, (500,))))
+    assert torch.allclose(normalised(x), plain(layer_norm(x, (500,))))
 
 
 def test_the_adapter_may_be_trained_first() -> None:
-    """Then it is trained behind the model as it came, and the model on the adapter as it goes up."""
-    first, still, second = variant("order=adapter"), variant("order=adapter adapter-lr=0.01", lr=1e-12), variant()
-    state = first.state_init(5)
-    sent, alike, other = (trained(method, state)[1].tensors["up.weight"] for method in (first, still, second))
-    assert torch.equal(sent, alike), "the model of this visit had no part in it"
-    assert not torch.allclose(sent, other, atol=1e-6)
+    """It is trained behind the model as it came, and the model on the adapter as it goes up."""
+    method, plain = variant("order=adapter"), variant()
+    state = method.state_init(5)
+    model, upload = trained(method, state)
+    twin, by_hand = plain.private_init(0, 3), visit(plain)
+    adapter = plain.received_adapter(twin, state, samples())
+    plain.train_adapter(twin, adapter, samples(), by_hand)
+    plain.train_model(twin.train(), adapter, samples(), by_hand)
+    assert equal(upload.tensors, adapter.state_dict())
+    assert equal(model.state_dict(), twin.state_dict())
+    assert not torch.equal(upload.tensors["up.weight"], trained(plain, state)[1].tensors["up.weight"])
 
 
-def test_the_own_loss_begins_at_full_weight() -> None:
+def test_the_weight_of_the_own_loss_may_warm_up() -> None:
     method = variant("warmup=4 mu=0.6")
     assert [method.own_weight(round) for round in (1, 2, 3, 5, 9)] == pytest.approx([1.0, 0.9, 0.8, 0.6, 0.6])
-    alone = variant("mu=1")
-    state = method.state_init(5)
-    warm, own = (trained(m, state)[0].state_dict() for m in (method, alone))
-    assert all(torch.equal(warm[name], own[name]) for name in warm)
+    method = variant("warmup=4 mu-start=0.2 mu=0.6")
+    assert [method.own_weight(round) for round in (1, 3, 5)] == pytest.approx([0.2, 0.4, 0.6])
+    assert variant("mu=0.7").own_weight(1) == 0.7
+    alone, warm = (trained(variant(options), variant().state_init(5))[0] for options in ("mu=1", "warmup=4"))
+    assert equal(alone.state_dict(), warm.state_dict()), "in the first round the model sees its own loss alone"
 
 
-def test_the_server_moves_with_momentum() -> None:
-    method = variant("server-momentum=0.5")
-    state = method.state_init(5)
-    assert not any("velocity" in name for name in method.download(state, 0, 1))
-    sent = uploads(method, state, [[4] + [0] * 9])
-    target = {name: t for name, t in sent[0].tensors.items() if name != "counts"}
-    once = method.aggregate({0: Upload(target, 4)}, state, 1)
-    twice = method.aggregate({0: Upload(target, 4)}, once, 2)
-    for name, goal in target.items():
-        first = goal - state[name]
-        assert torch.allclose(once[name], goal, atol=1e-6)
-        assert torch.allclose(twice[name], goal + 0.5 * first, atol=1e-5), name
-
-
-def test_both_predict() -> None:
-    method = variant("predict=both mu=0.75")
-    model, upload = trained(method, method.state_init(5))
-    assert isinstance(model, Both)
-    images = torch.randn(4, 3, 32, 32, generator=torch_generator(4, "images"))
-    representation = model.local.encode(images)
-    adapter = method._adapter(500)
-    adapter.load_state_dict(upload.tensors)
-    expected = 0.75 * model.local.head(representation) + 0.25 * adapter(representation)
-    assert torch.allclose(method.predict(model, images), expected)
+def test_the_search_is_a_valid_comparison() -> None:
+    file = Path(__file__).parent.parent.parent / "benchmarks" / "gain.yaml"
+    assert all(cell.candidates for cell in Comparison.load(file).cells())

@@ -98,6 +98,19 @@ def test_the_picture_shows_the_differences_of_the_table(study: Study, tmp_path: 
     assert sorted(seeds.get_xdata()) == pytest.approx([5, 6])
 
 
+def test_one_method_in_several_scenarios_is_one_panel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row for each scenario of which a control has run; nothing stands for the control that no scenario has."""
+    drawn: list[Any] = []
+    monkeypatch.setattr(style, "save", lambda figure, folder, name: drawn.append(figure) or folder / name)
+    for lr, sharings in ((0.1, ("mean", "none")), (0.2, ("mean", "none")), (0.3, ("mean",))):
+        for sharing in sharings:
+            make_run(tmp_path / f"{lr}{sharing}", [0.1, 0.5], [0.5], method="pfedlora", sharing=sharing, lr=lr)
+    gain_figure.figures(load([tmp_path]), tmp_path)
+    [axis] = drawn[0].axes
+    assert (axis.get_title(), [label.get_text() for label in axis.get_yticklabels()]) == ("pFedLoRA", ["lr=0.1", "lr=0.2"])
+    assert [text.get_text() for text in drawn[0].legends[0].get_texts()] == ["mean − none"]
+
+
 def test_a_comparison_without_controls_has_no_such_table(tmp_path: Path) -> None:
     make_run(tmp_path / "a", [0.1, 0.5], [0.5], method="pfedlora")
     assert not gains(load([tmp_path])).rows

@@ -158,7 +158,7 @@ def test_headline_ratios_count_the_seeds_in_which_both_arrive(tmp_path: Path) ->
     assert ours["FLOP, paper"] == "1.50"  # 3 rounds against 2
     assert ours["parameters, full"] == "3.75"  # 3 × 25 against 2 × 10
     assert ours["parameters, paper"] == "3.75"
-    assert table.lines[-1] == ["**the paper, at most**", "", "**+1.35**", "", "**11.81**", "", "**7.41**"]
+    assert table.lines[-1] == ["**the paper, at most**", "", "", "**+1.35**", "", "**11.81**", "", "**7.41**"]
 
 
 def test_the_papers_figure_stands_beside_ours_in_its_own_scenarios_only(tmp_path: Path) -> None:
@@ -253,7 +253,7 @@ def test_methods_with_other_data_are_not_called_paired(study: Study, tmp_path: P
 def test_the_headline_compares_with_the_papers_baselines_alone(tmp_path: Path) -> None:
     for method, accuracy in (("fedavg", 0.9), ("fd", 0.5), ("pfedlora", 0.7)):
         make_run(tmp_path / method, [0.1, accuracy], [accuracy] * 10, method=method, partition="any", **PAPER | {"setting": "homogeneous"})
-    assert tables.headline(load([tmp_path])).lines[0][1:3] == ["FD", "+20.00"]
+    assert tables.headline(load([tmp_path])).lines[0][1:4] == ["90 %", "FD", "+20.00"]
 
 
 def test_costs_of_a_dataset_that_is_not_here(tmp_path: Path) -> None:
