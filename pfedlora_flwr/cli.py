@@ -148,25 +148,18 @@ def compare(
 def report(
     paths: Annotated[list[Path], typer.Argument(metavar="RUN_OR_DIR…", hidden=True)],
     output: Annotated[Path | None, typer.Option(metavar="DIR", help="Otherwise `report` in the only path given.")] = None,
-    target: Annotated[
-        float | None,
-        typer.Option(metavar="X", help="Accuracy that costs are counted to. Otherwise the runs' `target-accuracy`."),
-    ] = None,
+    target: Annotated[float | None, typer.Option(metavar="X", help="Accuracy that costs are counted to, not `target-accuracy`.")] = None,
 ) -> None:
     """Report on runs. Tables (Markdown, CSV), figures (PNG, SVG) and one page (report.html).
 
     Each RUN_OR_DIR is a comparison, a run, or a folder of runs.
     """
-    from pfedlora_flwr.experiment import KEYS
     from pfedlora_flwr.report.write import write_report
 
     if output is None and len(paths) > 1:
         raise UserError("several paths are given: say with --output where their report shall go")
-    if target is not None:
-        KEYS["target-accuracy"].parse(target)
     written = write_report(paths, output or paths[0] / "report", out, target)
-    out.print(written.text, markup=False, highlight=False, soft_wrap=True)
-    out.print(f"the report is in {written.folder}", highlight=False, soft_wrap=True)
+    out.print(f"{written.text}\nthe report is in {written.folder}", markup=False, highlight=False, soft_wrap=True)
 
 
 @cli.command(cls=PlainCommand)

@@ -9,7 +9,7 @@ from pathlib import Path
 from pfedlora_flwr.comparison.outcome import Outcome, reported
 from pfedlora_flwr.comparison.plan import Candidate, Keys, Plan
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.experiment import KEYS, Experiment
 from pfedlora_flwr.keys import Scalar
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.runs.completed import Missing, Run, read_run
@@ -63,6 +63,7 @@ def load(paths: Iterable[Path], target: float | None = None) -> Study:
 
     target: the accuracy that costs are counted to, in the place of the Experiments' own.
     """
+    KEYS["target-accuracy"].parse(target)
     paths = list(paths)
     for path in paths:
         if not path.is_dir():
