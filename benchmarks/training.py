@@ -67,7 +67,7 @@ def main() -> None:
     print(json.dumps({"sgemm_gflops": rate, "precision": a.precision, "rows": rows}))
 
 
-def visit_once(method_name: str, model_name: str, data: Samples, precision: str, epochs: int, classes: int = 10) -> tuple[float, int]:
+def visit_once(method_name: str, model_name: str, data: Samples, precision: str, epochs: int, classes: int) -> tuple[float, int]:
     """CPU seconds and operations of one client's visit. `models` names CNN-5 second: the mutual methods share it."""
     keys = {"method": method_name, "models": f"{model_name},cnn5", "precision": precision, "local-epochs": epochs}
     experiment = from_flat(keys)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 
 from pfedlora_flwr.keys import key
+from pfedlora_flwr.methods.class_means import ClassMeans
 from pfedlora_flwr.methods.method import Refused, Tensors, Upload, check_layout, tensors_of, weighted_mean
 from pfedlora_flwr.methods.pfedlora import PFedLoRA
 from pfedlora_flwr.models.adapter import Adapter
@@ -106,14 +107,14 @@ class Variant(PFedLoRA):
     def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
         if self.options.rows == "samples":
             return weighted_mean(uploads)
-        counts = torch.stack([upload.tensors["counts"] for upload in uploads.values()]).double()  # [K, C]
-        theta = {k: replace(u, tensors={n: t for n, t in u.tensors.items() if n in state}) for k, u in uploads.items()}
-        merged = weighted_mean(theta)
+        whole = [name for name in state if not name.startswith("up.")]
+        merged = state | weighted_mean({k: replace(u, tensors={n: u.tensors[n] for n in whole}) for k, u in uploads.items()})
         for name in ("up.weight", "up.bias"):
-            rows = torch.stack([u.tensors[name].double().view(self.classes, -1) for u in theta.values()])  # [K, C, h] or [K, C, 1]
-            mean = torch.einsum("kc,kch->ch", counts / counts.sum(0).clamp(min=1), rows).to(state[name].dtype)
-            held = counts.sum(0) > 0
-            merged[name] = torch.where(held[:, None], mean, state[name].view(self.classes, -1)).view_as(state[name])
+            rows = ClassMeans(self.classes, state[name][0].numel())
+            for upload in uploads.values():
+                rows.add(upload.tensors[name].view(self.classes, -1), torch.arange(self.classes), upload.tensors["counts"])
+            found = rows.tensors()
+            merged[name] = state[name].index_copy(0, found["classes"], found["means"].view(-1, *state[name].shape[1:]))
         return merged
 
     def check(self, upload: Upload, state: Tensors, client: int) -> None:
