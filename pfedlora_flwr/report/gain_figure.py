@@ -1,52 +1,63 @@
-"""The picture of what sharing gives each method."""
+"""The pictures of what sharing gives each method."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from pfedlora_flwr.comparison.outcome import Outcome
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import gains, measures, style
 from pfedlora_flwr.report.figures import Picture
 from pfedlora_flwr.report.load import Study
 from pfedlora_flwr.report.measures import Estimate
 
-_LOOKS = {"none": ("#000000", "o"), "start": ("#D55E00", "s")}
+_LOOKS = {"mean": ("#0072B2", "D"), "none": ("#000000", "o"), "start": ("#D55E00", "s")}
 _ACROSS = 3
 """Panels side by side."""
+Differences = Callable[[Study, Outcome], Mapping[str, Estimate]]
 Panel = Mapping[str, Mapping[str, Estimate]]
-"""By the row's label, the differences by control."""
+"""By the row's label, the differences by control, or of the method itself by `mean`."""
 
 
 def figures(study: Study, folder: Path) -> list[Picture]:
-    """The table's differences in one picture; none where no method stands beside a control."""
-    panels = _panels(study)
+    """The table's differences, and the methods and their controls beside Standalone; none where no method stands beside a control."""
+    own = f"{gains.HEADING}: each method's accuracy at best validation minus its control's"
+    beside = (
+        "The same accuracies, of each method (mean) and of its controls, minus Standalone's: what a method without sharing has of its lead"
+    )
+    return [
+        *_picture(study, folder, "sharing", gains.differences, "mean − {}", own),
+        *_picture(study, folder, "sharing_standalone", gains.beside_standalone, "{} − Standalone", beside),
+    ]
+
+
+def _picture(study: Study, folder: Path, name: str, differences: Differences, label: str, text: str) -> list[Picture]:
+    panels = _panels(study, differences)
+    kinds = [kind for kind in _LOOKS if any(kind in found for panel in panels.values() for found in panel.values())]
     if not panels:
         return []
-    kinds = [kind for kind in gains.CONTROLS if any(kind in found for panel in panels.values() for found in panel.values())]
     columns = min(_ACROSS, len(panels))
     rows = math.ceil(len(panels) / columns)
     size = 1.2 + 2.6 * columns, 0.4 + rows * (0.6 + 0.24 * max(map(len, panels.values())))
     with style.drawing(rows, columns, size) as (figure, axes):
         for axis, (title, panel) in zip(axes.flat, panels.items(), strict=False):
-            _draw(axis, panel)
+            _draw(axis, panel, kinds)
             axis.set_title(title)
         for axis in axes.flat[len(panels) :]:
             axis.set_visible(False)
-        figure.legend(handles=[_handle(kind) for kind in kinds], loc="outside lower center", ncols=2, frameon=False)
-        path = style.save(figure, folder, "sharing")
+        figure.legend(handles=[_handle(kind, label) for kind in kinds], loc="outside lower center", ncols=len(kinds), frameon=False)
+        path = style.save(figure, folder, name)
     bars = f"bars: 95 % intervals of the differences paired by seed; below {measures.FEWEST} seeds a point a seed"
-    return [Picture(path, f"{gains.HEADING}: each method's accuracy at best validation minus its control's; {bars}.")]
+    return [Picture(path, f"{text}; {bars}.")]
 
 
-def _panels(study: Study) -> dict[str, Panel]:
+def _panels(study: Study, differences: Differences) -> dict[str, Panel]:
     """A panel a scenario, with a row a method; of one method in several scenarios one panel, with a row a scenario."""
     found = {
-        gains.name_of(scenario): {
-            registry.title(o.method): row for o in gains.methods(study, scenario) if (row := gains.differences(study, o))
-        }
+        gains.name_of(scenario): {registry.title(o.method): row for o in gains.methods(study, scenario) if (row := differences(study, o))}
         for scenario in gains.shared(study)
     }
     panels: dict[str, Panel] = {scenario: panel for scenario, panel in found.items() if panel}
@@ -56,11 +67,11 @@ def _panels(study: Study) -> dict[str, Panel]:
     return panels
 
 
-def _draw(axis: Any, panel: Panel) -> None:
+def _draw(axis: Any, panel: Panel, kinds: list[str]) -> None:
     axis.axvline(0, color="#808080", linewidth=0.8)
     for place, found in enumerate(panel.values()):
         for kind, difference in found.items():
-            _bar(axis, difference, place + (-0.16 if kind == gains.CONTROLS[0] else 0.16), kind)
+            _bar(axis, difference, place + 0.64 * ((kinds.index(kind) + 0.5) / len(kinds) - 0.5), kind)
     axis.set_yticks(range(len(panel)), list(panel))
     axis.set_ylim(len(panel) - 0.4, -0.6)
     axis.set_xlabel("points of test accuracy")
@@ -76,8 +87,8 @@ def _bar(axis: Any, difference: Estimate, height: float, kind: str) -> None:
         axis.errorbar(100 * difference.mean, height, xerr=100 * difference.half, fmt=marker, color=colour, capsize=2, elinewidth=1.0)
 
 
-def _handle(kind: str) -> Any:
+def _handle(kind: str, label: str) -> Any:
     from matplotlib.lines import Line2D
 
     colour, marker = _LOOKS[kind]
-    return Line2D([], [], color=colour, marker=marker, label=f"mean − {kind}")
+    return Line2D([], [], color=colour, marker=marker, label=label.format(kind))

@@ -68,6 +68,15 @@ def differences(study: Study, ours: Outcome) -> dict[str, Estimate]:
     return {kind: difference for kind, difference in found.items() if difference}
 
 
+def beside_standalone(study: Study, ours: Outcome) -> dict[str, Estimate]:
+    """The accuracies of the method and of its controls minus Standalone's, in [−1, 1]; nothing without a control or without Standalone."""
+    alone = study.alone(ours.scenario)
+    runs = {"mean": ours.runs} | {kind: _control(study, ours, kind)[1] for kind in CONTROLS}
+    found = {kind: measures.paired(those, alone.runs) if alone else None for kind, those in runs.items()}
+    kept = {kind: difference for kind, difference in found.items() if difference}
+    return kept if len(kept) > 1 else {}
+
+
 def _control(study: Study, ours: Outcome, kind: str) -> tuple[bool, Mapping[int, Run]]:
     """Whether a method's control is Standalone by construction, and the control's runs, which are Standalone's then."""
     theirs = study.at(ours.scenario | {"sharing": kind}, ours.method)

@@ -85,7 +85,7 @@ def test_the_picture_shows_the_differences_of_the_table(study: Study, tmp_path: 
     drawn: list[Any] = []
     save = style.save
     monkeypatch.setattr(style, "save", lambda figure, *where: drawn.append(figure) or save(figure, *where))
-    [picture] = gain_figure.figures(study, tmp_path)
+    picture, _ = gain_figure.figures(study, tmp_path)
     assert picture.path.stat().st_size > 0
     [axis] = drawn[0].axes
     assert [label.get_text() for label in axis.get_yticklabels()] == ["FD", "pFedLoRA"]
@@ -96,6 +96,19 @@ def test_the_picture_shows_the_differences_of_the_table(study: Study, tmp_path: 
     assert (left, right) == pytest.approx((2 - half, 2 + half), abs=1e-3)
     seeds = axis.lines[-1]  # two seeds of start: a point each
     assert sorted(seeds.get_xdata()) == pytest.approx([5, 6])
+
+
+def test_the_second_picture_shows_each_method_and_its_controls_beside_standalone(
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr(style, "save", lambda figure, folder, name: drawn.append(figure) or folder / name)
+    gain_figure.figures(study, tmp_path)
+    [axis] = drawn[1].axes
+    assert [text.get_text() for text in drawn[1].legends[0].get_texts()] == [f"{kind} − Standalone" for kind in ("mean", "none", "start")]
+    means = [(bar.lines[0].get_xdata()[0], round(bar.lines[0].get_ydata()[0])) for bar in axis.containers]
+    assert means == pytest.approx(np.array([(1, 0), (0, 0), (0, 0), (10, 1), (8, 1)])), "FD, whose controls are Standalone; then ours"
+    assert sorted(axis.lines[-1].get_xdata()) == pytest.approx([4, 5]), "two seeds of start: 85 and 86 beside 80 and 82"
 
 
 def test_one_method_in_several_scenarios_is_one_panel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
