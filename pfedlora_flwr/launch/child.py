@@ -21,6 +21,7 @@ from rich.console import Console
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.launch import processes
 from pfedlora_flwr.launch.execute import execute
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.rows import Result
@@ -65,12 +66,13 @@ class Child:
     def __init__(self, experiment: Experiment, engine: str, share: Share) -> None:
         self._run = RunDirectory(Path(experiment.output))
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `result`
+        command, environment = processes.ours(__name__)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__],
+            command,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=self._errors,
-            env=os.environ | ({"CUDA_VISIBLE_DEVICES": ",".join(share.gpus), GPU_SHARE: str(share.memory)} if share.gpus else {}),
+            env=environment | ({"CUDA_VISIBLE_DEVICES": ",".join(share.gpus), GPU_SHARE: str(share.memory)} if share.gpus else {}),
             preexec_fn=(lambda: os.sched_setaffinity(0, share.cores)) if share.cores else None,
             start_new_session=True,  # Ctrl-C is for the parent, which says it on
         )

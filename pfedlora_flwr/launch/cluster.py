@@ -25,6 +25,7 @@ from pfedlora_flwr.data.cache import cache_root
 from pfedlora_flwr.data.local import shared_partition
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.launch import processes
 
 ADDRESS, PRIVATE = "RAY_ADDRESS", "local"
 """Ray's: the variable that names the cluster that `ray.init` joins, and its value for none."""
@@ -210,11 +211,10 @@ def _kind_of_cpu(capability: str) -> str:
 def _ask(address: str, request: Mapping[str, Any], patience: float) -> dict[str, Any]:
     """What this file, run as a program, answers. Raises UserError with what it fails of."""
     told = json.dumps({"address": address, **request})
-    command = [sys.executable, "-W", "ignore", "-m", __name__]
-    path = os.pathsep.join(filter(None, [*sys.path, os.environ.get("PYTHONPATH")]))
-    quiet = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", "PYTHONPATH": path, ADDRESS: address, **MERGED}
+    command, environment = processes.ours(__name__, "-W", "ignore")
+    environment |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", ADDRESS: address, **MERGED}
     try:
-        done = subprocess.run(command, input=told, env=os.environ | quiet, capture_output=True, text=True, timeout=patience, check=False)
+        done = subprocess.run(command, input=told, env=environment, capture_output=True, text=True, timeout=patience, check=False)
     except subprocess.TimeoutExpired:
         raise UserError(f"ray is {address!r}, and no Ray cluster takes us in there within {patience:g} s") from None
     try:

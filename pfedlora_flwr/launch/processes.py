@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
@@ -20,6 +21,13 @@ _HUNTS, _QUIET = 8, 2
 """At most so many hunts for what is left, and so many in a row that must find nothing."""
 _PAUSE = 0.05
 """Seconds between two of them."""
+
+
+def ours(module: str, *options: str) -> tuple[list[str], dict[str, str]]:
+    """The command that runs a module in a process of its own, and the environment in which it finds the very code that this process finds,
+    also where a package of the same name lies in the current folder."""
+    path = os.pathsep.join(place or os.getcwd() for place in sys.path)
+    return [sys.executable, *options, "-P", "-m", module], os.environ | {"PYTHONPATH": path}
 
 
 def marked(marker: str) -> Iterator[psutil.Process]:
