@@ -15,7 +15,7 @@ from pfedlora_flwr.federation.client import PersonalisedClient
 from pfedlora_flwr.federation.guard import Guard
 from pfedlora_flwr.federation.model_cache import MODELS
 from pfedlora_flwr.keys import Scalar
-from pfedlora_flwr.training.device import memory_share
+from pfedlora_flwr.training.device import keep_freed_memory, memory_share
 
 
 @lru_cache(maxsize=2)
@@ -33,6 +33,7 @@ def prepare_process(device: torch.device) -> None:
     """What holds for a whole process that trains on `device`; the results depend on it."""
     if device.type == "cpu":
         torch.set_num_threads(1)
+        keep_freed_memory()
     else:
         torch.set_float32_matmul_precision("high")  # TF32 products, as cuDNN's convolutions have by default
         share = memory_share()

@@ -27,12 +27,9 @@ QUIET = {
     "RAY_DEDUP_LOGS": "0",
     "RAY_worker_niceness": "0",
     "SPT_NOENV": "1",
-    "MALLOC_MMAP_THRESHOLD_": str(2**25),
-    "MALLOC_TRIM_THRESHOLD_": str(2**30),
 }
-"""Nothing calls out, Flower builds no environment of its own, clients train at the priority of any other program, Ray's agents do not
-write their titles over their environment, in which we look for our marker, and glibc keeps freed memory for the next client's tensors
-instead of having the kernel clear new pages for each."""
+"""Nothing calls out, Flower builds no environment of its own, clients train at the priority of any other program, and Ray's agents
+do not write their titles over their environment, in which we look for our marker."""
 _CALL, _WAIT = 60.0, 0.1
 """Seconds in which a call of `flwr` must be answered, and between two looks whether it is."""
 _APP = """[project]

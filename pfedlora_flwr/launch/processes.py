@@ -26,8 +26,12 @@ _PAUSE = 0.05
 def ours(module: str, *options: str) -> tuple[list[str], dict[str, str]]:
     """The command that runs a module in a process of its own, and the environment in which it finds the very code that this process finds,
     also where a package of the same name lies in the current folder."""
-    path = os.pathsep.join(place or os.getcwd() for place in sys.path)
-    return [sys.executable, *options, "-P", "-m", module], os.environ | {"PYTHONPATH": path}
+    return [sys.executable, *options, "-P", "-m", module], os.environ | {"PYTHONPATH": code_path()}
+
+
+def code_path() -> str:
+    """The PYTHONPATH of a process that shall find the code that this one finds, and in the same order."""
+    return os.pathsep.join(place or os.getcwd() for place in sys.path)
 
 
 def marked(marker: str) -> Iterator[psutil.Process]:

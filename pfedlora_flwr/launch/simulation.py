@@ -26,7 +26,7 @@ from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.nodes import WORKER_GONE
 from pfedlora_flwr.launch import cluster
 from pfedlora_flwr.launch.flower import QUIET, FlwrCommand, LaunchError, environment, last_line, tool, write_app
-from pfedlora_flwr.launch.processes import MARKER, SIGNALS, check_port, free_port, is_running, stop_marked
+from pfedlora_flwr.launch.processes import MARKER, SIGNALS, check_port, code_path, free_port, is_running, stop_marked
 from pfedlora_flwr.launch.resources import Resources
 from pfedlora_flwr.runs.directory import Row, RunDirectory, in_use
 from pfedlora_flwr.runs.lines import SoFar
@@ -202,7 +202,7 @@ class Simulation:
         elif len(str(self._home)) < _SHORT:
             own["RAY_TMPDIR"] = str(self._home)  # so that Ray's sessions go when we go
         if named_modules(e.flat()):  # a user's own module may lie in the working directory
-            own["PYTHONPATH"] = os.pathsep.join([os.getcwd(), *filter(None, [os.environ.get("PYTHONPATH")])])
+            own["PYTHONPATH"] = code_path()
         return environment(**own)
 
     def _for_workers(self) -> dict[str, str]:

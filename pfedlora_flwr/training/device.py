@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from typing import TypeVar
 
@@ -13,6 +14,7 @@ from pfedlora_flwr.errors import UserError
 Module = TypeVar("Module", bound=nn.Module)
 GPU_SHARE = "PFEDLORA_GPU_SHARE"
 """The environment variable that says how much of a GPU's memory this process may take, in (0, 1]; where there is none, all of it."""
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 
 
 def find_device(name: str) -> torch.device:
@@ -30,6 +32,15 @@ def channels_last(module: Module) -> Module:
         if tensor.ndim == 4:
             tensor.data = tensor.data.to(memory_format=torch.channels_last)
     return module
+
+
+def keep_freed_memory() -> None:
+    """Asks glibc to keep freed memory for the next tensors; otherwise the kernel clears new pages for every layer of every step. Other C
+    libraries decide by themselves."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, 2**25)
+        mallopt(_M_TRIM_THRESHOLD, 2**30)
 
 
 def memory_share() -> float:
