@@ -15,6 +15,7 @@ import pytest
 from filelock import FileLock
 from rich.console import Console
 
+from pfedlora_flwr.commands import compare as comparing
 from pfedlora_flwr.commands.compare import compare
 from pfedlora_flwr.comparison.outcome import reported
 from pfedlora_flwr.comparison.plan import Plan
@@ -24,6 +25,7 @@ from pfedlora_flwr.config import find_conf
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.launch import execute as executing
+from pfedlora_flwr.runs import directory
 from pfedlora_flwr.runs.completed import Missing
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.lines import SoFar
@@ -398,3 +400,28 @@ def test_a_failed_run_does_not_stop_the_others_and_is_named(tmp_path: Path, monk
     report = (tmp_path / "runs" / "report" / "report.md").read_text()
     assert "| Standalone | 30.00 (1 of 2 seeds) |" in report
     assert "| Standalone | 0 | failed: no such luck |" in report
+
+
+@pytest.mark.slow
+def test_runs_of_another_commit_are_named_before_anything_runs_and_in_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def execute(experiment: Experiment, show: executing.Show, out: Console, *, engine: str) -> Any:
+        make_run(Path(experiment.output), [0.1, 0.2, 0.3], [0.5] * 4, method=experiment.method, seed=experiment.seed)
+        return RunDirectory(Path(experiment.output)).result()
+
+    def warned(part: Comparison, commit: str) -> str:
+        for module in (comparing, directory):
+            monkeypatch.setattr(module, "git_commit", lambda: commit)
+        out, err = (Console(record=True, width=200, file=open(os.devnull, "w")) for _ in range(2))  # noqa: SIM115 - the consoles keep them
+        assert compare(part, whole, tmp_path / "runs", out, err) == 0
+        return err.export_text()
+
+    monkeypatch.setattr(executing, "execute", execute)
+    whole = Comparison.load(conf(tmp_path, BASIC))
+    report = tmp_path / "runs" / "report" / "report.md"
+    assert warned(whole.select([], [0], []), "0123456789abcdef") == ""
+    assert "versions of the code" not in report.read_text()
+    assert warned(whole, "fedcba9876543210-dirty") == (
+        "warning: of these runs some were made by 0123456789, and this is fedcba9876-dirty: they may not compute the same\n"
+    )
+    assert "- Commit: 0123456789; fedcba9876-dirty" in report.read_text()
+    assert "**The runs were made by 2 versions of the code (Commit, above), which may not compute the same.**" in report.read_text()

@@ -35,6 +35,7 @@ from pfedlora_flwr.report.write import write_report
 from pfedlora_flwr.runs.completed import Missing, read_run
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.output import from_here
+from pfedlora_flwr.runs.provenance import commits, git_commit, read_about, short
 
 _MOST = 256
 _WHOLE = Shard()
@@ -73,6 +74,7 @@ def compare(
     with _claimed(output, shard), stoppable(*SIGNALS):
         whole.plan().write(work.output)
         _stop_left_over(work)
+        _warn_of_other_code(work, err)
         try:
             if (stopped := run_all(work, _speed(work, engine), out, engine, drop_models, jobs)) is None:
                 _report(work, whole, out)
@@ -121,6 +123,16 @@ def _stop_left_over(work: Work) -> None:
         if RunDirectory(job.directory).launch_file.exists():
             with claimed(job.directory):
                 stop_left_over(job.directory)
+
+
+def _warn_of_other_code(work: Work, err: Console) -> None:
+    """Says so where what is there already was made by other commits than this."""
+    here = short(git_commit())
+    others = [made for made in commits(read_about(RunDirectory(job.directory).config) for job in work.everything()) if made != here]
+    if others:
+        by = ", ".join(made or "an unknown commit" for made in others)
+        told = f"warning: of these runs some were made by {by}, and this is {here or 'an unknown commit'}: they may not compute the same"
+        err.print(told, highlight=False, soft_wrap=True)
 
 
 def _preflight(work: Work, dry_run: bool) -> None:

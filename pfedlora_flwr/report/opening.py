@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +19,7 @@ from pfedlora_flwr.report import measures, words
 from pfedlora_flwr.report.gains import is_control
 from pfedlora_flwr.report.load import Study
 from pfedlora_flwr.report.measures import FEWEST, Estimate
-from pfedlora_flwr.runs.provenance import read_about
+from pfedlora_flwr.runs.provenance import commits, read_about
 
 _VERSIONS = ("pfedlora-flwr", "flwr", "torch", "python")
 _UNKNOWN = "not recorded"
@@ -78,7 +77,7 @@ def facts(study: Study) -> list[tuple[str, str]]:
         ("Runs", f"{len(runs)} of {total} completed{of_seeds}"),
         ("Date", " to ".join(dict.fromkeys((dates[0], dates[-1]))) if dates else _UNKNOWN),
         ("Versions", _distinct(map(_versions, about))),
-        ("Commit", _distinct(re.sub(r"^(\w{10})\w*", r"\1", str(entry.get("git-commit") or "")) for entry in every)),
+        ("Commit", _distinct(commits(about))),
         ("Machine", _distinct(_machine(found.get("machine") or {}) for found in about)),
     ]
 

@@ -16,6 +16,7 @@ from pfedlora_flwr.report.figures import Picture
 from pfedlora_flwr.report.load import Study, load
 from pfedlora_flwr.report.page import page
 from pfedlora_flwr.report.table import Table
+from pfedlora_flwr.runs.provenance import commits, read_about
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,8 @@ def _notes(study: Study) -> list[str]:
     if common := tables.settings(study):
         everywhere = ", ".join(f"{name}={value}" for name, value in common.items())
         lines.append(f"Set: {everywhere}; everything else as the tables say, or at its default.")
+    if len(made := commits(read_about(run.directory.config) for run in study.runs)) > 1:
+        lines.append(f"**The runs were made by {len(made)} versions of the code (Commit, above), which may not compute the same.**")
     if len(study.methods) == 1:
         return lines
     paired = all(measures.same_data([o for o in study.outcomes if o.scenario == s]) for s in study.scenarios)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -38,6 +40,16 @@ def read_about(config: Path) -> dict[str, Any]:
         return dict(yaml.safe_load(config.read_text(encoding="utf-8"))["about"])
     except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError):
         return {}
+
+
+def commits(abouts: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The different commits of all starts of some runs, as `short` has them; "" for starts that have recorded none."""
+    return list(dict.fromkeys(short(entry.get("git-commit")) for about in abouts for entry in about.get("history", ())))
+
+
+def short(commit: str | None) -> str:
+    """Ten digits of a commit, with its `-dirty`; "" for none."""
+    return re.sub(r"^(\w{10})\w*", r"\1", commit or "")
 
 
 def git_commit(file: Path = Path(__file__)) -> str | None:
