@@ -22,7 +22,7 @@ lint: .venv/.installed
 check: .venv/.installed
 	$(MAKE) --jobs 2 lint quick
 
-# The suite, beside lint and types. Three tests at a time on two cores: a federation waits a good part of its time. Eight minutes.
+# The suite, beside lint and types. Three tests at a time on two cores: a federation waits a good part of its time. Seven minutes.
 test: .venv/.installed
 	$(MAKE) --jobs 2 lint suite
 
