@@ -23,6 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 COMMON = {"rounds": 2, "batch-size": 32, "actors": 2, "device": "cpu"}
 METHODS = ("pfedlora", "standalone", "fd", "fedproto", "fml", "fedkd", "lg_fedavg")
+NEWER = ("fedmrl", "pfedes", "pfedmoe", "pfedafm", "fedgh", "fedssa", "fedtgp", "fedre", "fedorgp")
 MATRIX: dict[str, dict[str, object]] = {
     **{method: {"method": method} for method in METHODS},
     "fedavg": {"method": "fedavg", "setting": "homogeneous"},
@@ -37,7 +38,11 @@ MATRIX: dict[str, dict[str, object]] = {
     "fedkd, 1 actor": {"method": "fedkd", "actors": 1},
     "fedproto, participation 0.5, 1 actor": {"method": "fedproto", "participation": 0.5, "rounds": 3, "actors": 1},
     "fedproto, participation 0.5, 2 actors": {"method": "fedproto", "participation": 0.5, "rounds": 3},
+    **{method: {"method": method, "engine": "local"} for method in NEWER},
+    "fedproto, without sharing": {"method": "fedproto", "sharing": "none", "engine": "local"},
+    "adamw": {"optimizer": "adamw", "lr": 0.001, "adapter-lr": 0.001, "engine": "local"},
 }
+"""By case its keys, beside COMMON, and its engine."""
 Hashes = dict[str, str]
 
 
@@ -78,6 +83,7 @@ def main() -> int:
 
 
 def keys_of(name: str) -> str:
+    """The case's keys, and its engine, in one line."""
     return " ".join(f"{key}={value}" for key, value in (COMMON | MATRIX[name]).items())
 
 
@@ -91,8 +97,10 @@ def run(tree: Path, name: str) -> Hashes:
     with tempfile.TemporaryDirectory(prefix="same-bits-run-") as folder:
         # the modules of the tree come before those that are installed, in every process that the run starts
         environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tree), str(ROOT / "scripts")])}
-        words = [word for pair in keys_of(name).split(" ") for word in ("-o", pair)]
-        command = [sys.executable, "-m", "pfedlora_flwr.cli", "run", "--quiet", "-o", f"output={folder}/run", *words]
+        keys = COMMON | MATRIX[name]
+        options = ["--engine", str(keys.pop("engine", "flower")), "-o", f"output={folder}/run"]
+        words = [word for key, value in keys.items() for word in ("-o", f"{key}={value}")]
+        command = [sys.executable, "-m", "pfedlora_flwr.cli", "run", "--quiet", *options, *words]
         done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=False, timeout=600)
         if done.returncode:
             raise SystemExit(f"{name} at {tree} failed:\n{done.stdout}\n{done.stderr}")
