@@ -57,6 +57,7 @@ class Variant(PFedLoRA):
         order: str = key("model", "what a visit trains first", choices=("model", "adapter"))
         mu_start: float = key(1.0, "the weight of the own loss in round 1, of a warm-up", low=0, high=1)
         warmup: int = key(0, "rounds in which that weight goes to μ", low=0)
+        server_lr: float = key(1.0, "how far a round moves what is shared to the mean of the uploads; 1: all the way", above=0, high=1)
 
     def state_init(self, seed: int) -> Tensors:
         theta = super().state_init(seed)
@@ -105,6 +106,12 @@ class Variant(PFedLoRA):
         return left * o.mu_start + (1 - left) * o.mu
 
     def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
+        merged = self.merged(uploads, state)
+        rate = self.options.server_lr
+        return merged if rate == 1 else {name: state[name].lerp(tensor, rate) for name, tensor in merged.items()}
+
+    def merged(self, uploads: Mapping[int, Upload], state: Tensors) -> Tensors:
+        """The means of the uploads; of a class that none of them holds the rows as they were."""
         if self.options.rows == "samples":
             return weighted_mean(uploads)
         whole = [name for name in state if not name.startswith("up.")]

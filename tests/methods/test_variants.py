@@ -75,6 +75,18 @@ def test_rows_are_weighted_by_the_samples_of_their_class() -> None:
     assert list(merged) == list(state)
 
 
+@pytest.mark.parametrize("rows", ["samples", "classes"])
+def test_the_server_may_go_part_of_the_way(rows: str) -> None:
+    method, whole = (variant(f"rows={rows}{more}") for more in (" server-lr=0.25", ""))
+    state = method.state_init(5)
+    uploads = {0: trained(method, state)[1], 1: trained(method, state, seed=1)[1]}
+    merged, means = method.aggregate(uploads, state, 1), whole.aggregate(uploads, state, 1)
+    assert list(merged) == list(state)
+    for name, tensor in merged.items():
+        assert torch.allclose(tensor, 0.75 * state[name] + 0.25 * means[name], atol=1e-6)
+    assert not torch.equal(merged["up.weight"], means["up.weight"])
+
+
 def test_a_client_trains_and_sends_its_classes_rows_alone() -> None:
     """Weight decay, too, leaves the others as they came; without the option they are pushed away."""
     method = variant("rows=classes", **{"weight-decay": 0.1})
