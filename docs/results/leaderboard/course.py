@@ -1,10 +1,11 @@
-"""Accuracy in the course of training, and at equal operations, from a comparison's runs.
+"""Accuracy in the course of training, with and without sharing, and at equal operations, from a comparison's runs.
 
     python docs/results/leaderboard/course.py runs/quick-leaderboard
 
-Writes two files beside this one. course.csv, a row a method and round: the mean over the seeds of the accuracy of all clients, in percent,
-and of its difference to Standalone's of the same seed, in points. operations.csv, a row a run: the last round up to which its clients have
-executed no more operations than Standalone's in the whole run of that seed, and there its accuracy minus Standalone's at the end.
+Writes two files beside this one, and draws the first. course.csv, a row a method, control and round: the mean over the seeds of the
+accuracy of all clients, in percent, and of its difference to Standalone's of the same seed, in points. operations.csv, a row a run: the
+last round up to which its clients have executed no more operations than Standalone's in the whole run of that seed, and there its
+accuracy minus Standalone's at the end. sharing-course.png: of course.csv the methods that have controls. Without a folder this alone.
 """
 
 from __future__ import annotations
@@ -12,45 +13,78 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from statistics import mean
 
+from pfedlora_flwr.methods import registry
+from pfedlora_flwr.report import style
+
 EVERY = 10
+HERE = Path(__file__).parent
+LOOKS = {"mean": ("#0072B2", "D", "as it is"), "none": ("#000000", "o", "sharing=none"), "start": ("#D55E00", "s", "sharing=start")}
 Rows = list[dict[str, float]]
+Runs = Mapping[str, Mapping[str, Rows]]
+"""By method and seed, a run's rounds."""
 
 
 def main() -> None:
+    if len(sys.argv) > 1:
+        found = {kind: runs_of(Path(sys.argv[1]) / f"sharing-{kind}") for kind in LOOKS}
+        alone = found["mean"]["standalone"]
+        write("course.csv", ("sharing", "method", "seeds", "round", "accuracy", "minus_standalone"), course(found, alone))
+        write("operations.csv", ("method", "seed", "round", "minus_standalone"), at_equal_operations(found["mean"], alone))
+    draw()
+
+
+def runs_of(folder: Path) -> Runs:
     runs: dict[str, dict[str, Rows]] = {}
-    for result in sorted((Path(sys.argv[1]) / "sharing-mean").glob("*/seed-*/result.json")):
+    for result in sorted(folder.glob("*/seed-*/result.json")):
         if json.loads(result.read_text())["status"] == "completed":
             rows = [json.loads(line) for line in (result.parent / "rounds.jsonl").read_text().splitlines()]
             runs.setdefault(result.parent.parent.name, {})[result.parent.name] = rows
-    write("course.csv", ("method", "seeds", "round", "accuracy", "minus_standalone"), course(runs))
-    write("operations.csv", ("method", "seed", "round", "minus_standalone"), at_equal_operations(runs))
+    return runs
 
 
-def course(runs: dict[str, dict[str, Rows]]) -> Iterable[Sequence[object]]:
-    for method, seeds in runs.items():
-        for t in range(EVERY, len(next(iter(seeds.values()))), EVERY):
-            there = {seed: 100 * rows[t]["accuracy"] for seed, rows in seeds.items()}
-            gained = mean(accuracy - 100 * runs["standalone"][seed][t]["accuracy"] for seed, accuracy in there.items())
-            yield method, len(seeds), t, f"{mean(there.values()):.2f}", f"{gained:+.2f}"
+def course(found: Mapping[str, Runs], alone: Mapping[str, Rows]) -> Iterable[Sequence[object]]:
+    for kind, runs in found.items():
+        for method, seeds in runs.items():
+            for t in range(EVERY, len(next(iter(seeds.values()))), EVERY):
+                there = {seed: 100 * rows[t]["accuracy"] for seed, rows in seeds.items()}
+                gained = mean(accuracy - 100 * alone[seed][t]["accuracy"] for seed, accuracy in there.items())
+                yield kind, method, len(seeds), t, f"{mean(there.values()):.2f}", f"{gained:+.2f}"
 
 
-def at_equal_operations(runs: dict[str, dict[str, Rows]]) -> Iterable[Sequence[object]]:
+def at_equal_operations(runs: Runs, alone: Mapping[str, Rows]) -> Iterable[Sequence[object]]:
     for method, seeds in runs.items():
         for seed, rows in seeds.items():
-            alone = runs["standalone"][seed]
-            most = sum(row["flops"] for row in alone)
+            most = sum(row["flops"] for row in alone[seed])
             last = max(t for t, spent in enumerate(accumulate(row["flops"] for row in rows)) if spent <= most)
-            yield method, seed.removeprefix("seed-"), last, f"{100 * (rows[last]['accuracy'] - alone[-1]['accuracy']):+.2f}"
+            yield method, seed.removeprefix("seed-"), last, f"{100 * (rows[last]['accuracy'] - alone[seed][-1]['accuracy']):+.2f}"
 
 
 def write(name: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    with (Path(__file__).parent / name).open("w", newline="") as file:
+    with (HERE / name).open("w", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows([header, *rows])
+
+
+def draw() -> None:
+    """A panel a method that has a control: it and its controls minus Standalone, against rounds."""
+    rows = list(csv.DictReader((HERE / "course.csv").open()))
+    methods = [name for name in registry.NAMES if any(row["method"] == name and row["sharing"] != "mean" for row in rows)]
+    with style.drawing(1, len(methods), (1 + 2.4 * len(methods), 2.2), sharey=True) as (figure, axes):
+        for axis, method in zip(axes.flat, methods, strict=True):
+            axis.axhline(0, color="#808080", linewidth=0.8)
+            for kind, (colour, marker, label) in LOOKS.items():
+                line = [(int(r["round"]), float(r["minus_standalone"])) for r in rows if (r["method"], r["sharing"]) == (method, kind)]
+                if line:
+                    axis.plot(*zip(*line, strict=True), color=colour, marker=marker, label=label)
+            axis.set_title(registry.title(method))
+            axis.set_xlabel("round")
+            axis.legend(frameon=False)
+        axes[0][0].set_ylabel("points above Standalone")
+        figure.savefig(HERE / "sharing-course.png")
 
 
 if __name__ == "__main__":
