@@ -2,10 +2,11 @@
 
     python docs/results/leaderboard/course.py runs/quick-leaderboard
 
-Writes two files beside this one, and draws the first. course.csv, a row a method, control and round: the mean over the seeds of the
+Writes two files beside this one. course.csv, a row a method, control and round: the mean over the seeds of the
 accuracy of all clients, in percent, and of its difference to Standalone's of the same seed, in points. operations.csv, a row a run: the
 last round up to which its clients have executed no more operations than Standalone's in the whole run of that seed, and there its
-accuracy minus Standalone's at the end. sharing-course.png: of course.csv the methods that have controls. Without a folder this alone.
+accuracy minus Standalone's at the end. Then, and without a folder this alone, from the files here: sharing.csv, of runs.csv the methods
+that have a control, beside it and beside Standalone, paired by seed; and sharing-course.png, the same of course.csv.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
+from operator import itemgetter
 from pathlib import Path
 from statistics import mean
 
 from pfedlora_flwr.methods import registry
-from pfedlora_flwr.report import style
+from pfedlora_flwr.report import measures, style, words
 
 EVERY = 10
 HERE = Path(__file__).parent
@@ -35,6 +37,7 @@ def main() -> None:
         alone = found["mean"]["standalone"]
         write("course.csv", ("sharing", "method", "seeds", "round", "accuracy", "minus_standalone"), course(found, alone))
         write("operations.csv", ("method", "seed", "round", "minus_standalone"), at_equal_operations(found["mean"], alone))
+    write("sharing.csv", ("accuracy", "method", *LOOKS, "mean − none", "none − Standalone"), gains())
     draw()
 
 
@@ -64,6 +67,25 @@ def at_equal_operations(runs: Runs, alone: Mapping[str, Rows]) -> Iterable[Seque
             yield method, seed.removeprefix("seed-"), last, f"{100 * (rows[last]['accuracy'] - alone[seed][-1]['accuracy']):+.2f}"
 
 
+def gains() -> Iterable[Sequence[object]]:
+    rows = list(csv.DictReader((HERE / "runs.csv").open()))
+    for count in ("at_best_validation", "final"):
+        for method in controlled(rows):
+
+            def of(kind: str, method: str = method, count: str = count) -> list[float]:
+                return [float(r[count]) for r in sorted(rows, key=itemgetter("seed")) if (r["sharing"], r["method"]) == (kind, method)]
+
+            ours, control, alone = of("mean"), of("none"), of("mean", "standalone")
+            differences = ([a - b for a, b in zip(*pair, strict=True)] for pair in ((ours, control), (control, alone)))
+            cells = [words.percent(measures.estimate(of(kind))) for kind in LOOKS]
+            yield count, method, *cells, *(words.percent(measures.estimate(d), sign=True) for d in differences)
+
+
+def controlled(rows: list[dict[str, str]]) -> list[str]:
+    """The methods of which there is a control."""
+    return [name for name in registry.NAMES if any(row["method"] == name and row["sharing"] != "mean" for row in rows)]
+
+
 def write(name: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     with (HERE / name).open("w", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows([header, *rows])
@@ -72,7 +94,7 @@ def write(name: str, header: Sequence[str], rows: Iterable[Sequence[object]]) ->
 def draw() -> None:
     """A panel a method that has a control: it and its controls minus Standalone, against rounds."""
     rows = list(csv.DictReader((HERE / "course.csv").open()))
-    methods = [name for name in registry.NAMES if any(row["method"] == name and row["sharing"] != "mean" for row in rows)]
+    methods = controlled(rows)
     with style.drawing(1, len(methods), (1 + 2.4 * len(methods), 2.2), sharey=True) as (figure, axes):
         for axis, method in zip(axes.flat, methods, strict=True):
             axis.axhline(0, color="#808080", linewidth=0.8)
