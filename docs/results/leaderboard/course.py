@@ -5,8 +5,8 @@
 Writes two files beside this one. course.csv, a row a method, control and round: the mean over the seeds of the
 accuracy of all clients, in percent, and of its difference to Standalone's of the same seed, in points. operations.csv, a row a run: the
 last round up to which its clients have executed no more operations than Standalone's in the whole run of that seed, and there its
-accuracy minus Standalone's at the end. Then, and without a folder this alone, from the files here: sharing.csv, of runs.csv the methods
-that have a control, beside it and beside Standalone, paired by seed; and sharing-course.png, the same of course.csv.
+accuracy minus Standalone's at the end. Then, and without a folder this alone, from the files here: sharing.csv, of runs.csv (of the
+folder's report, copied here) the methods that have a control, with their differences paired by seed; and sharing-course.png, of course.csv.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
-from operator import itemgetter
 from pathlib import Path
 from statistics import mean
 
@@ -26,6 +25,7 @@ from pfedlora_flwr.report import measures, style, words
 EVERY = 10
 HERE = Path(__file__).parent
 LOOKS = {"mean": ("#0072B2", "D", "as it is"), "none": ("#000000", "o", "sharing=none"), "start": ("#D55E00", "s", "sharing=start")}
+PAIRS = (("mean", "none"), ("mean", "start"), ("none", "Standalone"), ("start", "Standalone"))
 Rows = list[dict[str, float]]
 Runs = Mapping[str, Mapping[str, Rows]]
 """By method and seed, a run's rounds."""
@@ -34,10 +34,10 @@ Runs = Mapping[str, Mapping[str, Rows]]
 def main() -> None:
     if len(sys.argv) > 1:
         found = {kind: runs_of(Path(sys.argv[1]) / f"sharing-{kind}") for kind in LOOKS}
-        alone = found["mean"]["standalone"]
+        alone = found["mean"].get("standalone") or sys.exit(f"{sys.argv[1]} has no completed run of Standalone with sharing=mean")
         write("course.csv", ("sharing", "method", "seeds", "round", "accuracy", "minus_standalone"), course(found, alone))
         write("operations.csv", ("method", "seed", "round", "minus_standalone"), at_equal_operations(found["mean"], alone))
-    write("sharing.csv", ("accuracy", "method", *LOOKS, "mean − none", "none − Standalone"), gains())
+    write("sharing.csv", ("accuracy", "method", *LOOKS, *(f"{a} − {b}" for a, b in PAIRS)), gains())
     draw()
 
 
@@ -71,13 +71,10 @@ def gains() -> Iterable[Sequence[object]]:
     rows = list(csv.DictReader((HERE / "runs.csv").open()))
     for count in ("at_best_validation", "final"):
         for method in controlled(rows):
-
-            def of(kind: str, method: str = method, count: str = count) -> list[float]:
-                return [float(r[count]) for r in sorted(rows, key=itemgetter("seed")) if (r["sharing"], r["method"]) == (kind, method)]
-
-            ours, control, alone = of("mean"), of("none"), of("mean", "standalone")
-            differences = ([a - b for a, b in zip(*pair, strict=True)] for pair in ((ours, control), (control, alone)))
-            cells = [words.percent(measures.estimate(of(kind))) for kind in LOOKS]
+            of = {kind: {r["seed"]: float(r[count]) for r in rows if (r["sharing"], r["method"]) == (kind, method)} for kind in LOOKS}
+            of["Standalone"] = {r["seed"]: float(r[count]) for r in rows if r["method"] == "standalone"}
+            differences = ([of[a][seed] - of[b][seed] for seed in sorted(of[a].keys() & of[b].keys())] for a, b in PAIRS)
+            cells = [words.percent(measures.estimate(list(of[kind].values()))) for kind in LOOKS]
             yield count, method, *cells, *(words.percent(measures.estimate(d), sign=True) for d in differences)
 
 
@@ -105,7 +102,7 @@ def draw() -> None:
             axis.set_title(registry.title(method))
             axis.set_xlabel("round")
             axis.legend(frameon=False)
-        axes[0][0].set_ylabel("points above Standalone")
+        axes[0][0].set_ylabel("points, minus Standalone")
         figure.savefig(HERE / "sharing-course.png")
 
 
