@@ -39,7 +39,7 @@ def main() -> None:
         table = csv.writer(file, lineterminator="\n")
         table.writerow(["variant", "sharing", "seed", "at best validation", "final"])
         table.writerows(
-            [*who, seed, f"{100 * accuracy:.2f}", f"{100 * found['final'][who][seed]:.2f}"]
+            [*who, seed, f"{100 * accuracy:.4f}", f"{100 * found['final'][who][seed]:.4f}"]
             for who, seeds in found["best"].items()
             for seed, accuracy in seeds.items()
         )
