@@ -3,7 +3,7 @@
     python docs/results/gain/confirmed.py runs/benchmarks-gain-confirm runs/benchmarks-gain-standalone
 
 Writes confirmed.csv beside this file, a row a variant, control and seed, and prints means with their 95 % t-intervals. Test accuracies at
-the round of the best validation accuracy and after the last round, in percent.
+the round of the best validation accuracy and after the last round, and that validation accuracy, in percent.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import yaml
 
 from pfedlora_flwr.report import measures, words
 
-COUNTS = ("best", "final")
+COUNTS = ("best", "final", "validation")
 Accuracies = Mapping[str, float]
 """By seed."""
 
@@ -33,15 +33,15 @@ def main() -> None:
             rows = [json.loads(line) for line in (result.parent / "rounds.jsonl").read_text().splitlines()]
             best = max(rows, key=lambda row: row["validation_accuracy"])
             who = (keys["method-options"] or "standalone", keys["sharing"])
-            for count, row in zip(COUNTS, (best, rows[-1]), strict=True):
-                found[count].setdefault(who, {})[str(keys["seed"])] = row["accuracy"]
+            for count, accuracy in zip(COUNTS, (best["accuracy"], rows[-1]["accuracy"], best["validation_accuracy"]), strict=True):
+                found[count].setdefault(who, {})[str(keys["seed"])] = accuracy
     with (Path(__file__).parent / "confirmed.csv").open("w", newline="") as file:
         table = csv.writer(file, lineterminator="\n")
-        table.writerow(["variant", "sharing", "seed", "at best validation", "final"])
+        table.writerow(["variant", "sharing", "seed", "at best validation", "final", "validation, best"])
         table.writerows(
-            [*who, seed, f"{100 * accuracy:.4f}", f"{100 * found['final'][who][seed]:.4f}"]
+            [*who, seed, *(f"{100 * found[count][who][seed]:.4f}" for count in COUNTS)]
             for who, seeds in found["best"].items()
-            for seed, accuracy in seeds.items()
+            for seed in seeds
         )
     for count, runs in found.items():
         for options in sorted({name for name, _ in runs} - {"standalone"}):
