@@ -14,7 +14,8 @@ from pfedlora_flwr.report.figures import Picture
 from pfedlora_flwr.report.load import Study
 from pfedlora_flwr.report.measures import Estimate
 
-_LOOKS = {"mean": ("#0072B2", "D"), "none": ("#000000", "o"), "start": ("#D55E00", "s")}
+LOOKS = {"mean": ("#0072B2", "D"), "none": ("#000000", "o"), "start": ("#D55E00", "s")}
+"""Colour and marker of a method and of its controls."""
 _ACROSS = 3
 """Panels side by side."""
 Differences = Callable[[Study, Outcome], Mapping[str, Estimate]]
@@ -36,7 +37,7 @@ def figures(study: Study, folder: Path) -> list[Picture]:
 
 def _picture(study: Study, folder: Path, name: str, differences: Differences, label: str, text: str) -> list[Picture]:
     panels = _panels(study, differences)
-    kinds = [kind for kind in _LOOKS if any(kind in found for panel in panels.values() for found in panel.values())]
+    kinds = [kind for kind in LOOKS if any(kind in found for panel in panels.values() for found in panel.values())]
     if not panels:
         return []
     columns = min(_ACROSS, len(panels))
@@ -79,7 +80,7 @@ def _draw(axis: Any, panel: Panel, kinds: list[str]) -> None:
 
 def _bar(axis: Any, difference: Estimate, height: float, kind: str) -> None:
     """A difference in points at this height, with its interval or, where it has none, as a point a seed."""
-    colour, marker = _LOOKS[kind]
+    colour, marker = LOOKS[kind]
     if difference.half is None:
         points = [100 * value for value in difference.values]
         axis.plot(points, [height] * len(points), marker, color=colour, fillstyle="none", markersize=3)
@@ -90,5 +91,5 @@ def _bar(axis: Any, difference: Estimate, height: float, kind: str) -> None:
 def _handle(kind: str, label: str) -> Any:
     from matplotlib.lines import Line2D
 
-    colour, marker = _LOOKS[kind]
+    colour, marker = LOOKS[kind]
     return Line2D([], [], color=colour, marker=marker, label=label.format(kind))

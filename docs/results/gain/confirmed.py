@@ -2,58 +2,46 @@
 
     python docs/results/gain/confirmed.py runs/benchmarks-gain-confirm runs/benchmarks-gain-standalone
 
-Writes confirmed.csv beside this file, a row a variant, control and seed, and prints means with their 95 % t-intervals. Test accuracies at
-the round of the best validation accuracy and after the last round, and that validation accuracy, in percent.
+Writes confirmed.csv beside this file, a row a variant, control and seed: test accuracies at the round of the best validation accuracy and
+after the last round, and that validation accuracy, in percent. Prints the first's means, differences and their 95 % t-intervals.
 """
 
 from __future__ import annotations
 
 import csv
-import json
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
-import yaml
-
 from pfedlora_flwr.report import measures, words
+from pfedlora_flwr.runs.completed import Run, read_run
+from pfedlora_flwr.runs.directory import find_runs
 
-COUNTS = ("best", "final", "validation")
-Accuracies = Mapping[str, float]
-"""By seed."""
+ALONE = ("standalone", "mean")
 
 
 def main() -> None:
-    found: dict[str, dict[tuple[str, str], dict[str, float]]] = {count: {} for count in COUNTS}
-    for folder in sys.argv[1:]:
-        for result in sorted(Path(folder).glob("**/seed-*/result.json")):
-            if json.loads(result.read_text())["status"] != "completed":
-                continue
-            keys = yaml.safe_load((result.parent / "config.yaml").read_text())
-            rows = [json.loads(line) for line in (result.parent / "rounds.jsonl").read_text().splitlines()]
-            best = max(rows, key=lambda row: row["validation_accuracy"])
-            who = (keys["method-options"] or "standalone", keys["sharing"])
-            for count, accuracy in zip(COUNTS, (best["accuracy"], rows[-1]["accuracy"], best["validation_accuracy"]), strict=True):
-                found[count].setdefault(who, {})[str(keys["seed"])] = accuracy
+    found: dict[tuple[str, str], dict[int, Run]] = {}
+    for folder in map(Path, sys.argv[1:]):
+        for directory in find_runs(folder):
+            if isinstance(run := read_run(directory.path), Run):
+                e = run.experiment
+                found.setdefault((e.method_options or e.method, e.sharing), {})[e.seed] = run
     with (Path(__file__).parent / "confirmed.csv").open("w", newline="") as file:
         table = csv.writer(file, lineterminator="\n")
         table.writerow(["variant", "sharing", "seed", "at best validation", "final", "validation, best"])
-        table.writerows(
-            [*who, seed, *(f"{100 * found[count][who][seed]:.4f}" for count in COUNTS)]
-            for who, seeds in found["best"].items()
-            for seed in seeds
-        )
-    for count, runs in found.items():
-        for options in sorted({name for name, _ in runs} - {"standalone"}):
-            mean, none, alone = runs[options, "mean"], runs[options, "none"], runs.get(("standalone", "mean"), {})
-            differences = [paired(a, b) for a, b in ((mean, none), (mean, alone), (none, alone))]
-            print(count, options, words.percent(measures.estimate(list(mean.values()))), *differences, sep=" | ")
+        for who, runs in found.items():
+            for seed, run in runs.items():
+                accuracies = run.accuracy, run.rounds[-1]["accuracy"], run.validation
+                table.writerow([*who, seed, *(f"{100 * accuracy:.4f}" for accuracy in accuracies)])
+    for options in sorted({name for name, _ in found} - {"standalone"}):
+        mean, none, alone = found[options, "mean"], found[options, "none"], found.get(ALONE, {})
+        differences = (measures.paired(a, b) for a, b in ((mean, none), (mean, alone), (none, alone)))
+        own = measures.estimate([run.accuracy for run in mean.values()])
+        print(options, words.percent(own), *(f"{words.percent(d, sign=True)} {by_seed(d)}" for d in differences), sep=" | ")
 
 
-def paired(ours: Accuracies, theirs: Accuracies) -> str:
-    seeds = sorted(ours.keys() & theirs.keys())
-    differences = [ours[seed] - theirs[seed] for seed in seeds]
-    return f"{words.percent(measures.estimate(differences), sign=True)} ({', '.join(f'{100 * d:+.2f}' for d in differences)})"
+def by_seed(difference: measures.Estimate | None) -> str:
+    return f"({', '.join(f'{100 * value:+.2f}' for value in difference.values)})" if difference else ""
 
 
 if __name__ == "__main__":

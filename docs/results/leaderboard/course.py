@@ -12,7 +12,6 @@ folder's report, copied here) the methods that have a control, with their differ
 from __future__ import annotations
 
 import csv
-import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
@@ -21,13 +20,15 @@ from statistics import mean
 
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import measures, style, words
+from pfedlora_flwr.report.gain_figure import LOOKS
+from pfedlora_flwr.runs.completed import Run, read_run
+from pfedlora_flwr.runs.directory import find_runs
+from pfedlora_flwr.runs.rows import RoundRow
 
 EVERY = 10
 HERE = Path(__file__).parent
-LOOKS = {"mean": ("#0072B2", "D", "as it is"), "none": ("#000000", "o", "sharing=none"), "start": ("#D55E00", "s", "sharing=start")}
 PAIRS = (("mean", "none"), ("mean", "start"), ("none", "Standalone"), ("start", "Standalone"))
-Rows = list[dict[str, float]]
-Runs = Mapping[str, Mapping[str, Rows]]
+Runs = Mapping[str, Mapping[int, list[RoundRow]]]
 """By method and seed, a run's rounds."""
 
 
@@ -42,15 +43,14 @@ def main() -> None:
 
 
 def runs_of(folder: Path) -> Runs:
-    runs: dict[str, dict[str, Rows]] = {}
-    for result in sorted(folder.glob("*/seed-*/result.json")):
-        if json.loads(result.read_text())["status"] == "completed":
-            rows = [json.loads(line) for line in (result.parent / "rounds.jsonl").read_text().splitlines()]
-            runs.setdefault(result.parent.parent.name, {})[result.parent.name] = rows
+    runs: dict[str, dict[int, list[RoundRow]]] = {}
+    for directory in find_runs(folder):
+        if isinstance(run := read_run(directory.path), Run):
+            runs.setdefault(run.experiment.method, {})[run.experiment.seed] = run.rounds
     return runs
 
 
-def course(found: Mapping[str, Runs], alone: Mapping[str, Rows]) -> Iterable[Sequence[object]]:
+def course(found: Mapping[str, Runs], alone: Mapping[int, list[RoundRow]]) -> Iterable[Sequence[object]]:
     for kind, runs in found.items():
         for method, seeds in runs.items():
             for t in range(EVERY, len(next(iter(seeds.values()))), EVERY):
@@ -59,12 +59,12 @@ def course(found: Mapping[str, Runs], alone: Mapping[str, Rows]) -> Iterable[Seq
                 yield kind, method, len(seeds), t, f"{mean(there.values()):.2f}", f"{gained:+.2f}"
 
 
-def at_equal_operations(runs: Runs, alone: Mapping[str, Rows]) -> Iterable[Sequence[object]]:
+def at_equal_operations(runs: Runs, alone: Mapping[int, list[RoundRow]]) -> Iterable[Sequence[object]]:
     for method, seeds in runs.items():
         for seed, rows in seeds.items():
             most = sum(row["flops"] for row in alone[seed])
             last = max(t for t, spent in enumerate(accumulate(row["flops"] for row in rows)) if spent <= most)
-            yield method, seed.removeprefix("seed-"), last, f"{100 * (rows[last]['accuracy'] - alone[seed][-1]['accuracy']):+.2f}"
+            yield method, seed, last, f"{100 * (rows[last]['accuracy'] - alone[seed][-1]['accuracy']):+.2f}"
 
 
 def gains() -> Iterable[Sequence[object]]:
@@ -95,10 +95,12 @@ def draw() -> None:
     with style.drawing(1, len(methods), (1 + 2.4 * len(methods), 2.2), sharey=True) as (figure, axes):
         for axis, method in zip(axes.flat, methods, strict=True):
             axis.axhline(0, color="#808080", linewidth=0.8)
-            for kind, (colour, marker, label) in LOOKS.items():
+            for kind, (colour, marker) in LOOKS.items():
                 line = [(int(r["round"]), float(r["minus_standalone"])) for r in rows if (r["method"], r["sharing"]) == (method, kind)]
                 if line:
-                    axis.plot(*zip(*line, strict=True), color=colour, marker=marker, label=label)
+                    axis.plot(
+                        *zip(*line, strict=True), color=colour, marker=marker, label="as it is" if kind == "mean" else f"sharing={kind}"
+                    )
             axis.set_title(registry.title(method))
             axis.set_xlabel("round")
             axis.legend(frameon=False)
