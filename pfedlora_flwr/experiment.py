@@ -76,7 +76,11 @@ class Experiment:
     )
     partition_alpha: float = key(0.3, "concentration of the Dirichlet distribution", name="partition.alpha", above=0)
     partition_min_samples: int = key(10, "an owner with fewer samples is no client (natural)", name="partition.min-samples", low=10)
-    models: str = key("auto", "client models, separated by commas; client k has number k mod their count; auto: by the setting")
+    models: str = key(
+        "auto",
+        "client models, separated by commas, of cnn1 … cnn5, conv1d1 …, mlp1 …, timm:NAME, torchvision:NAME, package.module:Class; "
+        "client k has number k mod their count; auto: by the setting",
+    )
     setting: str = key(
         "heterogeneous",
         "five models in turn (CNN-1 to CNN-5; Conv1d for series, MLP for vectors), or the first for everyone",

@@ -57,7 +57,7 @@ def output_page(text: str) -> str:
     for node in (n for n in tree.body if isinstance(n, ast.ClassDef)):
         inherits = [f"Also the fields of `{base.id}`." for base in node.bases if isinstance(base, ast.Name) and base.id != "TypedDict"]
         fields = [
-            f"| `{field.target.id}` | `{ast.unparse(field.annotation).replace('|', '&#124;')}` | {_comment(lines[field.lineno - 1])} |"
+            f"| `{field.target.id}` | `{_cell(ast.unparse(field.annotation))}` | {_comment(lines, field)} |"
             for field in node.body
             if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
         ]
@@ -90,12 +90,17 @@ def declared() -> dict[Path, str]:
 
 
 def _table(keys: Iterable[Key]) -> str:
-    rows = [f"| `{k.name}` | `{_shown(k)}` | {k.meaning} | {k.allowed.replace('|', '&#124;')} |" for k in keys]
+    rows = [f"| `{k.name}` | `{_shown(k)}` | {k.meaning} | {_cell(k.allowed)} |" for k in keys]
     return "\n".join(["| key | default | meaning | allowed |", "| --- | --- | --- | --- |", *rows])
 
 
-def _comment(line: str) -> str:
-    return line.partition("  # ")[2].replace("|", "&#124;")
+def _comment(lines: list[str], field: ast.AnnAssign) -> str:
+    """What stands beside a field, on the line on which its type ends."""
+    return _cell(lines[(field.end_lineno or field.lineno) - 1].partition("  # ")[2])
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", r"\|")
 
 
 def _toml_tables() -> str:

@@ -26,7 +26,7 @@ class CostFields(TypedDict):
     bytes_down: int  # the same, from server to client
     wire_up: int  # bytes of whole messages: tensors, names, metrics and headers
     wire_down: int  # the same, from server to client
-    flops: int  # of linear and convolutional layers in training, from the first batch of each phase; evaluation is not counted
+    flops: int  # of linear, convolutional and recurrent layers in training, from the first batch of each phase; evaluation is not counted
 
 
 class RoundRow(CostFields):
