@@ -73,7 +73,12 @@ def over_seeds(outcome: Outcome, place: str) -> Estimate | None:
 
 def paired(ours: Mapping[int, Run], theirs: Mapping[int, Run]) -> Estimate | None:
     """Our accuracy minus theirs, over the seeds that both have."""
-    return estimate([ours[seed].accuracy - theirs[seed].accuracy for seed in ours if seed in theirs])
+    return difference(*({seed: run.accuracy for seed, run in runs.items()} for runs in (ours, theirs)))
+
+
+def difference(ours: Mapping[Any, float], theirs: Mapping[Any, float]) -> Estimate | None:
+    """Our numbers minus theirs, over the keys (seeds) that both have."""
+    return estimate([ours[key] - theirs[key] for key in ours if key in theirs])
 
 
 def winner(outcomes: Sequence[Outcome]) -> Outcome | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.runs.directory import RunDirectory, find_runs
 from pfedlora_flwr.runs.records import read_audit
 from pfedlora_flwr.runs.result import sampled, to_target
 from pfedlora_flwr.runs.rows import Audit, Result, RoundRow, ToTarget
@@ -85,3 +85,8 @@ def read_run(path: Path) -> Run | Missing:
     if "sampled_last" not in result["accuracy"]:  # an older version's: its lines tell
         result["accuracy"].update(sampled(directory.visits()))
     return Run(directory, result)
+
+
+def completed_runs(folder: Path) -> list[Run]:
+    """The completed runs in a folder, at any depth."""
+    return [run for directory in find_runs(folder) if isinstance(run := read_run(directory.path), Run)]

@@ -13,19 +13,16 @@ import sys
 from pathlib import Path
 
 from pfedlora_flwr.report import measures, words
-from pfedlora_flwr.runs.completed import Run, read_run
-from pfedlora_flwr.runs.directory import find_runs
+from pfedlora_flwr.runs.completed import Run, completed_runs
 
 ALONE = ("standalone", "mean")
 
 
 def main() -> None:
     found: dict[tuple[str, str], dict[int, Run]] = {}
-    for folder in map(Path, sys.argv[1:]):
-        for directory in find_runs(folder):
-            if isinstance(run := read_run(directory.path), Run):
-                e = run.experiment
-                found.setdefault((e.method_options or e.method, e.sharing), {})[e.seed] = run
+    for run in (run for folder in sys.argv[1:] for run in completed_runs(Path(folder))):
+        e = run.experiment
+        found.setdefault((e.method_options or e.method, e.sharing), {})[e.seed] = run
     with (Path(__file__).parent / "confirmed.csv").open("w", newline="") as file:
         table = csv.writer(file, lineterminator="\n")
         table.writerow(["variant", "sharing", "seed", "at best validation", "final", "validation, best"])

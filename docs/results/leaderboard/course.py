@@ -21,8 +21,7 @@ from statistics import mean
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import measures, style, words
 from pfedlora_flwr.report.gain_figure import LOOKS
-from pfedlora_flwr.runs.completed import Run, read_run
-from pfedlora_flwr.runs.directory import find_runs
+from pfedlora_flwr.runs.completed import completed_runs
 from pfedlora_flwr.runs.rows import RoundRow
 
 EVERY = 10
@@ -44,9 +43,8 @@ def main() -> None:
 
 def runs_of(folder: Path) -> Runs:
     runs: dict[str, dict[int, list[RoundRow]]] = {}
-    for directory in find_runs(folder):
-        if isinstance(run := read_run(directory.path), Run):
-            runs.setdefault(run.experiment.method, {})[run.experiment.seed] = run.rounds
+    for run in completed_runs(folder):
+        runs.setdefault(run.experiment.method, {})[run.experiment.seed] = run.rounds
     return runs
 
 
@@ -73,9 +71,8 @@ def gains() -> Iterable[Sequence[object]]:
         for method in controlled(rows):
             of = {kind: {r["seed"]: float(r[count]) for r in rows if (r["sharing"], r["method"]) == (kind, method)} for kind in LOOKS}
             of["Standalone"] = {r["seed"]: float(r[count]) for r in rows if r["method"] == "standalone"}
-            differences = ([of[a][seed] - of[b][seed] for seed in sorted(of[a].keys() & of[b].keys())] for a, b in PAIRS)
             cells = [words.percent(measures.estimate(list(of[kind].values()))) for kind in LOOKS]
-            yield count, method, *cells, *(words.percent(measures.estimate(d), sign=True) for d in differences)
+            yield count, method, *cells, *(words.percent(measures.difference(of[a], of[b]), sign=True) for a, b in PAIRS)
 
 
 def controlled(rows: list[dict[str, str]]) -> list[str]:
