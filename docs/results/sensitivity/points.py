@@ -99,7 +99,8 @@ class Table:
 
     def rows(self) -> Iterable[Sequence[object]]:
         for count in (*COUNTS, *AFTER):
-            for point in self.points:
+            points = [p for p in self.points if count in COUNTS or p[0] != "60"]  # the leaderboard's visits are not kept
+            for point in points:
                 for what, e in self.estimates(count, point).items():
                     if e:
                         yield count, *point, what, f"{100 * e.mean:.2f}", *halves(e), " ".join(f"{100 * v:.2f}" for v in e.values)
