@@ -1,12 +1,13 @@
 """pFedLoRA at other values of μ and h, as it is, without sharing and minus Standalone, paired by seed.
 
-    python docs/results/sensitivity/points.py runs/benchmarks-sensitivity runs/benchmarks-gain-standalone
+    python docs/results/sensitivity/points.py runs/benchmarks-sensitivity runs/benchmarks-gain-standalone runs/leaderboard-mu0.9
 
 With folders it first writes points.csv beside this file, a row a run: accuracies in [0, 1]; of the clients' first, second and third visits
 the mean accuracy right after them, and how many of them blew up: ended with a mean loss of phase 2's last epoch that is above ln 100, that
-of guessing, or no number. Then, and without folders this alone, from points.csv and, at 60 rounds, the leaderboard's runs.csv:
-differences.csv, a row a quantity, in percent or points, with the half-width of its 95 % t-interval over the seeds, by itself and as one of
-three, and each seed's; and sensitivity.png.
+of guessing, or no number; and operations.csv, of the runs of 60 rounds the last one up to which no more operations were executed than
+in Standalone's whole run of that seed on the leaderboard, with its accuracy there minus Standalone's at the end, in points. Then, and
+without folders this alone, from points.csv and, at 60 rounds, the leaderboard's runs.csv: differences.csv, a row a quantity, in percent or
+points, with the half-width of its 95 % t-interval over the seeds, by itself and as one of three, and each seed's; and sensitivity.png.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from pathlib import Path
 from statistics import fmean
 
@@ -41,8 +43,9 @@ By = dict[str, float]
 
 def main() -> None:
     if len(sys.argv) > 1:
-        header = (*KEYS, *COUNTS, *AFTER, *(f"blew_up_{n}" for n in VISITS), "blew_up", "visits")
-        write("points.csv", header, (row(run) for folder in sys.argv[1:] for run in completed_runs(Path(folder))))
+        runs = [run for folder in sys.argv[1:] for run in completed_runs(Path(folder))]
+        write("points.csv", (*KEYS, *COUNTS, *AFTER, *(f"blew_up_{n}" for n in VISITS), "blew_up", "visits"), map(row, runs))
+        write("operations.csv", (*KEYS, "round", "minus_standalone"), at_equal_operations(runs))
     table = Table()
     header = ("accuracy", "rounds", "mu", "adapter.hidden-dim", "what", "mean", "half", f"half, of {TESTS}", "seeds")
     write("differences.csv", header, table.rows())
@@ -64,12 +67,26 @@ def row(run: Run) -> Sequence[object]:
     return *what, *(fmean(after[n]) for n in VISITS), *(blew_up[n] for n in VISITS), blew_up.total(), seen.total()
 
 
+def at_equal_operations(runs: Sequence[Run]) -> Iterable[Sequence[object]]:
+    alone = {r["seed"]: r for r in leaderboard() if r["method"] == "standalone"}
+    for run in runs:
+        keys = run.experiment.flat()
+        if keys["rounds"] == 60 and (theirs := alone[str(keys["seed"])]):
+            spent = accumulate(r["flops"] for r in run.rounds)
+            last = max(t for t, flops in enumerate(spent) if flops <= float(theirs["flops"]))
+            yield *(keys[key] for key in KEYS), last, f"{100 * (run.rounds[last]['accuracy'] - float(theirs['final'])):+.2f}"
+
+
+def leaderboard() -> list[dict[str, str]]:
+    return list(csv.DictReader((HERE.parent / "leaderboard" / "runs.csv").open()))
+
+
 class Table:
     """The runs of points.csv and, at 60 rounds, of the leaderboard."""
 
     def __init__(self) -> None:
         self.runs = list(csv.DictReader((HERE / "points.csv").open()))
-        for r in csv.DictReader((HERE.parent / "leaderboard" / "runs.csv").open()):
+        for r in leaderboard():
             ours = dict(zip(("mu", "adapter.hidden-dim"), DEFAULTS if r["method"] == "pfedlora" else ("", ""), strict=True))
             self.runs.append({"rounds": "60", **ours, **r})
         points = {(r["rounds"], r["mu"], r["adapter.hidden-dim"]) for r in self.runs if r["method"] == "pfedlora"}
