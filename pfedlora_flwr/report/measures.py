@@ -17,6 +17,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from scipy.stats import t as student
@@ -26,6 +27,7 @@ from pfedlora_flwr.data.local import task_of
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.models.cost import sample_flops
 from pfedlora_flwr.runs.completed import Run
+from pfedlora_flwr.runs.rows import RoundRow
 
 FEWEST = 3
 """Seeds that make an interval: two give one that is 9 standard deviations wide to either side."""
@@ -79,6 +81,11 @@ def paired(ours: Mapping[int, Run], theirs: Mapping[int, Run]) -> Estimate | Non
 def difference(ours: Mapping[Any, float], theirs: Mapping[Any, float]) -> Estimate | None:
     """Our numbers minus theirs, over the keys (seeds) that both have."""
     return estimate([ours[key] - theirs[key] for key in ours if key in theirs])
+
+
+def last_within(rounds: Sequence[RoundRow], flops: float) -> int:
+    """The last round up to which the clients have executed no more operations than that."""
+    return max(t for t, spent in enumerate(accumulate(row["flops"] for row in rounds)) if spent <= flops)
 
 
 def winner(outcomes: Sequence[Outcome]) -> Outcome | None:

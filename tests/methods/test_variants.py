@@ -165,7 +165,7 @@ def test_the_weight_of_the_own_loss_may_warm_up() -> None:
     assert equal(alone.state_dict(), warm.state_dict()), "in the first round the model sees its own loss alone"
 
 
-@pytest.mark.parametrize("name", ["gain", "gain-confirm", "gain-standalone"])
-def test_the_search_is_a_valid_comparison(name: str) -> None:
+@pytest.mark.parametrize("name", ["gain", "gain-confirm", "gain-standalone", "sensitivity"])
+def test_the_files_of_benchmarks_are_valid_comparisons(name: str) -> None:
     file = Path(__file__).parent.parent.parent / "benchmarks" / f"{name}.yaml"
     assert all(cell.candidates for cell in Comparison.load(file).cells())

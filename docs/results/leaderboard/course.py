@@ -14,7 +14,6 @@ from __future__ import annotations
 import csv
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate
 from pathlib import Path
 from statistics import mean
 
@@ -61,7 +60,7 @@ def at_equal_operations(runs: Runs, alone: Mapping[int, list[RoundRow]]) -> Iter
     for method, seeds in runs.items():
         for seed, rows in seeds.items():
             most = sum(row["flops"] for row in alone[seed])
-            last = max(t for t, spent in enumerate(accumulate(row["flops"] for row in rows)) if spent <= most)
+            last = measures.last_within(rows, most)
             yield method, seed, last, f"{100 * (rows[last]['accuracy'] - alone[seed][-1]['accuracy']):+.2f}"
 
 

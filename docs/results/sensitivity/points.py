@@ -17,7 +17,6 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
 from pathlib import Path
 from statistics import fmean
 
@@ -71,9 +70,9 @@ def at_equal_operations(runs: Sequence[Run]) -> Iterable[Sequence[object]]:
     alone = {r["seed"]: r for r in leaderboard() if r["method"] == "standalone"}
     for run in runs:
         keys = run.experiment.flat()
-        if keys["rounds"] == 60 and (theirs := alone[str(keys["seed"])]):
-            spent = accumulate(r["flops"] for r in run.rounds)
-            last = max(t for t, flops in enumerate(spent) if flops <= float(theirs["flops"]))
+        if keys["rounds"] == 60:
+            theirs = alone[str(keys["seed"])]
+            last = measures.last_within(run.rounds, float(theirs["flops"]))
             yield *(keys[key] for key in KEYS), last, f"{100 * (run.rounds[last]['accuracy'] - float(theirs['final'])):+.2f}"
 
 
@@ -100,9 +99,9 @@ class Table:
         rounds, *options = point
         mean, none = (self.accuracies(count, "pfedlora", sharing, rounds, *options) for sharing in ("mean", "none"))
         alone = self.accuracies(count, "standalone", "mean", rounds)
-        if alone.keys() < mean.keys():
+        if not mean.keys() <= alone.keys():
             sys.exit(f"Standalone's seeds at {rounds} rounds are {sorted(alone)}, of μ, h = {options} there are {sorted(mean)}; run them")
-        alone = {seed: alone[seed] for seed in mean if seed in alone}
+        alone = {seed: alone[seed] for seed in mean}
         usual = self.accuracies(count, "pfedlora", "mean", rounds, *DEFAULTS) if tuple(options) != DEFAULTS else {}
         return {
             "mean": measures.estimate(list(mean.values())),
