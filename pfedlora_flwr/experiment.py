@@ -89,6 +89,11 @@ class Experiment:
     representation_width: int = key(
         500, "width that necks bring the models to where a method needs one width and theirs differ", low=1, high=100_000
     )
+    initial_models: str = key(
+        "each",
+        "how client models begin: each drawn for its client, or all of one architecture as one model, drawn for its first client",
+        choices=("each", "architecture"),
+    )
     evaluate_initial: bool = key(True, "evaluate every client's initial model as round 0; if not, rounds count once all were visited")
     evaluate_every: int = key(1, "evaluate in every n-th round and in the last", low=1)
     local_epochs: int = key(1, "E, epochs of local training a round", low=1)

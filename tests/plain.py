@@ -53,7 +53,7 @@ class Plain:
 
     def model(self, client: int) -> nn.Module:
         if client not in self.models:
-            self.models[client] = self.method.private_init(client, derive(self.experiment.seed, "model", client))
+            self.models[client] = self.method.initial_model(client)
         return self.models[client]
 
     def data(self, client: int) -> LocalData:

@@ -14,7 +14,7 @@ from pfedlora_flwr.audit.measure import Bools, Floats, Part, best, measure, stan
 from pfedlora_flwr.audit.seen import Seen, SeenRound
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.models.model import ClientModel
-from pfedlora_flwr.rng import derive, numpy_generator
+from pfedlora_flwr.rng import numpy_generator
 from pfedlora_flwr.runs.rows import MembershipAudit
 from pfedlora_flwr.runs.trained import load_trained
 from pfedlora_flwr.training.loop import Samples, infer
@@ -89,7 +89,7 @@ def _encoders(
     if method.shared_predictor(shared):
         yield "", None
         return
-    initial = method.predictor(method.private_init(client, derive(seen.experiment.seed, "model", client)).eval())
+    initial = method.predictor(method.initial_model(client).eval())
     if not method.shared_predictor(shared, initial):
         return
     yield "initial", initial

@@ -188,7 +188,7 @@ class PersonalisedClient(NumPyClient):
         stored = self._store(told).load(told.version) if told.version else None
 
         def fresh() -> nn.Module:
-            return method.private_init(told.client, derive(self.experiment.seed, "model", told.client))
+            return method.initial_model(told.client)
 
         model = fresh() if stored is None else rebuilt(fresh, stored)
         return channels_last(model.to(self.device)), bool(told.version) and stored is None

@@ -19,7 +19,7 @@ from pfedlora_flwr.models import registry
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.models.named import random_weights
 from pfedlora_flwr.models.task import Task
-from pfedlora_flwr.rng import seeded
+from pfedlora_flwr.rng import derive, seeded
 from pfedlora_flwr.training.device import Module, channels_last
 from pfedlora_flwr.training.loop import Samples, Visit
 
@@ -86,6 +86,12 @@ class Method(ABC):
         """Client: its own modules, which never leave it, made from `seed`. A bare client model unless a method needs more."""
         with seeded(seed):
             return self.client_model(client)
+
+    def initial_model(self, client: int) -> nn.Module:
+        """Client: its modules before its first visit, by `initial-models` drawn for it alone or for its architecture."""
+        names, e = self.model_names, self.experiment
+        first = names.index(self.model_of(client)) if e.initial_models == "architecture" else client
+        return self.private_init(client, derive(e.seed, "model", first))
 
     def download(self, state: Tensors, client: int, round: int) -> Tensors:
         """Server: what this client receives. The state itself unless a method says otherwise."""

@@ -15,11 +15,10 @@ from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.keys import key
-from pfedlora_flwr.methods.method import Method, Tensors, Upload, frozen, seeded, tensors_of, weighted_mean
-from pfedlora_flwr.models import registry
+from pfedlora_flwr.methods.method import Method, Tensors, Upload, frozen, tensors_of, weighted_mean
 from pfedlora_flwr.models.adapter import Adapter
 from pfedlora_flwr.models.model import ClientModel
-from pfedlora_flwr.models.named import random_weights
+from pfedlora_flwr.rng import derive, seeded
 from pfedlora_flwr.training.loop import Samples, Visit
 
 
@@ -55,9 +54,7 @@ class PFedLoRA(Method):
         if len(set(self.widths.values())) > 1:
             told = ", ".join(f"{name} {width}" for name, width in self.widths.items())
             raise UserError(f"one adapter cannot fit representations of different widths ({told}); set adapter.kind=decomposed")
-        with seeded(seed), random_weights():
-            for name in self.widths:  # drawn and dropped: the adapter's own draws have always come after theirs
-                registry.build(name, self.task, self.built_width)
+        with seeded(derive(seed, "adapter")):
             return tensors_of(self._adapter(self.shared_width))
 
     def local_update(self, model: ClientModel, received: Tensors, data: Samples, visit: Visit) -> Upload:

@@ -10,6 +10,7 @@ from torch.nn.functional import cross_entropy
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.methods.method import Refused, Upload
 from pfedlora_flwr.methods.pfedlora import PFedLoRA
+from pfedlora_flwr.models import registry
 from pfedlora_flwr.models.adapter import Adapter
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.rng import torch_generator
@@ -24,6 +25,18 @@ def setup(**keys: object) -> tuple[PFedLoRA, Samples]:
 
 def visit(method: PFedLoRA, seed: int = 0) -> Visit:
     return Visit(method.experiment, 0, 1, torch_generator(seed, "train"))
+
+
+def test_the_first_adapter_depends_on_the_seed_and_its_shape_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """θ⁰ has a purpose of its own: no model is built for it, and which models there are changes nothing."""
+    one, other = setup()[0], setup(models="cnn5,cnn1")[0]
+    first, _ = (one.state_init(5), one.state_init(6)), other.state_init(6)
+    monkeypatch.setattr(registry, "build", None)
+    again = one.state_init(5), other.state_init(5)
+    for name, tensor in first[0].items():
+        assert torch.equal(tensor, again[0][name])
+        assert torch.equal(tensor, again[1][name])
+        assert not torch.equal(tensor, first[1][name])
 
 
 def test_phase_1_changes_no_adapter_weight_and_gives_fc3_the_own_loss_alone() -> None:

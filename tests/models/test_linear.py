@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,14 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from pfedlora_flwr.models import linear
 from pfedlora_flwr.models.linear import Linear
+
+
+@pytest.fixture(autouse=True)
+def _on_amd(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The way of AMD's processors, on whatever processor this is."""
+    monkeypatch.setattr(linear, "_AVAILABLE", torch.backends.mkldnn.is_available())
 
 
 @pytest.mark.parametrize(("batch", "width", "out"), [(64, 800, 2000), (64, 500, 60), (1, 300, 100), (3, 500, 10), (7, 400, 500)])
@@ -53,3 +61,13 @@ def test_large_products_run_on_onednn_and_small_ones_do_not() -> None:
             Linear(500, out)(torch.randn(4, 500))
         assert ("mkldnn::_linear_pointwise" in seen.names) == fast
         assert ("aten::addmm" in seen.names) == (not fast)
+
+
+@pytest.mark.parametrize(("maker", "fast"), [("AuthenticAMD", True), ("GenuineIntel", False), ("", False)])
+def test_only_on_amd_processors_products_go_to_onednn(maker: str, fast: bool, tmp_path: Path) -> None:
+    """By a fixed rule, in a process that sees a processor of this maker."""
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("processor\t: 0\n" + (f"vendor_id\t: {maker}\n" if maker else ""))
+    assert linear.maker_of_cpu(cpuinfo) == maker
+    assert linear.faster_there(maker) == (fast and torch.backends.mkldnn.is_available())
+    assert linear.maker_of_cpu(tmp_path / "none") == ""

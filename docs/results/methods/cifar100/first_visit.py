@@ -39,7 +39,7 @@ def first_visit(client: int, keys: dict[str, object], folder: str) -> dict[str, 
     experiment = from_flat({**BASE, **keys, "data-path": folder})
     method, seed = PFedLoRA(experiment, task_of(experiment)), experiment.seed
     data = Site.find(experiment, client, {}).load(torch.device("cpu")).train
-    model = method.predictor(method.private_init(client, derive(seed, "model", client)).to(memory_format=torch.channels_last))
+    model = method.predictor(method.initial_model(client).to(memory_format=torch.channels_last))
     visit = Visit(experiment, client, 1, torch_generator(seed, "train", client, 1))
     adapter = method.received_adapter(model, method.state_init(derive(seed, "state")), data)
     found = {}
