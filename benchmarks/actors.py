@@ -34,20 +34,35 @@ _ASK = "--query-gpu=utilization.gpu,memory.used"
 
 def main() -> None:
     cli = argparse.ArgumentParser()
-    for name, default in (("actors", "1,2,4,8,16"), ("clients", "10,100"), ("precision", "fp32,bf16"), ("method", "pfedlora")):
+    for name, default in (
+        ("actors", "1,2,4,8,16"),
+        ("clients", "10,100"),
+        ("precision", "fp32,bf16"),
+        ("method", "pfedlora"),
+    ):
         cli.add_argument(f"--{name}", default=default)
     for name, number in (("epochs", 1), ("rounds", 4), ("samples", 4800)):
         cli.add_argument(f"--{name}", type=int, default=number)
     a = cli.parse_args()
     rows = []
-    for clients, precision, actors in itertools.product(*(x.split(",") for x in (a.clients, a.precision, a.actors))):
-        keys = {"method": a.method, "clients": int(clients), "precision": precision, "actors": int(actors), "local-epochs": a.epochs}
+    for clients, precision, actors in itertools.product(
+        *(x.split(",") for x in (a.clients, a.precision, a.actors))
+    ):
+        keys = {
+            "method": a.method,
+            "clients": int(clients),
+            "precision": precision,
+            "actors": int(actors),
+            "local-epochs": a.epochs,
+        }
         rows.append(measure(keys | {"rounds": a.rounds}, a.samples * SAMPLED))
         print("  ".join(f"{name} {value}" for name, value in rows[-1].items()), flush=True)
     found: dict[str, Any] = {"arguments": vars(a), "rows": rows}
     if torch.cuda.is_available():
         found["gpu"], found["difference"] = torch.cuda.get_device_name(0), difference(a.method)
-        print(f"{found['gpu']}: a round's shared part differs from the CPU's by {found['difference']:.1e}")
+        print(
+            f"{found['gpu']}: a round's shared part differs from the CPU's by {found['difference']:.1e}"
+        )
     print(json.dumps(found))
 
 
@@ -61,9 +76,17 @@ def measure(keys: dict[str, Any], images: int) -> dict[str, Any]:
     took = sum(row["seconds"] for row in rounds)
     seconds = statistics.median(row["seconds"] for row in rounds)
     trained = sum(row["samples"] for row in visits) * keys["local-epochs"] / took
-    at_work = sum(sum(row["seconds"].values()) for row in visits) / sum(row["seconds"] * row["workers"] for row in rounds)
-    said = {name: keys[name] for name in ("clients", "precision", "actors")} | {"used": max(row["workers"] for row in rounds)}
-    return said | {"s a round": round(seconds, 3), "samples/s": round(trained), "busy": f"{at_work:.0%}"} | gpu.words(ended - took, ended)
+    at_work = sum(sum(row["seconds"].values()) for row in visits) / sum(
+        row["seconds"] * row["workers"] for row in rounds
+    )
+    said = {name: keys[name] for name in ("clients", "precision", "actors")} | {
+        "used": max(row["workers"] for row in rounds)
+    }
+    return (
+        said
+        | {"s a round": round(seconds, 3), "samples/s": round(trained), "busy": f"{at_work:.0%}"}
+        | gpu.words(ended - took, ended)
+    )
 
 
 def difference(method: str) -> float:
@@ -82,7 +105,11 @@ def difference(method: str) -> float:
 
 def start(output_folder: Path, keys: dict[str, Any]) -> RunDirectory:
     """A completed run of these keys."""
-    keys = {"participation": SAMPLED / keys["clients"], "evaluate-initial": "false", "output": output_folder} | keys
+    keys = {
+        "participation": SAMPLED / keys["clients"],
+        "evaluate-initial": "false",
+        "output": output_folder,
+    } | keys
     output([sys.executable, "-m", "pfedlora_flwr.cli", "run", "--quiet", *options(keys)])
     return RunDirectory(output_folder)
 
@@ -94,7 +121,13 @@ class Gpu:
         self._said: list[tuple[float, int, int]] = []
         self._process: subprocess.Popen[str] | None = None
         if torch.cuda.is_available():
-            command = ["nvidia-smi", "--id=0", _ASK, "--format=csv,noheader,nounits", "--loop-ms=200"]
+            command = [
+                "nvidia-smi",
+                "--id=0",
+                _ASK,
+                "--format=csv,noheader,nounits",
+                "--loop-ms=200",
+            ]
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
             threading.Thread(target=self._read, daemon=True).start()
         return self
@@ -109,7 +142,10 @@ class Gpu:
         said = [(busy, memory) for when, busy, memory in self._said if first <= when <= last]
         if not said:
             return {}
-        return {"GPU busy": f"{statistics.mean(busy for busy, _ in said):.0f}%", "GPU MiB": str(max(memory for _, memory in said))}
+        return {
+            "GPU busy": f"{statistics.mean(busy for busy, _ in said):.0f}%",
+            "GPU MiB": str(max(memory for _, memory in said)),
+        }
 
     def _read(self) -> None:
         assert self._process is not None

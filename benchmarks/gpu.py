@@ -43,13 +43,19 @@ def main() -> None:
     torch.set_float32_matmul_precision("high")
     images = torch.randint(0, 256, (a.clients, SAMPLES, 32, 32, 3), dtype=torch.uint8)
     labels = torch.randint(0, 2, (a.clients, SAMPLES))
-    found: dict[str, object] = {"gpu": torch.cuda.get_device_name(0), "torch": torch.__version__, "arguments": vars(a)}
+    found: dict[str, object] = {
+        "gpu": torch.cuda.get_device_name(0),
+        "torch": torch.__version__,
+        "arguments": vars(a),
+    }
     found["captured-against-eager"] = differences(images, labels)
     trained = a.clients * SAMPLES * a.epochs
     sides: dict[str, Callable[[], None]] = {"stock loop": lambda: stock(images, labels, a.epochs)}
     for method in ("standalone", "pfedlora"):
         for precision in ("fp32", "bf16"):
-            sides[f"{method} {precision}"] = engine(method, images, labels, a.epochs, precision, captured=True)
+            sides[f"{method} {precision}"] = engine(
+                method, images, labels, a.epochs, precision, captured=True
+            )
         sides[f"{method} eager"] = engine(method, images, labels, a.epochs, "fp32", captured=False)
     times: dict[str, list[float]] = {side: [] for side in sides}
     for round in range(a.rounds + 1):  # the first one warms up
@@ -65,7 +71,9 @@ def main() -> None:
     medians = {side: statistics.median(t) for side, t in times.items()}
     for side, median in medians.items():
         faster = medians["stock loop"] / median
-        print(f"{side:>16}  {median:8.3f} s a round  {trained / median:10.0f} samples/s  {faster:6.1f} x the stock loop  {times[side]}")
+        print(
+            f"{side:>16}  {median:8.3f} s a round  {trained / median:10.0f} samples/s  {faster:6.1f} x the stock loop  {times[side]}"
+        )
     hours = {side: 100 * median / 60 for side, median in medians.items()}
     print(
         f"table-2 cell N=10, T=100, E={a.epochs}: pFedLoRA {hours['pfedlora fp32']:.1f} minutes, the stock loop {hours['stock loop']:.0f}"
@@ -74,27 +82,52 @@ def main() -> None:
     print(json.dumps(found))
 
 
-def visit_once(method_name: str, client: int, model: nn.Module | None, data: Samples, epochs: int, precision: str) -> nn.Module:
+def visit_once(
+    method_name: str,
+    client: int,
+    model: nn.Module | None,
+    data: Samples,
+    epochs: int,
+    precision: str,
+) -> nn.Module:
     """One client's visit, as the client app runs it; the trained module."""
     experiment = from_flat({"method": method_name, "local-epochs": epochs, "precision": precision})
     method = registry.find(method_name)(experiment, Task(10))
     if model is None:
         model = method.private_init(client, client).to(GPU).to(memory_format=torch.channels_last)
-    received = {name: t.to(GPU) for name, t in method.download(method.state_init(1), client, 1).items()}
-    method.local_update(model.train(), received, data, Visit(experiment, client, 1, torch_generator(0, "train", client)))
+    received = {
+        name: t.to(GPU) for name, t in method.download(method.state_init(1), client, 1).items()
+    }
+    method.local_update(
+        model.train(),
+        received,
+        data,
+        Visit(experiment, client, 1, torch_generator(0, "train", client)),
+    )
     return model
 
 
-def engine(name: str, images: torch.Tensor, labels: torch.Tensor, epochs: int, precision: str, captured: bool) -> Callable[[], None]:
+def engine(
+    name: str,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    epochs: int,
+    precision: str,
+    captured: bool,
+) -> Callable[[], None]:
     """A round of our engine: every client in turn, models and data resident."""
     scale, shift = torch.full((3,), 1 / 64, device=GPU), torch.full((3,), -2.0, device=GPU)
-    data = [Samples(i.to(GPU), y.to(GPU), scale, shift) for i, y in zip(images, labels, strict=True)]
+    data = [
+        Samples(i.to(GPU), y.to(GPU), scale, shift) for i, y in zip(images, labels, strict=True)
+    ]
     models: list[nn.Module | None] = [None] * len(data)
 
     def one_round() -> None:
         with capturing(captured):
             for client, samples in enumerate(data):
-                models[client] = visit_once(name, client, models[client], samples, epochs, precision)
+                models[client] = visit_once(
+                    name, client, models[client], samples, epochs, precision
+                )
 
     return one_round
 
@@ -117,7 +150,9 @@ class capturing:  # noqa: N801 - reads as a statement
 def differences(images: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
     """‖captured − eager‖ / ‖eager‖ over all weights after two epochs, by method; eager against itself shows the GPU's own noise."""
     scale, shift = torch.full((3,), 1 / 64, device=GPU), torch.full((3,), -2.0, device=GPU)
-    data = Samples(images[0, :1000].to(GPU), labels[0, :1000].to(GPU), scale, shift)  # 15 batches and a rest
+    data = Samples(
+        images[0, :1000].to(GPU), labels[0, :1000].to(GPU), scale, shift
+    )  # 15 batches and a rest
     found = {}
     for name in registry.NAMES:
         if name == "fedavg":
@@ -127,11 +162,15 @@ def differences(images: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
             with capturing(allowed):
                 torch.manual_seed(0)
                 model = visit_once(name, 4, None, data, 2, "fp32")
-                trained.append(torch.cat([p.detach().flatten().double() for p in model.parameters()]))
+                trained.append(
+                    torch.cat([p.detach().flatten().double() for p in model.parameters()])
+                )
         one, eager, again = trained
         found[name] = float((one - eager).norm() / eager.norm())
         found[f"{name} (eager twice)"] = float((again - eager).norm() / eager.norm())
-        print(f"{name:>12}: captured against eager {found[name]:.2e}, eager against itself {found[f'{name} (eager twice)']:.2e}")
+        print(
+            f"{name:>12}: captured against eager {found[name]:.2e}, eager against itself {found[f'{name} (eager twice)']:.2e}"
+        )
     return found
 
 
@@ -176,10 +215,18 @@ def limits(per_sample: float) -> dict[str, float]:
     found = {
         "ours": per_sample * 1e6,
         "launches": 60 * launch / 64 * 1e6,  # about 60 kernels a step
-        "memory": 5 * 2_621_558 * 4 / bandwidth / 64 * 1e6,  # weights, gradients and momentum, each once a step
+        "memory": 5
+        * 2_621_558
+        * 4
+        / bandwidth
+        / 64
+        * 1e6,  # weights, gradients and momentum, each once a step
         "arithmetic": 27_073_200 / (sgemm(8192, "cuda") * 1e9) * 1e6,
     }
-    print("microseconds a sample: " + ", ".join(f"{name} {value:.2f}" for name, value in found.items()))
+    print(
+        "microseconds a sample: "
+        + ", ".join(f"{name} {value:.2f}" for name, value in found.items())
+    )
     return found
 
 

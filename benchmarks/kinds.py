@@ -40,7 +40,13 @@ KINDS: dict[str, dict[str, Any]] = {
         "partition.classes-per-client": 5,
         "rounds": 5,
     },
-    "sensors": {**ADAMW, "dataset": "npz:windows.npz", "clients": 15, "partition.kind": "natural", "rounds": 8},
+    "sensors": {
+        **ADAMW,
+        "dataset": "npz:windows.npz",
+        "clients": 15,
+        "partition.kind": "natural",
+        "rounds": 8,
+    },
     "table": {
         **ADAMW,
         "dataset": "csv:tumours.csv",
@@ -58,7 +64,9 @@ HOMOGENEOUS = {"64 pixels": {"models": "timm:mobilenetv3_small_050"}}
 
 def experiment(kind: str, method: str) -> Experiment:
     """A cell of the table. Raises UserError where it is refused."""
-    keys = KINDS[kind] | ({"setting": "homogeneous"} | HOMOGENEOUS.get(kind, {}) if method == "fedavg" else {})
+    keys = KINDS[kind] | (
+        {"setting": "homogeneous"} | HOMOGENEOUS.get(kind, {}) if method == "fedavg" else {}
+    )
     e = from_flat(keys | {"method": method})
     return located(e, Path("runs") / kind.replace(" ", "-") / method)
 
@@ -67,7 +75,14 @@ def majority(e: Experiment) -> float:
     """The mean over the clients of the test accuracy of naming the class that is most frequent in their training part."""
     dataset, partition = shared_partition(e)
     labels = np.asarray(dataset.labels)
-    return float(np.mean([(labels[own.test] == np.bincount(labels[own.train]).argmax()).mean() for own in partition.clients]))
+    return float(
+        np.mean(
+            [
+                (labels[own.test] == np.bincount(labels[own.train]).argmax()).mean()
+                for own in partition.clients
+            ]
+        )
+    )
 
 
 def main() -> None:
@@ -92,9 +107,24 @@ def main() -> None:
     rows = []
     for kind, method, e in left:
         result = done[e.output]
-        final = result["accuracy"]["at_best_validation"] if result["status"] == "completed" else result["error"]
-        rows.append({"kind": kind, "method": method, "accuracy": final, "majority": majority(e), "refused": ""})
-    rows += [{"kind": k, "method": m, "accuracy": "", "majority": "", "refused": line} for (k, m), line in said.items()]
+        final = (
+            result["accuracy"]["at_best_validation"]
+            if result["status"] == "completed"
+            else result["error"]
+        )
+        rows.append(
+            {
+                "kind": kind,
+                "method": method,
+                "accuracy": final,
+                "majority": majority(e),
+                "refused": "",
+            }
+        )
+    rows += [
+        {"kind": k, "method": m, "accuracy": "", "majority": "", "refused": line}
+        for (k, m), line in said.items()
+    ]
     with Path("kinds.csv").open("w", newline="") as file:
         table = csv.DictWriter(file, list(rows[0]))
         table.writeheader()
@@ -116,7 +146,10 @@ def run(experiments: list[Experiment], jobs: int) -> dict[str, Any]:
             e, share = going.pop(child)
             free.append(share)
             done[e.output] = child.result()
-            print(f"{len(done)} of {len(experiments)}: {e.output}: {done[e.output]['status']}", flush=True)
+            print(
+                f"{len(done)} of {len(experiments)}: {e.output}: {done[e.output]['status']}",
+                flush=True,
+            )
     return done
 
 
@@ -125,9 +158,17 @@ def show(rows: list[dict[str, Any]]) -> None:
     by = {(row["kind"], row["method"]): row for row in rows}
     print("| method | " + " | ".join(KINDS) + " |\n|---" + "|---" * len(KINDS) + "|")
     for method in ("standalone", *(name for name in registry.NAMES if name != "standalone")):
-        print(f"| {registry.title(method)} | " + " | ".join(_cell(by[kind, method]) for kind in KINDS) + " |")
+        print(
+            f"| {registry.title(method)} | "
+            + " | ".join(_cell(by[kind, method]) for kind in KINDS)
+            + " |"
+        )
     majorities = {row["kind"]: row["majority"] for row in rows if row["majority"]}
-    print("| majority class | " + " | ".join(f"{100 * majorities[kind]:.1f}" for kind in KINDS) + " |\n")
+    print(
+        "| majority class | "
+        + " | ".join(f"{100 * majorities[kind]:.1f}" for kind in KINDS)
+        + " |\n"
+    )
     for row in rows:
         if row["refused"]:
             print(f"{row['method']} on {row['kind']}: {row['refused']}")
@@ -138,7 +179,9 @@ def _cell(row: dict[str, Any]) -> str:
         return "refused"
     if isinstance(row["accuracy"], str):
         return f"failed: {row['accuracy']}"
-    return f"{100 * row['accuracy']:.1f}" + ("" if row["accuracy"] >= row["majority"] + 0.1 else " (!)")
+    return f"{100 * row['accuracy']:.1f}" + (
+        "" if row["accuracy"] >= row["majority"] + 0.1 else " (!)"
+    )
 
 
 if __name__ == "__main__":

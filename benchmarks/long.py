@@ -44,7 +44,9 @@ def main() -> None:
     cli = argparse.ArgumentParser()
     cli.add_argument("--rounds", default="1000,5000,10000")
     cli.add_argument("--engine", default="local")
-    cli.add_argument("--folder", help="where the run is written; its disk is synced several times a round")
+    cli.add_argument(
+        "--folder", help="where the run is written; its disk is synced several times a round"
+    )
     a = cli.parse_args()
     marks = sorted(map(int, a.rounds.split(",")))
     with tempfile.TemporaryDirectory(dir=a.folder) as folder:
@@ -56,13 +58,27 @@ def main() -> None:
 
 def measure(output: Path, engine: str, marks: list[int]) -> list[dict[str, Any]]:
     """A row when the first and each of `marks` rounds are done, and one with the highest memory of all, ends included."""
-    keys = {"clients": 2, "partition.kind": "iid", "dataset": "synthetic:20", "models": "long:Tiny", "device": "cpu", "output": output}
-    keys |= {"rounds": marks[-1], "evaluate-every": marks[-1], "method": "pfedlora", "adapter.hidden-dim": 4}
+    keys = {
+        "clients": 2,
+        "partition.kind": "iid",
+        "dataset": "synthetic:20",
+        "models": "long:Tiny",
+        "device": "cpu",
+        "output": output,
+    }
+    keys |= {
+        "rounds": marks[-1],
+        "evaluate-every": marks[-1],
+        "method": "pfedlora",
+        "adapter.hidden-dim": 4,
+    }
     words = [word for key, value in keys.items() for word in ("-o", f"{key}={value}")]
     paths = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
     command = [*PFEDLORA, "run", "--engine", engine, *words]
-    with subprocess.Popen(command, cwd=HERE, env=environment, stdout=subprocess.DEVNULL) as launcher:
+    with subprocess.Popen(
+        command, cwd=HERE, env=environment, stdout=subprocess.DEVNULL
+    ) as launcher:
         try:
             rows = watch(launcher, RunDirectory(output), [1, *marks])
         finally:
@@ -72,7 +88,9 @@ def measure(output: Path, engine: str, marks: list[int]) -> list[dict[str, Any]]
     return rows
 
 
-def watch(launcher: subprocess.Popen[bytes], run: RunDirectory, marks: list[int]) -> list[dict[str, Any]]:
+def watch(
+    launcher: subprocess.Popen[bytes], run: RunDirectory, marks: list[int]
+) -> list[dict[str, Any]]:
     """The rows, printed as they come."""
     rows, peaks, rounds = list[dict[str, Any]](), dict[str, int](), run.watched()
     while launcher.poll() is None:
@@ -81,8 +99,15 @@ def watch(launcher: subprocess.Popen[bytes], run: RunDirectory, marks: list[int]
             peaks[role] = max(peaks.get(role, 0), memory)
         if marks and done >= marks[0]:
             marks = [mark for mark in marks if mark > done]
-            rows.append({"rounds": done, **{role: {"cpu": cpu, "mib": memory} for role, (cpu, memory) in found.items()}})
-            words = [f"{role} {cpu:.1f} CPU s {memory} MiB" for role, (cpu, memory) in found.items()]
+            rows.append(
+                {
+                    "rounds": done,
+                    **{role: {"cpu": cpu, "mib": memory} for role, (cpu, memory) in found.items()},
+                }
+            )
+            words = [
+                f"{role} {cpu:.1f} CPU s {memory} MiB" for role, (cpu, memory) in found.items()
+            ]
             print(f"{done:>6} rounds  " + "  ".join(words), flush=True)
         time.sleep(0.2)
     print("  highest  " + "  ".join(f"{role} {memory} MiB" for role, memory in peaks.items()))
@@ -99,21 +124,31 @@ def processes(launcher: int, run: RunDirectory) -> dict[str, tuple[float, int]]:
     for process in [psutil.Process(launcher), *others]:
         try:
             line = " ".join(process.cmdline())
-            role = "launcher" if process.pid == launcher else next((r for word, r in ROLES.items() if word in line), "")
+            role = (
+                "launcher"
+                if process.pid == launcher
+                else next((r for word, r in ROLES.items() if word in line), "")
+            )
             if state and process.pid == state["pid"] != launcher:
                 role = "server"
             times, memory = process.cpu_times(), process.memory_info().rss >> 20
         except psutil.Error:
             continue
         if role:
-            found[role] = max(found.get(role, (0.0, 0)), (times.user + times.system, memory), key=lambda pair: pair[1])
+            found[role] = max(
+                found.get(role, (0.0, 0)),
+                (times.user + times.system, memory),
+                key=lambda pair: pair[1],
+            )
     return found
 
 
 def reported(output: Path) -> dict[str, Any]:
     """`pfedlora report` of the run."""
     began = time.perf_counter()
-    process = subprocess.Popen([*PFEDLORA, "report", str(output)], cwd=HERE, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [*PFEDLORA, "report", str(output)], cwd=HERE, stdout=subprocess.DEVNULL
+    )
     _, status, usage = os.wait4(process.pid, 0)
     if status:
         raise SystemExit("the report failed")

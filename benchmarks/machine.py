@@ -57,7 +57,10 @@ def main() -> None:
     if torch.cuda.is_available():
         found |= {"gpu": torch.cuda.get_device_name(0), "gpu-fp32": round(sgemm(8192, "cuda"))}
         torch.set_float32_matmul_precision("high")
-        found |= {"gpu-tf32": round(sgemm(8192, "cuda")), "gpu-bf16": round(sgemm(8192, "cuda", torch.bfloat16))}
+        found |= {
+            "gpu-tf32": round(sgemm(8192, "cuda")),
+            "gpu-bf16": round(sgemm(8192, "cuda", torch.bfloat16)),
+        }
         big = torch.empty(2**30, device="cuda")
         found["gpu-copy"] = round(2 * 2**32 / seconds(lambda: big.clone()) / 1e9)
     for name, value in found.items():

@@ -43,7 +43,10 @@ def main(count: int) -> int:
             left = len(cluster.left())
             wrong += bool(code) or not equal or bool(left)
             models = "equal" if equal else "DIFFERENT"
-            print(f"run {number}: {how}, ended {seconds:.0f} s after the kill; models {models}; workers left: {left}", flush=True)
+            print(
+                f"run {number}: {how}, ended {seconds:.0f} s after the kill; models {models}; workers left: {left}",
+                flush=True,
+            )
     return wrong
 
 

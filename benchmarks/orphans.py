@@ -55,7 +55,10 @@ def main(count: int) -> int:
             time.sleep(1)
             orphans = _running_children()
             names = ", ".join(orphans.values()) or "nothing"
-            print(f"run {number + 1}: {kind.name}, exit code {code}, {seconds:.1f} s; left running: {names}", flush=True)
+            print(
+                f"run {number + 1}: {kind.name}, exit code {code}, {seconds:.1f} s; left running: {names}",
+                flush=True,
+            )
             for orphan in orphans:
                 with contextlib.suppress(psutil.Error):
                     orphan.kill()
@@ -66,12 +69,27 @@ def main(count: int) -> int:
 def _run(output: Path, kind: Kind) -> tuple[int, float]:
     """The exit code and seconds of one run."""
     began = time.monotonic()
-    command = [sys.executable, "-m", "pfedlora_flwr.cli", "run", "--quiet", "-o", f"output={output}", *_KEYS, "-o", kind.key]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    command = [
+        sys.executable,
+        "-m",
+        "pfedlora_flwr.cli",
+        "run",
+        "--quiet",
+        "-o",
+        f"output={output}",
+        *_KEYS,
+        "-o",
+        kind.key,
+    ]
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
     while kind.phase and process.poll() is None:
         doing = RunDirectory(output).doing() or {}
         if doing.get("phase") == kind.phase and doing.get("round", 0) >= kind.round:
-            process.send_signal(signal.SIGTERM)  # taken like Ctrl-C, also where a shell has us ignore that
+            process.send_signal(
+                signal.SIGTERM
+            )  # taken like Ctrl-C, also where a shell has us ignore that
             break
         time.sleep(0.05)
     return process.wait(), time.monotonic() - began

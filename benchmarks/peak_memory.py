@@ -36,7 +36,15 @@ def main() -> None:
     while command.poll() is None:
         peak = max(peak, total(marker))
         time.sleep(0.5)
-    print(json.dumps({"peak_gib": round(peak / 2**30, 2), "seconds": round(time.perf_counter() - began, 1), "exit": command.returncode}))
+    print(
+        json.dumps(
+            {
+                "peak_gib": round(peak / 2**30, 2),
+                "seconds": round(time.perf_counter() - began, 1),
+                "exit": command.returncode,
+            }
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -33,7 +33,11 @@ class PlainCNN(nn.Module):
     def __init__(self, channels: int, width: int) -> None:
         super().__init__()
         self.conv1, self.conv2 = nn.Conv2d(3, 16, 5), nn.Conv2d(16, channels, 5)
-        self.fc1, self.fc2, self.fc3 = nn.Linear(25 * channels, width), nn.Linear(width, 500), nn.Linear(500, 10)
+        self.fc1, self.fc2, self.fc3 = (
+            nn.Linear(25 * channels, width),
+            nn.Linear(width, 500),
+            nn.Linear(500, 10),
+        )
 
     def forward(self, images: Tensor) -> Tensor:
         """[B, 3, 32, 32] → logits, [B, 10]."""
@@ -47,9 +51,22 @@ def main() -> None:
     cli.add_argument("data", type=Path)
     torch.set_num_threads(THREADS)
     pixels, targets = read_train(cli.parse_args().data)
-    images = torch.from_numpy(pixels[: CLIENTS * SAMPLES]).permute(0, 3, 1, 2).float().div(255).sub(0.47).div(0.25)
-    images, labels = images.contiguous(memory_format=torch.channels_last), torch.from_numpy(targets[: CLIENTS * SAMPLES])
-    models = [PlainCNN(*SHAPES[k % len(SHAPES)]).to(memory_format=torch.channels_last) for k in range(CLIENTS)]
+    images = (
+        torch.from_numpy(pixels[: CLIENTS * SAMPLES])
+        .permute(0, 3, 1, 2)
+        .float()
+        .div(255)
+        .sub(0.47)
+        .div(0.25)
+    )
+    images, labels = (
+        images.contiguous(memory_format=torch.channels_last),
+        torch.from_numpy(targets[: CLIENTS * SAMPLES]),
+    )
+    models = [
+        PlainCNN(*SHAPES[k % len(SHAPES)]).to(memory_format=torch.channels_last)
+        for k in range(CLIENTS)
+    ]
     seconds = [timed_round(models, images, labels) for _ in range(ROUNDS)]
     print(f"{statistics.median(seconds[1:]):.2f}")
 
@@ -57,7 +74,9 @@ def main() -> None:
 def read_train(folder: Path) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
     """CIFAR-10's training part: pixels [50000, 32, 32, 3] and labels."""
     table = pq.read_table(folder / "train.parquet")
-    pixels = np.stack([np.asarray(Image.open(io.BytesIO(image["bytes"]))) for image in table["img"].to_pylist()])
+    pixels = np.stack(
+        [np.asarray(Image.open(io.BytesIO(image["bytes"]))) for image in table["img"].to_pylist()]
+    )
     return pixels, np.array(table["label"])
 
 

@@ -31,7 +31,13 @@ def main() -> None:
     cli.add_argument("data")
     cli.add_argument("--methods", default=methods())
     cli.add_argument("--precision", default="fp32")
-    for name, default in (("clients", 10), ("sampled", 10), ("rounds", 6), ("repeats", 3), ("epochs", 1)):
+    for name, default in (
+        ("clients", 10),
+        ("sampled", 10),
+        ("rounds", 6),
+        ("repeats", 3),
+        ("epochs", 1),
+    ):
         cli.add_argument(f"--{name}", type=int, default=default)
     a = cli.parse_args()
     sides = ["stock flower", *(m for m in a.methods.split(",") if m)]
@@ -44,16 +50,22 @@ def main() -> None:
             print(f"{side}: {found[side][-1]['seconds']:.2f} s a round", file=sys.stderr)
     medians = {side: statistics.median(f["seconds"] for f in runs) for side, runs in found.items()}
     base = medians.get("plain loop", medians[sides[0]])
-    print(f"{'side':>14}  s a round  spread  relative  busy  where the actors' seconds, the server's and the rest went")
+    print(
+        f"{'side':>14}  s a round  spread  relative  busy  where the actors' seconds, the server's and the rest went"
+    )
     for side, runs in found.items():
         spread = (max(f["seconds"] for f in runs) - min(f["seconds"] for f in runs)) / medians[side]
         parts = runs[-1].get("parts", {})
         where = "  ".join(f"{name} {share:.0%}" for name, share in parts.items())
         if parts:
-            where += "; server: " + "  ".join(f"{name} {share:.1%}" for name, share in runs[-1]["server"].items())
+            where += "; server: " + "  ".join(
+                f"{name} {share:.1%}" for name, share in runs[-1]["server"].items()
+            )
             where += f"; start and end {runs[-1]['startup']:.0f} s"
         busy = f"{parts['train'] + parts['evaluate']:.0%}" if parts else ""
-        print(f"{side:>14}  {medians[side]:9.2f}  {spread:6.0%}  {medians[side] / base:8.2f}  {busy:>4}  {where}")
+        print(
+            f"{side:>14}  {medians[side]:9.2f}  {spread:6.0%}  {medians[side] / base:8.2f}  {busy:>4}  {where}"
+        )
     print(json.dumps({"arguments": vars(a), "medians": medians, "runs": found}))
 
 
@@ -62,11 +74,28 @@ def measure(side: str, a: argparse.Namespace) -> dict[str, Any]:
     if side == "plain loop":
         return {"seconds": float(output([sys.executable, str(HERE / "plain_loop.py"), a.data]))}
     if side == "stock flower":
-        counts = ["--clients", str(a.clients), "--sampled", str(a.sampled), "--rounds", str(a.rounds)]
-        said = json.loads(output([sys.executable, str(HERE / "stock_flower.py"), a.data, *counts]).splitlines()[-1])
+        counts = [
+            "--clients",
+            str(a.clients),
+            "--sampled",
+            str(a.sampled),
+            "--rounds",
+            str(a.rounds),
+        ]
+        said = json.loads(
+            output([sys.executable, str(HERE / "stock_flower.py"), a.data, *counts]).splitlines()[
+                -1
+            ]
+        )
         return {"seconds": said["median"], "samples": said["samples"]}
     with tempfile.TemporaryDirectory() as folder:
-        keys = {"method": side, "dataset": "cifar10", "data-path": a.data, "clients": a.clients, "participation": a.sampled / a.clients}
+        keys = {
+            "method": side,
+            "dataset": "cifar10",
+            "data-path": a.data,
+            "clients": a.clients,
+            "participation": a.sampled / a.clients,
+        }
         keys |= {
             "rounds": a.rounds,
             "local-epochs": a.epochs,
@@ -77,13 +106,19 @@ def measure(side: str, a: argparse.Namespace) -> dict[str, Any]:
         began = time.perf_counter()
         output([str(Path(sys.executable).with_name("pfedlora")), "run", "--quiet", *options(keys)])
         whole = time.perf_counter() - began
-        rounds, visits = (read(Path(folder) / "run" / f"{name}.jsonl") for name in ("rounds", "clients"))
+        rounds, visits = (
+            read(Path(folder) / "run" / f"{name}.jsonl") for name in ("rounds", "clients")
+        )
     rounds, visits = ([row for row in rows if row["round"] > 1] for rows in (rounds, visits))
     wall, workers = sum(row["seconds"] for row in rounds), max(row["workers"] for row in rounds)
-    parts = {part: sum(row["seconds"][part] for row in visits) / (wall * workers) for part in ("load", "train", "evaluate", "save")}
+    parts = {
+        part: sum(row["seconds"][part] for row in visits) / (wall * workers)
+        for part in ("load", "train", "evaluate", "save")
+    }
     parts["idle"] = 1 - sum(parts.values())
     server = {
-        part: sum(row["server_seconds"].get(part, 0.0) for row in rounds) / wall for part in ("prepare", "wait", "aggregate", "record")
+        part: sum(row["server_seconds"].get(part, 0.0) for row in rounds) / wall
+        for part in ("prepare", "wait", "aggregate", "record")
     }
     return {
         "seconds": statistics.median(row["seconds"] for row in rounds),

@@ -47,8 +47,19 @@ def main() -> None:
 def measure(method: str, clients: int, sampled: int, rounds: int, samples: int) -> dict[str, Any]:
     """One run; memory by peak_memory.py."""
     with tempfile.TemporaryDirectory() as folder:
-        keys = {"method": method, "dataset": f"synthetic:{clients * samples}", "clients": clients, "participation": sampled / clients}
-        keys |= {"partition.kind": "iid", "rounds": rounds, "evaluate-initial": "false", "output": f"{folder}/run", "node-timeout": 1800}
+        keys = {
+            "method": method,
+            "dataset": f"synthetic:{clients * samples}",
+            "clients": clients,
+            "participation": sampled / clients,
+        }
+        keys |= {
+            "partition.kind": "iid",
+            "rounds": rounds,
+            "evaluate-initial": "false",
+            "output": f"{folder}/run",
+            "node-timeout": 1800,
+        }
         pfedlora = [str(Path(sys.executable).with_name("pfedlora")), "run", "--quiet"]
         memory = [sys.executable, str(Path(__file__).with_name("peak_memory.py"))]
         began = time.time()
@@ -61,7 +72,10 @@ def measure(method: str, clients: int, sampled: int, rounds: int, samples: int) 
             raise SystemExit(said["exit"])
         rows = read(Path(folder) / "run" / "rounds.jsonl")
     times = [began, *(reached[stage] for stage in STAGES.values()), began + said["seconds"]]
-    stages = {name: round(after - before, 1) for name, before, after in zip([*STAGES, "exit"], times, times[1:], strict=False)}
+    stages = {
+        name: round(after - before, 1)
+        for name, before, after in zip([*STAGES, "exit"], times, times[1:], strict=False)
+    }
     seconds = statistics.median(row["seconds"] for row in rows[1:])
     return {
         "N": clients,

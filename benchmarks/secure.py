@@ -38,7 +38,9 @@ def main() -> None:
     cli.add_argument("--rounds", type=int, default=4)
     cli.add_argument("--max-samples", type=int, default=10_000)
     a = cli.parse_args()
-    print("  K  largest difference  at most  KB a client and round  s a round  CPU s more", flush=True)
+    print(
+        "  K  largest difference  at most  KB a client and round  s a round  CPU s more", flush=True
+    )
     found = [measure(int(k), a) for k in a.clients.split(",")]
     print(json.dumps({"arguments": vars(a), "rows": found}))
 
@@ -46,7 +48,9 @@ def main() -> None:
 def measure(clients: int, a: argparse.Namespace) -> dict[str, Any]:
     """A row: both sides' states after round 1, which a run of more than two rounds no longer holds, and what `rounds` rounds cost."""
     with tempfile.TemporaryDirectory() as folder:
-        found = {side: run(side, clients, a.rounds, a, Path(folder) / f"all-{side}") for side in SIDES}
+        found = {
+            side: run(side, clients, a.rounds, a, Path(folder) / f"all-{side}") for side in SIDES
+        }
         costs = {side: cost for side, (_, cost) in found.items()}
         if a.rounds > 2:
             found = {side: run(side, clients, 1, a, Path(folder) / f"one-{side}") for side in SIDES}
@@ -55,15 +59,33 @@ def measure(clients: int, a: argparse.Namespace) -> dict[str, Any]:
     samples = 1797 * 0.8  # of all clients together
     bound = 2 * clients / LEVELS * a.max_samples / samples
     row = {"clients": clients, "difference": worst, "bound": bound, **costs}
-    more = f"{(costs['secure']['cpu'] - costs['plain']['cpu']) / a.rounds:.2f}" if a.engine == "local" else "-"
-    kilobytes, seconds = (" → ".join(f"{costs[side][name]:.{n}f}" for side in SIDES) for name, n in (("kilobytes", 0), ("seconds", 2)))
-    print(f"{clients:>3}  {worst:18.1e}  {bound:7.1e}  {kilobytes:>21}  {seconds:>9}  {more:>10}", flush=True)
+    more = (
+        f"{(costs['secure']['cpu'] - costs['plain']['cpu']) / a.rounds:.2f}"
+        if a.engine == "local"
+        else "-"
+    )
+    kilobytes, seconds = (
+        " → ".join(f"{costs[side][name]:.{n}f}" for side in SIDES)
+        for name, n in (("kilobytes", 0), ("seconds", 2))
+    )
+    print(
+        f"{clients:>3}  {worst:18.1e}  {bound:7.1e}  {kilobytes:>21}  {seconds:>9}  {more:>10}",
+        flush=True,
+    )
     return row
 
 
-def run(side: str, clients: int, rounds: int, a: argparse.Namespace, folder: Path) -> tuple[Tensors, dict[str, float]]:
+def run(
+    side: str, clients: int, rounds: int, a: argparse.Namespace, folder: Path
+) -> tuple[Tensors, dict[str, float]]:
     """The state after the first round that the run still holds, and what its rounds cost."""
-    keys: dict[str, Any] = {"clients": clients, "rounds": rounds, "partition.kind": "iid", "batch-size": 16, "evaluate-initial": "false"}
+    keys: dict[str, Any] = {
+        "clients": clients,
+        "rounds": rounds,
+        "partition.kind": "iid",
+        "batch-size": 16,
+        "evaluate-initial": "false",
+    }
     keys |= {"evaluate-every": rounds, "device": "cpu"}
     if side == "secure":
         keys |= {"secagg.enabled": "true", "secagg.max-samples": a.max_samples}
@@ -72,16 +94,35 @@ def run(side: str, clients: int, rounds: int, a: argparse.Namespace, folder: Pat
         deploy(keys, clients, folder)
     else:
         words = options(keys | {"output": folder / "run"})
-        command = [sys.executable, "-m", "pfedlora_flwr.cli", "run", "--quiet", "--engine", a.engine, *words]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=os.environ | {"OMP_NUM_THREADS": "1"})
+        command = [
+            sys.executable,
+            "-m",
+            "pfedlora_flwr.cli",
+            "run",
+            "--quiet",
+            "--engine",
+            a.engine,
+            *words,
+        ]
+        subprocess.run(
+            command,
+            check=True,
+            stdout=subprocess.DEVNULL,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     directory = RunDirectory(folder / "run")
     rows = directory.rounds()
     state = directory.checkpoints.load(before=min(directory.checkpoints.rounds()) + 1)
     assert state is not None
-    later = [row["seconds"] - row["server_seconds"].get("evaluate", 0.0) for row in rows[1:]] or [0.0]
+    later = [row["seconds"] - row["server_seconds"].get("evaluate", 0.0) for row in rows[1:]] or [
+        0.0
+    ]
     return state.tensors, {
-        "kilobytes": sum(row["wire_up"] + row["wire_down"] for row in rows) / rounds / clients / 1000,
+        "kilobytes": sum(row["wire_up"] + row["wire_down"] for row in rows)
+        / rounds
+        / clients
+        / 1000,
         "seconds": statistics.median(later),
         "cpu": ended.ru_utime + ended.ru_stime - began.ru_utime - began.ru_stime,
     }

@@ -19,7 +19,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
-os.environ |= {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+os.environ |= {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+}
 
 import numpy as np
 import numpy.typing as npt
@@ -45,7 +49,9 @@ class Images(Dataset[tuple[Tensor, int]]):
         from torchvision.transforms import Compose, Normalize, ToTensor
 
         self.pixels, self.labels = pixels, labels
-        self.transform = Compose([ToTensor(), Normalize((0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616))])
+        self.transform = Compose(
+            [ToTensor(), Normalize((0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616))]
+        )
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -108,13 +114,26 @@ def main() -> None:
         @server.main()
         def run(grid: Grid, context: Context) -> None:
             start = ArrayRecord(PlainCNN(*SHAPES[-1]).fc3.state_dict())
-            strategy = Timed(fraction_train=a.sampled / a.clients, fraction_evaluate=0.0, min_available_nodes=a.clients)
+            strategy = Timed(
+                fraction_train=a.sampled / a.clients,
+                fraction_evaluate=0.0,
+                min_available_nodes=a.clients,
+            )
             strategy.start(grid=grid, initial_arrays=start, num_rounds=a.rounds)
 
-        run_simulation(server, client, a.clients, backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}})
+        run_simulation(
+            server,
+            client,
+            a.clients,
+            backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
+        )
     rest = Timed.seconds[1:]
     found = {"median": round(statistics.median(rest), 3), "seconds": [round(s, 2) for s in rest]}
-    print(json.dumps(found | {"clients": a.clients, "sampled": a.sampled, "samples": SAMPLES // a.clients}))
+    print(
+        json.dumps(
+            found | {"clients": a.clients, "sampled": a.sampled, "samples": SAMPLES // a.clients}
+        )
+    )
 
 
 def write_parts(data: Path, clients: int) -> None:

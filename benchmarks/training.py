@@ -37,7 +37,12 @@ def main() -> None:
     a = cli.parse_args()
     torch.set_num_threads(1)
     pixels = torch.randint(0, 256, (a.samples, 32, 32, 3), dtype=torch.uint8)
-    data = Samples(pixels, torch.randint(0, max(2, a.classes // 10), (a.samples,)), torch.full((3,), 1 / 64), torch.full((3,), -2.0))
+    data = Samples(
+        pixels,
+        torch.randint(0, max(2, a.classes // 10), (a.samples,)),
+        torch.full((3,), 1 / 64),
+        torch.full((3,), -2.0),
+    )
     cells = [(m, c) for m in a.methods.split(",") for c in a.models.split(",")]
     times: dict[tuple[str, str], list[float]] = {cell: [] for cell in cells}
     flops: dict[tuple[str, str], int] = {}
@@ -62,14 +67,23 @@ def main() -> None:
                 "spread": spread,
             }
         )
-        print(f"{cell[0]:>10} {cell[1]}  {a.samples * a.epochs / median:8.0f} samples/s  {share:5.0%} of sgemm  ± {spread / 2:.0%}")
+        print(
+            f"{cell[0]:>10} {cell[1]}  {a.samples * a.epochs / median:8.0f} samples/s  {share:5.0%} of sgemm  ± {spread / 2:.0%}"
+        )
     print(f"sgemm, one thread: {rate:.0f} GFLOP/s")
     print(json.dumps({"sgemm_gflops": rate, "precision": a.precision, "rows": rows}))
 
 
-def visit_once(method_name: str, model_name: str, data: Samples, precision: str, epochs: int, classes: int) -> tuple[float, int]:
+def visit_once(
+    method_name: str, model_name: str, data: Samples, precision: str, epochs: int, classes: int
+) -> tuple[float, int]:
     """CPU seconds and operations of one client's visit. `models` names CNN-5 second: the mutual methods share it."""
-    keys = {"method": method_name, "models": f"{model_name},cnn5", "precision": precision, "local-epochs": epochs}
+    keys = {
+        "method": method_name,
+        "models": f"{model_name},cnn5",
+        "precision": precision,
+        "local-epochs": epochs,
+    }
     experiment = from_flat(keys)
     method = registry.find(method_name)(experiment, Task(classes))
     model = method.private_init(0, 1).to(memory_format=torch.channels_last)

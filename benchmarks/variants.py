@@ -18,7 +18,14 @@ from torch.nn.functional import layer_norm
 
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.class_means import ClassMeans
-from pfedlora_flwr.methods.method import Refused, Tensors, Upload, check_layout, tensors_of, weighted_mean
+from pfedlora_flwr.methods.method import (
+    Refused,
+    Tensors,
+    Upload,
+    check_layout,
+    tensors_of,
+    weighted_mean,
+)
 from pfedlora_flwr.methods.pfedlora import PFedLoRA
 from pfedlora_flwr.models.adapter import Adapter
 from pfedlora_flwr.models.linear import Linear
@@ -53,11 +60,22 @@ class Variant(PFedLoRA):
             "the first matrix: trained and shared; fixed, orthogonal as it began (it is sent all the same); or private",
             choices=("trained", "fixed", "private"),
         )
-        features: str = key("raw", "what the adapter reads: R, or R without its mean and of unit variance", choices=("raw", "normalised"))
+        features: str = key(
+            "raw",
+            "what the adapter reads: R, or R without its mean and of unit variance",
+            choices=("raw", "normalised"),
+        )
         order: str = key("model", "what a visit trains first", choices=("model", "adapter"))
-        mu_start: float = key(1.0, "the weight of the own loss in round 1, of a warm-up", low=0, high=1)
+        mu_start: float = key(
+            1.0, "the weight of the own loss in round 1, of a warm-up", low=0, high=1
+        )
         warmup: int = key(0, "rounds in which that weight goes to μ", low=0)
-        server_lr: float = key(1.0, "how far a round moves what is shared to the mean of the uploads; 1: all the way", above=0, high=1)
+        server_lr: float = key(
+            1.0,
+            "how far a round moves what is shared to the mean of the uploads; 1: all the way",
+            above=0,
+            high=1,
+        )
 
     def state_init(self, seed: int) -> Tensors:
         theta = super().state_init(seed)
@@ -79,12 +97,18 @@ class Variant(PFedLoRA):
     def predictor(self, model: nn.Module) -> ClientModel:
         return model.local if isinstance(model, Kept) else super().predictor(model)
 
-    def local_update(self, model: nn.Module, received: Tensors, data: Samples, visit: Visit) -> Upload:
+    def local_update(
+        self, model: nn.Module, received: Tensors, data: Samples, visit: Visit
+    ) -> Upload:
         local = self.predictor(model)
-        adapter = self.received_adapter(local, received | (_named(model.down) if isinstance(model, Kept) else {}), data)
+        adapter = self.received_adapter(
+            local, received | (_named(model.down) if isinstance(model, Kept) else {}), data
+        )
         assert isinstance(adapter, Reading)
         if self.options.rows == "classes":
-            adapter.outside = torch.ones(self.classes, dtype=torch.bool, device=data.labels.device).index_fill_(0, data.labels, False)
+            adapter.outside = torch.ones(
+                self.classes, dtype=torch.bool, device=data.labels.device
+            ).index_fill_(0, data.labels, False)
         if self.options.order == "adapter":
             self.train_adapter(local, adapter, data, visit)
             self.train_model(local.train(), adapter, data, visit)
@@ -95,7 +119,10 @@ class Variant(PFedLoRA):
             model.down.load_state_dict(tensors_of(adapter.down))
         sent = {name: tensor for name, tensor in tensors_of(adapter).items() if name in received}
         if adapter.outside is not None:
-            for name in ("up.weight", "up.bias"):  # weight decay has no part in rows that are not the client's
+            for name in (
+                "up.weight",
+                "up.bias",
+            ):  # weight decay has no part in rows that are not the client's
                 sent[name][adapter.outside] = received[name][adapter.outside]
             sent["counts"] = torch.bincount(data.labels, minlength=self.classes)
         return Upload(sent, len(data))
@@ -108,31 +135,51 @@ class Variant(PFedLoRA):
     def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
         merged = self.merged(uploads, state)
         rate = self.options.server_lr
-        return merged if rate == 1 else {name: state[name].lerp(tensor, rate) for name, tensor in merged.items()}
+        return (
+            merged
+            if rate == 1
+            else {name: state[name].lerp(tensor, rate) for name, tensor in merged.items()}
+        )
 
     def merged(self, uploads: Mapping[int, Upload], state: Tensors) -> Tensors:
         """The means of the uploads; of a class that none of them holds the rows as they were."""
         if self.options.rows == "samples":
             return weighted_mean(uploads)
         whole = [name for name in state if not name.startswith("up.")]
-        merged = state | weighted_mean({k: replace(u, tensors={n: u.tensors[n] for n in whole}) for k, u in uploads.items()})
+        merged = state | weighted_mean(
+            {k: replace(u, tensors={n: u.tensors[n] for n in whole}) for k, u in uploads.items()}
+        )
         for name in ("up.weight", "up.bias"):
             rows = ClassMeans(self.classes, state[name][0].numel())
             for upload in uploads.values():
-                rows.add(upload.tensors[name].view(self.classes, -1), torch.arange(self.classes), upload.tensors["counts"])
+                rows.add(
+                    upload.tensors[name].view(self.classes, -1),
+                    torch.arange(self.classes),
+                    upload.tensors["counts"],
+                )
             found = rows.tensors()
-            merged[name] = state[name].index_copy(0, found["classes"], found["means"].view(-1, *state[name].shape[1:]))
+            merged[name] = state[name].index_copy(
+                0, found["classes"], found["means"].view(-1, *state[name].shape[1:])
+            )
         return merged
 
     def check(self, upload: Upload, state: Tensors, client: int) -> None:
-        counted = {"counts": torch.zeros(self.classes, dtype=torch.int64)} if self.options.rows == "classes" else {}
+        counted = (
+            {"counts": torch.zeros(self.classes, dtype=torch.int64)}
+            if self.options.rows == "classes"
+            else {}
+        )
         check_layout(upload.tensors, state | counted)
         counts = upload.tensors.get("counts")
         if counts is not None and (int(counts.min()) < 0 or int(counts.sum()) != upload.samples):
-            raise Refused(f"counts are {counts[:20].tolist()}, expected numbers ≥ 0 that sum to its {upload.samples} samples")
+            raise Refused(
+                f"counts are {counts[:20].tolist()}, expected numbers ≥ 0 that sum to its {upload.samples} samples"
+            )
 
     def largest_upload(self, state: Tensors) -> int:
-        return super().largest_upload(state) + (8 * self.classes if self.options.rows == "classes" else 0)
+        return super().largest_upload(state) + (
+            8 * self.classes if self.options.rows == "classes" else 0
+        )
 
     def shared_predictor(self, shared: Tensors, own: ClientModel | None = None) -> None:
         """None: what is sent makes no predictor by itself in every variant."""
@@ -154,7 +201,11 @@ class Reading(Adapter):
     """The classes left out, bool [C]."""
 
     def forward(self, representation: Tensor) -> Tensor:
-        logits = super().forward(layer_norm(representation, representation.shape[1:]) if self.normalise else representation)
+        logits = super().forward(
+            layer_norm(representation, representation.shape[1:])
+            if self.normalise
+            else representation
+        )
         return logits if self.outside is None else logits.masked_fill(self.outside, float("-inf"))
 
 

@@ -33,7 +33,12 @@ _TIMEOUT, _PATIENCE = 120.0, 10.0
 """Seconds: for a command, and for Flower to end a run's processes after it."""
 IN_THE_RUN = [row for row in TABLE["own code"] if row.code == 1]
 BEFORE_IT = [
-    next(row for category in TABLE.values() for row in category if words in row.expected and row.command.startswith("run"))
+    next(
+        row
+        for category in TABLE.values()
+        for row in category
+        if words in row.expected and row.command.startswith("run")
+    )
     for words in (
         "mu is 1.2; allowed",
         "'rounds' is there twice",
@@ -68,7 +73,10 @@ class Table:
     def add(self, command: str, code: int, lines: int, seconds: float, found: list[str]) -> None:
         self.printed, self.wrong = self.printed + 1, self.wrong + bool(found)
         outcome = "; ".join(found) or "as expected"
-        print(f"{command[-110:]:110} | exit {code:3} | {lines} lines | {seconds:5.1f} s | {outcome}", flush=True)
+        print(
+            f"{command[-110:]:110} | exit {code:3} | {lines} lines | {seconds:5.1f} s | {outcome}",
+            flush=True,
+        )
 
 
 def main(word: str) -> int:
@@ -76,14 +84,36 @@ def main(word: str) -> int:
     table = Table()
     with tempfile.TemporaryDirectory(prefix="pfedlora-") as folder:
         place = Path(folder)
-        environment = os.environ | QUIET | {"PYTHONPATH": str(ROOT), "COLUMNS": "400", "FLWR_HOME": str(place / "flwr")}
+        environment = (
+            os.environ
+            | QUIET
+            | {"PYTHONPATH": str(ROOT), "COLUMNS": "400", "FLWR_HOME": str(place / "flwr")}
+        )
         environment["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        words = [sys.executable, "-m", "pfedlora_flwr.cli", "run", "--engine", "local", *shlex.split(RUN), "-o", f"output={place / 'run'}"]
-        subprocess.run(words, env=environment, cwd=place, check=True, capture_output=True, timeout=_TIMEOUT)
-        for number, row in enumerate(row for row in [*IN_THE_RUN, *BEFORE_IT] if word in row.command):
+        words = [
+            sys.executable,
+            "-m",
+            "pfedlora_flwr.cli",
+            "run",
+            "--engine",
+            "local",
+            *shlex.split(RUN),
+            "-o",
+            f"output={place / 'run'}",
+        ]
+        subprocess.run(
+            words, env=environment, cwd=place, check=True, capture_output=True, timeout=_TIMEOUT
+        )
+        for number, row in enumerate(
+            row for row in [*IN_THE_RUN, *BEFORE_IT] if word in row.command
+        ):
             (place / str(number)).mkdir()
             _pfedlora(row, place / str(number), environment, table)
-        chosen = {config: said for config, said in THROUGH_FLWR.items() if word in f"flwr run . -c {config}"}
+        chosen = {
+            config: said
+            for config, said in THROUGH_FLWR.items()
+            if word in f"flwr run . -c {config}"
+        }
         if chosen:
             _flwr(chosen, place, environment, table)
     print(f"{table.printed - table.wrong} of {table.printed} as expected")
@@ -103,18 +133,36 @@ def _pfedlora(row: Wrong, folder: Path, environment: dict[str, str], table: Tabl
                 held.enter_context(holds)  # type: ignore[arg-type]
         before, began = files_in(folder), time.monotonic()
         words = [sys.executable, "-m", "pfedlora_flwr.cli", *shlex.split(command)]
-        done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
+        done = subprocess.run(
+            words, env=environment, capture_output=True, text=True, timeout=_TIMEOUT, check=False
+        )
         seconds = time.monotonic() - began
     found = faults(row, done.returncode, done.stdout, done.stderr, before, files_in(folder))
     time.sleep(1)
-    table.add(f"pfedlora {command}", done.returncode, len(done.stderr.splitlines()), seconds, found + _left(Counter()))
+    table.add(
+        f"pfedlora {command}",
+        done.returncode,
+        len(done.stderr.splitlines()),
+        seconds,
+        found + _left(Counter()),
+    )
 
 
 def _flwr(configs: dict[str, str], place: Path, environment: dict[str, str], table: Table) -> None:
     """Run-configs through `flwr run .`, all of them on the one local SuperLink that Flower starts with the first and leaves running."""
-    environment |= {MARKER: f"wrong-{os.getpid()}", "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(free_port())}
+    environment |= {
+        MARKER: f"wrong-{os.getpid()}",
+        "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(free_port()),
+    }
     try:
-        subprocess.run(["flwr", "list"], env=environment, cwd=ROOT, capture_output=True, timeout=_TIMEOUT, check=False)
+        subprocess.run(
+            ["flwr", "list"],
+            env=environment,
+            cwd=ROOT,
+            capture_output=True,
+            timeout=_TIMEOUT,
+            check=False,
+        )
         time.sleep(_PATIENCE / 2)
         resident = Counter(map(_name, _children()))
         for number, (config, expected) in enumerate(configs.items()):
@@ -122,20 +170,49 @@ def _flwr(configs: dict[str, str], place: Path, environment: dict[str, str], tab
             output = "" if "output" in config else f' output="{place / f"flwr-{number}"}"'
             federation = "num-supernodes=2 client-resources-num-cpus=1"
             keys = 'partition.kind="iid" dataset="synthetic:100" models="tests.methods.narrow:Narrow" clients=2 rounds=2'
-            own = " ".join(pair for pair in keys.split() if f" {pair.split('=')[0]}=" not in f" {config}")
-            command = ["flwr", "run", ".", "--federation-config", federation, "--stream", "-c", f"{own} {filled}{output}".strip()]
+            own = " ".join(
+                pair for pair in keys.split() if f" {pair.split('=')[0]}=" not in f" {config}"
+            )
+            command = [
+                "flwr",
+                "run",
+                ".",
+                "--federation-config",
+                federation,
+                "--stream",
+                "-c",
+                f"{own} {filled}{output}".strip(),
+            ]
             began = time.monotonic()
-            done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
+            done = subprocess.run(
+                command,
+                env=environment,
+                cwd=ROOT,
+                capture_output=True,
+                text=True,
+                timeout=_TIMEOUT,
+                check=False,
+            )
             seconds = time.monotonic() - began
             results = [line for line in done.stdout.splitlines() if line.startswith(RESULT_LINE)]
             told = [json.loads(line.removeprefix(RESULT_LINE))["result"] for line in results]
             said = told[0]["error"] or "" if told else done.stdout + done.stderr
             found = [] if expected in said else [f"not said: {expected}, but {said[-200:]}"]
-            found += [f"status {result['status']}" for result in told if result["status"] != "failed" or "\n" in (result["error"] or "")]
+            found += [
+                f"status {result['status']}"
+                for result in told
+                if result["status"] != "failed" or "\n" in (result["error"] or "")
+            ]
             until = time.monotonic() + _PATIENCE
             while _left(resident) and time.monotonic() < until:
                 time.sleep(0.2)
-            table.add(f"flwr run . -c '{config}'", done.returncode, len(results) or 1, seconds, found + _left(resident))
+            table.add(
+                f"flwr run . -c '{config}'",
+                done.returncode,
+                len(results) or 1,
+                seconds,
+                found + _left(resident),
+            )
     finally:
         stop_marked(environment[MARKER])
     left = _left(Counter())
@@ -144,7 +221,9 @@ def _flwr(configs: dict[str, str], place: Path, environment: dict[str, str], tab
 
 
 def _children() -> list[psutil.Process]:
-    return [p for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE]
+    return [
+        p for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE
+    ]
 
 
 def _left(resident: Counter[str]) -> list[str]:

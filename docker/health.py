@@ -5,7 +5,9 @@ import ssl
 import sys
 import urllib.request
 
-any_certificate = ssl.create_default_context()  # it is this container's own, and not made out to 127.0.0.1 everywhere
+any_certificate = (
+    ssl.create_default_context()
+)  # it is this container's own, and not made out to 127.0.0.1 everywhere
 any_certificate.check_hostname, any_certificate.verify_mode = False, ssl.CERT_NONE
 
 
@@ -16,4 +18,12 @@ def answers(url: str) -> bool:
         return False
 
 
-sys.exit(0 if any(answers(f"{scheme}://127.0.0.1:{port}/health") for port in (8000, 8001) for scheme in ("http", "https")) else 1)
+sys.exit(
+    0
+    if any(
+        answers(f"{scheme}://127.0.0.1:{port}/health")
+        for port in (8000, 8001)
+        for scheme in ("http", "https")
+    )
+    else 1
+)

@@ -16,7 +16,13 @@ from pfedlora_flwr import __version__
 from pfedlora_flwr.commands.plain import Group, PlainCommand, WithKeys, err, out, say
 from pfedlora_flwr.errors import UserCodeError, UserError, brief, with_traceback
 
-cli = typer.Typer(cls=Group, add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
+cli = typer.Typer(
+    cls=Group,
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
 
 
 def _print_version(wanted: bool) -> None:
@@ -25,38 +31,81 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-Options = Annotated[list[str] | None, typer.Option("-o", "--option", metavar="KEY=VALUE", help="Set a key; may be given many times.")]
+Options = Annotated[
+    list[str] | None,
+    typer.Option("-o", "--option", metavar="KEY=VALUE", help="Set a key; may be given many times."),
+]
 Place = Annotated[Path, typer.Argument(metavar="RUN", hidden=True)]
-Client = Annotated[int, typer.Option("--client", metavar="K", help="The client whose model is meant.", min=0)]
-OneClient = Annotated[int | None, typer.Option("--client", metavar="K", help="The client whose model is meant.", min=0)]
-AllClients = Annotated[bool, typer.Option("--all-clients", help="Every client's model, one after the other.")]
+Client = Annotated[
+    int, typer.Option("--client", metavar="K", help="The client whose model is meant.", min=0)
+]
+OneClient = Annotated[
+    int | None,
+    typer.Option("--client", metavar="K", help="The client whose model is meant.", min=0),
+]
+AllClients = Annotated[
+    bool, typer.Option("--all-clients", help="Every client's model, one after the other.")
+]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it is there.")]
 
 
 @cli.callback()
 def pfedlora(
-    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True)] = False,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Show the version and exit.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
 ) -> None:
     """pFedLoRA and the methods it is compared with, as a Flower application."""
 
 
-Ray = Annotated[str, typer.Option(metavar="ADDRESS", help="Train on this Ray cluster, HOST:PORT, of which this host is a node.")]
-Engine = Annotated[str, typer.Option(metavar="ENGINE", help="flower: `flwr run` with an actor a core. local: in this process.")]
+Ray = Annotated[
+    str,
+    typer.Option(
+        metavar="ADDRESS",
+        help="Train on this Ray cluster, HOST:PORT, of which this host is a node.",
+    ),
+]
+Engine = Annotated[
+    str,
+    typer.Option(
+        metavar="ENGINE", help="flower: `flwr run` with an actor a core. local: in this process."
+    ),
+]
 
 
 @cli.command(cls=WithKeys)
 def run(
     conf: Annotated[str | None, typer.Argument(metavar="[CONF]", hidden=True)] = None,
     option: Options = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in its output directory, bit for bit.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in its output directory.")] = False,
-    port: Annotated[int, typer.Option(help="TCP port of the private SuperLink; 0: a free one.", show_default=False)] = 0,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Continue the run in its output directory, bit for bit."),
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the run in its output directory.")
+    ] = False,
+    port: Annotated[
+        int,
+        typer.Option(help="TCP port of the private SuperLink; 0: a free one.", show_default=False),
+    ] = 0,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress display.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check all, show what the run would take, and start nothing.")] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Check all, show what the run would take, and start nothing."
+        ),
+    ] = False,
     engine: Engine = "flower",
     ray: Ray = "",
     superlink: Annotated[
-        str | None, typer.Option(metavar="CONNECTION", help="Train on the nodes of this SuperLink, a connection in $FLWR_HOME/config.toml.")
+        str | None,
+        typer.Option(
+            metavar="CONNECTION",
+            help="Train on the nodes of this SuperLink, a connection in $FLWR_HOME/config.toml.",
+        ),
     ] = None,
 ) -> None:
     """Train. A simulation through `flwr run` on a SuperLink of its own, or real nodes with --superlink.
@@ -79,18 +128,24 @@ def run(
     if superlink == "":
         raise UserError("--superlink is ''; allowed: a connection in $FLWR_HOME/config.toml")
     if superlink and engine != "flower":
-        raise UserError(f"--engine {engine} trains in this process, --superlink on nodes: give one of them")
+        raise UserError(
+            f"--engine {engine} trains in this process, --superlink on nodes: give one of them"
+        )
     if superlink and named.get("ray"):
         raise UserError("ray is for simulations, --superlink for real nodes: give one of them")
     if superlink and port:
-        raise UserError("--port is for simulations: a connection has its address in Flower's config.toml")
+        raise UserError(
+            "--port is for simulations: a connection has its address in Flower's config.toml"
+        )
     if superlink and dry_run:
         raise UserError("--dry-run is for simulations: what nodes have is known to them alone")
     if superlink:  # `output` is a path on the SuperLink's host
         if named.get("resume") is True and "rounds" in options:
             named["extend"] = True  # the server knows whether it does
         experiment = config.from_flat(named)
-        _name_unused(config.unused([name for name in options if not name.startswith("data.")], experiment))  # of the nodes' data
+        _name_unused(
+            config.unused([name for name in options if not name.startswith("data.")], experiment)
+        )  # of the nodes' data
         raise typer.Exit(submit(experiment, superlink, out, err, sys.argv[1:], quiet=quiet))
     if named.get("resume") is True:
         output = resumed_output(named, path)
@@ -115,15 +170,41 @@ def compare(
     conf: Annotated[str, typer.Argument(metavar="CONF", hidden=True)],
     methods: Annotated[str, typer.Option(metavar="A,B", help="Only these methods.")] = "",
     seeds: Annotated[str, typer.Option(metavar="0,1", help="Only these seeds.")] = "",
-    only: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE[,VALUE]", help="Only these values of an axis's key.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run, with time and disk, and change nothing.")] = False,
-    drop_models: Annotated[bool, typer.Option("--drop-models", help="Remove a run's models when it is done: its results stay.")] = False,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE[,VALUE]", help="Only these values of an axis's key."),
+    ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Show what would run, with time and disk, and change nothing."
+        ),
+    ] = False,
+    drop_models: Annotated[
+        bool,
+        typer.Option(
+            "--drop-models", help="Remove a run's models when it is done: its results stay."
+        ),
+    ] = False,
     option: Options = None,
     engine: Engine = "flower",
     ray: Ray = "",
-    jobs: Annotated[int, typer.Option("--jobs", metavar="J", help="Runs at once, each with its share of cores and GPUs.")] = 1,
-    shard: Annotated[str, typer.Option(metavar="I/N", help="Only every N-th run: for N hosts that share the directory.")] = "",
-    output: Annotated[Path | None, typer.Option(metavar="DIR", help="The comparison's directory; otherwise runs/FOLDER-CONF.")] = None,
+    jobs: Annotated[
+        int,
+        typer.Option(
+            "--jobs", metavar="J", help="Runs at once, each with its share of cores and GPUs."
+        ),
+    ] = 1,
+    shard: Annotated[
+        str,
+        typer.Option(
+            metavar="I/N", help="Only every N-th run: for N hosts that share the directory."
+        ),
+    ] = "",
+    output: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="The comparison's directory; otherwise runs/FOLDER-CONF."),
+    ] = None,
 ) -> None:
     """Run what is missing of a comparison. Methods × scenarios × seeds; what is unfinished is resumed, then all is reported.
 
@@ -140,15 +221,33 @@ def compare(
     part = whole.select(_words(methods), _integers(seeds), only or [])
     where = output or of_comparison(path)
     took = Shard.parse(shard)
-    code = run_missing(part, whole, where, out, err, dry_run=dry_run, engine=engine, drop_models=drop_models, jobs=jobs, shard=took)
+    code = run_missing(
+        part,
+        whole,
+        where,
+        out,
+        err,
+        dry_run=dry_run,
+        engine=engine,
+        drop_models=drop_models,
+        jobs=jobs,
+        shard=took,
+    )
     raise typer.Exit(code)
 
 
 @cli.command(cls=PlainCommand)
 def report(
     paths: Annotated[list[Path], typer.Argument(metavar="RUN_OR_DIR…", hidden=True)],
-    output: Annotated[Path | None, typer.Option(metavar="DIR", help="Otherwise `report` in the only path given.")] = None,
-    target: Annotated[float | None, typer.Option(metavar="X", help="Accuracy that costs are counted to, not `target-accuracy`.")] = None,
+    output: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Otherwise `report` in the only path given.")
+    ] = None,
+    target: Annotated[
+        float | None,
+        typer.Option(
+            metavar="X", help="Accuracy that costs are counted to, not `target-accuracy`."
+        ),
+    ] = None,
 ) -> None:
     """Report on runs. Tables (Markdown, CSV), figures (PNG, SVG) and one page (report.html).
 
@@ -159,7 +258,12 @@ def report(
     if output is None and len(paths) > 1:
         raise UserError("several paths are given: say with --output where their report shall go")
     written = write_report(paths, output or paths[0] / "report", out, target)
-    out.print(f"{written.text}\nthe report is in {written.folder}", markup=False, highlight=False, soft_wrap=True)
+    out.print(
+        f"{written.text}\nthe report is in {written.folder}",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 @cli.command(cls=PlainCommand)
@@ -168,10 +272,19 @@ def predict(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH…", hidden=True)],
     client: OneClient = None,
     all_clients: AllClients = False,
-    top: Annotated[int, typer.Option(metavar="N", help="Classes an input, the most probable ones.", min=1)] = 3,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON, a list of predictions.")] = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="As CSV, a row a client and input.")] = False,
-    output: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to this file; otherwise to the terminal.")] = None,
+    top: Annotated[
+        int, typer.Option(metavar="N", help="Classes an input, the most probable ones.", min=1)
+    ] = 3,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="As JSON, a list of predictions.")
+    ] = False,
+    as_csv: Annotated[
+        bool, typer.Option("--csv", help="As CSV, a row a client and input.")
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write to this file; otherwise to the terminal."),
+    ] = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Ask a client's model about images or rows. Class names and probabilities, the most probable first.
@@ -197,7 +310,9 @@ def evaluate(
     data: Annotated[str | None, typer.Argument(metavar="[DATA]", hidden=True)] = None,
     client: OneClient = None,
     all_clients: AllClients = False,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON: one evaluation, or a list of all clients'.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="As JSON: one evaluation, or a list of all clients'.")
+    ] = False,
 ) -> None:
     """Evaluate a client's model on labelled samples. Accuracy, balanced accuracy, macro-F1, and the recall of each class.
 
@@ -220,9 +335,17 @@ def evaluate(
 def export(
     place: Place,
     client: Client,
-    kind: Annotated[str, typer.Option("--format", metavar="FORMAT", help="safetensors, torch-export or onnx.")],
-    output: Annotated[Path | None, typer.Option(metavar="FILE", help="Otherwise client-K with the format's suffix.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file, and its model card, if it is there.")] = False,
+    kind: Annotated[
+        str, typer.Option("--format", metavar="FORMAT", help="safetensors, torch-export or onnx.")
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Otherwise client-K with the format's suffix."),
+    ] = None,
+    overwrite: Annotated[
+        bool,
+        typer.Option("--overwrite", help="Replace the file, and its model card, if it is there."),
+    ] = False,
 ) -> None:
     """Write a client's model as one file. It is checked against the model itself, and has a model card beside it.
 
@@ -234,13 +357,19 @@ def export(
     [trained] = models_of(place, client, err)
     target = (output or Path(f"client-{client}{exporting.SUFFIXES.get(kind, '')}")).absolute()
     difference = exporting.export(trained, kind, target, overwrite=overwrite)
-    out.print(f"{target} and its model card; logits within {difference:.1g} of the model's own", highlight=False, soft_wrap=True)
+    out.print(
+        f"{target} and its model card; logits within {difference:.1g} of the model's own",
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 @cli.command(cls=PlainCommand)
 def audit(
     paths: Annotated[list[Path], typer.Argument(metavar="RUN_OR_DIR…", hidden=True)],
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON: one audit, or a list of several runs'.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="As JSON: one audit, or a list of several runs'.")
+    ] = False,
 ) -> None:
     """Measure what uploads tell of single clients. Which classes one holds, which samples it trained on; written to audit.json.
 
@@ -303,7 +432,9 @@ def main() -> None:
         command = error.ctx.command_path if error.ctx else "pfedlora"
         say(f"error: {error.format_message().rstrip('.')}; see {command} --help")
     except UserError as error:
-        say(f"error: {with_traceback(str(error), error) if isinstance(error, UserCodeError) else error}")
+        say(
+            f"error: {with_traceback(str(error), error) if isinstance(error, UserCodeError) else error}"
+        )
     except OSError as error:  # such as a full disk under stdout
         say(f"error: {with_traceback(brief(error), error)}")
     sys.exit(code)

@@ -35,7 +35,9 @@ def prepare_process(device: torch.device) -> None:
         torch.set_num_threads(1)
         keep_freed_memory()
     else:
-        torch.set_float32_matmul_precision("high")  # TF32 products, as cuDNN's convolutions have by default
+        torch.set_float32_matmul_precision(
+            "high"
+        )  # TF32 products, as cuDNN's convolutions have by default
         share = memory_share()
         if share < 1:
             torch.cuda.set_per_process_memory_fraction(share)

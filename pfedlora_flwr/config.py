@@ -28,7 +28,11 @@ _MOST_MASKED = 1023
 """Clients whose masked updates can be summed: 1024 of the 2^22 levels would leave the 2^32."""
 _NOT_MASKED = ("clip-norm-factor", "max-samples")
 """Keys of checks that a server makes of single updates."""
-_OF_PARTITION = {"partition.classes-per-client": "pathological", "partition.alpha": "dirichlet", "partition.min-samples": "natural"}
+_OF_PARTITION = {
+    "partition.classes-per-client": "pathological",
+    "partition.alpha": "dirichlet",
+    "partition.min-samples": "natural",
+}
 """Keys of one kind of partition."""
 
 
@@ -52,7 +56,9 @@ def from_flat(flat: Mapping[str, object]) -> Experiment:
     Options of other methods than its own are checked and left out: one file may serve several methods.
     """
     parsed = parse(flat)
-    experiment = Experiment(**{KEYS[name].attribute: value for name, value in parsed.items() if name in KEYS})
+    experiment = Experiment(
+        **{KEYS[name].attribute: value for name, value in parsed.items() if name in KEYS}
+    )
     method = registry.find(experiment.method)
     own = option_keys(experiment.method, method.Options)
     given = {k.attribute: parsed[name] for name, k in own.items() if name in parsed}
@@ -97,7 +103,9 @@ def unused(options: Iterable[str], e: Experiment) -> list[str]:
         elif name.startswith("secagg.") and not e.secagg_enabled and name != "secagg.enabled":
             found.append(f"{name} is not used: secagg.enabled is false")
         elif name in _NOT_MASKED and e.secagg_enabled:
-            found.append(f"{name} is not used: with secagg.enabled the server sees no single update")
+            found.append(
+                f"{name} is not used: with secagg.enabled the server sees no single update"
+            )
     return found
 
 
@@ -108,17 +116,24 @@ def _key(name: str) -> Key:
         if within:
             raise UserError(f"{name} is no key but a section of keys: {', '.join(within)}")
         near = difflib.get_close_matches(name, known, 1)
-        raise UserError(f"unknown key {name!r}" + (f"; did you mean {near[0]!r}?" if near else "; see pfedlora run --help"))
+        raise UserError(
+            f"unknown key {name!r}"
+            + (f"; did you mean {near[0]!r}?" if near else "; see pfedlora run --help")
+        )
     return known[name]
 
 
 def _method_options(e: Experiment, method: type[Method]) -> dict[str, Any]:
     """The options of a `package.module:Class` method, from the text of `method-options`."""
     declared = keys_of(method.Options)
-    given = {name: _scalar(text, declared.get(name)) for name, text in _words(e.method_options).items()}
+    given = {
+        name: _scalar(text, declared.get(name)) for name, text in _words(e.method_options).items()
+    }
     for name in given:
         if name not in declared:
-            raise UserError(f"method-options: {e.method} has no option {name!r}; it has: {', '.join(declared) or 'none'}")
+            raise UserError(
+                f"method-options: {e.method} has no option {name!r}; it has: {', '.join(declared) or 'none'}"
+            )
     return {k.attribute: k.parse(given[name]) for name, k in declared.items() if name in given}
 
 
@@ -131,17 +146,27 @@ def _check(e: Experiment, method: type[Method]) -> None:
         told = f"method-options is {e.method_options!r}, which is for a package.module:Class method"
         raise UserError(f"{told}; the options of {e.method} are keys: {own or 'it has none'}")
     if e.min_clients is not None and e.min_clients > e.clients:
-        raise UserError(f"min-clients is {e.min_clients}; allowed: auto, or at most clients, which is {e.clients}")
+        raise UserError(
+            f"min-clients is {e.min_clients}; allowed: auto, or at most clients, which is {e.clients}"
+        )
     names = Reading.of(e).class_names
     if len(set(names)) < len(names) or "" in names or len(names) == 1:
-        raise UserError(f"data.class-names is {e.data_class_names!r}; allowed: auto, or at least two names, each once")
+        raise UserError(
+            f"data.class-names is {e.data_class_names!r}; allowed: auto, or at least two names, each once"
+        )
     shape = parse_shape(e.input_shape) if e.input_shape else None
     if shape and e.image_size and shape[1:] != (e.image_size, e.image_size):
-        raise UserError(f"image-size is {e.image_size}, and input-shape {e.input_shape}: make them equal, or leave one out")
+        raise UserError(
+            f"image-size is {e.image_size}, and input-shape {e.input_shape}: make them equal, or leave one out"
+        )
     if e.audit_uploads and e.sharing != "mean":
-        raise UserError(f"audit.uploads is true and sharing is {e.sharing}; uploads are kept with sharing=mean alone")
+        raise UserError(
+            f"audit.uploads is true and sharing is {e.sharing}; uploads are kept with sharing=mean alone"
+        )
     if e.audit_uploads and e.secagg_enabled:
-        raise UserError("audit.uploads is true and secagg.enabled, too: under masks no upload can be kept; audit such a run from its sum")
+        raise UserError(
+            "audit.uploads is true and secagg.enabled, too: under masks no upload can be kept; audit such a run from its sum"
+        )
     if e.secagg_enabled:
         _check_secagg(e, method)
     check_way(e)
@@ -152,14 +177,18 @@ def _check(e: Experiment, method: type[Method]) -> None:
 def _check_secagg(e: Experiment, method: type[Method]) -> None:
     if not method.averages:
         fitting = ", ".join(name for name in registry.NAMES if registry.find(name).averages)
-        raise UserError(f"method {e.method} does not take a mean of uploads; secagg.enabled needs one that does: {fitting}")
+        raise UserError(
+            f"method {e.method} does not take a mean of uploads; secagg.enabled needs one that does: {fitting}"
+        )
     if e.sharing != "mean":
         raise UserError(f"sharing is {e.sharing}; allowed with secagg.enabled: mean")
     if not 3 <= e.sampled <= _MOST_MASKED:
         told = f"clients × participation gives {e.sampled}"
         raise UserError(f"secagg.enabled needs 3 to {_MOST_MASKED} sampled clients, {told}")
     if math.frexp(e.secagg_clip)[0] != 0.5:
-        raise UserError(f"secagg.clip is {e.secagg_clip:g}; allowed: a power of two, such as 0.5, 1 or 2")
+        raise UserError(
+            f"secagg.clip is {e.secagg_clip:g}; allowed: a power of two, such as 0.5, 1 or 2"
+        )
     if e.secagg_shares is not None and e.secagg_shares % 2 == 0:
         raise UserError(f"secagg.shares is {e.secagg_shares}; allowed: auto, or an odd integer ≥ 5")
 
@@ -175,8 +204,12 @@ def find_conf(name: str) -> Path:
     for path in (ours / name, ours / f"{name}.yaml"):
         if path.is_file():
             return path
-    names = sorted(path.relative_to(ours).with_suffix("").as_posix() for path in ours.rglob("*.yaml"))
-    raise UserError(f"{name or repr(name)}: no such file, and no configuration that comes with pfedlora; those are {', '.join(names)}")
+    names = sorted(
+        path.relative_to(ours).with_suffix("").as_posix() for path in ours.rglob("*.yaml")
+    )
+    raise UserError(
+        f"{name or repr(name)}: no such file, and no configuration that comes with pfedlora; those are {', '.join(names)}"
+    )
 
 
 def _own_confs() -> Path:
@@ -189,7 +222,9 @@ def _own_confs() -> Path:
 def check_way(e: Experiment) -> None:
     """Raises UserError where a run shall be both continued and replaced."""
     if e.resume and e.overwrite:
-        raise UserError("resume and overwrite exclude each other: resume continues the run, overwrite replaces it")
+        raise UserError(
+            "resume and overwrite exclude each other: resume continues the run, overwrite replaces it"
+        )
 
 
 def read_run(path: Path) -> dict[str, object]:
@@ -198,7 +233,9 @@ def read_run(path: Path) -> dict[str, object]:
     if "methods" in content:
         raise UserError(f"{path} is a comparison (it has methods): use pfedlora compare")
     if "about" in content:
-        raise UserError(f"{path} is what a run has left (it has about): continue it by --resume -o output=…, or remove that section")
+        raise UserError(
+            f"{path} is what a run has left (it has about): continue it by --resume -o output=…, or remove that section"
+        )
     try:
         return flatten(content)
     except UserError as error:
@@ -213,9 +250,14 @@ def read_mapping(path: Path) -> dict[Any, Any]:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
-        raise UserError(f"{path}: not valid YAML at line {line}: it is not in UTF-8 (byte 0x{error.object[error.start]:02x})") from None
+        raise UserError(
+            f"{path}: not valid YAML at line {line}: it is not in UTF-8 (byte 0x{error.object[error.start]:02x})"
+        ) from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None) or str(error)
+        mark, problem = (
+            getattr(error, "problem_mark", None),
+            getattr(error, "problem", None) or str(error),
+        )
         where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise UserError(f"{path}: not valid YAML{where}: {' '.join(problem.split())}") from None
     if loaded is None:
@@ -230,7 +272,11 @@ def flatten(nested: Mapping[Any, object], prefix: str = "") -> dict[str, object]
     flat: dict[str, object] = {}
     for name, value in nested.items():
         try:
-            added = flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+            added = (
+                flatten(value, f"{prefix}{name}.")
+                if isinstance(value, dict)
+                else {f"{prefix}{name}": value}
+            )
         except RecursionError:
             raise UserError(f"{name} holds itself") from None
         twice = next((key for key in added if key in flat), None)
@@ -249,7 +295,9 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode):
                 if key.value in seen:
-                    raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is there twice", key.start_mark)
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"{key.value!r} is there twice", key.start_mark
+                    )
                 seen.add(key.value)
         return super().construct_mapping(node, deep)
 
@@ -258,7 +306,11 @@ def _number(loader: _Loader, node: yaml.ScalarNode) -> object:
     try:
         return int(node.value) if node.value.lstrip("+-").isdecimal() else int(node.value, 0)
     except ValueError:
-        return loader.construct_scalar(node) if ":" in node.value else loader.construct_yaml_float(node)
+        return (
+            loader.construct_scalar(node)
+            if ":" in node.value
+            else loader.construct_yaml_float(node)
+        )
 
 
 _Loader.add_constructor("tag:yaml.org,2002:int", _number)

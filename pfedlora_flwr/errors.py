@@ -22,7 +22,11 @@ _COLOUR = re.compile("\x1b\\[[0-9;]*m")
 _FRAME = " │╰╭─╮╯"
 _EXCEPTION = re.compile(r"[\w.]*(Error|Exception|Failed|Refused)\b.*: \S")
 _NOT_THEIRS = tuple(
-    folder + os.sep for folder in (str(Path(__file__).parent), *map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")))
+    folder + os.sep
+    for folder in (
+        str(Path(__file__).parent),
+        *map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")),
+    )
 )
 _LONGEST = 300
 _TRACEBACK = "; traceback in "
@@ -85,7 +89,9 @@ def brief(error: BaseException) -> str:
     """An exception in a line: its type, what it says, and the user's own file and line where it was raised."""
     if isinstance(error, UserError):
         return str(error)
-    said = (error.msg if isinstance(error, SyntaxError) else str(error)).strip().splitlines() or [""]
+    said = (error.msg if isinstance(error, SyntaxError) else str(error)).strip().splitlines() or [
+        ""
+    ]
     return f"{type(error).__name__}: {said[0][:_LONGEST]}".removesuffix(": ") + _place(error)
 
 
@@ -98,12 +104,18 @@ def told(error: BaseException) -> str:
     """What may be said of an error to those who must not see the data: a line of ours; of any other its type alone."""
     if is_ours(error):
         return str(error)
-    return type(error.__cause__ if isinstance(error, UserCodeError) and error.__cause__ else error).__name__
+    return type(
+        error.__cause__ if isinstance(error, UserCodeError) and error.__cause__ else error
+    ).__name__
 
 
 def with_traceback(line: str, error: BaseException, file: Path | None = None) -> str:
     """The line, with the file that it names written: the error's traceback, in `file` or, where that cannot be, a temporary file."""
-    text = "".join(traceback.format_exception(error.__cause__ if isinstance(error, UserCodeError) and error.__cause__ else error))
+    text = "".join(
+        traceback.format_exception(
+            error.__cause__ if isinstance(error, UserCodeError) and error.__cause__ else error
+        )
+    )
     try:
         if file is None:
             handle, name = tempfile.mkstemp(prefix="pfedlora-traceback-", suffix=".txt")
@@ -123,7 +135,10 @@ def names_traceback(line: str) -> bool:
 
 def lines_of(text: str) -> list[str]:
     """The lines that say something, without frames and without what a terminal would act on."""
-    lines = ("".join(c if c.isprintable() else " " for c in _COLOUR.sub("", line)).strip(_FRAME) for line in text.splitlines())
+    lines = (
+        "".join(c if c.isprintable() else " " for c in _COLOUR.sub("", line)).strip(_FRAME)
+        for line in text.splitlines()
+    )
     return [line for line in lines if line]
 
 
@@ -137,7 +152,11 @@ def _place(error: BaseException) -> str:
     frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     if isinstance(error, SyntaxError) and error.filename:
         frames.append((error.filename, error.lineno))
-    theirs = [f"{_short(file)}:{line}" for file, line in frames if Path(file).is_file() and not file.startswith(_NOT_THEIRS)]
+    theirs = [
+        f"{_short(file)}:{line}"
+        for file, line in frames
+        if Path(file).is_file() and not file.startswith(_NOT_THEIRS)
+    ]
     return f", at {theirs[-1]}" if theirs else ""
 
 

@@ -42,7 +42,11 @@ def absolute(path: str | Path) -> Path:
         found.lstat()
     except FileNotFoundError:
         return found
-    except (OSError, RuntimeError, ValueError) as error:  # too long, nobody's home, a null character
+    except (
+        OSError,
+        RuntimeError,
+        ValueError,
+    ) as error:  # too long, nobody's home, a null character
         why = error.strerror if isinstance(error, OSError) else str(error).rstrip(".")
         raise UserError(f"{str(path)[:80]!r} cannot be used as a path ({why})") from None
     return found
@@ -60,7 +64,9 @@ def make_folder(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"{path} cannot be written ({error.strerror or error}); choose another folder") from None
+        raise UserError(
+            f"{path} cannot be written ({error.strerror or error}); choose another folder"
+        ) from None
     if not os.access(path, os.W_OK | os.X_OK):
         raise UserError(f"{path} cannot be written (Permission denied); choose another folder")
 

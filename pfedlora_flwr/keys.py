@@ -42,7 +42,14 @@ def key(
         choices: the allowed strings; one that ends in ":" allows any text after it, FUNCTION any name of its form.
         result: whether the key can change a result, and so belongs to the Experiment's fingerprint.
     """
-    metadata = {"meaning": meaning, "name": name, "low": low, "high": high, "above": above, "below": below}
+    metadata = {
+        "meaning": meaning,
+        "name": name,
+        "low": low,
+        "high": high,
+        "above": above,
+        "below": below,
+    }
     return field(default=default, metadata=metadata | {"choices": choices, "result": result})
 
 
@@ -69,12 +76,17 @@ class Key:
         if self.choices is not None:
             words = in_words(self.choices)
         else:
-            words = {bool: "true or false", int: "an integer", float: "a number", str: "text"}[self.kind]
+            words = {bool: "true or false", int: "an integer", float: "a number", str: "text"}[
+                self.kind
+            ]
             bounds = [
                 f"> {self.above:g}" if self.above is not None else "",
                 f"≥ {self.low:g}" if self.low is not None else "",
             ]
-            bounds += [f"≤ {self.high:g}" if self.high is not None else "", f"< {self.below:g}" if self.below is not None else ""]
+            bounds += [
+                f"≤ {self.high:g}" if self.high is not None else "",
+                f"< {self.below:g}" if self.below is not None else "",
+            ]
             words = " ".join([words, " and ".join(b for b in bounds if b)]).strip()
         return f"auto, or {words}" if self.auto else words
 
@@ -87,11 +99,18 @@ class Key:
                 value = float(value)
             except (ValueError, OverflowError):
                 value = math.nan if isinstance(value, int) else value
-        if self.kind is str and self.choices is None and isinstance(value, int | float) and not isinstance(value, bool):
+        if (
+            self.kind is str
+            and self.choices is None
+            and isinstance(value, int | float)
+            and not isinstance(value, bool)
+        ):
             value = str(value)  # `-o output=123`
         if type(value) is not self.kind or not self._in_range(value):
             huge = isinstance(value, int | float) and not abs(value) < _LARGEST  # NaN too
-            raise UserError(f"{self.name} is {_short(value)}; allowed: {self.allowed}{', finite and below 2^63' if huge else ''}")
+            raise UserError(
+                f"{self.name} is {_short(value)}; allowed: {self.allowed}{', finite and below 2^63' if huge else ''}"
+            )
         return value
 
     def text(self, value: Any) -> Scalar:
@@ -120,9 +139,20 @@ def _short(value: object) -> str:
 def chosen(value: str, choices: Iterable[str]) -> str | None:
     """The choice that `value` is, or, of one that ends in ":", begins with and goes on from, or whose form it has; None: there is none."""
     names = list(choices)
-    found = next((c for c in names if (value.startswith(c) and value != c if c.endswith(":") else value == c)), None)
+    found = next(
+        (
+            c
+            for c in names
+            if (value.startswith(c) and value != c if c.endswith(":") else value == c)
+        ),
+        None,
+    )
     module, _, attribute = value.partition(":")
-    form = attribute.isidentifier() and all(word.isidentifier() for word in module.split(".")) and not {module, f"{module}:"} & {*names}
+    form = (
+        attribute.isidentifier()
+        and all(word.isidentifier() for word in module.split("."))
+        and not {module, f"{module}:"} & {*names}
+    )
     return found or (FUNCTION if form and FUNCTION in names else None)
 
 
@@ -140,6 +170,11 @@ def keys_of(owner: Any, prefix: str = "") -> dict[str, Key]:
         if isinstance(kind, types.UnionType):
             kind, auto = typing.get_args(kind)[0], True
         name = prefix + (f.metadata["name"] or f.name.strip("_").replace("_", "-"))
-        rest = {k: f.metadata[k] for k in ("meaning", "low", "high", "above", "below", "choices", "result")}
-        found[name] = Key(name=name, attribute=f.name, kind=kind, auto=auto, default=f.default, **rest)
+        rest = {
+            k: f.metadata[k]
+            for k in ("meaning", "low", "high", "above", "below", "choices", "result")
+        }
+        found[name] = Key(
+            name=name, attribute=f.name, kind=kind, auto=auto, default=f.default, **rest
+        )
     return found

@@ -17,19 +17,25 @@ def derive(seed: int, purpose: str, client: int = SERVER, round: int = 0) -> int
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
-def torch_generator(seed: int, purpose: str, client: int = SERVER, round: int = 0) -> torch.Generator:
+def torch_generator(
+    seed: int, purpose: str, client: int = SERVER, round: int = 0
+) -> torch.Generator:
     """A CPU generator: the same draws wherever the training runs."""
     return torch.Generator().manual_seed(derive(seed, purpose, client, round))
 
 
-def numpy_generator(seed: int, purpose: str, client: int = SERVER, round: int = 0) -> np.random.Generator:
+def numpy_generator(
+    seed: int, purpose: str, client: int = SERVER, round: int = 0
+) -> np.random.Generator:
     """A NumPy generator (PCG64)."""
     return np.random.Generator(np.random.PCG64(derive(seed, purpose, client, round)))
 
 
 def sample_clients(seed: int, round: int, clients: int, sampled: int) -> list[int]:
     """The clients of a round: `sampled` of `clients`, without replacement, in ascending order."""
-    drawn = numpy_generator(seed, "sample", round=round).choice(clients, size=sampled, replace=False, shuffle=False)
+    drawn = numpy_generator(seed, "sample", round=round).choice(
+        clients, size=sampled, replace=False, shuffle=False
+    )
     return sorted(int(k) for k in drawn)
 
 

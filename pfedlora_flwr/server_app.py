@@ -79,10 +79,17 @@ def serve(
     except TimeIsOver as over:  # no failure in Flower's eyes
         tell(str(run.path), write_result(run, experiment, "stopped", str(over), "time"))
     except RunNotRunningException:  # Flower's, and no Exception
-        tell(str(run.path), write_result(run, experiment, "stopped", "stopped through Flower", "user"))
+        tell(
+            str(run.path),
+            write_result(run, experiment, "stopped", "stopped through Flower", "user"),
+        )
         raise
     except Exception as error:
-        reason = with_traceback(reason_of(error), error, run.traceback_file) if _is_bug(error) else reason_of(error)
+        reason = (
+            with_traceback(reason_of(error), error, run.traceback_file)
+            if _is_bug(error)
+            else reason_of(error)
+        )
         again = not isinstance(error, UserError) and not names_traceback(reason)
         tell(str(run.path), write_result(run, experiment, "failed", reason, resumable=again))
         raise
@@ -95,13 +102,17 @@ def bound_retries(grid: Grid, seconds: float) -> None:
 
     How often it tries is a private part of Flower's: where it has another name, the log says what is missing.
     """
-    from flwr.superlink.grid import HttpGrid  # takes a second, and the process of Flower's that calls this has it
+    from flwr.superlink.grid import (
+        HttpGrid,
+    )  # takes a second, and the process of Flower's that calls this has it
 
     if not isinstance(grid, HttpGrid):  # no SuperLink to wait for
         return
     invoker: Any = getattr(grid, "_retry_invoker", None)
     if not hasattr(invoker, "max_time"):
-        logger.warning("this version of Flower hides its retries: should the SuperLink go, this process waits for it without end")
+        logger.warning(
+            "this version of Flower hides its retries: should the SuperLink go, this process waits for it without end"
+        )
         return
     invoker.max_time = seconds
 
@@ -120,7 +131,9 @@ def reason_of(error: Exception) -> str:
 
 def _is_bug(error: Exception) -> bool:
     """Whether code, ours or the user's, went wrong, and not what it works with."""
-    return isinstance(error, UserCodeError) or not isinstance(error, UserError | RunFailed | OSError | httpx.HTTPError)
+    return isinstance(error, UserCodeError) or not isinstance(
+        error, UserError | RunFailed | OSError | httpx.HTTPError
+    )
 
 
 @contextmanager

@@ -40,43 +40,73 @@ def make(folder: Path, hosts: list[str], nodes: int, days: int, renew: bool) -> 
         (folder / "ca.crt").write_bytes(_ca(key).public_bytes(Encoding.PEM))
     if "server.pem" not in before:
         if not (folder / "ca.key").exists():
-            raise SystemExit(f"{folder / 'ca.key'} is not there, and only it can sign a server certificate: bring it back for this")
+            raise SystemExit(
+                f"{folder / 'ca.key'} is not there, and only it can sign a server certificate: bring it back for this"
+            )
         ca = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
         ca_key = load_pem_private_key((folder / "ca.key").read_bytes(), None)
         assert isinstance(ca_key, ec.EllipticCurvePrivateKey)
         key = ec.generate_private_key(ec.SECP384R1())
         _write_private(folder / "server.key", _pem(key))
-        (folder / "server.pem").write_bytes(_server(key, ca, ca_key, hosts, days).public_bytes(Encoding.PEM))
+        (folder / "server.pem").write_bytes(
+            _server(key, ca, ca_key, hosts, days).public_bytes(Encoding.PEM)
+        )
     for node in range(nodes):
         if f"node{node}" not in before:
             key = ec.generate_private_key(ec.SECP384R1())
-            _write_private(folder / f"node{node}", key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
-            (folder / f"node{node}.pub").write_bytes(key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n")
+            _write_private(
+                folder / f"node{node}",
+                key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()),
+            )
+            (folder / f"node{node}.pub").write_bytes(
+                key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n"
+            )
     return sorted(set(os.listdir(folder)) - before)
 
 
 def _ca(key: ec.EllipticCurvePrivateKey) -> x509.Certificate:
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "pfedlora CA")])
     usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
-    builder = _builder(name, name, key, _CA_DAYS).add_extension(x509.BasicConstraints(True, 0), True).add_extension(usage, True)
-    return builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False).sign(key, hashes.SHA384())
+    builder = (
+        _builder(name, name, key, _CA_DAYS)
+        .add_extension(x509.BasicConstraints(True, 0), True)
+        .add_extension(usage, True)
+    )
+    return builder.add_extension(
+        x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False
+    ).sign(key, hashes.SHA384())
 
 
 def _server(
-    key: ec.EllipticCurvePrivateKey, ca: x509.Certificate, ca_key: ec.EllipticCurvePrivateKey, hosts: list[str], days: int
+    key: ec.EllipticCurvePrivateKey,
+    ca: x509.Certificate,
+    ca_key: ec.EllipticCurvePrivateKey,
+    hosts: list[str],
+    days: int,
 ) -> x509.Certificate:
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0])])
-    builder = _builder(name, ca.subject, key, days).add_extension(x509.SubjectAlternativeName([_alternative(h) for h in hosts]), False)
+    builder = _builder(name, ca.subject, key, days).add_extension(
+        x509.SubjectAlternativeName([_alternative(h) for h in hosts]), False
+    )
     builder = builder.add_extension(x509.BasicConstraints(False, None), True)
     builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False)
     authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key())
     return builder.add_extension(authority, False).sign(ca_key, hashes.SHA384())
 
 
-def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, days: int) -> x509.CertificateBuilder:
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, days: int
+) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
-    builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key.public_key())
-    builder = builder.serial_number(x509.random_serial_number()).not_valid_before(now - datetime.timedelta(hours=1))
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+    )
+    builder = builder.serial_number(x509.random_serial_number()).not_valid_before(
+        now - datetime.timedelta(hours=1)
+    )
     return builder.not_valid_after(now + datetime.timedelta(days=days))
 
 
@@ -99,7 +129,9 @@ def _write_private(path: Path, content: bytes) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument(
         "--host",
@@ -108,8 +140,12 @@ def main() -> None:
         help="a name or address of the SuperLink; repeatable (localhost is added)",
     )
     parser.add_argument("--nodes", type=int, default=0, help="node keys to have: node0, node1 …")
-    parser.add_argument("--days", type=int, default=365, help="validity of the server certificate (default: 365)")
-    parser.add_argument("--renew", action="store_true", help="replace the server certificate and its key")
+    parser.add_argument(
+        "--days", type=int, default=365, help="validity of the server certificate (default: 365)"
+    )
+    parser.add_argument(
+        "--renew", action="store_true", help="replace the server certificate and its key"
+    )
     a = parser.parse_args()
     made = make(a.folder, [*a.host, "localhost", "127.0.0.1"], a.nodes, a.days, a.renew)
     print(f"made in {a.folder}: {', '.join(made) or 'nothing, all is there'}")

@@ -53,9 +53,18 @@ def output_page(text: str) -> str:
     """docs/output.md with every TypedDict of the rows and its fields, by their comments."""
     source = Path(rows.__file__).read_text(encoding="utf-8")
     tree, lines = ast.parse(source), source.splitlines()
-    parts = [text.partition(_ROWS)[0], _ROWS, "## Units", (ast.get_docstring(tree) or "").partition("\n\n")[2]]
+    parts = [
+        text.partition(_ROWS)[0],
+        _ROWS,
+        "## Units",
+        (ast.get_docstring(tree) or "").partition("\n\n")[2],
+    ]
     for node in (n for n in tree.body if isinstance(n, ast.ClassDef)):
-        inherits = [f"Also the fields of `{base.id}`." for base in node.bases if isinstance(base, ast.Name) and base.id != "TypedDict"]
+        inherits = [
+            f"Also the fields of `{base.id}`."
+            for base in node.bases
+            if isinstance(base, ast.Name) and base.id != "TypedDict"
+        ]
         fields = [
             f"| `{field.target.id}` | `{_cell(ast.unparse(field.annotation))}` | {_comment(lines, field)} |"
             for field in node.body
@@ -69,18 +78,29 @@ def output_page(text: str) -> str:
 def pyproject(text: str) -> str:
     """pyproject.toml with the version, and every key with its default."""
     text = _line(text, 'version = "', __version__, '"')
-    return re.sub(r"\[tool\.flwr\.app\.config\].*?(?=\n\n\[tool\.ruff\])", lambda _: _toml_tables(), text, flags=re.DOTALL)
+    return re.sub(
+        r"\[tool\.flwr\.app\.config\].*?(?=\n\n\[tool\.ruff\])",
+        lambda _: _toml_tables(),
+        text,
+        flags=re.DOTALL,
+    )
 
 
 def citation(text: str) -> str:
     """CITATION.cff with the version and the address."""
-    address = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Homepage"]
+    address = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+        "urls"
+    ]["Homepage"]
     return _line(_line(text, "version: ", __version__), "repository-code: ", address)
 
 
 def declared() -> dict[Path, str]:
     """Each file with the text it should have."""
-    project, cited, output = ROOT / "pyproject.toml", ROOT / "CITATION.cff", ROOT / "docs" / "output.md"
+    project, cited, output = (
+        ROOT / "pyproject.toml",
+        ROOT / "CITATION.cff",
+        ROOT / "docs" / "output.md",
+    )
     return {
         ROOT / "docs" / "keys.md": keys_page(),
         output: output_page(output.read_text(encoding="utf-8")),
@@ -95,8 +115,12 @@ def _table(keys: Iterable[Key]) -> str:
 
 
 def _comment(lines: list[str], field: ast.AnnAssign) -> str:
-    """What stands beside a field, on the line on which its type ends."""
-    return _cell(lines[(field.end_lineno or field.lineno) - 1].partition("  # ")[2])
+    """What stands beside a field, on the line on which its type ends, or else above it."""
+    beside = lines[(field.end_lineno or field.lineno) - 1].partition("  # ")[2]
+    above: list[str] = []
+    while not beside and (line := lines[field.lineno - 2 - len(above)].strip()).startswith("# "):
+        above.insert(0, line.removeprefix("# "))
+    return _cell(beside or " ".join(above))
 
 
 def _cell(text: str) -> str:
@@ -109,7 +133,9 @@ def _toml_tables() -> str:
         table, _, name = k.name.rpartition(".")
         tables.setdefault(table, []).append(f"{name} = {_shown(k)}")
     head = "tool.flwr.app.config"
-    return "\n\n".join("\n".join([f"[{head}.{t}]" if t else f"[{head}]", *lines]) for t, lines in tables.items())
+    return "\n\n".join(
+        "\n".join([f"[{head}.{t}]" if t else f"[{head}]", *lines]) for t, lines in tables.items()
+    )
 
 
 def _shown(k: Key) -> str:
@@ -119,7 +145,13 @@ def _shown(k: Key) -> str:
 
 def _line(text: str, before: str, value: str, after: str = "") -> str:
     """The text with the line that begins with `before` set to the value."""
-    return re.sub(rf"^{re.escape(before)}.*$", lambda _: f"{before}{value}{after}", text, count=1, flags=re.MULTILINE)
+    return re.sub(
+        rf"^{re.escape(before)}.*$",
+        lambda _: f"{before}{value}{after}",
+        text,
+        count=1,
+        flags=re.MULTILINE,
+    )
 
 
 def main() -> None:

@@ -20,7 +20,12 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Polygon
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "pictures"
 WIDTH, HEIGHT = 700, 574
-_SETTINGS = {"font.family": "DejaVu Sans", "mathtext.fontset": "dejavusans", "svg.hashsalt": "pfedlora", "svg.fonttype": "path"}
+_SETTINGS = {
+    "font.family": "DejaVu Sans",
+    "mathtext.fontset": "dejavusans",
+    "svg.hashsalt": "pfedlora",
+    "svg.fonttype": "path",
+}
 _CLIENTS = (
     (((0, 0, 0, 1), (0, 0, 1, 1), (0, 0, 1, 1)), (58, 46, 34, 40, 30)),
     (((2, 2, 3, 3), (2, 3, 3, 3)), (44, 34, 28, 22)),
@@ -77,20 +82,59 @@ class Picture:
     def __init__(self, axes: Axes, theme: Theme) -> None:
         self.axes, self.theme = axes, theme
 
-    def text(self, x: float, y: float, words: str, size: float = 9, *, colour: str = "", bold: bool = False, align: str = "center") -> None:
+    def text(
+        self,
+        x: float,
+        y: float,
+        words: str,
+        size: float = 9,
+        *,
+        colour: str = "",
+        bold: bool = False,
+        align: str = "center",
+    ) -> None:
         weight = "bold" if bold else "normal"
         colour = colour or self.theme.text
-        self.axes.text(x, y, words, fontsize=size, color=colour, weight=weight, ha=align, va="center")
+        self.axes.text(
+            x, y, words, fontsize=size, color=colour, weight=weight, ha=align, va="center"
+        )
 
-    def card(self, x: float, y: float, width: float, height: float, *, colour: str = "", dashed: bool = False, radius: float = 8) -> None:
+    def card(
+        self,
+        x: float,
+        y: float,
+        width: float,
+        height: float,
+        *,
+        colour: str = "",
+        dashed: bool = False,
+        radius: float = 8,
+    ) -> None:
         style = f"round,pad=0,rounding_size={radius}"
         face, line = colour or self.theme.card, "--" if dashed else "-"
         edge = self.theme.quiet if dashed else self.theme.edge
-        self.axes.add_patch(FancyBboxPatch((x, y), width, height, boxstyle=style, fc=face, ec=edge, lw=1, ls=line))
+        self.axes.add_patch(
+            FancyBboxPatch((x, y), width, height, boxstyle=style, fc=face, ec=edge, lw=1, ls=line)
+        )
 
-    def arrow(self, start: tuple[float, float], end: tuple[float, float], colour: str = "", width: float = 1.4) -> None:
+    def arrow(
+        self,
+        start: tuple[float, float],
+        end: tuple[float, float],
+        colour: str = "",
+        width: float = 1.4,
+    ) -> None:
         colour = colour or self.theme.quiet
-        arrow = FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=10, shrinkA=0, shrinkB=0, color=colour, lw=width)
+        arrow = FancyArrowPatch(
+            start,
+            end,
+            arrowstyle="-|>",
+            mutation_scale=10,
+            shrinkA=0,
+            shrinkB=0,
+            color=colour,
+            lw=width,
+        )
         self.axes.add_patch(arrow)
 
     def images(self, x: float, y: float, rows: Sequence[Sequence[int]], side: float = 11) -> None:
@@ -98,19 +142,30 @@ class Picture:
         step = side + 3
         for i, row in enumerate(rows):
             for j, label in enumerate(row):
-                left, low = x + (j - len(row) / 2) * step + 1.5, y + (len(rows) / 2 - i - 1) * step + 1.5
+                left, low = (
+                    x + (j - len(row) / 2) * step + 1.5,
+                    y + (len(rows) / 2 - i - 1) * step + 1.5,
+                )
                 style = "round,pad=0,rounding_size=2"
-                patch = FancyBboxPatch((left, low), side, side, boxstyle=style, fc=self.theme.classes[label], ec="none")
+                patch = FancyBboxPatch(
+                    (left, low), side, side, boxstyle=style, fc=self.theme.classes[label], ec="none"
+                )
                 self.axes.add_patch(patch)
 
-    def model(self, x: float, y: float, layers: Sequence[float], *, frozen: bool = False, thick: float = 9) -> None:
+    def model(
+        self, x: float, y: float, layers: Sequence[float], *, frozen: bool = False, thick: float = 9
+    ) -> None:
         """A model's layers as bars of the given heights, centred at (x, y)."""
         step = thick + 4
         for i, height in enumerate(layers):
             left = x + (i - len(layers) / 2) * step + 2
             face = self.theme.frozen if frozen else self.theme.model
             style = "round,pad=0,rounding_size=2"
-            self.axes.add_patch(FancyBboxPatch((left, y - height / 2), thick, height, boxstyle=style, fc=face, ec="none"))
+            self.axes.add_patch(
+                FancyBboxPatch(
+                    (left, y - height / 2), thick, height, boxstyle=style, fc=face, ec="none"
+                )
+            )
 
     def adapter(self, x: float, y: float, *, scale: float = 1.0, frozen: bool = False) -> None:
         """The adapter: from wide to narrow, and from narrow to the classes, centred at (x, y)."""
@@ -135,7 +190,14 @@ def draw(p: Picture) -> None:
 def _server(p: Picture, y: float) -> None:
     p.card(16, y, 668, 76)
     p.text(32, y + 58, "Server", 10.5, bold=True, align="left")
-    p.text(32, y + 32, "averages the adapters,\nweighted by samples", 9, colour=p.theme.quiet, align="left")
+    p.text(
+        32,
+        y + 32,
+        "averages the adapters,\nweighted by samples",
+        9,
+        colour=p.theme.quiet,
+        align="left",
+    )
     middle = y + 38
     for k in range(3):
         x = 224 + 117 * k
@@ -183,7 +245,13 @@ def _first_phase(p: Picture, x: float, y: float) -> None:
     p.text(x + 240, y + 152, "own loss", 9, align="left")
     p.text(x + 240, y + 83, "loss through", 9, align="left")
     p.text(x + 240, y + 68, "the adapter", 9, align="left")
-    p.text(x + 163, y + 20, r"$\mu\,\cdot$ own loss $+\ (1-\mu)\,\cdot$ loss through adapter", 9.2, colour=p.theme.model)
+    p.text(
+        x + 163,
+        y + 20,
+        r"$\mu\,\cdot$ own loss $+\ (1-\mu)\,\cdot$ loss through adapter",
+        9.2,
+        colour=p.theme.model,
+    )
 
 
 def _second_phase(p: Picture, x: float, y: float) -> None:
@@ -216,7 +284,9 @@ def main() -> None:
             axes.set(xlim=(0, WIDTH), ylim=(0, HEIGHT), aspect="equal")
             axes.axis("off")
             draw(Picture(axes, theme))
-            figure.savefig(FOLDER / f"idea-{theme.name}.svg", metadata={"Date": None, "Creator": None})
+            figure.savefig(
+                FOLDER / f"idea-{theme.name}.svg", metadata={"Date": None, "Creator": None}
+            )
             figure.savefig(FOLDER / f"idea-{theme.name}.png", dpi=200, metadata={"Software": None})
             plt.close(figure)
 

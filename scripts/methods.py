@@ -187,7 +187,9 @@ def costs() -> dict[str, str]:
 
 def written_costs(text: str) -> dict[str, str]:
     """Those that a page holds."""
-    rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| `") and "<br>" in line]
+    rows = [
+        line.split(" | ") for line in text.splitlines() if line.startswith("| `") and "<br>" in line
+    ]
     return {row[0].split("`")[1]: row[5] for row in rows}
 
 
@@ -197,7 +199,9 @@ def operations(name: str) -> int:
     state, data, uploads = method.state_init(1), samples(list(range(10))), dict[int, Upload]()
     models = [method.private_init(k, 1) for k in range(2)]
     for k, model in enumerate(models):
-        uploads[k] = method.local_update(model, method.download(state, k, 1), data, visit(method.experiment, k, 1))
+        uploads[k] = method.local_update(
+            model, method.download(state, k, 1), data, visit(method.experiment, k, 1)
+        )
     state, second = method.aggregate(uploads, state, 1), visit(method.experiment, 0, 2)
     method.local_update(models[0], method.download(state, 0, 2), data, second)
     return sum(second.flops.values())
@@ -207,9 +211,20 @@ def sent(name: str) -> tuple[str, str]:
     """Numbers up and down, for 10 and for 100 classes."""
     if name == LESS_THAN_FML:
         return ("below FML's",) * 2
-    both = {classes: (n, n) for method, setting, classes, n in AS_MUCH_DOWN_AS_UP if (method, setting) == (name, _setting(name))}
-    both |= {classes: (up, down) for method, classes, _, up, down in CLASS_MEANS + HEADER_DOWN if method == name}
-    up, down = (f"{ten:,} / {hundred:,}" if ten or hundred else "0" for ten, hundred in zip(both[10], both[100], strict=True))
+    both = {
+        classes: (n, n)
+        for method, setting, classes, n in AS_MUCH_DOWN_AS_UP
+        if (method, setting) == (name, _setting(name))
+    }
+    both |= {
+        classes: (up, down)
+        for method, classes, _, up, down in CLASS_MEANS + HEADER_DOWN
+        if method == name
+    }
+    up, down = (
+        f"{ten:,} / {hundred:,}" if ten or hundred else "0"
+        for ten, hundred in zip(both[10], both[100], strict=True)
+    )
     return up, down
 
 
@@ -221,7 +236,16 @@ def _row(name: str, cost: str) -> str:
     link = about.paper.replace("arXiv ", "arXiv:")
     head, colon, number = link.partition("arXiv:")
     paper = f"{head}[arXiv {number}](https://arxiv.org/abs/{number})" if colon else head
-    cells = (f"`{name}`<br>{found.title}", about.idea, about.shared, *sent(name), cost, about.kind, assumes, paper)
+    cells = (
+        f"`{name}`<br>{found.title}",
+        about.idea,
+        about.shared,
+        *sent(name),
+        cost,
+        about.kind,
+        assumes,
+        paper,
+    )
     return f"| {' | '.join(cells)} |\n"
 
 

@@ -18,7 +18,13 @@ class Strided(nn.Module):
     def __init__(self, classes: int) -> None:
         super().__init__()
         self.encoder = nn.Sequential(
-            nn.Conv2d(3, 16, 4, stride=4), nn.BatchNorm2d(16), nn.ReLU(), nn.Flatten(), nn.Linear(1024, 500), nn.ReLU(), nn.Dropout(0.2)
+            nn.Conv2d(3, 16, 4, stride=4),
+            nn.BatchNorm2d(16),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(1024, 500),
+            nn.ReLU(),
+            nn.Dropout(0.2),
         )
         self.head = nn.Linear(500, classes)
 
@@ -33,7 +39,9 @@ class NearHead(Method):
         with seeded(seed):
             return tensors_of(self.client_model(0).last_layer())
 
-    def local_update(self, model: ClientModel, received: Tensors, data: Samples, visit: Visit) -> Upload:
+    def local_update(
+        self, model: ClientModel, received: Tensors, data: Samples, visit: Visit
+    ) -> Upload:
         head = model.last_layer()
         head.load_state_dict(received)
 

@@ -36,8 +36,17 @@ MATRIX: dict[str, dict[str, object]] = {
     "own method": {"method": "own:NearHead"},
     "pfedlora, 1 actor": {"actors": 1},
     "fedkd, 1 actor": {"method": "fedkd", "actors": 1},
-    "fedproto, participation 0.5, 1 actor": {"method": "fedproto", "participation": 0.5, "rounds": 3, "actors": 1},
-    "fedproto, participation 0.5, 2 actors": {"method": "fedproto", "participation": 0.5, "rounds": 3},
+    "fedproto, participation 0.5, 1 actor": {
+        "method": "fedproto",
+        "participation": 0.5,
+        "rounds": 3,
+        "actors": 1,
+    },
+    "fedproto, participation 0.5, 2 actors": {
+        "method": "fedproto",
+        "participation": 0.5,
+        "rounds": 3,
+    },
     **{method: {"method": method, "engine": "local"} for method in NEWER},
     "fedproto, without sharing": {"method": "fedproto", "sharing": "none", "engine": "local"},
     "adamw": {"optimizer": "adamw", "lr": 0.001, "adapter-lr": 0.001, "engine": "local"},
@@ -56,7 +65,9 @@ def main() -> int:
     names = [name for name in MATRIX if a.only in name]
     memory = ROOT / ".same-bits" / f"{commit}-torch-{version('torch')}.json"
     base: dict[str, Hashes] = json.loads(memory.read_text()) if memory.exists() else {}
-    base = {name: found for name, found in base.items() if found.get("keys") == keys_of(name)}  # the matrix may have changed since
+    base = {
+        name: found for name, found in base.items() if found.get("keys") == keys_of(name)
+    }  # the matrix may have changed since
     left = [name for name in names if name not in base]
     with tempfile.TemporaryDirectory(prefix="same-bits-") as folder:
         if left:
@@ -70,14 +81,20 @@ def main() -> int:
             memory.write_text(json.dumps(base, indent=1))
         here = run_all(ROOT, names, a.jobs)
     same = True
-    print(f"\n{commit[:10]} and this tree, PyTorch {version('torch')}, Flower {version('flwr')}; the first 12 digits of each hash\n")
+    print(
+        f"\n{commit[:10]} and this tree, PyTorch {version('torch')}, Flower {version('flwr')}; the first 12 digits of each hash\n"
+    )
     print(f"| {'case':<38} | models, base | models, here | shared, base | shared, here |       |")
     print(f"| {'-' * 38} | ------------ | ------------ | ------------ | ------------ | ----- |")
     for name in names:
-        pairs = [(base[name][what], here[name][what]) for what in ("models_sha256", "shared_sha256")]
+        pairs = [
+            (base[name][what], here[name][what]) for what in ("models_sha256", "shared_sha256")
+        ]
         equal = all(one == other for one, other in pairs)
         same = same and equal
-        print(f"| {name:<38} | {' | '.join(digest[:12] for pair in pairs for digest in pair)} | {'equal' if equal else 'OTHER'} |")
+        print(
+            f"| {name:<38} | {' | '.join(digest[:12] for pair in pairs for digest in pair)} | {'equal' if equal else 'OTHER'} |"
+        )
     print(f"\n{'all equal' if same else 'NOT all equal'}: {len(names)} cases")
     return 0 if same else 1
 
@@ -96,21 +113,37 @@ def run(tree: Path, name: str) -> Hashes:
     """One federation, by the code in `tree`."""
     with tempfile.TemporaryDirectory(prefix="same-bits-run-") as folder:
         # the modules of the tree come before those that are installed, in every process that the run starts
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tree), str(ROOT / "scripts")])}
+        environment = os.environ | {
+            "PYTHONPATH": os.pathsep.join([str(tree), str(ROOT / "scripts")])
+        }
         keys = COMMON | MATRIX[name]
         options = ["--engine", str(keys.pop("engine", "flower")), "-o", f"output={folder}/run"]
         words = [word for key, value in keys.items() for word in ("-o", f"{key}={value}")]
         command = [sys.executable, "-m", "pfedlora_flwr.cli", "run", "--quiet", *options, *words]
-        done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=False, timeout=600)
+        done = subprocess.run(
+            command,
+            env=environment,
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=600,
+        )
         if done.returncode:
             raise SystemExit(f"{name} at {tree} failed:\n{done.stdout}\n{done.stderr}")
         result: Mapping[str, str] = json.loads((Path(folder) / "run" / "result.json").read_text())
     print(f"{tree.name}: {name}", file=sys.stderr)
-    return {"keys": keys_of(name), "models_sha256": result["models_sha256"], "shared_sha256": result["shared_sha256"]}
+    return {
+        "keys": keys_of(name),
+        "models_sha256": result["models_sha256"],
+        "shared_sha256": result["shared_sha256"],
+    }
 
 
 def git(*words: str) -> str:
-    return subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run(
+        ["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=True
+    ).stdout.strip()
 
 
 if __name__ == "__main__":

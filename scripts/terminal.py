@@ -50,11 +50,32 @@ PHASES = (
 _LIGHT = TerminalTheme(
     (255, 255, 255),
     (31, 35, 40),
-    [(36, 41, 47), (207, 34, 46), (17, 99, 41), (77, 45, 0), (9, 105, 218), (130, 80, 223), (27, 124, 131), (110, 119, 129)],
-    [(87, 96, 106), (164, 14, 38), (26, 127, 55), (99, 60, 1), (33, 139, 255), (164, 117, 249), (49, 146, 170), (140, 149, 159)],
+    [
+        (36, 41, 47),
+        (207, 34, 46),
+        (17, 99, 41),
+        (77, 45, 0),
+        (9, 105, 218),
+        (130, 80, 223),
+        (27, 124, 131),
+        (110, 119, 129),
+    ],
+    [
+        (87, 96, 106),
+        (164, 14, 38),
+        (26, 127, 55),
+        (99, 60, 1),
+        (33, 139, 255),
+        (164, 117, 249),
+        (49, 146, 170),
+        (140, 149, 159),
+    ],
 )
 """The colours of a common terminal with a white ground."""
-_NAMES = {"brown": "yellow"} | {f"bright{name}": f"bright_{name}" for name in ("black", "red", "green", "blue", "magenta", "cyan", "white")}
+_NAMES = {"brown": "yellow"} | {
+    f"bright{name}": f"bright_{name}"
+    for name in ("black", "red", "green", "blue", "magenta", "cyan", "white")
+}
 _NAMES |= {"brightbrown": "bright_yellow", "bfightmagenta": "bright_magenta"}
 """Colours that pyte calls otherwise than rich."""
 _SVG = """<svg viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
@@ -120,7 +141,9 @@ class Terminal:
             stdout=slave,
             stderr=slave,
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # so that Ctrl-C is a signal, as in a terminal
+            preexec_fn=lambda: fcntl.ioctl(
+                0, termios.TIOCSCTTY, 0
+            ),  # so that Ctrl-C is a signal, as in a terminal
         )
         os.close(slave)
 
@@ -130,8 +153,14 @@ class Terminal:
         while not re.search(pattern, self.text):
             if time.monotonic() > began + seconds:
                 raise TimeoutError(f"no {pattern!r} on the screen:\n{self.text}")
-            if not self._read(0.02) and self.process is not None and self.process.poll() is not None:
-                raise TimeoutError(f"the command ended with {self.process.returncode}, no {pattern!r} on the screen:\n{self.text}")
+            if (
+                not self._read(0.02)
+                and self.process is not None
+                and self.process.poll() is not None
+            ):
+                raise TimeoutError(
+                    f"the command ended with {self.process.returncode}, no {pattern!r} on the screen:\n{self.text}"
+                )
         return time.monotonic() - began
 
     def press(self, key: bytes) -> None:
@@ -154,7 +183,12 @@ class Terminal:
         while not lines[-1].plain.strip():
             lines.pop()
         console = Console(
-            record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, color_system="truecolor", legacy_windows=False
+            record=True,
+            width=COLUMNS,
+            file=io.StringIO(),
+            force_terminal=True,
+            color_system="truecolor",
+            legacy_windows=False,
         )
         for line in lines:
             console.print(line, soft_wrap=True)
@@ -175,7 +209,9 @@ class Terminal:
         cells = [self._screen.buffer[row][column] for column in range(COLUMNS)]
         text = Text(no_wrap=True, overflow="crop")
         for look, run in groupby(cells, lambda cell: (cell.fg, cell.bg, cell.bold, cell.italics)):
-            style = Style(color=_colour(look[0]), bgcolor=_colour(look[1]), bold=look[2], italic=look[3])
+            style = Style(
+                color=_colour(look[0]), bgcolor=_colour(look[1]), bold=look[2], italic=look[3]
+            )
             text.append("".join(cell.data for cell in run), style)
         text.rstrip()
         return text
@@ -220,7 +256,10 @@ def stop() -> None:
             said, began = terminal.until("stopp"), time.monotonic()
             code = terminal.wait()
             last = terminal.text.rstrip().splitlines()[-1]
-            print(f"{phase:40} {said:5.2f} s {said + time.monotonic() - began:6.1f} s  exit code {code}  {last}", flush=True)
+            print(
+                f"{phase:40} {said:5.2f} s {said + time.monotonic() - began:6.1f} s  exit code {code}  {last}",
+                flush=True,
+            )
 
 
 def main() -> None:

@@ -53,7 +53,9 @@ def cifar10() -> str:
     """The folder of the real CIFAR-10 in parquet files: $PFEDLORA_DATA, or shared/data/cifar10 in the folder that holds the checkout."""
     folder = Path(os.environ.get("PFEDLORA_DATA", ROOT.parent / "shared" / "data" / "cifar10"))
     if not (folder / "train.parquet").exists():
-        pytest.skip(f"the real CIFAR-10 is not at {folder}; set PFEDLORA_DATA to the folder of train.parquet and test.parquet")
+        pytest.skip(
+            f"the real CIFAR-10 is not at {folder}; set PFEDLORA_DATA to the folder of train.parquet and test.parquet"
+        )
     return str(folder)
 
 
@@ -79,7 +81,11 @@ class Cli:
 
     def __init__(self, folder: Path, guard: str) -> None:
         self.folder = folder
-        self.environment = os.environ | {"PFEDLORA_TEST": guard, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
+        self.environment = os.environ | {
+            "PFEDLORA_TEST": guard,
+            "PYTHONPATH": str(ROOT),
+            "COLUMNS": "200",
+        }
 
     def command(self, *words: str) -> list[str]:
         return [str(Path(sys.executable).with_name("pfedlora")), *words]
@@ -91,7 +97,13 @@ class Cli:
 
     def __call__(self, *words: str, timeout: float = 180, output: Path | None = None) -> Done:
         done = subprocess.run(
-            self.command(*words), env=self.environment, cwd=self.folder, capture_output=True, text=True, timeout=timeout, check=False
+            self.command(*words),
+            env=self.environment,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
         )
         return Done(done.returncode, done.stdout, done.stderr, output or self.folder)
 
@@ -110,7 +122,9 @@ class Cli:
 
     def kill(self, process: subprocess.Popen[str]) -> None:
         """Kills a launcher and its SuperLink."""
-        [superlink] = [found for found, line in self.processes().items() if "flower-superlink" in line]
+        [superlink] = [
+            found for found, line in self.processes().items() if "flower-superlink" in line
+        ]
         process.kill()
         superlink.kill()
         process.communicate(timeout=10)
@@ -120,7 +134,9 @@ class Cli:
         found = {}
         for process in psutil.process_iter():
             try:
-                if process.environ().get("PFEDLORA_TEST") == self.environment["PFEDLORA_TEST"] and is_running(process.pid):
+                if process.environ().get("PFEDLORA_TEST") == self.environment[
+                    "PFEDLORA_TEST"
+                ] and is_running(process.pid):
                     found[process] = " ".join(process.cmdline())
             except (psutil.Error, OSError):
                 continue
@@ -147,8 +163,19 @@ def shared_cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
 @pytest.fixture(scope="session")
 def trained_run(shared_cli: Cli) -> Done:
     """A small completed run on the digits, for tests that use its models: three clients, CNN-1 to CNN-3."""
-    keys = {"clients": "3", "partition.kind": "iid", "batch-size": "16", "rounds": "3", "tensorboard": "true"}
-    done = shared_cli.run("trained", *(word for key, value in keys.items() for word in ("-o", f"{key}={value}")), "--engine", "local")
+    keys = {
+        "clients": "3",
+        "partition.kind": "iid",
+        "batch-size": "16",
+        "rounds": "3",
+        "tensorboard": "true",
+    }
+    done = shared_cli.run(
+        "trained",
+        *(word for key, value in keys.items() for word in ("-o", f"{key}={value}")),
+        "--engine",
+        "local",
+    )
     assert done.code == 0, done.stderr
     return done
 
@@ -158,7 +185,9 @@ Call = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def pfedlora(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Call:
+def pfedlora(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> Call:
     """The command in this process, in an empty folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "160")

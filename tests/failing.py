@@ -29,6 +29,9 @@ class ServerRaises(PFedLoRA):
         at: int = key(1, "the round")
 
     def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
-        if round == self.options.at and not (Path(self.experiment.output) / "logs" / "mended").exists():
+        if (
+            round == self.options.at
+            and not (Path(self.experiment.output) / "logs" / "mended").exists()
+        ):
             raise ZeroDivisionError("the server divides by nothing")
         return super().aggregate(uploads, state, round)

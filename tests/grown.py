@@ -29,7 +29,12 @@ class Grown:
     def add_line(self, name: str, table: str, line: str) -> None:
         """Adds a line to the end of a table, which is assigned over several lines."""
         file = self.package / name
-        text, count = re.subn(rf"(?ms)^({table}\b[^\n]* = [({{]\n.*?)^([)}}])", rf"\1    {line}\n\2", file.read_text(), count=1)
+        text, count = re.subn(
+            rf"(?ms)^({table}\b[^\n]* = [({{]\n.*?)^([)}}])",
+            rf"\1    {line}\n\2",
+            file.read_text(),
+            count=1,
+        )
         assert count == 1, f"no table {table} in {name}"
         file.write_text(text)
 
@@ -41,6 +46,16 @@ class Grown:
     def run(self, code: str) -> None:
         """Runs the code in another process, where the package is this copy."""
         path = os.pathsep.join((str(self.folder), str(PACKAGE.parent)))
-        environment = os.environ | {"PYTHONPATH": path, "PFEDLORA_CACHE": str(self.folder / "cache")}
-        done = subprocess.run([sys.executable, "-c", code], cwd=self.folder, env=environment, capture_output=True, text=True, check=False)
+        environment = os.environ | {
+            "PYTHONPATH": path,
+            "PFEDLORA_CACHE": str(self.folder / "cache"),
+        }
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=self.folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr

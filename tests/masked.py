@@ -13,7 +13,11 @@ from tests.plain import Plain
 
 def pieces(whole: bytes) -> list[bytes]:
     """Three of 32 bytes; none of what is too short to be known by value."""
-    return [whole[at : at + 32] for at in (0, len(whole) // 64 * 32, len(whole) - 32) if len(whole) >= 64]
+    return [
+        whole[at : at + 32]
+        for at in (0, len(whole) // 64 * 32, len(whole) - 32)
+        if len(whole) >= 64
+    ]
 
 
 def levels(plain: Plain, first: Tensors) -> list[bytes]:
@@ -22,8 +26,13 @@ def levels(plain: Plain, first: Tensors) -> list[bytes]:
     for client, upload in plain.uploads.items():
         np.random.seed(derive(plain.experiment.seed, "rounding", client, plain.round) % 2**32)
         weight = round(upload.samples / plain.experiment.secagg_max_samples * LEVELS)
-        parts = [np.subtract(t.numpy(), first[n].numpy(), dtype=np.float64).ravel() for n, t in upload.tensors.items()]
-        (whole,) = quantize([np.concatenate(parts) * (weight / LEVELS)], plain.experiment.secagg_clip, LEVELS)
+        parts = [
+            np.subtract(t.numpy(), first[n].numpy(), dtype=np.float64).ravel()
+            for n, t in upload.tensors.items()
+        ]
+        (whole,) = quantize(
+            [np.concatenate(parts) * (weight / LEVELS)], plain.experiment.secagg_clip, LEVELS
+        )
         found.append(whole.astype("<u4").tobytes())
     np.random.set_state(drawn)
     return found
@@ -35,6 +44,11 @@ def secrets_of(plain: Plain, first: Tensors) -> list[bytes]:
     for upload in plain.uploads.values():
         for name, tensor in upload.tensors.items():
             delta = tensor.double() - first[name].double()
-            for values in (tensor, delta, delta.float(), delta * upload.samples / plain.experiment.secagg_max_samples):
+            for values in (
+                tensor,
+                delta,
+                delta.float(),
+                delta * upload.samples / plain.experiment.secagg_max_samples,
+            ):
                 needles += pieces(values.contiguous().numpy().tobytes())
     return needles

@@ -37,7 +37,11 @@ class Plain:
         """alone: the only client there is, in the rounds in which it is sampled."""
         for _ in range(rounds):
             e = self.experiment
-            self.play(k for k in sample_clients(e.seed, self.round + 1, e.clients, e.sampled) if alone in (None, k))
+            self.play(
+                k
+                for k in sample_clients(e.seed, self.round + 1, e.clients, e.sampled)
+                if alone in (None, k)
+            )
 
     def play(self, clients: Iterable[int]) -> None:
         """One round of these clients."""
@@ -46,7 +50,9 @@ class Plain:
         for k in clients:
             self.received[k] = self.method.download(self.state, k, self.round)
             self.visits[k] = visit(self.experiment, k, self.round)
-            self.uploads[k] = self.method.local_update(self.model(k).train(), self.received[k], self.data(k).train, self.visits[k])
+            self.uploads[k] = self.method.local_update(
+                self.model(k).train(), self.received[k], self.data(k).train, self.visits[k]
+            )
             self.method.check(self.uploads[k], self.state, k)
         if self.uploads:
             self.state = self.method.aggregate(self.uploads, self.state, self.round)
@@ -64,7 +70,10 @@ class Plain:
         shares = []
         for k in range(self.experiment.clients):
             model, test = self.model(k).eval(), self.data(k).test
-            shares.append(count_correct(lambda images, model=model: self.method.predict(model, images), test) / len(test))
+            shares.append(
+                count_correct(lambda images, model=model: self.method.predict(model, images), test)
+                / len(test)
+            )
         return sum(shares) / len(shares)
 
 
@@ -78,7 +87,9 @@ def runs(method: str, setting: str) -> bool:
 
 
 SETTINGS = ("heterogeneous", "homogeneous")
-CELLS = [(method, setting) for method in registry.NAMES for setting in SETTINGS if runs(method, setting)]
+CELLS = [
+    (method, setting) for method in registry.NAMES for setting in SETTINGS if runs(method, setting)
+]
 """Every method of ours in every setting that it takes."""
 
 
@@ -89,7 +100,9 @@ def make(experiment: Experiment, classes: int = 10) -> Method:
 
 def visit(experiment: Experiment, client: int = 0, round: int = 1) -> Visit:
     """A client's visit, with the draws that a real run would make."""
-    return Visit(experiment, client, round, torch_generator(experiment.seed, "train", client, round))
+    return Visit(
+        experiment, client, round, torch_generator(experiment.seed, "train", client, round)
+    )
 
 
 def samples(labels: list[int], seed: int = 0) -> Samples:

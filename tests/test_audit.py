@@ -22,7 +22,14 @@ from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.trained import load_trained
 from tests.conftest import Call, run_locally
 
-KEYS = {"clients": 5, "rounds": 2, "batch-size": 16, "models": "cnn5", "evaluate-initial": False, "audit.uploads": True}
+KEYS = {
+    "clients": 5,
+    "rounds": 2,
+    "batch-size": 16,
+    "models": "cnn5",
+    "evaluate-initial": False,
+    "audit.uploads": True,
+}
 
 
 @pytest.fixture(scope="module")
@@ -61,18 +68,27 @@ def held(run: Path) -> list[set[int]]:
 
 
 def tensors(run: Path, round: int, name: str) -> dict[str, np.ndarray]:
-    return {n: t.double().numpy() for n, t in load_file(run / "uploads" / f"round-00000{round}" / f"{name}.safetensors").items()}
+    return {
+        n: t.double().numpy()
+        for n, t in load_file(
+            run / "uploads" / f"round-00000{round}" / f"{name}.safetensors"
+        ).items()
+    }
 
 
 @pytest.mark.slow
-def test_uploads_tell_which_classes_a_client_holds_and_their_sum_does_not(run: Path, pfedlora: Call) -> None:
+def test_uploads_tell_which_classes_a_client_holds_and_their_sum_does_not(
+    run: Path, pfedlora: Call
+) -> None:
     told = audited(pfedlora, run)
     assert told["source"] == "uploads"
     assert told["rounds"] == [1, 2]
     assert told["classes"]["layer"] == "up.weight, up.bias"
     assert told["classes"]["upload"]["auc"] >= 0.95
     assert told["classes"]["sum"]["auc"] == pytest.approx(0.5, abs=0.1)
-    assert told["classes"]["sum"]["low"] is None, "there are no other clients of whom this sum could be"
+    assert told["classes"]["sum"]["low"] is None, (
+        "there are no other clients of whom this sum could be"
+    )
     pairs: dict[str, tuple[list[float], list[float]]] = {"bias": ([], []), "row norm": ([], [])}
     for round in (1, 2):
         before = tensors(run, round, "state")
@@ -100,15 +116,21 @@ def test_the_loss_of_a_clients_samples_is_what_its_upload_gives(run: Path, pfedl
         trained, theta = load_trained(run, client), tensors(run, 2, f"client-00000{client}")
         index = np.concatenate([split.train, split.validation, split.test])
         features = trained.representations(data.inputs[index]).double().numpy()
-        logits = (features @ theta["down.weight"].T + theta["down.bias"]) @ theta["up.weight"].T + theta["up.bias"]
+        logits = (features @ theta["down.weight"].T + theta["down.bias"]) @ theta[
+            "up.weight"
+        ].T + theta["up.bias"]
         losses = np.log(np.exp(logits).sum(1)) - logits[np.arange(len(index)), data.labels[index]]
         scores = standard(-losses)
         positives += scores[: len(split.train)].tolist()
         negatives += scores[len(split.train) :].tolist()
     by_hand = auc(positives, negatives)
-    assert told["bounds"]["loss"]["auc"] == pytest.approx(by_hand, abs=1e-3)  # near 0 losses tie, or not, by rounding
+    assert told["bounds"]["loss"]["auc"] == pytest.approx(
+        by_hand, abs=1e-3
+    )  # near 0 losses tie, or not, by rounding
     assert told["bound"]["auc"] == max(attack["auc"] for attack in told["bounds"].values())
-    assert set(told["attacks"]) == {f"{s}, {w} encoder" for s in ("loss", "fall") for w in ("initial", "another client's")}
+    assert set(told["attacks"]) == {
+        f"{s}, {w} encoder" for s in ("loss", "fall") for w in ("initial", "another client's")
+    }
     assert told["auc"] == max(attack["auc"] for attack in told["attacks"].values()) < 0.65
 
 
@@ -128,7 +150,12 @@ def test_a_model_that_knows_its_samples_by_heart_tells_them(tmp_path: Path, pfed
         "lr": 0.001,
         "optimizer": "adamw",
     }
-    keys |= {"dataset": f"npz:{tmp_path}/random.npz", "partition.kind": "iid", "audit.uploads": True, "evaluate-initial": False}
+    keys |= {
+        "dataset": f"npz:{tmp_path}/random.npz",
+        "partition.kind": "iid",
+        "audit.uploads": True,
+        "evaluate-initial": False,
+    }
     assert run_locally(tmp_path / "run", keys | {"models": "cnn5"}).code == 0
     told = audited(pfedlora, tmp_path / "run")["membership"]
     assert told["attacks"]["loss"]["auc"] > 0.9
@@ -140,22 +167,38 @@ def test_a_secure_run_is_audited_by_its_sum(tmp_path: Path, pfedlora: Call) -> N
     secure = {"audit.uploads": False, "secagg.enabled": True, "secagg.max-samples": 512}
     assert run_locally(tmp_path / "run", KEYS | secure).code == 0
     told = audited(pfedlora, tmp_path / "run")
-    assert (told["source"], told["classes"]["upload"], told["membership"]["of"]) == ("sum", None, "sum")
+    assert (told["source"], told["classes"]["upload"], told["membership"]["of"]) == (
+        "sum",
+        None,
+        "sum",
+    )
     assert told["classes"]["sum"]["auc"] == pytest.approx(0.5, abs=0.1)
 
 
 @pytest.mark.slow
-def test_without_uploads_the_sum_alone_is_audited_and_a_report_shows_both(run: Path, kept: Path, tmp_path: Path, pfedlora: Call) -> None:
+def test_without_uploads_the_sum_alone_is_audited_and_a_report_shows_both(
+    run: Path, kept: Path, tmp_path: Path, pfedlora: Call
+) -> None:
     shutil.rmtree(run / "uploads")
     shutil.rmtree(run / "clients")
     whole = audited(pfedlora, kept)
     code, out, _ = pfedlora("audit", str(run))
     assert code == 0
-    assert "only the sum of the last round's uploads is audited: single ones were not kept (audit.uploads)" in out
+    assert (
+        "only the sum of the last round's uploads is audited: single ones were not kept (audit.uploads)"
+        in out
+    )
     assert "not every encoder is here: the model of client" in out
     told = json.loads((run / "audit.json").read_text())
-    assert (told["source"], told["rounds"], told["classes"]["upload"], told["membership"]["of"]) == ("sum", [2], None, "sum")
-    assert told["classes"]["rounds"]["2"] == {name: value for name, value in whole["classes"]["rounds"]["2"].items() if "sum" in name}
+    assert (
+        told["source"],
+        told["rounds"],
+        told["classes"]["upload"],
+        told["membership"]["of"],
+    ) == ("sum", [2], None, "sum")
+    assert told["classes"]["rounds"]["2"] == {
+        name: value for name, value in whole["classes"]["rounds"]["2"].items() if "sum" in name
+    }
     [row] = audits(load([kept])).rows
     assert row["audited by"] == "uploads"
     assert row["classes, upload: AUC"].startswith(f"{whole['classes']['upload']['auc']:.3f} (")
@@ -183,26 +226,52 @@ def test_a_resumed_run_leaves_no_stale_uploads(run: Path, kept: Path) -> None:
 
 
 @pytest.mark.slow
-def test_compressed_uploads_and_uploads_that_name_the_classes(tmp_path: Path, pfedlora: Call) -> None:
-    for method, dataset in (("fedkd", "synthetic:400"), ("fd", "synthetic:200"), ("pfedes", "synthetic:200")):
-        assert run_locally(tmp_path / method, KEYS | {"method": method, "dataset": dataset, "rounds": 1}).code == 0
+def test_compressed_uploads_and_uploads_that_name_the_classes(
+    tmp_path: Path, pfedlora: Call
+) -> None:
+    for method, dataset in (
+        ("fedkd", "synthetic:400"),
+        ("fd", "synthetic:200"),
+        ("pfedes", "synthetic:200"),
+    ):
+        assert (
+            run_locally(
+                tmp_path / method, KEYS | {"method": method, "dataset": dataset, "rounds": 1}
+            ).code
+            == 0
+        )
     fd, fedkd, pfedes = audited(pfedlora, tmp_path)
     assert fedkd["classes"]["upload"]["auc"] >= 0.95
     assert fedkd["classes"]["sum"]["auc"] == pytest.approx(0.5, abs=0.1)
     assert set(fedkd["membership"]["attacks"]) == {"loss", "fall"}
     assert fedkd["membership"]["bound"] is None
-    assert (fd["classes"]["layer"], fd["classes"]["upload"]["auc"], fd["classes"]["sum"]) == ("classes", 1, None)
-    assert (pfedes["classes"]["layer"], pfedes["classes"]["upload"], pfedes["membership"]) == (None, None, None)
+    assert (fd["classes"]["layer"], fd["classes"]["upload"]["auc"], fd["classes"]["sum"]) == (
+        "classes",
+        1,
+        None,
+    )
+    assert (pfedes["classes"]["layer"], pfedes["classes"]["upload"], pfedes["membership"]) == (
+        None,
+        None,
+        None,
+    )
     assert pfedes["notes"][0].startswith("no layer by class")
     shutil.rmtree(tmp_path / "fd" / "uploads")
     code, _, err = pfedlora("audit", str(tmp_path / "fd"))
-    assert (code, "kept no uploads, and in what its server keeps for method fd there is nothing to audit" in err) == (2, True)
+    assert (
+        code,
+        "kept no uploads, and in what its server keeps for method fd there is nothing to audit"
+        in err,
+    ) == (2, True)
 
 
 @pytest.mark.parametrize(
     ("shapes", "layer"),
     [
-        ({"down.weight": (10, 500), "down.bias": (10,), "up.weight": (10, 10), "up.bias": (10,)}, ["up.weight", "up.bias"]),
+        (
+            {"down.weight": (10, 500), "down.bias": (10,), "up.weight": (10, 10), "up.bias": (10,)},
+            ["up.weight", "up.bias"],
+        ),
         ({"weight": (10, 500)}, ["weight"]),
         ({"representation": (500,), "label": (10,)}, ["label"]),  # FedRE's
         ({"2.weight": (10, 8, 3, 3), "2.bias": (10,)}, []),  # ten filters are no classes
@@ -210,17 +279,24 @@ def test_compressed_uploads_and_uploads_that_name_the_classes(tmp_path: Path, pf
         ({"classes": (10,), "means": (10, 500)}, []),
     ],
 )
-def test_the_layer_by_class_is_the_last_whose_rows_are_as_many(shapes: dict[str, tuple[int, ...]], layer: list[str]) -> None:
+def test_the_layer_by_class_is_the_last_whose_rows_are_as_many(
+    shapes: dict[str, tuple[int, ...]], layer: list[str]
+) -> None:
     assert by_class({name: torch.zeros(shape) for name, shape in shapes.items()}, 10) == layer
 
 
 def test_an_interval_is_a_bootstrap_over_clients() -> None:
     draws = np.random.default_rng(0)
-    parts = [Part(truth := draws.random(n) < 0.4, np.round(truth + draws.normal(size=n), 1)) for n in (8, 13, 5, 9)]
+    parts = [
+        Part(truth := draws.random(n) < 0.4, np.round(truth + draws.normal(size=n), 1))
+        for n in (8, 13, 5, 9)
+    ]
     parts.append(Part(np.ones(3, bool), np.zeros(3)))
     found = measure(parts, seed=7)
     assert found is not None
-    truth, scores = (np.concatenate([getattr(p, name) for p in parts]) for name in ("truth", "scores"))
+    truth, scores = (
+        np.concatenate([getattr(p, name) for p in parts]) for name in ("truth", "scores")
+    )
     assert found["auc"] == pytest.approx(auc(scores[truth].tolist(), scores[~truth].tolist()))
     higher, aucs = np.sign(scores[truth][:, None] - scores[~truth]) / 2 + 0.5, []
     for drawn in numpy_generator(7, "audit/bootstrap").multinomial(5, [0.2] * 5, 2000):

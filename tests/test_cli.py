@@ -35,7 +35,14 @@ from tests.report.made import make_run
 def test_help_does_not_import_pytorch() -> None:
     script = "import sys\nsys.argv = ['pfedlora', '--help']\nfrom pfedlora_flwr import cli\ntry: cli.main()\nexcept SystemExit: pass\n"
     script += "assert not {'torch', 'numpy', 'flwr'} & set(sys.modules)"
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert "Commands:" in done.stdout
 
@@ -64,7 +71,9 @@ def test_the_version(pfedlora: Call) -> None:
 
 
 @pytest.mark.slow
-def test_report_writes_beside_the_runs_and_prints_its_tables(pfedlora: Call, tmp_path: Path) -> None:
+def test_report_writes_beside_the_runs_and_prints_its_tables(
+    pfedlora: Call, tmp_path: Path
+) -> None:
     make_run(tmp_path / "runs" / "a", [0.1, 0.5, 0.7], [0.6, 0.8], method="pfedlora")
     code, out, _ = pfedlora("report", "runs")
     assert code == 0
@@ -75,7 +84,9 @@ def test_report_writes_beside_the_runs_and_prints_its_tables(pfedlora: Call, tmp
     assert (tmp_path / "runs" / "report" / "report.html").exists()
 
 
-def test_doctor_says_what_to_do_for_each_thing_to_fix(pfedlora: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_says_what_to_do_for_each_thing_to_fix(
+    pfedlora: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def requires(package: str) -> list[str]:
         if package != "pfedlora-flwr":
             return ["ray>=999; extra == 'simulation'", "torch>=999; extra == 'other'"]
@@ -117,12 +128,44 @@ def test_doctor_of_a_package_that_is_not_installed(monkeypatch: pytest.MonkeyPat
 
 def test_exit_codes_of_what_came_of_a_run() -> None:
     out, err = Console(quiet=True), Console(file=(said := io.StringIO()), width=200)
-    stopped = {"status": "stopped", "error": "stopped by the user", "rounds": 3, "stopped_by": "user"}
+    stopped = {
+        "status": "stopped",
+        "error": "stopped by the user",
+        "rounds": 3,
+        "stopped_by": "user",
+    }
     assert conclude({"status": "failed", "error": "no"}, "here", out, err, "again") == 1
-    assert conclude({"status": "failed", "error": "no", "rounds": 3, "resumable": True}, "here", out, err, "again") == 1
+    assert (
+        conclude(
+            {"status": "failed", "error": "no", "rounds": 3, "resumable": True},
+            "here",
+            out,
+            err,
+            "again",
+        )
+        == 1
+    )
     assert conclude(stopped, "here", out, err, "again") == 130
-    assert conclude({"status": "stopped", "error": "stopped by SIGTERM", "stopped_by": "system"}, "here", out, err, "again") == 75
-    assert conclude({"status": "failed", "error": "a bug", "rounds": 3, "resumable": False}, "here", out, err, "again") == 1
+    assert (
+        conclude(
+            {"status": "stopped", "error": "stopped by SIGTERM", "stopped_by": "system"},
+            "here",
+            out,
+            err,
+            "again",
+        )
+        == 75
+    )
+    assert (
+        conclude(
+            {"status": "failed", "error": "a bug", "rounds": 3, "resumable": False},
+            "here",
+            out,
+            err,
+            "again",
+        )
+        == 1
+    )
     assert said.getvalue().splitlines() == [
         "failed: no",
         "failed after round 3: no",
@@ -135,13 +178,23 @@ def test_exit_codes_of_what_came_of_a_run() -> None:
     ]
 
 
-def test_the_command_that_continues_a_run_is_whole(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_command_that_continues_a_run_is_whole(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run.again(tmp_path / "runs" / "a b", "local") == "pfedlora run --resume -o 'output=runs/a b' --engine local"
-    assert run.again(Path("/elsewhere/x"), "flower") == "pfedlora run --resume -o output=/elsewhere/x"
+    assert (
+        run.again(tmp_path / "runs" / "a b", "local")
+        == "pfedlora run --resume -o 'output=runs/a b' --engine local"
+    )
+    assert (
+        run.again(Path("/elsewhere/x"), "flower") == "pfedlora run --resume -o output=/elsewhere/x"
+    )
     words = ["run", "a.yaml", "--superlink", "site", "--overwrite"]
     assert submit.again(words, "/x") == "pfedlora run a.yaml --superlink site -o output=/x --resume"
-    assert submit.again([*words, "-o", "output=/y"], "/x") == "pfedlora run a.yaml --superlink site -o output=/y --resume"
+    assert (
+        submit.again([*words, "-o", "output=/y"], "/x")
+        == "pfedlora run a.yaml --superlink site -o output=/y --resume"
+    )
 
 
 def test_the_second_signal_changes_nothing() -> None:
@@ -157,33 +210,67 @@ def test_the_second_signal_changes_nothing() -> None:
 def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A connection `site`, and a `flwr` which keeps the run-config that it is handed and says that the run's hours were over."""
     (tmp_path / "config.toml").write_text("[superlink.site]\n")
-    result = {"status": "stopped", "error": "stopped, since max-hours=1 are over", "stopped_by": "time", "rounds": 3}
+    result = {
+        "status": "stopped",
+        "error": "stopped, since max-hours=1 are over",
+        "stopped_by": "time",
+        "rounds": 3,
+    }
     answers = {
         "run": f"cp $2/pyproject.toml {tmp_path}/submitted.toml; echo '{json.dumps({'success': True, 'run-id': '7'})}'",
         "list": f"echo '{json.dumps({'success': True, 'runs': [{'status': 'finished:completed'}]})}'",
         "log": f"echo '{RESULT_LINE}{json.dumps({'directory': '/x', 'result': result})}'",
     }
     tool = tmp_path / "flwr"
-    tool.write_text("#!/bin/sh\ncase $1 in\n" + "".join(f"{word}) {answer};;\n" for word, answer in answers.items()) + "esac\n")
+    tool.write_text(
+        "#!/bin/sh\ncase $1 in\n"
+        + "".join(f"{word}) {answer};;\n" for word, answer in answers.items())
+        + "esac\n"
+    )
     tool.chmod(0o755)
     monkeypatch.setenv("FLWR_HOME", str(tmp_path))
     monkeypatch.setattr(flower, "tool", lambda name: str(tool))
     return tmp_path
 
 
-def test_more_rounds_and_a_limit_of_hours_go_through_a_connection(site: Path, pfedlora: Call) -> None:
-    words = ["run", "--superlink", "site", "--resume", "-o", "output=/x", "-o", "rounds=9", "-o", "max-hours=1"]
+def test_more_rounds_and_a_limit_of_hours_go_through_a_connection(
+    site: Path, pfedlora: Call
+) -> None:
+    words = [
+        "run",
+        "--superlink",
+        "site",
+        "--resume",
+        "-o",
+        "output=/x",
+        "-o",
+        "rounds=9",
+        "-o",
+        "max-hours=1",
+    ]
     code, _, err = pfedlora(*words)
-    sent = from_flat(tomllib.loads((site / "submitted.toml").read_text())["tool"]["flwr"]["app"]["config"])
-    assert (sent.resume, sent.extend, sent.rounds, sent.max_hours, sent.output) == (True, True, 9, 1.0, "/x")
+    sent = from_flat(
+        tomllib.loads((site / "submitted.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    )
+    assert (sent.resume, sent.extend, sent.rounds, sent.max_hours, sent.output) == (
+        True,
+        True,
+        9,
+        1.0,
+        "/x",
+    )
     assert code == 75
     again = "to continue: pfedlora run --superlink site -o output=/x -o rounds=9 -o max-hours=1 --resume"
     assert err.splitlines() == ["stopped, since max-hours=1 are over after round 3", again]
-    assert "warning" not in pfedlora(*words, "-o", "data.class-names=a,b")[1], "nodes may have tables"
+    assert "warning" not in pfedlora(*words, "-o", "data.class-names=a,b")[1], (
+        "nodes may have tables"
+    )
     assert "warning: data-path is not used" in pfedlora(*words, "-o", "data-path=/y")[1]
 
 
-def test_a_submission_that_is_not_taken_is_one_line_and_code_1(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_submission_that_is_not_taken_is_one_line_and_code_1(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def nowhere(name: str) -> str:
         raise LaunchError(f"the command `{name}` is nowhere")
 
@@ -197,13 +284,18 @@ def test_a_submission_that_is_not_taken_is_one_line_and_code_1(site: Path, monke
 def test_a_run_in_words() -> None:
     e = from_flat({"rounds": 10})
     sent = {"accuracy": 0.5, "bytes_up": 1_000_000, "bytes_down": 500_000}
-    rows = [{"round": r, "seconds": s, **sent} for r, s in enumerate([50.0, 9.0, 2.0, 2.0, 2.0, 2.0, 2.0])]
+    rows = [
+        {"round": r, "seconds": s, **sent}
+        for r, s in enumerate([50.0, 9.0, 2.0, 2.0, 2.0, 2.0, 2.0])
+    ]
     after = list(accumulate(rows, SoFar.after, initial=SoFar()))
     assert seconds_left(after[0], 10) is None
     assert seconds_left(after[1], 10) is None, "round 0 only evaluates"
     assert seconds_left(after[3], 10) == 8 * 5.5
     assert seconds_left(after[7], 10) == 4 * 2.0, "by the last five rounds"
-    assert round_line(e, after[7]) == "round 6/10 · about 8 s left · accuracy 0.5000 · 10.50 MB sent"
+    assert (
+        round_line(e, after[7]) == "round 6/10 · about 8 s left · accuracy 0.5000 · 10.50 MB sent"
+    )
 
 
 def test_a_run_as_it_goes_on() -> None:
@@ -212,18 +304,33 @@ def test_a_run_as_it_goes_on() -> None:
     course = Course(from_flat({"rounds": 10}), lambda: guesses.append(1) or 600.0, lambda: now)
     row = {"round": 0, "seconds": 1.0, "accuracy": 0.1, "bytes_up": 0, "bytes_down": 0}
 
-    def look(phase: str | None, round: int = 0, done: int = 0, of: int = 4, rounds: int = -1) -> tuple[str, float]:
+    def look(
+        phase: str | None, round: int = 0, done: int = 0, of: int = 4, rounds: int = -1
+    ) -> tuple[str, float]:
         state = {"phase": phase, "round": round, "done": done, "of": of} if phase else None
-        course.look(state, reduce(SoFar.after, [row | {"round": r, "seconds": 4.0} for r in range(rounds + 1)], SoFar()))
+        course.look(
+            state,
+            reduce(
+                SoFar.after,
+                [row | {"round": r, "seconds": 4.0} for r in range(rounds + 1)],
+                SoFar(),
+            ),
+        )
         return course.words(), course.rounds
 
     assert course.words() == "starting: checks"
-    assert look("superlink") == ("starting: the SuperLink · the rounds may take 10 min (a guess)", 0)
+    assert look("superlink") == (
+        "starting: the SuperLink · the rounds may take 10 min (a guess)",
+        0,
+    )
     assert look("submitting")[0].startswith("starting: `flwr run` · ")
     assert look(None)[0] == "starting: the server · the rounds may take 10 min (a guess)"
     assert look("connecting")[0].startswith("starting: Ray and its actors")
     now = 60.0
-    assert look("connecting", done=3)[0] == "starting: 3 of 4 clients connected · the rounds may take 10 min (a guess)"
+    assert (
+        look("connecting", done=3)[0]
+        == "starting: 3 of 4 clients connected · the rounds may take 10 min (a guess)"
+    )
     assert len(guesses) == 1
     assert look("evaluating", 0, 2)[0].startswith("round 0/10 · evaluating: 2 of 4 clients")
     assert look("training", 1, 0, rounds=0) == (
@@ -231,16 +338,26 @@ def test_a_run_as_it_goes_on() -> None:
         0,
     )
     now = 65.0
-    assert look("training", 1, 1, rounds=0) == ("round 1/10 · 1 of 4 clients · about 3 min left · accuracy 0.1000 · 0.00 MB sent", 0.25)
+    assert look("training", 1, 1, rounds=0) == (
+        "round 1/10 · 1 of 4 clients · about 3 min left · accuracy 0.1000 · 0.00 MB sent",
+        0.25,
+    )
     now = 85.0
-    assert look("evaluating", 1, 1, rounds=0)[0].startswith("round 1/10 · evaluating: 1 of 4 clients · about 4 min left")
-    assert look("training", 2, 2, rounds=1) == ("round 2/10 · 2 of 4 clients · about 36 s left · accuracy 0.1000 · 0.00 MB sent", 1.5)
+    assert look("evaluating", 1, 1, rounds=0)[0].startswith(
+        "round 1/10 · evaluating: 1 of 4 clients · about 4 min left"
+    )
+    assert look("training", 2, 2, rounds=1) == (
+        "round 2/10 · 2 of 4 clients · about 36 s left · accuracy 0.1000 · 0.00 MB sent",
+        1.5,
+    )
     now = 88.0
     assert look("evaluating", 2, 2, rounds=1) == (
         "round 2/10 · evaluating: 2 of 4 clients · about 33 s left · accuracy 0.1000 · 0.00 MB sent",
         2,
     ), "the bar does not go back"
-    assert course.words(70) == "round 2/10 · evaluating: 2 of 4 clients · about 33 s left", "the least telling parts go first"
+    assert course.words(70) == "round 2/10 · evaluating: 2 of 4 clients · about 33 s left", (
+        "the least telling parts go first"
+    )
     assert course.words(5) == "round 2/10 · evaluating: 2 of 4 clients"
     assert look("stopping", rounds=1)[0] == "stopping… · accuracy 0.1000 · 0.00 MB sent"
     assert look(None, rounds=10)[0] == "ending: Flower's processes · accuracy 0.1000 · 0.00 MB sent"
@@ -249,11 +366,18 @@ def test_a_run_as_it_goes_on() -> None:
 def test_a_short_guess_is_no_number() -> None:
     course = Course(from_flat({}), lambda: 2.0)
     course.look({"phase": "superlink"}, SoFar())
-    assert course.words() == "starting: the SuperLink · the rounds may take under a minute (a guess)"
+    assert (
+        course.words() == "starting: the SuperLink · the rounds may take under a minute (a guess)"
+    )
 
 
-@pytest.mark.parametrize(("number", "line", "code"), [("SIGINT", "stopped by the user", 130), ("SIGTERM", "stopped by SIGTERM", 75)])
-def test_a_signal_before_the_run_begins_is_one_line(number: str, line: str, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("number", "line", "code"),
+    [("SIGINT", "stopped by the user", 130), ("SIGTERM", "stopped by SIGTERM", 75)],
+)
+def test_a_signal_before_the_run_begins_is_one_line(
+    number: str, line: str, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def execute(*args: object, **keys: object) -> None:
         os.kill(os.getpid(), signal.Signals[number])
         time.sleep(1)

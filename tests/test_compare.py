@@ -43,8 +43,13 @@ def conf(folder: Path, text: str) -> Path:
 
 
 def test_a_file_says_methods_scenarios_and_seeds(tmp_path: Path) -> None:
-    text = BASIC + "axes:\n  batch-size: [16, 32]\n  federation: [{clients: 4}, {clients: 8, participation: 0.5}]\n"
-    found = Comparison.load(conf(tmp_path, text.replace("clients: 4, rounds", "rounds")), ["lr=0.1"])
+    text = (
+        BASIC
+        + "axes:\n  batch-size: [16, 32]\n  federation: [{clients: 4}, {clients: 8, participation: 0.5}]\n"
+    )
+    found = Comparison.load(
+        conf(tmp_path, text.replace("clients: 4, rounds", "rounds")), ["lr=0.1"]
+    )
     cells = found.cells()
     assert [(cell.scenario, cell.method) for cell in cells[:3]] == [
         ({"batch-size": 16, "clients": 4}, "standalone"),
@@ -52,9 +57,20 @@ def test_a_file_says_methods_scenarios_and_seeds(tmp_path: Path) -> None:
         ({"batch-size": 16, "clients": 8, "participation": 0.5}, "standalone"),
     ]
     assert len(cells) == 2 * 2 * 2
-    assert cells[2].candidates[0].runs[1] == "batch-size-16_clients-8_participation-0.5/standalone/seed-1"
+    assert (
+        cells[2].candidates[0].runs[1]
+        == "batch-size-16_clients-8_participation-0.5/standalone/seed-1"
+    )
     e = found.experiment(cells[2], cells[2].candidates[0], 1)
-    assert (e.method, e.seed, e.batch_size, e.clients, e.participation, e.rounds, e.lr) == ("standalone", 1, 16, 8, 0.5, 2, 0.1)
+    assert (e.method, e.seed, e.batch_size, e.clients, e.participation, e.rounds, e.lr) == (
+        "standalone",
+        1,
+        16,
+        8,
+        0.5,
+        2,
+        0.1,
+    )
 
 
 def test_methods_of_a_scenario_and_seed_share_partition_and_sampling(tmp_path: Path) -> None:
@@ -62,7 +78,12 @@ def test_methods_of_a_scenario_and_seed_share_partition_and_sampling(tmp_path: P
     from pfedlora_flwr.rng import sample_clients
 
     found = Comparison.load(
-        conf(tmp_path, BASIC.replace("methods: [standalone, pfedlora]", "methods: [fd, fml, fedkd, standalone, pfedlora]"))
+        conf(
+            tmp_path,
+            BASIC.replace(
+                "methods: [standalone, pfedlora]", "methods: [fd, fml, fedkd, standalone, pfedlora]"
+            ),
+        )
     )
     experiments = [found.experiment(cell, cell.candidates[0], 1) for cell in found.cells()]
     assert len({shared_partition(e)[1].fingerprint for e in experiments}) == 1
@@ -70,7 +91,13 @@ def test_methods_of_a_scenario_and_seed_share_partition_and_sampling(tmp_path: P
 
 
 def test_a_selection_keeps_the_directories(tmp_path: Path) -> None:
-    whole = Comparison.load(conf(tmp_path, BASIC + "axes: {batch-size: [16, 32, 64], mu: {tune: [0.5, 0.9], methods: [pfedlora]}}\n"))
+    whole = Comparison.load(
+        conf(
+            tmp_path,
+            BASIC
+            + "axes: {batch-size: [16, 32, 64], mu: {tune: [0.5, 0.9], methods: [pfedlora]}}\n",
+        )
+    )
     part = whole.select(["pfedlora"], [1], ["batch-size=16,64", "mu=0.9"])
     assert [cell.scenario for cell in part.cells()] == [{"batch-size": 16}, {"batch-size": 64}]
     assert {r for c in part.cells() for k in c.candidates for r in k.runs.values()} == {
@@ -90,14 +117,23 @@ def test_a_selection_keeps_the_directories(tmp_path: Path) -> None:
 
 
 def test_the_example_of_the_documentation_is_valid(tmp_path: Path) -> None:
-    [example] = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "comparison.md").read_text(), re.DOTALL)
+    [example] = re.findall(
+        r"```yaml\n(.*?)```", (ROOT / "docs" / "comparison.md").read_text(), re.DOTALL
+    )
     cell = Comparison.load(conf(tmp_path, example)).cells()[-1]
-    assert cell.candidates[1].runs[0] == "clients-50_participation-0.2_batch-size-64/pfedlora_mu-0.7/seed-0"
+    assert (
+        cell.candidates[1].runs[0]
+        == "clients-50_participation-0.2_batch-size-64/pfedlora_mu-0.7/seed-0"
+    )
 
 
-def test_ours_are_found_by_name_and_write_to_the_same_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ours_are_found_by_name_and_write_to_the_same_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     quick = ROOT / "conf" / "quick" / "table2.yaml"
-    assert [find_conf(name) for name in ("quick/table2", "quick/table2.yaml", str(quick))] == [quick] * 3
+    assert [find_conf(name) for name in ("quick/table2", "quick/table2.yaml", str(quick))] == [
+        quick
+    ] * 3
     assert find_conf("quickstart") == ROOT / "conf" / "quickstart.yaml"
     monkeypatch.chdir(tmp_path)
     for name in ("quick/table2", str(quick)):
@@ -107,7 +143,9 @@ def test_ours_are_found_by_name_and_write_to_the_same_place(tmp_path: Path, monk
     own = conf(tmp_path, BASIC)
     assert find_conf("conf.yaml").samefile(own)
     assert of_comparison(find_conf("conf.yaml")) == Path("runs/conf")
-    with pytest.raises(UserError, match=r"^quick: no such file, .* those are cifar10, .*, quick/table2, ") as raised:
+    with pytest.raises(
+        UserError, match=r"^quick: no such file, .* those are cifar10, .*, quick/table2, "
+    ) as raised:
         find_conf("quick")
     assert "\n" not in str(raised.value)
 
@@ -132,14 +170,23 @@ def done(work: Work, run: str, accuracies: list[float]) -> None:
     method, seed = run.split("/")
     name, _, mu = method.partition("_mu-")
     keys = {"mu": float(mu)} if mu else {}
-    make_run(work.output / run, accuracies, [0.5] * 4, method=name, seed=int(seed.removeprefix("seed-")), **keys)
+    make_run(
+        work.output / run,
+        accuracies,
+        [0.5] * 4,
+        method=name,
+        seed=int(seed.removeprefix("seed-")),
+        **keys,
+    )
 
 
 def left(work: Work) -> list[tuple[str, int]]:
     return [(str(job.directory.relative_to(work.output)), job.repeats) for job in work.jobs()]
 
 
-def test_tuned_keys_are_chosen_by_validation_with_the_first_seed_then_run_with_the_others(tmp_path: Path) -> None:
+def test_tuned_keys_are_chosen_by_validation_with_the_first_seed_then_run_with_the_others(
+    tmp_path: Path,
+) -> None:
     work = Work(Comparison.load(conf(tmp_path, TUNED)), tmp_path / "runs")
     first, others = "standalone/seed-0", "standalone/seed-1"
     tuning = [f"pfedlora_mu-{mu}/seed-0" for mu in (0.5, 0.7, 0.9)]
@@ -154,24 +201,33 @@ def test_tuned_keys_are_chosen_by_validation_with_the_first_seed_then_run_with_t
 
 
 def test_the_choice_looks_at_validation_not_at_test_accuracy(tmp_path: Path) -> None:
-    work = Work(Comparison.load(conf(tmp_path, TUNED)).select(["pfedlora"], [], []), tmp_path / "runs")
+    work = Work(
+        Comparison.load(conf(tmp_path, TUNED)).select(["pfedlora"], [], []), tmp_path / "runs"
+    )
     for mu, test, validation in ((0.5, 0.9, 0.2), (0.7, 0.2, 0.3), (0.9, 0.1, 0.1)):
         done(work, f"pfedlora_mu-{mu}/seed-0", [0.1, 0.1, test])
         rounds = work.output / f"pfedlora_mu-{mu}/seed-0" / "rounds.jsonl"
-        rows = [json.loads(line) | {"validation_accuracy": validation} for line in rounds.read_text().splitlines()]
+        rows = [
+            json.loads(line) | {"validation_accuracy": validation}
+            for line in rounds.read_text().splitlines()
+        ]
         rounds.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert left(work) == [("pfedlora_mu-0.7/seed-1", 1)]
 
 
 def test_a_failed_candidate_is_passed_over(tmp_path: Path) -> None:
-    work = Work(Comparison.load(conf(tmp_path, TUNED)).select(["pfedlora"], [], []), tmp_path / "runs")
+    work = Work(
+        Comparison.load(conf(tmp_path, TUNED)).select(["pfedlora"], [], []), tmp_path / "runs"
+    )
     done(work, "pfedlora_mu-0.5/seed-0", [0.1, 0.3, 0.3])
     done(work, "pfedlora_mu-0.7/seed-0", [0.1, 0.4, 0.3])
     work.failed[work.output / "pfedlora_mu-0.9/seed-0"] = "diverged"
     assert left(work) == [("pfedlora_mu-0.7/seed-1", 1)]
 
 
-def test_a_failure_of_an_earlier_start_is_tried_again_and_is_out_for_a_report(tmp_path: Path) -> None:
+def test_a_failure_of_an_earlier_start_is_tried_again_and_is_out_for_a_report(
+    tmp_path: Path,
+) -> None:
     comparison = Comparison.load(conf(tmp_path, TUNED)).select(["pfedlora"], [], [])
     work = Work(comparison, tmp_path / "runs")
     failing = work.output / "pfedlora_mu-0.9/seed-0"
@@ -185,7 +241,9 @@ def test_a_failure_of_an_earlier_start_is_tried_again_and_is_out_for_a_report(tm
     assert seen.chosen.tuned == {"mu": 0.7}
     assert [tried.validation for tried in seen.tried] == [0.3, 0.4, None]
     assert seen.missing == {1: Missing("not run", "not run")}
-    work.failed[failing] = "no such luck"  # it failed again: now compare goes by the report's choice
+    work.failed[failing] = (
+        "no such luck"  # it failed again: now compare goes by the report's choice
+    )
     assert left(work) == [("pfedlora_mu-0.7/seed-1", 1)]
 
 
@@ -195,11 +253,17 @@ def test_a_report_waits_for_candidates_that_have_yet_to_run(tmp_path: Path) -> N
     done(work, "pfedlora_mu-0.5/seed-0", [0.1, 0.3, 0.3])
     [seen] = reported(work.output, comparison.plan())
     assert (seen.chosen, seen.runs) == (None, {})
-    assert {run.reason for run in seen.missing.values()} == {"not tuned yet: 1 of 3 candidates have run"}
+    assert {run.reason for run in seen.missing.values()} == {
+        "not tuned yet: 1 of 3 candidates have run"
+    }
 
 
-def test_the_models_of_rejected_candidates_are_dropped_and_those_of_failed_ones_kept(tmp_path: Path) -> None:
-    work = Work(Comparison.load(conf(tmp_path, TUNED)).select(["pfedlora"], [], []), tmp_path / "runs")
+def test_the_models_of_rejected_candidates_are_dropped_and_those_of_failed_ones_kept(
+    tmp_path: Path,
+) -> None:
+    work = Work(
+        Comparison.load(conf(tmp_path, TUNED)).select(["pfedlora"], [], []), tmp_path / "runs"
+    )
     places = [work.output / f"pfedlora_mu-{mu}/seed-0" for mu in (0.5, 0.7, 0.9)]
     for place, best in zip(places, (0.3, 0.4, 0.5), strict=True):
         work.drop_rejected()
@@ -216,7 +280,12 @@ def test_a_plan_comes_back_as_it_was_written(tmp_path: Path) -> None:
     plan.write(tmp_path)
     assert Plan.read(tmp_path) == plan
     assert Plan.read(tmp_path / "elsewhere") is None
-    for content in ("", "[]", '{"name": "a"}', '{"name": "a", "seeds": [0], "tuning_seed": 0, "cells": [1]}'):
+    for content in (
+        "",
+        "[]",
+        '{"name": "a"}',
+        '{"name": "a", "seeds": [0], "tuning_seed": 0, "cells": [1]}',
+    ):
         (tmp_path / "plan.json").write_text(content)
         with pytest.raises(UserError, match="cannot be read as the plan of a comparison"):
             Plan.read(tmp_path)
@@ -225,7 +294,10 @@ def test_a_plan_comes_back_as_it_was_written(tmp_path: Path) -> None:
 def test_keys_that_end_alike_have_folders_of_their_own(tmp_path: Path) -> None:
     axes = "axes: {weight: [{fd.lambda: 0.5}, {fedproto.lambda: 0.5}], adapter-epochs: [auto, 5]}\n"
     found = Comparison.load(conf(tmp_path, BASIC + axes))
-    assert found.cells()[0].candidates[0].runs[0] == "fd.lambda-0.5_adapter-epochs-auto/standalone/seed-0"
+    assert (
+        found.cells()[0].candidates[0].runs[0]
+        == "fd.lambda-0.5_adapter-epochs-auto/standalone/seed-0"
+    )
     assert len(found.select([], [], ["adapter-epochs=auto"]).cells()) == 4
     lists = Comparison.load(conf(tmp_path, BASIC + 'axes: {models: ["cnn1,cnn2", cnn3]}\n'))
     assert lists.select([], [], ["models=cnn1,cnn2"]).cells()[0].scenario == {"models": "cnn1,cnn2"}
@@ -245,7 +317,9 @@ def test_another_experiment_in_a_directory_is_refused(tmp_path: Path) -> None:
     done(work, "standalone/seed-0", [0.1, 0.2, 0.3])
     work.check()
     changed = Work(Comparison.load(path, ["lr=0.5"]), tmp_path / "runs")
-    with pytest.raises(UserError, match=r"holds another Experiment \(lr: 0.01 → 0.5\); give a new --output"):
+    with pytest.raises(
+        UserError, match=r"holds another Experiment \(lr: 0.01 → 0.5\); give a new --output"
+    ):
         changed.check()
 
 
@@ -267,15 +341,31 @@ def test_a_dry_run_says_what_would_run_and_changes_nothing(tmp_path: Path) -> No
 
 
 def test_what_is_standalone_by_construction_is_planned_and_not_run(tmp_path: Path) -> None:
-    added = BASIC.replace("pfedlora]", "fd, fedproto, pfedlora]") + "axes: {sharing: [mean, none, start]}\n"
+    added = (
+        BASIC.replace("pfedlora]", "fd, fedproto, pfedlora]")
+        + "axes: {sharing: [mean, none, start]}\n"
+    )
     whole = Comparison.load(conf(tmp_path, added))
     work = Work(whole, tmp_path / "runs")
     run = {run.rpartition("/")[0] for run, _ in left(work)}
     shared = [f"sharing-mean/{method}" for method in ("standalone", "fd", "fedproto", "pfedlora")]
-    assert run == {*shared, "sharing-none/fedproto", "sharing-none/pfedlora", "sharing-start/pfedlora"}
+    assert run == {
+        *shared,
+        "sharing-none/fedproto",
+        "sharing-none/pfedlora",
+        "sharing-start/pfedlora",
+    }
     whole.plan().write(work.output)
-    silent = [(o.scenario["sharing"], o.method) for o in reported(work.output, whole.plan()) if o.standalone]
-    assert silent == [("none", "standalone"), ("none", "fd"), *(("start", method) for method in ("standalone", "fd", "fedproto"))]
+    silent = [
+        (o.scenario["sharing"], o.method)
+        for o in reported(work.output, whole.plan())
+        if o.standalone
+    ]
+    assert silent == [
+        ("none", "standalone"),
+        ("none", "fd"),
+        *(("start", method) for method in ("standalone", "fd", "fedproto")),
+    ]
     assert Plan.read(work.output) == whole.plan()
     out = Console(record=True, width=200, file=open(os.devnull, "w"))  # noqa: SIM115 - the console keeps it
     assert compare(whole, whole, work.output, out, out, dry_run=True) == 0
@@ -284,10 +374,14 @@ def test_what_is_standalone_by_construction_is_planned_and_not_run(tmp_path: Pat
     assert f"B of models, {4 * 4 * 30_670 / 1e3:.3g} kB of states" in said
     assert "0 runs are completed, 14 are left" in said
     compare(whole, whole, work.output, out, out, dry_run=True, drop_models=True)
-    most = 3 * 4 * (2_621_558 + 1_815_142 + 1_320_558 + 1_060_358 + 4 * 30_670)  # three versions of CNN-1 to CNN-4, and of four adapters
+    most = (
+        3 * 4 * (2_621_558 + 1_815_142 + 1_320_558 + 1_060_358 + 4 * 30_670)
+    )  # three versions of CNN-1 to CNN-4, and of four adapters
     assert f"{most / 1e6:.3g} MB of disk" in out.export_text()
     part = whole.select(["fd"], [], ["sharing=none,start"])
-    with pytest.raises(UserError, match="nothing to run: all that was asked for is Standalone by construction"):
+    with pytest.raises(
+        UserError, match="nothing to run: all that was asked for is Standalone by construction"
+    ):
         compare(part, whole, work.output, out, out, dry_run=True)
 
 
@@ -295,12 +389,17 @@ SMALL = "methods: [standalone, pfedlora]\nbase: {clients: 2, rounds: 8, dataset:
 
 
 @pytest.mark.slow
-def test_killed_midway_and_started_again_it_repeats_no_completed_round_and_ends_with_the_same_numbers(cli: Cli) -> None:
+def test_killed_midway_and_started_again_it_repeats_no_completed_round_and_ends_with_the_same_numbers(
+    cli: Cli,
+) -> None:
     conf(cli.folder, SMALL)
     output = cli.folder / "runs" / "conf"
     first, second = output / "standalone" / "seed-0", output / "pfedlora" / "seed-0"
     process = subprocess.Popen(
-        cli.command("compare", "conf.yaml", "--engine", "local"), env=cli.environment, cwd=cli.folder, stdout=subprocess.DEVNULL
+        cli.command("compare", "conf.yaml", "--engine", "local"),
+        env=cli.environment,
+        cwd=cli.folder,
+        stdout=subprocess.DEVNULL,
     )
     deadline = time.monotonic() + 150
     while not (second / "server" / "round-000002.checkpoint").exists():
@@ -318,23 +417,45 @@ def test_killed_midway_and_started_again_it_repeats_no_completed_round_and_ends_
     assert (first / "result.json").stat().st_mtime_ns == completed
     rounds = [json.loads(line) for line in (second / "rounds.jsonl").read_text().splitlines()]
     assert [row["round"] for row in rounds] == list(range(9))
-    visits = [json.loads(line)["round"] for line in (second / "clients.jsonl").read_text().splitlines()]
+    visits = [
+        json.loads(line)["round"] for line in (second / "clients.jsonl").read_text().splitlines()
+    ]
     assert visits == [r for r in range(1, 9) for _ in range(2)]
-    assert {path.name for path in (second / "clients" / "0").iterdir()} == {"about.json", "round-000008.safetensors"}
+    assert {path.name for path in (second / "clients" / "0").iterdir()} == {
+        "about.json",
+        "round-000008.safetensors",
+    }
     assert (output / "report" / "report.html").exists()
 
-    keys = {"method": "pfedlora", "clients": 2, "rounds": 8, "dataset": "synthetic:400", "batch-size": 16, "partition.kind": "iid"}
-    ours, theirs = json.loads((second / "result.json").read_text()), run_locally(cli.folder / "undisturbed", keys).result
+    keys = {
+        "method": "pfedlora",
+        "clients": 2,
+        "rounds": 8,
+        "dataset": "synthetic:400",
+        "batch-size": 16,
+        "partition.kind": "iid",
+    }
+    ours, theirs = (
+        json.loads((second / "result.json").read_text()),
+        run_locally(cli.folder / "undisturbed", keys).result,
+    )
     for name in ("accuracy", "per_client", "shared_sha256", "models_sha256", "partition", "flops"):
         assert ours[name] == theirs[name], name
 
 
 @pytest.mark.slow
-def test_several_runs_at_once_end_when_the_command_is_killed_and_go_on_when_it_is_started_again(cli: Cli) -> None:
+def test_several_runs_at_once_end_when_the_command_is_killed_and_go_on_when_it_is_started_again(
+    cli: Cli,
+) -> None:
     conf(cli.folder, SMALL)
     command = cli.command("compare", "conf.yaml", "--engine", "local", "--jobs", "2")
-    process = subprocess.Popen(command, env=cli.environment, cwd=cli.folder, stdout=subprocess.DEVNULL)
-    runs = [RunDirectory(cli.folder / "runs" / "conf" / method / "seed-0") for method in ("standalone", "pfedlora")]
+    process = subprocess.Popen(
+        command, env=cli.environment, cwd=cli.folder, stdout=subprocess.DEVNULL
+    )
+    runs = [
+        RunDirectory(cli.folder / "runs" / "conf" / method / "seed-0")
+        for method in ("standalone", "pfedlora")
+    ]
     deadline = time.monotonic() + 150
     while not all(run.checkpoints.rounds()[-1:] > [1] for run in runs):  # both go on
         assert time.monotonic() < deadline
@@ -342,13 +463,17 @@ def test_several_runs_at_once_end_when_the_command_is_killed_and_go_on_when_it_i
         time.sleep(0.02)
     process.kill()
     process.wait()
-    again = cli("compare", "conf.yaml", "--engine", "local", "--jobs", "2")  # refused as long as one of them goes on
+    again = cli(
+        "compare", "conf.yaml", "--engine", "local", "--jobs", "2"
+    )  # refused as long as one of them goes on
     assert again.code == 0, again.stderr
     for run in runs:
         assert [row["round"] for row in run.rounds()] == list(range(9))
 
 
-def test_shards_divide_the_runs_and_the_last_one_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shards_divide_the_runs_and_the_last_one_reports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def execute(experiment: Experiment, show: executing.Show, out: Console, *, engine: str) -> Any:
         e = experiment
         own = {"mu": e.options.mu} if e.method == "pfedlora" else {}
@@ -357,13 +482,23 @@ def test_shards_divide_the_runs_and_the_last_one_reports(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(executing, "execute", execute)
     whole = Comparison.load(
-        conf(tmp_path, BASIC.replace("seeds: [0, 1]", "seeds: [0, 1, 2]") + "axes: {mu: {tune: [0.5, 0.9], methods: [pfedlora]}}\n")
+        conf(
+            tmp_path,
+            BASIC.replace("seeds: [0, 1]", "seeds: [0, 1, 2]")
+            + "axes: {mu: {tune: [0.5, 0.9], methods: [pfedlora]}}\n",
+        )
     )
     everything = {job.directory for job in Work(whole, tmp_path).everything()}
-    shares = [{job.directory for job in Work(whole, tmp_path, Shard(i, 2)).everything()} for i in (1, 2)]
+    shares = [
+        {job.directory for job in Work(whole, tmp_path, Shard(i, 2)).everything()} for i in (1, 2)
+    ]
     assert shares[0] | shares[1] == everything
     assert not shares[0] & shares[1]
-    assert {directory.parent.name for directory in shares[1]} == {"standalone", "pfedlora_mu-0.5", "pfedlora_mu-0.9"}  # tuned together
+    assert {directory.parent.name for directory in shares[1]} == {
+        "standalone",
+        "pfedlora_mu-0.5",
+        "pfedlora_mu-0.9",
+    }  # tuned together
     said = []
     for i in (1, 2):
         out = Console(record=True, width=200, file=open(os.devnull, "w"))  # noqa: SIM115 - the console keeps it
@@ -381,12 +516,22 @@ def test_shards_divide_the_runs_and_the_last_one_reports(tmp_path: Path, monkeyp
 
 
 @pytest.mark.slow
-def test_a_failed_run_does_not_stop_the_others_and_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def execute(experiment: Experiment, show: executing.Show, out: Console, *, engine: str) -> dict[str, Any]:
+def test_a_failed_run_does_not_stop_the_others_and_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def execute(
+        experiment: Experiment, show: executing.Show, out: Console, *, engine: str
+    ) -> dict[str, Any]:
         if experiment.method == "standalone" and experiment.seed == 0:
             return {"status": "failed", "error": "no such luck"}
         show(None, SoFar())
-        make_run(Path(experiment.output), [0.1, 0.2, 0.3], [0.5] * 4, method=experiment.method, seed=experiment.seed)
+        make_run(
+            Path(experiment.output),
+            [0.1, 0.2, 0.3],
+            [0.5] * 4,
+            method=experiment.method,
+            seed=experiment.seed,
+        )
         return json.loads((Path(experiment.output) / "result.json").read_text())
 
     monkeypatch.setattr(executing, "execute", execute)
@@ -396,16 +541,27 @@ def test_a_failed_run_does_not_stop_the_others_and_is_named(tmp_path: Path, monk
     printed = out.export_text().splitlines()
     assert printed[0] == "1 of 4: standalone, seed 0: failed: no such luck"
     assert printed[3] == "4 of 4: pfedlora, seed 1: accuracy 0.3000 at best validation"
-    assert err.export_text() == "failed: standalone/seed-0: no such luck\n1 runs failed; the same command tries them again\n"
+    assert (
+        err.export_text()
+        == "failed: standalone/seed-0: no such luck\n1 runs failed; the same command tries them again\n"
+    )
     report = (tmp_path / "runs" / "report" / "report.md").read_text()
     assert "| Standalone | 30.00 (1 of 2 seeds) |" in report
     assert "| Standalone | 0 | failed: no such luck |" in report
 
 
 @pytest.mark.slow
-def test_runs_of_another_commit_are_named_before_anything_runs_and_in_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_of_another_commit_are_named_before_anything_runs_and_in_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def execute(experiment: Experiment, show: executing.Show, out: Console, *, engine: str) -> Any:
-        make_run(Path(experiment.output), [0.1, 0.2, 0.3], [0.5] * 4, method=experiment.method, seed=experiment.seed)
+        make_run(
+            Path(experiment.output),
+            [0.1, 0.2, 0.3],
+            [0.5] * 4,
+            method=experiment.method,
+            seed=experiment.seed,
+        )
         return RunDirectory(Path(experiment.output)).result()
 
     def warned(part: Comparison, commit: str) -> str:
@@ -424,4 +580,7 @@ def test_runs_of_another_commit_are_named_before_anything_runs_and_in_the_report
         "warning: of these runs some were made by 0123456789, and this is fedcba9876-dirty: they may not compute the same\n"
     )
     assert "- Commit: 0123456789; fedcba9876-dirty" in report.read_text()
-    assert "**The runs were made by 2 versions of the code (Commit, above), which may not compute the same.**" in report.read_text()
+    assert (
+        "**The runs were made by 2 versions of the code (Commit, above), which may not compute the same.**"
+        in report.read_text()
+    )

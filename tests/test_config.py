@@ -13,9 +13,19 @@ from scripts.declare import ROOT, declared
 
 def test_yaml_overrides_and_run_config_give_the_same_object(tmp_path: Path) -> None:
     conf = tmp_path / "a.yaml"
-    conf.write_text("clients: 5\nlr: 1e-2\nadapter: {hidden-dim: 40, init: lora}\npartition.kind: iid\nactors: auto\n")
+    conf.write_text(
+        "clients: 5\nlr: 1e-2\nadapter: {hidden-dim: 40, init: lora}\npartition.kind: iid\nactors: auto\n"
+    )
     from_yaml = config.load(conf, ["mu=0.75", "rounds=3"])
-    flat = {"clients": 5, "lr": 0.01, "adapter.hidden-dim": 40, "adapter.init": "lora", "partition.kind": "iid", "mu": 0.75, "rounds": 3}
+    flat = {
+        "clients": 5,
+        "lr": 0.01,
+        "adapter.hidden-dim": 40,
+        "adapter.init": "lora",
+        "partition.kind": "iid",
+        "mu": 0.75,
+        "rounds": 3,
+    }
     assert from_yaml == from_flat(flat)
     assert from_flat(from_yaml.flat()) == from_yaml
     assert from_yaml.options.adapter_hidden_dim == 40
@@ -26,7 +36,11 @@ def test_pyproject_declares_every_key_with_its_default() -> None:
     written = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
     flat: dict[str, object] = {}
     for name, value in written.items():
-        flat |= {f"{name}.{k}": v for k, v in value.items()} if isinstance(value, dict) else {name: value}
+        flat |= (
+            {f"{name}.{k}": v for k, v in value.items()}
+            if isinstance(value, dict)
+            else {name: value}
+        )
     assert flat == {name: key.text(key.default) for name, key in all_keys().items()}
 
 
@@ -42,12 +56,25 @@ def test_the_page_of_methods_has_every_method_and_says_what_is_sent() -> None:
 
 def test_the_fingerprint_leaves_out_what_cannot_change_a_result() -> None:
     one = from_flat({})
-    assert one.fingerprint() == one.replace(output="/tmp/x", actors=7, data_path="/tmp", node_timeout=1.0).fingerprint()
+    assert (
+        one.fingerprint()
+        == one.replace(output="/tmp/x", actors=7, data_path="/tmp", node_timeout=1.0).fingerprint()
+    )
     assert one.fingerprint() != from_flat({"mu": 0.6}).fingerprint()
-    assert from_flat({"method": "fml"}).fingerprint() == from_flat({"method": "fml", "mu": 0.6}).fingerprint(), "another method's option"
+    assert (
+        from_flat({"method": "fml"}).fingerprint()
+        == from_flat({"method": "fml", "mu": 0.6}).fingerprint()
+    ), "another method's option"
     assert one.fingerprint() != one.replace(seed=1).fingerprint()
 
 
 def test_k_is_the_floor_of_the_share_and_at_least_one() -> None:
-    for share, clients, sampled in [(0.29, 100, 29), (0.1, 100, 10), (0.2, 50, 10), (0.05, 10, 1), (1.0, 7, 7), (0.99, 10, 9)]:
+    for share, clients, sampled in [
+        (0.29, 100, 29),
+        (0.1, 100, 10),
+        (0.2, 50, 10),
+        (0.05, 10, 1),
+        (1.0, 7, 7),
+        (0.99, 10, 9),
+    ]:
         assert from_flat({"participation": share, "clients": clients}).sampled == sampled

@@ -18,28 +18,45 @@ from tests.test_resume import KEYS, extend
 pytestmark = pytest.mark.slow
 
 
-def test_the_scores_are_those_of_the_models_on_disk_and_with_all_clients_in_every_round_both_countings_agree(tmp_path: Path) -> None:
-    done = run_locally(tmp_path / "run", KEYS | {"participation": 1.0, "rounds": 2, "evaluate-every": 1})
+def test_the_scores_are_those_of_the_models_on_disk_and_with_all_clients_in_every_round_both_countings_agree(
+    tmp_path: Path,
+) -> None:
+    done = run_locally(
+        tmp_path / "run", KEYS | {"participation": 1.0, "rounds": 2, "evaluate-every": 1}
+    )
     found = []
     for k in range(4):
-        test = Site.find(RunDirectory(done.output).experiment(), k, {}).load(torch.device("cpu")).test
+        test = (
+            Site.find(RunDirectory(done.output).experiment(), k, {}).load(torch.device("cpu")).test
+        )
         taken = load_trained(done.output, k).logits(test.images.numpy()).argmax(1)
         options = {"labels": test.labels.unique().tolist(), "average": "macro", "zero_division": 0}
-        found.append((recall_score(test.labels, taken, **options), f1_score(test.labels, taken, **options)))
+        found.append(
+            (recall_score(test.labels, taken, **options), f1_score(test.labels, taken, **options))
+        )
     visits = [row for row in done.rows("clients.jsonl") if row["round"] == 2]
     for told in (visits, done.result["per_client"].values()):
-        assert [(row["balanced_accuracy"], row["macro_f1"]) for row in told] == [pytest.approx(pair) for pair in found]
+        assert [(row["balanced_accuracy"], row["macro_f1"]) for row in told] == [
+            pytest.approx(pair) for pair in found
+        ]
     rounds = done.rows("rounds.jsonl")
-    for name, values in zip(("balanced_accuracy", "macro_f1"), zip(*found, strict=True), strict=True):
+    for name, values in zip(
+        ("balanced_accuracy", "macro_f1"), zip(*found, strict=True), strict=True
+    ):
         scores = done.result[name]
         assert scores["final"] == rounds[-1][name] == pytest.approx(statistics.fmean(values))
-        assert scores["at_best_validation"] == rounds[done.result["accuracy"]["best_validation_round"]][name]
+        assert (
+            scores["at_best_validation"]
+            == rounds[done.result["accuracy"]["best_validation_round"]][name]
+        )
     accuracy = done.result["accuracy"]
     assert accuracy["sampled_last"] == accuracy["final"]
     assert accuracy["sampled_highest"] == max(row["accuracy"] for row in rounds[1:])
 
 
-def test_the_familys_counting_is_the_mean_over_the_admitted_clients_of_each_evaluated_round(tmp_path: Path) -> None:
+def test_the_familys_counting_is_the_mean_over_the_admitted_clients_of_each_evaluated_round(
+    tmp_path: Path,
+) -> None:
     """Rounds 2, 4 and 5 of 5 evaluate, two of four clients each; what the extra evaluations of other clients give plays no part."""
     short = run_locally(tmp_path / "run", KEYS | {"rounds": 3, "evaluate-every": 2, "lr": 0.1})
     assert short.result["accuracy"]["sampled_last"] == mean_of(short.rows("clients.jsonl"), 3)
@@ -57,7 +74,9 @@ def mean_of(lines: list[dict[str, float]], round: int) -> float:
     return (first + second) / 2
 
 
-def test_event_files_have_every_round_of_a_run_that_went_on_and_of_one_that_is_completed(tmp_path: Path) -> None:
+def test_event_files_have_every_round_of_a_run_that_went_on_and_of_one_that_is_completed(
+    tmp_path: Path,
+) -> None:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     done = run_locally(tmp_path / "run", KEYS | {"rounds": 1})
     assert not (done.output / "events").exists()

@@ -20,18 +20,36 @@ from tests.conftest import Done
 pytestmark = pytest.mark.slow
 
 
-def test_every_clients_own_test_part_gives_the_figures_of_the_run(trained_run: Done, pfedlora: Any) -> None:
+def test_every_clients_own_test_part_gives_the_figures_of_the_run(
+    trained_run: Done, pfedlora: Any
+) -> None:
     code, out, err = pfedlora("evaluate", str(trained_run.output), "--all-clients", "--json")
     assert (code, err) == (0, "")
     dataset, partition = shared_partition(RunDirectory(trained_run.output).experiment())
-    for found, (client, row) in zip(json.loads(out), trained_run.result["per_client"].items(), strict=True):
-        assert (found["client"], found["samples"], found["accuracy"]) == (int(client), row["test"], row["accuracy"])
+    for found, (client, row) in zip(
+        json.loads(out), trained_run.result["per_client"].items(), strict=True
+    ):
+        assert (found["client"], found["samples"], found["accuracy"]) == (
+            int(client),
+            row["test"],
+            row["accuracy"],
+        )
         test = partition.clients[found["client"]].test
         true = dataset.labels[test]
-        said = load_trained(trained_run.output, found["client"]).logits(dataset.inputs[test]).argmax(1).numpy()
+        said = (
+            load_trained(trained_run.output, found["client"])
+            .logits(dataset.inputs[test])
+            .argmax(1)
+            .numpy()
+        )
         assert found["balanced_accuracy"] == pytest.approx(balanced_accuracy_score(true, said))
-        assert found["macro_f1"] == pytest.approx(f1_score(true, said, labels=np.unique(true), average="macro"))
-        recalls = {str(c): (int((true == c).sum()), float((said[true == c] == c).mean())) for c in np.unique(true)}
+        assert found["macro_f1"] == pytest.approx(
+            f1_score(true, said, labels=np.unique(true), average="macro")
+        )
+        recalls = {
+            str(c): (int((true == c).sum()), float((said[true == c] == c).mean()))
+            for c in np.unique(true)
+        }
         assert {c["name"]: (c["samples"], c["recall"]) for c in found["classes"]} == recalls
 
 
@@ -51,16 +69,28 @@ def test_classes_are_matched_by_name(trained_run: Done, pfedlora: Any, tmp_path:
     digits, run = datasets.load("digits"), str(trained_run.output)
     code, out, err = pfedlora("evaluate", run, "--client", "0", "digits", "--json")
     assert code == 0
-    assert err == "note: digits holds samples that the models were trained on; without DATA each client's own test part is taken\n"
+    assert (
+        err
+        == "note: digits holds samples that the models were trained on; without DATA each client's own test part is taken\n"
+    )
     plain = json.loads(out)
     assert plain["samples"] == 1797
-    turned = {"images": digits.inputs, "labels": 9 - np.asarray(digits.labels), "class_names": list("9876543210")}
+    turned = {
+        "images": digits.inputs,
+        "labels": 9 - np.asarray(digits.labels),
+        "class_names": list("9876543210"),
+    }
     np.savez(tmp_path / "turned.npz", **turned)
     code, out, err = pfedlora("evaluate", run, "--client", "0", "npz:turned.npz", "--json")
     assert (code, err) == (0, "")
     assert json.loads(out) == plain | {"data": "npz:turned.npz", "seen": False}
     some = np.isin(digits.labels, (3, 7))
-    np.savez(tmp_path / "some.npz", images=digits.inputs[some], labels=np.asarray(digits.labels)[some] // 4, class_names=["3", "7"])
+    np.savez(
+        tmp_path / "some.npz",
+        images=digits.inputs[some],
+        labels=np.asarray(digits.labels)[some] // 4,
+        class_names=["3", "7"],
+    )
     _, out, _ = pfedlora("evaluate", run, "--client", "0", "npz:some.npz", "--json")
     assert json.loads(out)["classes"] == [row for row in plain["classes"] if row["name"] in "37"]
     one = np.asarray(digits.labels) == 0
@@ -69,20 +99,38 @@ def test_classes_are_matched_by_name(trained_run: Done, pfedlora: Any, tmp_path:
     assert json.loads(out)["classes"] == plain["classes"][:1], "one class will do"
 
 
-def test_classes_without_names_are_matched_by_number_and_others_are_refused(trained_run: Done, pfedlora: Any, tmp_path: Path) -> None:
+def test_classes_without_names_are_matched_by_number_and_others_are_refused(
+    trained_run: Done, pfedlora: Any, tmp_path: Path
+) -> None:
     run, images = str(trained_run.output), np.zeros((4, 32, 32, 3), np.uint8)
-    np.savez(tmp_path / "animals.npz", images=images, labels=[0, 1, 2, 0], class_names=["cat", "dog", "eel"])
+    np.savez(
+        tmp_path / "animals.npz",
+        images=images,
+        labels=[0, 1, 2, 0],
+        class_names=["cat", "dog", "eel"],
+    )
     np.savez(tmp_path / "many.npz", images=images, labels=[0, 1, 2, 12])
     code, out, err = pfedlora("evaluate", run, "--client", "0", "npz:animals.npz", "--json")
-    assert (code, err) == (0, "note: classes were matched by number: those of the model or of npz:animals.npz have no names\n")
+    assert (code, err) == (
+        0,
+        "note: classes were matched by number: those of the model or of npz:animals.npz have no names\n",
+    )
     assert [row["name"] for row in json.loads(out)["classes"]] == ["0", "1", "2"]
     named = tmp_path / "named"
     shutil.copytree(run, named)
     about = named / "clients" / "0" / "about.json"
-    about.write_text(json.dumps(json.loads(about.read_text()) | {"class_names": [f"{i} o'clock" for i in range(10)]}))
+    about.write_text(
+        json.dumps(
+            json.loads(about.read_text()) | {"class_names": [f"{i} o'clock" for i in range(10)]}
+        )
+    )
     for place, data, expected in (
         (run, "npz:many.npz", "npz:many.npz has labels up to 12, and the model 10 classes"),
-        (named, "npz:animals.npz", "npz:animals.npz has classes that the model has not (cat, dog, eel); the model's: 0 o'clock, "),
+        (
+            named,
+            "npz:animals.npz",
+            "npz:animals.npz has classes that the model has not (cat, dog, eel); the model's: 0 o'clock, ",
+        ),
         (run, "pictures", "dataset is 'pictures'; allowed: digits"),
         (run, "folder:nowhere", "does not exist"),
     ):
@@ -91,7 +139,9 @@ def test_classes_without_names_are_matched_by_number_and_others_are_refused(trai
         assert expected in err
 
 
-def test_data_that_is_not_what_the_client_had_is_refused(trained_run: Done, pfedlora: Any, tmp_path: Path) -> None:
+def test_data_that_is_not_what_the_client_had_is_refused(
+    trained_run: Done, pfedlora: Any, tmp_path: Path
+) -> None:
     digits, node = datasets.load("digits"), tmp_path / "node" / "0"
     shutil.copytree(trained_run.output / "clients" / "0", node)
     code, out, _ = pfedlora("evaluate", "node", "--client", "0", "--json")
@@ -99,13 +149,26 @@ def test_data_that_is_not_what_the_client_had_is_refused(trained_run: Done, pfed
     assert json.loads(out)["accuracy"] == trained_run.result["per_client"]["0"]["accuracy"]
     np.savez(tmp_path / "own.npz", images=digits.inputs[:300], labels=digits.labels[:300])
     about = json.loads((node / "about.json").read_text())
-    own = about | {"partition": "own", "site": site_settings({"dataset": "npz:own.npz", "state-path": "x"})}
+    own = about | {
+        "partition": "own",
+        "site": site_settings({"dataset": "npz:own.npz", "state-path": "x"}),
+    }
     assert own["site"] == {"dataset": f"npz:{tmp_path}/own.npz"}
-    older = {name: value for name, value in about.items() if name not in ("partition", "site", "shape", "feature_names")}
+    older = {
+        name: value
+        for name, value in about.items()
+        if name not in ("partition", "site", "shape", "feature_names")
+    }
     for changed, expected in (
-        (about | {"partition": "another"}, "the data of digits is not what client 0 was trained on; give DATA"),
+        (
+            about | {"partition": "another"},
+            "the data of digits is not what client 0 was trained on; give DATA",
+        ),
         (own, f"the data of npz:{tmp_path}/own.npz is not what client 0 was trained on; give DATA"),
-        (older, "the model of client 0 does not say what its data was (an older version saved it); give DATA"),
+        (
+            older,
+            "the model of client 0 does not say what its data was (an older version saved it); give DATA",
+        ),
     ):
         (node / "about.json").write_text(json.dumps(changed))
         assert pfedlora("evaluate", "node", "--client", "0") == (2, "", f"error: {expected}\n")

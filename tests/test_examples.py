@@ -27,12 +27,22 @@ BLOCK = re.compile(r"<!-- run -->\n```bash\n(.*?)```", re.DOTALL)
     ],
 )
 def test_the_commands_of_a_page_run(
-    example: str, clients: int, models: list[str], asked: int, pfedlora: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    example: str,
+    clients: int,
+    models: list[str],
+    asked: int,
+    pfedlora: Call,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     shutil.copytree(ROOT / "examples" / example, tmp_path, dirs_exist_ok=True)
     [conf] = tmp_path.glob("*.yaml")
     said = yaml.safe_load(conf.read_text())
-    said |= {"base": said["base"] | {"rounds": 1, "local-epochs": 1}, "methods": ["fedproto", "pfedlora"], "seeds": [0]}
+    said |= {
+        "base": said["base"] | {"rounds": 1, "local-epochs": 1},
+        "methods": ["fedproto", "pfedlora"],
+        "seeds": [0],
+    }
     conf.write_text(yaml.safe_dump(said))
     monkeypatch.delitem(sys.modules, "gru", raising=False)
     answers = []
@@ -49,7 +59,9 @@ def test_the_commands_of_a_page_run(
     results = [json.loads(path.read_text()) for path in tmp_path.glob("runs/*/*/*/result.json")]
     assert {result["method"] for result in results} == set(said["methods"])
     for result in results:
-        assert [row["model"] for row in result["per_client"].values()] == [models[k % len(models)] for k in range(clients)]
+        assert [row["model"] for row in result["per_client"].values()] == [
+            models[k % len(models)] for k in range(clients)
+        ]
     assert len(list(tmp_path.glob("*.onnx"))) == 1
     [report] = tmp_path.glob("runs/*/report/report.md")
     assert "The clients are those whom the data names as its owners." in report.read_text()

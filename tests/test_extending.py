@@ -24,10 +24,20 @@ def shell(cli: Cli, script: str) -> subprocess.CompletedProcess[str]:
     tools = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = cli.environment | {"PATH": tools}
     command = ["bash", "-euc", script]
-    return subprocess.run(command, cwd=cli.folder, env=environment, capture_output=True, text=True, timeout=200, check=False)
+    return subprocess.run(
+        command,
+        cwd=cli.folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
 
 
-@pytest.mark.parametrize(("section", "run"), [("A model", "own-model"), ("Data", "own-data"), ("A method", "own-method")])
+@pytest.mark.parametrize(
+    ("section", "run"), [("A model", "own-model"), ("Data", "own-data"), ("A method", "own-method")]
+)
 def test_the_example_runs(cli: Cli, section: str, run: str) -> None:
     outputs: dict[str, subprocess.CompletedProcess[str]] = {}
     for kind, argument, text in SECTIONS[section]:
@@ -40,11 +50,22 @@ def test_the_example_runs(cli: Cli, section: str, run: str) -> None:
     result = json.loads((cli.folder / "runs" / run / "result.json").read_text())
     assert result["status"] == "completed"
     if section == "A model":
-        assert [row["model"] for row in result["per_client"].values()] == ["mymodels:Depthwise", "cnn5"] * 2
+        assert [row["model"] for row in result["per_client"].values()] == [
+            "mymodels:Depthwise",
+            "cnn5",
+        ] * 2
         widths = json.loads((cli.folder / "runs" / "own-widths" / "result.json").read_text())
-        assert [row["model"] for row in widths["per_client"].values()] == ["mymodels:Narrow", "mymodels:Rows", "cnn5"]
+        assert [row["model"] for row in widths["per_client"].values()] == [
+            "mymodels:Narrow",
+            "mymodels:Rows",
+            "cnn5",
+        ]
     if section == "Data":
-        predictions = [re.search(r"pictures/(\w+)/0.png: (\w+)", line) for line in outputs["run"].stdout.splitlines() if "0.png" in line]
+        predictions = [
+            re.search(r"pictures/(\w+)/0.png: (\w+)", line)
+            for line in outputs["run"].stdout.splitlines()
+            if "0.png" in line
+        ]
         assert len(predictions) == 2
         assert all(p and p[2] in ("red", "green", "blue") for p in predictions)
     if section == "A method":
@@ -52,4 +73,6 @@ def test_the_example_runs(cli: Cli, section: str, run: str) -> None:
 
 
 def test_every_section_has_an_example() -> None:
-    assert [title for title, blocks in SECTIONS.items() if any(kind == "run" for kind, _, _ in blocks)] == ["A model", "Data", "A method"]
+    assert [
+        title for title, blocks in SECTIONS.items() if any(kind == "run" for kind, _, _ in blocks)
+    ] == ["A model", "Data", "A method"]

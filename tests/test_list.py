@@ -28,7 +28,10 @@ def test_runs_are_listed_with_the_keys_in_which_they_differ(tmp_path: Path, pfed
     (runs / "d").mkdir()
     (runs / "d" / "config.yaml").write_text("what: is this\n")
     found = {run["run"]: run for run in list_runs(runs)}
-    assert [(name, run["state"], run["rounds"], run["of"], run["accuracy"]) for name, run in found.items()] == [
+    assert [
+        (name, run["state"], run["rounds"], run["of"], run["accuracy"])
+        for name, run in found.items()
+    ] == [
         ("a", "completed", 2, 2, 0.7),
         ("c", "unfinished", 1, 1, 0.5),
         ("d", "unreadable", 0, None, None),
@@ -45,13 +48,31 @@ def test_runs_are_listed_with_the_keys_in_which_they_differ(tmp_path: Path, pfed
     assert (code, json.loads(out)) == (0, list_runs(runs))
     code, out, _ = pfedlora("list", "runs/a")
     assert code == 0
-    assert [cell.strip() for cell in out.splitlines()[3].strip("│").split("│")] == ["runs/a", "completed", "2/2", "70.00"]
+    assert [cell.strip() for cell in out.splitlines()[3].strip("│").split("│")] == [
+        "runs/a",
+        "completed",
+        "2/2",
+        "70.00",
+    ]
     with pytest.raises(UserError, match="nowhere is no directory"):
         list_runs(tmp_path / "nowhere")
 
 
-def test_a_dry_run_says_what_a_run_would_take_and_starts_nothing(tmp_path: Path, pfedlora: Call) -> None:
-    words = ["run", "--dry-run", "-o", "clients=30", "-o", "dataset=synthetic:600", "-o", "models=cnn5,cnn1", "-o", "participation=0.5"]
+def test_a_dry_run_says_what_a_run_would_take_and_starts_nothing(
+    tmp_path: Path, pfedlora: Call
+) -> None:
+    words = [
+        "run",
+        "--dry-run",
+        "-o",
+        "clients=30",
+        "-o",
+        "dataset=synthetic:600",
+        "-o",
+        "models=cnn5,cnn1",
+        "-o",
+        "participation=0.5",
+    ]
     code, out, _ = pfedlora(*words)
     assert code == 0
     assert not list(tmp_path.iterdir())
@@ -87,6 +108,8 @@ def test_a_dry_run_names_features_and_counts_images_of_other_sizes(
     code, out, err = pfedlora(*words, "models=mlp5", "-o", "dataset=csv:t.csv")
     assert (code, err) == (0, "")
     assert "\ninputs: vectors of 2\nfeatures: age, dose\n" in out
-    assert caplog.text.count("t.csv: left out, since they are no numbers: note (string)") == 1, "the cache holds no warning"
+    assert caplog.text.count("t.csv: left out, since they are no numbers: note (string)") == 1, (
+        "the cache holds no warning"
+    )
     _, out, _ = pfedlora(*words, "models=cnn5", "-o", "dataset=synthetic:60", "-o", "image-size=40")
     assert "\n60 of 60 images are resized to 40 × 40, bilinear\n" in out

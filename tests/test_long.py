@@ -19,11 +19,19 @@ from tests.conftest import run_locally
 
 
 def line(round: int, sent: int = 10) -> str:
-    row = {"round": round, "accuracy": round / 10, "validation_accuracy": 0.5, "evaluated": True, "admitted": []}
+    row = {
+        "round": round,
+        "accuracy": round / 10,
+        "validation_accuracy": 0.5,
+        "evaluated": True,
+        "admitted": [],
+    }
     return json.dumps(row | {"bytes_up": sent, "bytes_down": sent, "seconds": float(round)}) + "\n"
 
 
-def test_each_rounds_line_is_read_once_to_be_shown_and_once_for_the_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_rounds_line_is_read_once_to_be_shown_and_once_for_the_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     loads, read = json.loads, list[int]()
 
     def spy(text: Any, **how: Any) -> Any:
@@ -33,7 +41,13 @@ def test_each_rounds_line_is_read_once_to_be_shown_and_once_for_the_result(tmp_p
         return found
 
     monkeypatch.setattr(json, "loads", spy)
-    keys = {"clients": 2, "rounds": 4, "partition.kind": "iid", "dataset": "synthetic:40", "method": "fd"}
+    keys = {
+        "clients": 2,
+        "rounds": 4,
+        "partition.kind": "iid",
+        "dataset": "synthetic:40",
+        "method": "fd",
+    }
     assert run_locally(tmp_path / "run", keys | {"models": "tests.methods.narrow:Narrow"}).code == 0
     assert sorted(read) == sorted([*range(5), *range(5)])
 
@@ -44,7 +58,11 @@ def test_a_line_that_is_being_written_waits_for_its_end(tmp_path: Path) -> None:
     file.write_text(line(0) + line(1)[:20])
     assert rounds.look() == SoFar(lines=1, round=0, accuracy=0.0, bytes=20)
     file.write_text(line(0) + line(1) + line(2))
-    assert rounds.look() == rounds.look() == SoFar(lines=3, round=2, accuracy=0.2, bytes=60, recent=(1.0, 2.0))
+    assert (
+        rounds.look()
+        == rounds.look()
+        == SoFar(lines=3, round=2, accuracy=0.2, bytes=60, recent=(1.0, 2.0))
+    )
 
 
 def test_what_a_resumed_run_takes_back_counts_no_more(tmp_path: Path) -> None:
@@ -55,13 +73,17 @@ def test_what_a_resumed_run_takes_back_counts_no_more(tmp_path: Path) -> None:
     run.rewind(7)
     with file.open("a") as stream:  # as long as what it had, before it is looked at again
         stream.write(line(8, sent=15) + line(9))
-    assert rounds.look() == SoFar(lines=10, round=9, accuracy=0.9, bytes=210, recent=(5.0, 6.0, 7.0, 8.0, 9.0))
+    assert rounds.look() == SoFar(
+        lines=10, round=9, accuracy=0.9, bytes=210, recent=(5.0, 6.0, 7.0, 8.0, 9.0)
+    )
     run.rewind(-1)
     assert rounds.look() == SoFar()
 
 
 @pytest.mark.parametrize("damage", [b"\0\xff\n", b"[1]\n", b"{}\n"])
-def test_a_damaged_line_hides_what_is_behind_it_from_who_watches_and_is_refused_by_a_resume(tmp_path: Path, damage: bytes) -> None:
+def test_a_damaged_line_hides_what_is_behind_it_from_who_watches_and_is_refused_by_a_resume(
+    tmp_path: Path, damage: bytes
+) -> None:
     run = RunDirectory(tmp_path)
     (tmp_path / "rounds.jsonl").write_bytes(line(0).encode() + damage + line(2).encode())
     assert run.watched().look().lines == 1
@@ -69,10 +91,17 @@ def test_a_damaged_line_hides_what_is_behind_it_from_who_watches_and_is_refused_
         run.rewind(2)
 
 
-def test_a_log_that_begins_anew_is_told_on_from_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_begins_anew_is_told_on_from_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Flower sends it from its beginning after each break of the connection; the first break is in the middle of a line."""
     monkeypatch.setattr(submission, "_PAUSE", 0.0)
-    sent = iter(["pfedlora: one\nINFO: hum\npfedlora: tw", "pfedlora: one\nINFO: hum\npfedlora: two\npfedlora: result {}\n"])
+    sent = iter(
+        [
+            "pfedlora: one\nINFO: hum\npfedlora: tw",
+            "pfedlora: one\nINFO: hum\npfedlora: two\npfedlora: result {}\n",
+        ]
+    )
 
     class Flwr:
         def stream(self, run_id: str, log: BinaryIO) -> subprocess.Popen[bytes]:

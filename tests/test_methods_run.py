@@ -41,9 +41,20 @@ def test_every_method_is_run() -> None:
 
 @pytest.mark.parametrize(("method", "setting", "up", "down"), SENT)
 def test_a_method_completes_and_sends_what_it_should(
-    tmp_path: Path, method: str, setting: str, up: int | tuple[int, int], down: int | tuple[int, int]
+    tmp_path: Path,
+    method: str,
+    setting: str,
+    up: int | tuple[int, int],
+    down: int | tuple[int, int],
 ) -> None:
-    keys = {"method": method, "setting": setting, "clients": 5, "participation": 0.4, "rounds": 2, "batch-size": 32}
+    keys = {
+        "method": method,
+        "setting": setting,
+        "clients": 5,
+        "participation": 0.4,
+        "rounds": 2,
+        "batch-size": 32,
+    }
     done = run_locally(tmp_path / "run", keys)
     assert done.code == 0, done.stderr
     rows = done.rows("clients.jsonl")

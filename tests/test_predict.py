@@ -47,19 +47,29 @@ def asked(trained: Trained, paths: list[Path]) -> list[Prediction]:
     return predict([trained], inputs)
 
 
-def test_predict_gives_the_classes_that_the_evaluation_counted(trained_run: Done, pfedlora: Call, pictures: list[tuple[Path, int]]) -> None:
+def test_predict_gives_the_classes_that_the_evaluation_counted(
+    trained_run: Done, pfedlora: Call, pictures: list[tuple[Path, int]]
+) -> None:
     files = [str(path) for path, _ in pictures]
     code, out, err = pfedlora("predict", str(trained_run.output), "--client", str(CLIENT), *files)
     assert (code, err) == (0, "")
-    lines = [re.match(r"(.*): (\d) (\d\.\d{4}), \d \d\.\d{4}, \d \d\.\d{4}, …$", line) for line in out.splitlines()]
+    lines = [
+        re.match(r"(.*): (\d) (\d\.\d{4}), \d \d\.\d{4}, \d \d\.\d{4}, …$", line)
+        for line in out.splitlines()
+    ]
     assert [line and line[1] for line in lines] == files
-    correct = sum(bool(line) and int(line[2]) == label for line, (_, label) in zip(lines, pictures, strict=True))
+    correct = sum(
+        bool(line) and int(line[2]) == label
+        for line, (_, label) in zip(lines, pictures, strict=True)
+    )
     row = trained_run.result["per_client"][str(CLIENT)]
     assert len(pictures) == row["test"]
     assert correct / len(pictures) == row["accuracy"] > 0.2
 
 
-def test_probabilities_of_all_classes_sum_to_one_in_descending_order(trained_run: Done, pictures: list[tuple[Path, int]]) -> None:
+def test_probabilities_of_all_classes_sum_to_one_in_descending_order(
+    trained_run: Done, pictures: list[tuple[Path, int]]
+) -> None:
     [said] = asked(load_trained(trained_run.output, CLIENT), [pictures[0][0]])
     probabilities = [p for _, p in said.classes]
     assert sorted(name for name, _ in said.classes) == [str(i) for i in range(10)]
@@ -69,7 +79,9 @@ def test_probabilities_of_all_classes_sum_to_one_in_descending_order(trained_run
 
 def test_images_of_any_size_and_mode(trained_run: Done, tmp_path: Path) -> None:
     trained = load_trained(trained_run.output, CLIENT)
-    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (200, 120, 3), dtype=np.uint8))
+    image = Image.fromarray(
+        np.random.default_rng(0).integers(0, 256, (200, 120, 3), dtype=np.uint8)
+    )
     image.convert("L").save(tmp_path / "grey.jpeg")
     image.convert("RGBA").save(tmp_path / "alpha.png")
     image.convert("P").save(tmp_path / "palette.png")
@@ -77,9 +89,14 @@ def test_images_of_any_size_and_mode(trained_run: Done, tmp_path: Path) -> None:
     files = sorted(tmp_path.iterdir())
     (tmp_path / "plain").mkdir()
     for file in files:
-        Image.open(file).convert("RGB").resize((32, 32), Image.Resampling.BILINEAR).save(tmp_path / "plain" / f"{file.stem}.png")
+        Image.open(file).convert("RGB").resize((32, 32), Image.Resampling.BILINEAR).save(
+            tmp_path / "plain" / f"{file.stem}.png"
+        )
     said = [p.classes for p in asked(trained, files)]
-    assert said == [p.classes for p in asked(trained, [tmp_path / "plain" / f"{file.stem}.png" for file in files])]
+    assert said == [
+        p.classes
+        for p in asked(trained, [tmp_path / "plain" / f"{file.stem}.png" for file in files])
+    ]
     assert len(set(said)) == 4
     grey = np.random.default_rng(0).integers(0, 256, (32, 32))
     Image.fromarray(grey.astype(np.uint8)).save(tmp_path / "8-bit.png")
@@ -94,14 +111,19 @@ def test_a_federation_with_more_classes_than_the_clients_data(tmp_path: Path) ->
     assert trained.logits(np.zeros((1, 32, 32, 3), np.uint8)).shape == (1, 12)
 
 
-def test_on_a_deployed_node_it_is_found_under_the_state_path(trained_run: Done, tmp_path: Path, pictures: list[tuple[Path, int]]) -> None:
+def test_on_a_deployed_node_it_is_found_under_the_state_path(
+    trained_run: Done, tmp_path: Path, pictures: list[tuple[Path, int]]
+) -> None:
     token = (trained_run.output / "server" / "token").read_text().strip()
     shutil.copytree(trained_run.output / "clients" / str(CLIENT), tmp_path / token / str(CLIENT))
     here = asked(load_trained(trained_run.output, CLIENT), [path for path, _ in pictures])
     for place in (tmp_path, tmp_path / token):
         node = load_trained(place, CLIENT)
         assert asked(node, [path for path, _ in pictures]) == here
-        assert node.counts.accuracy("test") == trained_run.result["per_client"][str(CLIENT)]["accuracy"]
+        assert (
+            node.counts.accuracy("test")
+            == trained_run.result["per_client"][str(CLIENT)]["accuracy"]
+        )
     newest = tmp_path / token / str(CLIENT) / "round-000003.safetensors"
     newest.write_bytes(newest.read_bytes()[:-1])
     assert load_trained(tmp_path, CLIENT).version == 2, "a damaged version is passed over"
@@ -114,7 +136,9 @@ def test_a_folder_as_json_and_csv_with_the_classes_that_are_wanted(
     trained_run: Done, pfedlora: Call, pictures: list[tuple[Path, int]], tmp_path: Path
 ) -> None:
     folder, run = tmp_path / "shown", str(trained_run.output)
-    for (path, _), to in zip(pictures, ("b/2.png", "a/1.PNG", "c.jpeg", ".hidden/x.png", "a/.x.png"), strict=False):
+    for (path, _), to in zip(
+        pictures, ("b/2.png", "a/1.PNG", "c.jpeg", ".hidden/x.png", "a/.x.png"), strict=False
+    ):
         (folder / to).parent.mkdir(parents=True, exist_ok=True)
         Image.open(path).save(folder / to)
     (folder / "notes.txt").write_text("no image")
@@ -122,22 +146,49 @@ def test_a_folder_as_json_and_csv_with_the_classes_that_are_wanted(
     code, out, err = pfedlora("predict", run, "--all-clients", "shown", "--json", "--top", "2")
     assert (code, err) == (0, "")
     found = json.loads(out)
-    assert [(row["client"], row["image"]) for row in found] == [(client, file) for client in range(3) for file in files]
+    assert [(row["client"], row["image"]) for row in found] == [
+        (client, file) for client in range(3) for file in files
+    ]
     assert {len(row["classes"]) for row in found} == {2}
-    code, _, _ = pfedlora("predict", run, "--all-clients", "shown", "--csv", "--top", "2", "--output", "new/seen.csv")
+    code, _, _ = pfedlora(
+        "predict", run, "--all-clients", "shown", "--csv", "--top", "2", "--output", "new/seen.csv"
+    )
     assert code == 0
     rows = list(csv.DictReader((tmp_path / "new" / "seen.csv").read_text().splitlines()))
-    assert list(rows[0]) == ["client", "image", "class_1", "probability_1", "class_2", "probability_2"]
+    assert list(rows[0]) == [
+        "client",
+        "image",
+        "class_1",
+        "probability_1",
+        "class_2",
+        "probability_2",
+    ]
     assert [
         {"client": int(r["client"]), "image": r["image"]}
-        | {"classes": [{"name": r[f"class_{i}"], "probability": float(r[f"probability_{i}"])} for i in (1, 2)]}
+        | {
+            "classes": [
+                {"name": r[f"class_{i}"], "probability": float(r[f"probability_{i}"])}
+                for i in (1, 2)
+            ]
+        }
         for r in rows
     ] == found
     code, out, _ = pfedlora("predict", run, "--all-clients", "shown/c.jpeg", "--top", "20")
-    assert [re.match(r"client (\d), shown/c.jpeg: (\d \d\.\d{4}(, |$)){10}$", line)[1] for line in out.splitlines()] == ["0", "1", "2"]
+    assert [
+        re.match(r"client (\d), shown/c.jpeg: (\d \d\.\d{4}(, |$)){10}$", line)[1]
+        for line in out.splitlines()
+    ] == ["0", "1", "2"]
     code, _, err = pfedlora("predict", run, "--client", "0", "shown", "--output", "new/seen.csv")
-    assert (code, err) == (2, "error: new/seen.csv exists; replace it with --overwrite, or give another --output\n")
-    assert pfedlora("predict", run, "--client", "0", "shown", "--output", "new/seen.csv", "--overwrite")[0] == 0
+    assert (code, err) == (
+        2,
+        "error: new/seen.csv exists; replace it with --overwrite, or give another --output\n",
+    )
+    assert (
+        pfedlora(
+            "predict", run, "--client", "0", "shown", "--output", "new/seen.csv", "--overwrite"
+        )[0]
+        == 0
+    )
 
 
 def test_a_broken_image_among_many_is_named_and_the_others_are_predicted(
@@ -149,7 +200,10 @@ def test_a_broken_image_among_many_is_named_and_the_others_are_predicted(
     code, out, err = pfedlora("predict", str(trained_run.output), "--client", "0", *shown)
     assert code == 1
     assert [line.partition(":")[0] for line in out.splitlines()] == [shown[0], shown[3]]
-    assert err.splitlines() == ["error: broken.png: no readable PNG or JPEG image", "error: empty: no image in this folder"]
+    assert err.splitlines() == [
+        "error: broken.png: no readable PNG or JPEG image",
+        "error: empty: no image in this folder",
+    ]
 
 
 def test_a_model_that_diverged_says_so(trained_run: Done, pictures: list[tuple[Path, int]]) -> None:
@@ -172,11 +226,20 @@ def test_mistakes_are_one_clear_line(trained_run: Done, pfedlora: Call, tmp_path
         ((str(trained_run.output), "--client", "0", str(text)), "no readable PNG or JPEG image"),
         ((str(trained_run.output), "--client", "0", str(broken)), "no readable PNG or JPEG image"),
         ((str(trained_run.output), "--client", "0", "nowhere.png"), "nowhere.png: no such file"),
-        ((str(tmp_path), "--client", "0", str(text)), "holds neither a run nor a model of client 0"),
+        (
+            (str(tmp_path), "--client", "0", str(text)),
+            "holds neither a run nor a model of client 0",
+        ),
         ((str(tmp_path), "--all-clients", str(text)), "holds no client's model"),
         ((str(trained_run.output), str(text)), "give --client K or --all-clients, one of them"),
-        ((str(trained_run.output), "--client", "0", "--all-clients", str(text)), "give --client K or --all-clients, one of them"),
-        ((str(trained_run.output), "--client", "0", "--json", "--csv", str(text)), "--json and --csv are both given"),
+        (
+            (str(trained_run.output), "--client", "0", "--all-clients", str(text)),
+            "give --client K or --all-clients, one of them",
+        ),
+        (
+            (str(trained_run.output), "--client", "0", "--json", "--csv", str(text)),
+            "--json and --csv are both given",
+        ),
     ):
         code, out, err = pfedlora("predict", *words)
         assert (code, out) == (2, "")
@@ -184,7 +247,9 @@ def test_mistakes_are_one_clear_line(trained_run: Done, pfedlora: Call, tmp_path
         assert len(err.splitlines()) == 1
     deployed = tmp_path / "deployed"
     shutil.copytree(trained_run.output, deployed, ignore=shutil.ignore_patterns("clients"))
-    with pytest.raises(UserError, match=r"on a deployed node it is in <state-path>/[0-9a-f]+: run this there"):
+    with pytest.raises(
+        UserError, match=r"on a deployed node it is in <state-path>/[0-9a-f]+: run this there"
+    ):
         load_trained(deployed, 0)
 
 
@@ -192,9 +257,13 @@ def test_tensorboard_event_files_hold_every_round(trained_run: Done) -> None:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     events = accumulator.EventAccumulator(str(trained_run.output / "events")).Reload()
     rows = trained_run.rows("rounds.jsonl")
-    written = [(event.step, pytest.approx(event.value)) for event in events.Scalars("accuracy/test")]
+    written = [
+        (event.step, pytest.approx(event.value)) for event in events.Scalars("accuracy/test")
+    ]
     assert written == [(row["round"], row["accuracy"]) for row in rows]
-    assert [event.value for event in events.Scalars("communication/parameters_up")] == [row["parameters_up"] for row in rows]
+    assert [event.value for event in events.Scalars("communication/parameters_up")] == [
+        row["parameters_up"] for row in rows
+    ]
 
 
 def test_tensorboard_missing_is_one_clear_line(shared_cli: Cli, tmp_path: Path) -> None:
@@ -203,7 +272,10 @@ def test_tensorboard_missing_is_one_clear_line(shared_cli: Cli, tmp_path: Path) 
     cli.environment["PYTHONPATH"] = f"{tmp_path}:{cli.environment['PYTHONPATH']}"
     done = cli.run("never", "-o", "tensorboard=true")
     assert done.code == 2
-    assert done.stderr == "error: tensorboard is true; it needs TensorBoard, which is not installed: pip install tensorboard\n"
+    assert (
+        done.stderr
+        == "error: tensorboard is true; it needs TensorBoard, which is not installed: pip install tensorboard\n"
+    )
     assert not done.output.exists()
 
 

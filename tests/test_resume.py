@@ -31,7 +31,13 @@ KEYS = {
     "partition.kind": "iid",
     "dataset": "synthetic:200",
 }
-TIMES = {"seconds", "server_seconds", "training_seconds", "evaluation_seconds", "wire_up"}  # a report on the wire holds seconds as text
+TIMES = {
+    "seconds",
+    "server_seconds",
+    "training_seconds",
+    "evaluation_seconds",
+    "wire_up",
+}  # a report on the wire holds seconds as text
 
 
 def timeless(value: Any) -> Any:
@@ -42,7 +48,10 @@ def timeless(value: Any) -> Any:
 
 
 def facts(done: Done) -> list[Any]:
-    return [timeless(found) for found in (done.result, done.rows("rounds.jsonl"), done.rows("clients.jsonl"))]
+    return [
+        timeless(found)
+        for found in (done.result, done.rows("rounds.jsonl"), done.rows("clients.jsonl"))
+    ]
 
 
 def extend(output: Path, rounds: int, **keys: object) -> tuple[Done, str]:
@@ -51,8 +60,12 @@ def extend(output: Path, rounds: int, **keys: object) -> tuple[Done, str]:
     experiment, unused = resumed(RunDirectory(output), {}, options, "")
     assert not unused
     out = Console(file=(said := io.StringIO()), width=300)
-    result = execute(config.located(experiment, output), lambda state, rounds: None, out, engine="local")
-    return Done(0 if result["status"] == "completed" else 1, "", result["error"] or "", output), said.getvalue()
+    result = execute(
+        config.located(experiment, output), lambda state, rounds: None, out, engine="local"
+    )
+    return Done(
+        0 if result["status"] == "completed" else 1, "", result["error"] or "", output
+    ), said.getvalue()
 
 
 @pytest.mark.slow
@@ -60,12 +73,18 @@ def extend(output: Path, rounds: int, **keys: object) -> tuple[Done, str]:
     ("first", "last", "keys"),
     [
         (6, 12, {}),  # round 6 was evaluated only for being the last
-        (3, 4, {"evaluate-every": 3, "method": "fedkd", "fedkd.energy-end": 0.95}),  # round 3 is evaluated in any case
+        (
+            3,
+            4,
+            {"evaluate-every": 3, "method": "fedkd", "fedkd.energy-end": 0.95},
+        ),  # round 3 is evaluated in any case
         (5, 6, {"evaluate-initial": False, "method": "fedproto"}),
         (1, 2, {"evaluate-initial": False}),  # no checkpoint before the round that is done again
     ],
 )
-def test_an_extended_run_is_what_it_would_have_been_from_the_start(tmp_path: Path, first: int, last: int, keys: dict[str, object]) -> None:
+def test_an_extended_run_is_what_it_would_have_been_from_the_start(
+    tmp_path: Path, first: int, last: int, keys: dict[str, object]
+) -> None:
     keys = KEYS | {"target-accuracy": 0.2, "rounds": first} | keys
     whole = run_locally(tmp_path / "a", keys | {"rounds": last})
     short = run_locally(tmp_path / "b", keys)
@@ -77,10 +96,15 @@ def test_an_extended_run_is_what_it_would_have_been_from_the_start(tmp_path: Pat
     assert f"rounds {first if again else first + 1} to {last} (it was to end at {first}" in said
     assert ("is done again" in said) == again
     about = yaml.safe_load((tmp_path / "b" / "config.yaml").read_text())["about"]
-    assert [(entry["rounds"], entry["after-round"]) for entry in about["history"]] == [(first, 0), (last, first - again)]
+    assert [(entry["rounds"], entry["after-round"]) for entry in about["history"]] == [
+        (first, 0),
+        (last, first - again),
+    ]
     assert about["fingerprint"] == extended.result["fingerprint"]
     assert {entry["git-commit"] for entry in about["history"]} == {about["git-commit"]}
-    visited_last = RunDirectory(tmp_path / "b").client_store(extended.rows("clients.jsonl")[-1]["client"])
+    visited_last = RunDirectory(tmp_path / "b").client_store(
+        extended.rows("clients.jsonl")[-1]["client"]
+    )
     assert visited_last.about()["experiment"]["rounds"] == last
 
 
@@ -89,19 +113,38 @@ def test_max_hours_stop_after_a_round_and_the_run_goes_on_to_the_same_bits(tmp_p
     keys = KEYS | {"rounds": 3}
     whole = run_locally(tmp_path / "a", keys)
     stopped = run_locally(tmp_path / "b", keys | {"max-hours": 1e-9})
-    assert (stopped.result["status"], stopped.result["stopped_by"], stopped.result["rounds"]) == ("stopped", "time", 1)
+    assert (stopped.result["status"], stopped.result["stopped_by"], stopped.result["rounds"]) == (
+        "stopped",
+        "time",
+        1,
+    )
     assert stopped.stderr == "stopped, since max-hours=1e-09 are over"
     assert conclude(stopped.result, "", Console(quiet=True), Console(quiet=True), "") == 75
     experiment, _ = resumed(RunDirectory(stopped.output), {}, {"resume": True, "max-hours": 0}, "")
-    execute(experiment.replace(output=str(stopped.output)), lambda state, rounds: None, Console(quiet=True), engine="local")
+    execute(
+        experiment.replace(output=str(stopped.output)),
+        lambda state, rounds: None,
+        Console(quiet=True),
+        engine="local",
+    )
     assert facts(stopped) == facts(whole)
     about = yaml.safe_load((stopped.output / "config.yaml").read_text())["about"]
-    assert [(entry["rounds"], entry["after-round"]) for entry in about["history"]] == [(3, 0), (3, 1)]
+    assert [(entry["rounds"], entry["after-round"]) for entry in about["history"]] == [
+        (3, 0),
+        (3, 1),
+    ]
 
 
 @pytest.mark.slow
 def test_sigterm_stops_at_once_with_75_and_says_the_command_that_continues(cli: Cli) -> None:
-    process = cli.start("run", *(word for key in KEYS for word in ("-o", f"{key}={KEYS[key]}")), "-o", "rounds=900", "--engine", "local")
+    process = cli.start(
+        "run",
+        *(word for key in KEYS for word in ("-o", f"{key}={KEYS[key]}")),
+        "-o",
+        "rounds=900",
+        "--engine",
+        "local",
+    )
     assert process.stdout is not None
     while "round 1/900" not in process.stdout.readline():
         assert process.poll() is None
@@ -122,28 +165,44 @@ def test_sigterm_stops_at_once_with_75_and_says_the_command_that_continues(cli: 
 def test_what_cannot_be_extended_is_one_line(tmp_path: Path) -> None:
     output = run_locally(tmp_path / "run", KEYS | {"rounds": 2}).output
     before = (output / "config.yaml").read_text()
-    with pytest.raises(UserError, match=r"rounds is 1; the run in .* ends at 2: it can be extended, not shortened"):
+    with pytest.raises(
+        UserError, match=r"rounds is 1; the run in .* ends at 2: it can be extended, not shortened"
+    ):
         extend(output, 1)
-    with pytest.raises(UserError, match=r"holds another Experiment \(lr: 0.03 → 0.5\); resume it as it was"):
+    with pytest.raises(
+        UserError, match=r"holds another Experiment \(lr: 0.03 → 0.5\); resume it as it was"
+    ):
         extend(output, 3, lr=0.5)
     (output / "server" / "round-000001.checkpoint").unlink()
-    with pytest.raises(UserError, match=r"round 2 has to be done again, since evaluate-every=4 .* the checkpoint before it is not there"):
+    with pytest.raises(
+        UserError,
+        match=r"round 2 has to be done again, since evaluate-every=4 .* the checkpoint before it is not there",
+    ):
         extend(output, 3)
     assert (output / "config.yaml").read_text() == before
     compared = run_locally(tmp_path / "compared", KEYS | {"rounds": 2}).output
     RunDirectory(compared).trim()
     with pytest.raises(UserError, match=r"no longer holds the models of . clients after round 1"):
         extend(compared, 3)
-    for keys, whose in (({"method": "fedkd"}, "method fedkd"), ({"lr-schedule": "cosine"}, "lr-schedule=cosine")):
+    for keys, whose in (
+        ({"method": "fedkd"}, "method fedkd"),
+        ({"lr-schedule": "cosine"}, "lr-schedule=cosine"),
+    ):
         scheduled = run_locally(tmp_path / whose, KEYS | keys | {"rounds": 1}).output
-        with pytest.raises(UserError, match=f"with {whose} each round depends on how many there are: a run of 1 cannot be extended"):
+        with pytest.raises(
+            UserError,
+            match=f"with {whose} each round depends on how many there are: a run of 1 cannot be extended",
+        ):
             extend(scheduled, 2)
 
 
 def test_flowers_run_config_extends_only_when_it_says_so(tmp_path: Path) -> None:
     output = run_locally(tmp_path / "run", KEYS | {"rounds": 1}).output
     resume = KEYS | {"output": str(output), "resume": True, "rounds": 2}
-    with pytest.raises(UserError, match=r"rounds: 1 → 2\); resume it as it was; only .* with extend=true\) extends it"):
+    with pytest.raises(
+        UserError,
+        match=r"rounds: 1 → 2\); resume it as it was; only .* with extend=true\) extends it",
+    ):
         RunDirectory(output).check_free(config.from_flat(resume))
     RunDirectory(output).check_free(config.from_flat(resume | {"extend": True}))
     with pytest.raises(UserError, match="extend is true; allowed: only with resume"):
@@ -154,7 +213,15 @@ def test_the_command_names_what_it_does_not_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    conf = {"clients": 3, "rounds": 1, "partition.kind": "iid", "dataset": "synthetic:100", "mu": 0.5, "actors": 1, "fml.alpha": 0.5}
+    conf = {
+        "clients": 3,
+        "rounds": 1,
+        "partition.kind": "iid",
+        "dataset": "synthetic:100",
+        "mu": 0.5,
+        "actors": 1,
+        "fml.alpha": 0.5,
+    }
     (tmp_path / "a.yaml").write_text(yaml.safe_dump(conf))
 
     def call(*words: str) -> tuple[int, str, str]:
@@ -167,9 +234,14 @@ def test_the_command_names_what_it_does_not_use(
     (tmp_path / "a.yaml").write_text(yaml.safe_dump(conf | {"mu": 0.9, "lr": 0.02}))
     code, _, err = call("a.yaml", "--resume")
     assert (code, err.count("\n")) == (2, 1)
-    assert "holds another Experiment (lr: 0.01 → 0.02; mu: 0.5 → 0.9); resume it as it was: without CONF, by -o output=runs/a" in err
+    assert (
+        "holds another Experiment (lr: 0.01 → 0.02; mu: 0.5 → 0.9); resume it as it was: without CONF, by -o output=runs/a"
+        in err
+    )
     assert "(mu: 0.5 → 0.7)" in call("--resume", "-o", "output=runs/a", "-o", "mu=0.7")[2]
-    (tmp_path / "a.yaml").write_text(yaml.safe_dump(conf | {"rounds": 7, "actors": 2, "fml.alpha": 0.7}))
+    (tmp_path / "a.yaml").write_text(
+        yaml.safe_dump(conf | {"rounds": 7, "actors": 2, "fml.alpha": 0.7})
+    )
     code, out, _ = call("a.yaml", "--resume")
     assert code == 0
     assert "a.yaml says rounds=7; this run ends at 1; -o rounds=7 extends it\n" in out

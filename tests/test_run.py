@@ -24,8 +24,22 @@ SMALL = [word for key, value in KEYS.items() for word in ("-o", f"{key}={value}"
 
 def facts(result: dict[str, Any]) -> dict[str, Any]:
     """What must be equal to the last bit (the wire also carries seconds and paths)."""
-    names = ("status", "rounds", "accuracy", "per_client", "shared_sha256", "models_sha256", "partition", "flops", "to_target")
-    sent = {name: count for name, count in result["communication"].items() if not name.startswith("wire")}
+    names = (
+        "status",
+        "rounds",
+        "accuracy",
+        "per_client",
+        "shared_sha256",
+        "models_sha256",
+        "partition",
+        "flops",
+        "to_target",
+    )
+    sent = {
+        name: count
+        for name, count in result["communication"].items()
+        if not name.startswith("wire")
+    }
     return {name: result[name] for name in names} | sent
 
 
@@ -35,7 +49,13 @@ def reference(shared_cli: Cli) -> Done:
     output = shared_cli.folder / "reference"
     command = offline(shared_cli.command("run", "-o", f"output={output}", *SMALL, "-o", "actors=2"))
     done = subprocess.run(
-        command, env=shared_cli.environment, cwd=shared_cli.folder, capture_output=True, text=True, timeout=180, check=False
+        command,
+        env=shared_cli.environment,
+        cwd=shared_cli.folder,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return Done(0, done.stdout, done.stderr, output)
@@ -43,27 +63,57 @@ def reference(shared_cli: Cli) -> Done:
 
 def offline(command: list[str]) -> list[str]:
     """The command in a network namespace of its own; as it is where this user may not make one."""
-    if not shutil.which("unshare") or subprocess.run(["unshare", "-rn", "true"], capture_output=True, check=False).returncode:
+    if (
+        not shutil.which("unshare")
+        or subprocess.run(["unshare", "-rn", "true"], capture_output=True, check=False).returncode
+    ):
         return command
     up = "import fcntl,socket,struct;s=socket.socket();fcntl.ioctl(s,0x8914,struct.pack('16sh',b'lo',0x41))"
-    return ["unshare", "-rn", "sh", "-c", f'{sys.executable} -c "{up}" && exec "$@"', "sh", *command]
+    return [
+        "unshare",
+        "-rn",
+        "sh",
+        "-c",
+        f'{sys.executable} -c "{up}" && exec "$@"',
+        "sh",
+        *command,
+    ]
 
 
 def test_a_run_leaves_what_a_script_relies_on(reference: Done) -> None:
-    result, rounds, clients = reference.result, reference.rows("rounds.jsonl"), reference.rows("clients.jsonl")
+    result, rounds, clients = (
+        reference.result,
+        reference.rows("rounds.jsonl"),
+        reference.rows("clients.jsonl"),
+    )
     assert result["status"] == "completed"
     assert [row["round"] for row in rounds] == [0, 1, 2, 3, 4, 5]
     assert len(clients) == 5 * 4
-    assert all(row["sampled"] == row["admitted"] and len(row["admitted"]) == 4 for row in rounds[1:])
-    assert {row["parameters_up"] for row in clients} == {row["parameters_down"] for row in clients} == {30_670}
+    assert all(
+        row["sampled"] == row["admitted"] and len(row["admitted"]) == 4 for row in rounds[1:]
+    )
+    assert (
+        {row["parameters_up"] for row in clients}
+        == {row["parameters_down"] for row in clients}
+        == {30_670}
+    )
     assert result["communication"]["parameters_up"] == 5 * 4 * 30_670
     assert all(row["wire_up"] > row["bytes_up"] == 4 * 30_670 for row in clients)
     mean = sum(row["accuracy"] for row in result["per_client"].values()) / 5
-    assert result["accuracy"]["final"] == pytest.approx(mean) == pytest.approx(rounds[-1]["accuracy"])
+    assert (
+        result["accuracy"]["final"] == pytest.approx(mean) == pytest.approx(rounds[-1]["accuracy"])
+    )
     assert result["accuracy"]["max_test"] == max(row["accuracy"] for row in rounds)
     best = max(rounds, key=lambda row: (row["validation_accuracy"], -row["round"]))
-    assert (result["accuracy"]["at_best_validation"], result["accuracy"]["best_validation_round"]) == (best["accuracy"], best["round"])
-    assert result["flops"] == sum(row["flops"] for row in rounds) == sum(row["flops"] for row in clients)
+    assert (
+        result["accuracy"]["at_best_validation"],
+        result["accuracy"]["best_validation_round"],
+    ) == (best["accuracy"], best["round"])
+    assert (
+        result["flops"]
+        == sum(row["flops"] for row in rounds)
+        == sum(row["flops"] for row in clients)
+    )
     assert {path.name for path in (reference.output / "server").glob("*.checkpoint")} == {
         "round-000004.checkpoint",
         "round-000005.checkpoint",
@@ -73,17 +123,31 @@ def test_a_run_leaves_what_a_script_relies_on(reference: Done) -> None:
     assert "round 3/5" in reference.stdout, "no progress where there is no terminal"
 
 
-def test_plain_flwr_run_gives_the_same_bits(shared_cli: Cli, reference: Done, tmp_path: Path) -> None:
+def test_plain_flwr_run_gives_the_same_bits(
+    shared_cli: Cli, reference: Done, tmp_path: Path
+) -> None:
     output = shared_cli.folder / "flwr-run"
     marker = f"test-{os.getpid()}-{time.time_ns()}"
     tools = str(Path(sys.executable).parent)
-    environment = shared_cli.environment | QUIET | {"FLWR_HOME": str(tmp_path), MARKER: marker, "PATH": f"{tools}:{os.environ['PATH']}"}
+    environment = (
+        shared_cli.environment
+        | QUIET
+        | {"FLWR_HOME": str(tmp_path), MARKER: marker, "PATH": f"{tools}:{os.environ['PATH']}"}
+    )
     environment["FLWR_LOCAL_SUPERLINK_HTTP_API_PORT"] = str(free_port())
     config = " ".join([f'output="{output}"', *(f"{key}={value}" for key, value in KEYS.items())])
     federation = f"num-supernodes={KEYS['clients']} client-resources-num-cpus=1"
     try:
         command = ["flwr", "run", ".", "--federation-config", federation, "-c", config, "--stream"]
-        done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=180, check=False)
+        done = subprocess.run(
+            command,
+            env=environment,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=180,
+            check=False,
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         deadline = time.monotonic() + 30
         while not (output / "result.json").exists() and time.monotonic() < deadline:
@@ -93,20 +157,26 @@ def test_plain_flwr_run_gives_the_same_bits(shared_cli: Cli, reference: Done, tm
     assert facts(Done(0, "", "", output).result) == facts(reference.result)
 
 
-def test_killed_and_resumed_with_one_actor_it_gives_the_same_bits(shared_cli: Cli, reference: Done) -> None:
+def test_killed_and_resumed_with_one_actor_it_gives_the_same_bits(
+    shared_cli: Cli, reference: Done
+) -> None:
     """The launcher and its SuperLink are killed."""
     process = shared_cli.start("killed", *SMALL, "-o", "actors=2")
     output = shared_cli.folder / "killed"
     wait_for_rounds(output, 2)
     shared_cli.kill(process)
-    assert len((output / "rounds.jsonl").read_text().splitlines()) < 6, "it was over before it was killed"
+    assert len((output / "rounds.jsonl").read_text().splitlines()) < 6, (
+        "it was over before it was killed"
+    )
     done = shared_cli.run("killed", "--resume", "-o", "actors=1")
     assert done.code == 0, done.stderr
     assert facts(done.result) == facts(reference.result)
     assert [row["round"] for row in done.rows("rounds.jsonl")] == [0, 1, 2, 3, 4, 5]
 
 
-def test_the_engines_go_on_with_each_others_runs_to_the_same_bits(shared_cli: Cli, reference: Done) -> None:
+def test_the_engines_go_on_with_each_others_runs_to_the_same_bits(
+    shared_cli: Cli, reference: Done
+) -> None:
     """Killed under the local engine, resumed and stopped by Ctrl-C under Flower's, completed by the local one."""
     output = shared_cli.folder / "both"
     process = shared_cli.start("both", *SMALL, "--engine", "local")
@@ -144,14 +214,31 @@ def test_the_quickstart_reaches_its_accuracy(cli: Cli) -> None:
     assert done.code == 0, done.stderr
     assert done.result["accuracy"]["final"] >= 0.95
     assert done.result["clients"] == 10
-    assert {row["model"] for row in done.result["per_client"].values()} == {"cnn1", "cnn2", "cnn3", "cnn4", "cnn5"}
+    assert {row["model"] for row in done.result["per_client"].values()} == {
+        "cnn1",
+        "cnn2",
+        "cnn3",
+        "cnn4",
+        "cnn5",
+    }
 
 
 def test_a_client_that_raises_in_every_round_fails_the_run(cli: Cli) -> None:
-    done = cli.run("raises", *SMALL, "-o", "participation=1", "-o", "method=tests.failing:ClientRaises", timeout=120)
+    done = cli.run(
+        "raises",
+        *SMALL,
+        "-o",
+        "participation=1",
+        "-o",
+        "method=tests.failing:ClientRaises",
+        timeout=120,
+    )
     assert done.code == 1
     assert "4 of 5 clients succeeded" in done.stderr
-    assert "client 2: method 'tests.failing:ClientRaises': RuntimeError: the disk of client 2 is on fire, at " in done.stderr
+    assert (
+        "client 2: method 'tests.failing:ClientRaises': RuntimeError: the disk of client 2 is on fire, at "
+        in done.stderr
+    )
     assert "Traceback" not in done.stderr
     assert done.result["status"] == "failed"
     failed = [row for row in done.rows("clients.jsonl") if row["status"] == "failed"]
@@ -159,7 +246,15 @@ def test_a_client_that_raises_in_every_round_fails_the_run(cli: Cli) -> None:
 
 
 def test_a_server_that_raises_fails_the_run_and_it_can_be_resumed(cli: Cli) -> None:
-    words = [*SMALL, "-o", "rounds=2", "-o", "method=tests.failing:ServerRaises", "-o", "method-options=at=2"]
+    words = [
+        *SMALL,
+        "-o",
+        "rounds=2",
+        "-o",
+        "method=tests.failing:ServerRaises",
+        "-o",
+        "method-options=at=2",
+    ]
     done = cli.run("server", *words, timeout=120)
     assert done.code == 1
     assert "ZeroDivisionError: the server divides by nothing" in done.stderr
@@ -175,7 +270,9 @@ def wait_for_rounds(output: Path, rounds: int, timeout: float = 120) -> None:
     """Until `rounds.jsonl` has the line of round `rounds`."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
-        if (output / "rounds.jsonl").exists() and len((output / "rounds.jsonl").read_text().splitlines()) > rounds:
+        if (output / "rounds.jsonl").exists() and len(
+            (output / "rounds.jsonl").read_text().splitlines()
+        ) > rounds:
             return
         time.sleep(0.02)
     raise AssertionError(f"no {rounds} rounds within {timeout} s")

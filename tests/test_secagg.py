@@ -16,7 +16,15 @@ import pytest
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.client import Client
 from flwr.clientapp import ClientApp
-from flwr.common import Code, FitIns, FitRes, GetPropertiesIns, GetPropertiesRes, Status, ndarrays_to_parameters
+from flwr.common import (
+    Code,
+    FitIns,
+    FitRes,
+    GetPropertiesIns,
+    GetPropertiesRes,
+    Status,
+    ndarrays_to_parameters,
+)
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
 from flwr.compat.common.recorddict_compat import fitins_to_recorddict
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
@@ -69,8 +77,18 @@ class Hostile(LocalGrid):
     lost: Mapping[int, str] = {}
     mute: Mapping[int, str] = {}
 
-    def __init__(self, app: ClientApp, keys: Mapping[str, Any], down: Down, up: Up, node_config: Mapping[str, Any]) -> None:
-        nodes = [{"partition-id": k, "num-partitions": keys["clients"], **node_config} for k in range(keys["clients"])]
+    def __init__(
+        self,
+        app: ClientApp,
+        keys: Mapping[str, Any],
+        down: Down,
+        up: Up,
+        node_config: Mapping[str, Any],
+    ) -> None:
+        nodes = [
+            {"partition-id": k, "num-partitions": keys["clients"], **node_config}
+            for k in range(keys["clients"])
+        ]
         super().__init__(app, nodes, keys)
         self._down, self._up = down, up
         self.seen: list[bytes] = []
@@ -80,14 +98,21 @@ class Hostile(LocalGrid):
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         waited = set(message_ids)
-        came = {reply.metadata.reply_to_message_id: reply for reply in super().pull_messages(waited)}
+        came = {
+            reply.metadata.reply_to_message_id: reply for reply in super().pull_messages(waited)
+        }
         self._late |= {name: came.pop(name) for name in [*came] if name in self._late}
-        late = [reply for name, reply in self._late.items() if reply is not None and name not in waited]
+        late = [
+            reply for name, reply in self._late.items() if reply is not None and name not in waited
+        ]
         return [*came.values(), *late]
 
     def _answer(self, message: Message) -> Message:
         record = wire.secagg_record(message.content)
-        stage, client = "" if record is None else str(record[Key.STAGE]), message.metadata.dst_node_id - 2
+        stage, client = (
+            "" if record is None else str(record[Key.STAGE]),
+            message.metadata.dst_node_id - 2,
+        )
         if client in self.lost and stage and STAGES.index(stage) >= STAGES.index(self.lost[client]):
             return Message(Error(0, "gone"), reply_to=message)
         if stage and self.mute.get(client) == stage:
@@ -102,10 +127,22 @@ class Hostile(LocalGrid):
         if stage and not reply.has_error():
             self._up(stage, client, reply)
             self.seen.append(repr(wire.secagg_record(reply.content)).encode())
-            told = {name: dict(r) for name, r in reply.content.config_records.items() if name != RECORD_KEY_CONFIGS}
+            told = {
+                name: dict(r)
+                for name, r in reply.content.config_records.items()
+                if name != RECORD_KEY_CONFIGS
+            }
             self.seen.append(repr((told, reply.content.metric_records)).encode())
-            self.seen += [b"".join(array.data for array in r.values()) for r in reply.content.array_records.values()]
-            self.seen += [b for r in reply.content.config_records.values() for v in r.values() for b in _blobs(v)]
+            self.seen += [
+                b"".join(array.data for array in r.values())
+                for r in reply.content.array_records.values()
+            ]
+            self.seen += [
+                b
+                for r in reply.content.config_records.values()
+                for v in r.values()
+                for b in _blobs(v)
+            ]
         return reply
 
 
@@ -125,11 +162,17 @@ def federate(
     **more: Any,
 ) -> tuple[dict[str, Any], Hostile]:
     """A run to its result, with the grid that it went over. In the names of `more` an underscore stands for a hyphen, two for a dot."""
-    keys = KEYS | {"output": str(output)} | {name.replace("_", "-").replace("--", "."): value for name, value in more.items()}
+    keys = (
+        KEYS
+        | {"output": str(output)}
+        | {name.replace("_", "-").replace("--", "."): value for name, value in more.items()}
+    )
     grid = Hostile(app, keys, down, up, node_config)
     grid.lost, grid.mute = lost, mute
     with suppress(RunFailed, UserError):
-        server_app.serve(grid, Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=keys))
+        server_app.serve(
+            grid, Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=keys)
+        )
     assert grid.samples <= {0}, "n_k goes up in the clear"
     return json.loads((output / "result.json").read_text()), grid
 
@@ -153,7 +196,9 @@ def app_of(change: Callable[[int, FitRes], None]) -> ClientApp:
     """The app with a change to what clients have trained."""
 
     def client_fn(context: Context) -> Client:
-        return Trained(client_app.client_fn(context), int(context.node_config["partition-id"]), change)
+        return Trained(
+            client_app.client_fn(context), int(context.node_config["partition-id"]), change
+        )
 
     return ClientApp(client_fn=client_fn, mods=[Guard(client_app.experiment_of)])
 
@@ -165,7 +210,11 @@ def state_of(output: Path) -> Tensors:
 
 
 def reasons(output: Path) -> dict[int, str]:
-    return {row["client"]: row["reason"] for row in RunDirectory(output).visits() if row["status"] == "failed"}
+    return {
+        row["client"]: row["reason"]
+        for row in RunDirectory(output).visits()
+        if row["status"] == "failed"
+    }
 
 
 def plain_round(of: Sequence[int], **more: Any) -> Plain:
@@ -179,8 +228,13 @@ def is_their_mean(output: Path, of: Sequence[int], **more: Any) -> bool:
     """Whether the state is the plain mean of these clients within what the rounding may do."""
     plain = plain_round(of, **more)
     first = Plain(KEYS, **more).state
-    largest = max(float((u.tensors[n] - first[n]).abs().max()) for u in plain.uploads.values() for n in first)
-    weight = sum(upload.samples for upload in plain.uploads.values()) / plain.experiment.secagg_max_samples
+    largest = max(
+        float((u.tensors[n] - first[n]).abs().max()) for u in plain.uploads.values() for n in first
+    )
+    weight = (
+        sum(upload.samples for upload in plain.uploads.values())
+        / plain.experiment.secagg_max_samples
+    )
     bound = (2 * plain.experiment.secagg_clip + largest) / LEVELS * len(of) / weight
     found = state_of(output)
     assert list(found) == list(first)
@@ -202,7 +256,9 @@ def digest(folder: Path, *clients: int) -> str:
 
 
 @pytest.mark.parametrize(("clients", "shares"), [(3, "auto"), (10, 5)])
-def test_the_sum_is_the_plain_mean_and_two_runs_are_equal(tmp_path: Path, clients: int, shares: object) -> None:
+def test_the_sum_is_the_plain_mean_and_two_runs_are_equal(
+    tmp_path: Path, clients: int, shares: object
+) -> None:
     keys = {"clients": clients, "secagg__shares": shares}
     first, _ = federate(tmp_path / "a", **keys)
     assert is_their_mean(tmp_path / "a", range(clients), clients=clients)
@@ -210,7 +266,13 @@ def test_the_sum_is_the_plain_mean_and_two_runs_are_equal(tmp_path: Path, client
     assert "a simulation protects nobody" in first["privacy"]["not_covered"][0]
     for row in RunDirectory(tmp_path / "a").visits():
         assert row["status"] == "ok"
-        assert (row["samples"], row["loss"], row["losses"], row["flops_by_phase"], row["flops"]) == (None, None, None, None, 0)
+        assert (
+            row["samples"],
+            row["loss"],
+            row["losses"],
+            row["flops_by_phase"],
+            row["flops"],
+        ) == (None, None, None, None, 0)
     assert [row["loss"] for row in RunDirectory(tmp_path / "a").rounds()] == [None]
     parameters = sum(tensor.numel() for tensor in state_of(tmp_path / "a").values())
     assert first["communication"]["parameters_up"] == clients * parameters
@@ -229,7 +291,9 @@ def test_two_runs_of_the_local_engine_are_equal(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_client_lost_in_any_stage_leaves_the_others_sum(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, stage: str) -> None:
+def test_a_client_lost_in_any_stage_leaves_the_others_sum(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, stage: str
+) -> None:
     """Lost in the last stage it is in the sum: its upload was there, and the others hold its shares."""
     result, _ = federate(tmp_path / "run", lost={1: stage}, min_success=0.7)
     left = [0, 1, 2, 3] if stage == Stage.UNMASK else [0, 2, 3]
@@ -242,13 +306,19 @@ def test_a_client_lost_in_any_stage_leaves_the_others_sum(tmp_path: Path, tmp_pa
 
 @pytest.mark.parametrize("stage", [Stage.SHARE_KEYS, Stage.COLLECT_MASKED_VECTORS])
 def test_a_client_that_never_answers_is_waited_for_no_longer_than_its_stage(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, caplog: pytest.LogCaptureFixture, stage: str
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    caplog: pytest.LogCaptureFixture,
+    stage: str,
 ) -> None:
     """Its reply comes in a later stage and counts no more."""
     result, _ = federate(tmp_path / "run", mute={1: stage}, min_success=0.7, round_timeout=1)
     assert result["shared_sha256"] == digest(tmp_path_factory.getbasetemp(), 0, 2, 3)
     assert reasons(tmp_path / "run") == {1: "no answer in time"}
-    assert "a reply of node 3 is refused: it answers a message that was not sent in this round" in caplog.text
+    assert (
+        "a reply of node 3 is refused: it answers a message that was not sent in this round"
+        in caplog.text
+    )
 
 
 def test_two_clients_lost_in_other_stages_leave_the_others_sum(tmp_path: Path) -> None:
@@ -258,7 +328,9 @@ def test_two_clients_lost_in_other_stages_leave_the_others_sum(tmp_path: Path) -
     assert is_their_mean(tmp_path / "run", [0, 3, 4, 6, 7, 8, 9], **keys)
 
 
-def test_a_client_that_fails_once_in_training_is_asked_again(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_client_that_fails_once_in_training_is_asked_again(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     failed: list[int] = []
 
     def once(client: int, result: FitRes) -> None:
@@ -274,10 +346,15 @@ def test_a_client_that_fails_once_in_training_is_asked_again(tmp_path: Path, tmp
     assert result["shared_sha256"] == digest(tmp_path_factory.getbasetemp(), 0, 1, 2, 3)
 
 
-def test_with_too_few_left_nothing_is_unmasked(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_with_too_few_left_nothing_is_unmasked(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     result, _ = federate(tmp_path / "run", lost={1: Stage.COLLECT_MASKED_VECTORS})
     assert (result["status"], result["resumable"]) == ("failed", True)
-    assert result["error"] == "round 1: 3 of 4 clients are left, 4 are needed to unmask; client 1: gone"
+    assert (
+        result["error"]
+        == "round 1: 3 of 4 clients are left, 4 are needed to unmask; client 1: gone"
+    )
     assert not RunDirectory(tmp_path / "run").unmasking_file.exists()
     result, _ = federate(tmp_path / "run", resume=True)
     assert result["shared_sha256"] == digest(tmp_path_factory.getbasetemp(), 0, 1, 2, 3)
@@ -305,13 +382,41 @@ def record_of(message: Message) -> Record:
 SETTINGS = {
     "a low threshold": (Key.THRESHOLD, 2, "the server sets threshold to 2, this node expects 3"),
     "few shares": (Key.SHARE_NUMBER, 3, "the server sets share_num to 3, this node expects 4"),
-    "two clients": (Key.SAMPLE_NUMBER, 2, "the server sums 2 clients; a sum of fewer than 3 hides nobody"),
-    "fewer clients than are needed": (Key.SAMPLE_NUMBER, 3, "the server sums 3 clients; this run samples 4 and needs 4 of them"),
-    "more clients than are sampled": (Key.SAMPLE_NUMBER, 5, "the server sums 5 clients; this run samples 4 and needs 4 of them"),
-    "a foreign clip": (Key.CLIPPING_RANGE, 8.0, "the server sets clipping_range to 8.0, this node expects 1.0"),
-    "a foreign range": (Key.TARGET_RANGE, 2**20, "the server sets target_range to 1048576, this node expects 4194304"),
-    "a foreign modulus": (Key.MOD_RANGE, 2**40, "the server sets mod_range to 1099511627776, this node expects 4294967296"),
-    "a foreign weight": (Key.MAX_WEIGHT, 1.0, "the server sets max_weight to 1.0, this node expects 128.0"),
+    "two clients": (
+        Key.SAMPLE_NUMBER,
+        2,
+        "the server sums 2 clients; a sum of fewer than 3 hides nobody",
+    ),
+    "fewer clients than are needed": (
+        Key.SAMPLE_NUMBER,
+        3,
+        "the server sums 3 clients; this run samples 4 and needs 4 of them",
+    ),
+    "more clients than are sampled": (
+        Key.SAMPLE_NUMBER,
+        5,
+        "the server sums 5 clients; this run samples 4 and needs 4 of them",
+    ),
+    "a foreign clip": (
+        Key.CLIPPING_RANGE,
+        8.0,
+        "the server sets clipping_range to 8.0, this node expects 1.0",
+    ),
+    "a foreign range": (
+        Key.TARGET_RANGE,
+        2**20,
+        "the server sets target_range to 1048576, this node expects 4194304",
+    ),
+    "a foreign modulus": (
+        Key.MOD_RANGE,
+        2**40,
+        "the server sets mod_range to 1099511627776, this node expects 4294967296",
+    ),
+    "a foreign weight": (
+        Key.MAX_WEIGHT,
+        1.0,
+        "the server sets max_weight to 1.0, this node expects 128.0",
+    ),
 }
 
 
@@ -332,7 +437,9 @@ def test_a_server_that_asks_one_client_for_a_plain_upload_gets_none(tmp_path: Pa
 
     result, _ = federate(tmp_path / "run", down=ask, min_success=0.7)
     assert result["status"] == "completed"
-    assert reasons(tmp_path / "run") == {2: "the server asks for a plain upload; secagg.enabled is set here"}
+    assert reasons(tmp_path / "run") == {
+        2: "the server asks for a plain upload; secagg.enabled is set here"
+    }
     assert is_their_mean(tmp_path / "run", [0, 1, 3])
 
 
@@ -346,18 +453,26 @@ def itself(node: int, record: Record) -> None:
 
 
 def one_source(node: int, record: Record) -> None:
-    record[Key.SOURCE_LIST], record[Key.CIPHERTEXT_LIST] = record[Key.SOURCE_LIST][:1], record[Key.CIPHERTEXT_LIST][:1]
+    record[Key.SOURCE_LIST], record[Key.CIPHERTEXT_LIST] = (
+        record[Key.SOURCE_LIST][:1],
+        record[Key.CIPHERTEXT_LIST][:1],
+    )
 
 
 @pytest.mark.parametrize(
     ("lie", "line"),
     [
-        (one_source_twice, "the server names a source of shares twice: so few masks would hide nothing"),
+        (
+            one_source_twice,
+            "the server names a source of shares twice: so few masks would hide nothing",
+        ),
         (itself, "the server names a source of shares that is none of this node's neighbours"),
         (one_source, "the server names 1 sources of shares; 3 with this node's own are needed"),
     ],
 )
-def test_a_server_that_leaves_a_client_few_masks_gets_no_upload(tmp_path: Path, lie: Callable[[int, Record], None], line: str) -> None:
+def test_a_server_that_leaves_a_client_few_masks_gets_no_upload(
+    tmp_path: Path, lie: Callable[[int, Record], None], line: str
+) -> None:
     def ask(stage: str, client: int, message: Message) -> None:
         if stage == Stage.COLLECT_MASKED_VECTORS and client == 0:
             lie(message.metadata.dst_node_id, record_of(message))
@@ -369,7 +484,17 @@ def test_a_server_that_leaves_a_client_few_masks_gets_no_upload(tmp_path: Path, 
 def test_more_than_two_thirds_of_the_shares_unmask() -> None:
     """With two thirds or fewer, two lists of who is lost could both reach the threshold somewhere."""
     for clients in range(3, 60):
-        agreed = terms(from_flat({**KEYS, "clients": clients, "dataset": "synthetic:3000", "secagg.threshold": 0.6667}), clients)
+        agreed = terms(
+            from_flat(
+                {
+                    **KEYS,
+                    "clients": clients,
+                    "dataset": "synthetic:3000",
+                    "secagg.threshold": 0.6667,
+                }
+            ),
+            clients,
+        )
         assert 3 * agreed[Key.THRESHOLD] > 2 * agreed[Key.SHARE_NUMBER]
 
 
@@ -378,15 +503,23 @@ def other_nodes(record: Record) -> None:
 
 
 def dead_and_active(record: Record) -> None:
-    record[Key.DEAD_NODE_ID_LIST] = [*record[Key.DEAD_NODE_ID_LIST], record[Key.ACTIVE_NODE_ID_LIST][0]]
+    record[Key.DEAD_NODE_ID_LIST] = [
+        *record[Key.DEAD_NODE_ID_LIST],
+        record[Key.ACTIVE_NODE_ID_LIST][0],
+    ]
 
 
 def twice(record: Record) -> None:
-    record[Key.ACTIVE_NODE_ID_LIST] = record[Key.ACTIVE_NODE_ID_LIST][:3] + record[Key.ACTIVE_NODE_ID_LIST][:1]
+    record[Key.ACTIVE_NODE_ID_LIST] = (
+        record[Key.ACTIVE_NODE_ID_LIST][:3] + record[Key.ACTIVE_NODE_ID_LIST][:1]
+    )
 
 
 def asked_is_dead(record: Record) -> None:
-    record[Key.ACTIVE_NODE_ID_LIST], record[Key.DEAD_NODE_ID_LIST] = [], record[Key.ACTIVE_NODE_ID_LIST]
+    record[Key.ACTIVE_NODE_ID_LIST], record[Key.DEAD_NODE_ID_LIST] = (
+        [],
+        record[Key.ACTIVE_NODE_ID_LIST],
+    )
 
 
 def half_of_them(record: Record) -> None:
@@ -414,17 +547,23 @@ def test_a_server_that_lies_about_who_is_lost_gets_no_share(
     result, grid = federate(tmp_path / "run", down=ask)
     assert result["error"] == "round 1: too few shares came to unmask: 0 clients answered"
     assert caplog.text.count(line) >= 4
-    assert "no shares: the server leaves out a stage" not in caplog.text, "what it says when asked once more, without its keys"
+    assert "no shares: the server leaves out a stage" not in caplog.text, (
+        "what it says when asked once more, without its keys"
+    )
     assert not any(b"shares" in seen for seen in grid.seen)
     run = RunDirectory(tmp_path / "run")
     run.clear_void()
     with pytest.raises(UserError, match="exists; continue it with --resume"):
         run.check_free(from_flat({**KEYS, "output": str(run.path)}))
     assert run.unmasking_file.exists(), "another start would unmask the round for others"
-    assert all("secaggplus_state" not in c.state.config_records for c in grid._contexts.values()), "keys serve once"
+    assert all("secaggplus_state" not in c.state.config_records for c in grid._contexts.values()), (
+        "keys serve once"
+    )
 
 
-def test_two_views_of_who_is_lost_reach_the_threshold_for_neither_kind_of_share(tmp_path: Path) -> None:
+def test_two_views_of_who_is_lost_reach_the_threshold_for_neither_kind_of_share(
+    tmp_path: Path,
+) -> None:
     """Some are told that client 4 is there, and give shares of its mask; others that it is lost, and give shares of its key. No node can
     see this. Client 0 colludes and gives both."""
     gave: dict[str, set[int]] = {"mask": {0}, "key": {0}}
@@ -432,7 +571,9 @@ def test_two_views_of_who_is_lost_reach_the_threshold_for_neither_kind_of_share(
     def ask(stage: str, client: int, message: Message) -> None:
         if stage == Stage.UNMASK and client in (2, 3):
             record = record_of(message)
-            record[Key.ACTIVE_NODE_ID_LIST] = [node for node in record[Key.ACTIVE_NODE_ID_LIST] if node != 6]
+            record[Key.ACTIVE_NODE_ID_LIST] = [
+                node for node in record[Key.ACTIVE_NODE_ID_LIST] if node != 6
+            ]
             record[Key.DEAD_NODE_ID_LIST] = [6]
 
     def act(stage: str, client: int, reply: Message) -> None:
@@ -449,13 +590,21 @@ def test_two_views_of_who_is_lost_reach_the_threshold_for_neither_kind_of_share(
 def upload_before_the_shares(at: str, message: Message, earlier: RecordDict | None) -> None:
     if at == Stage.SHARE_KEYS:
         record_of(message).clear()
-        record_of(message).update({Key.STAGE: Stage.COLLECT_MASKED_VECTORS, Key.SOURCE_LIST: [], Key.CIPHERTEXT_LIST: []})
+        record_of(message).update(
+            {Key.STAGE: Stage.COLLECT_MASKED_VECTORS, Key.SOURCE_LIST: [], Key.CIPHERTEXT_LIST: []}
+        )
 
 
 def shares_before_the_upload(at: str, message: Message, earlier: RecordDict | None) -> None:
     if at == Stage.COLLECT_MASKED_VECTORS:
         record_of(message).clear()
-        record_of(message).update({Key.STAGE: Stage.UNMASK, Key.ACTIVE_NODE_ID_LIST: [2, 3, 4, 5], Key.DEAD_NODE_ID_LIST: []})
+        record_of(message).update(
+            {
+                Key.STAGE: Stage.UNMASK,
+                Key.ACTIVE_NODE_ID_LIST: [2, 3, 4, 5],
+                Key.DEAD_NODE_ID_LIST: [],
+            }
+        )
 
 
 def a_second_upload(at: str, message: Message, earlier: RecordDict | None) -> None:
@@ -474,7 +623,10 @@ def keys_of_another(at: str, message: Message, earlier: RecordDict | None) -> No
     ("lie", "line"),
     [
         (upload_before_the_shares, "the server leaves out a stage"),
-        (shares_before_the_upload, "the server asks for shares of other nodes than those whose masks this node added"),
+        (
+            shares_before_the_upload,
+            "the server asks for shares of other nodes than those whose masks this node added",
+        ),
         (a_second_upload, "ValueError (see the node's log)"),
         (keys_of_another, "ValueError (see the node's log)"),
     ],
@@ -495,13 +647,17 @@ def test_a_server_that_goes_its_own_way_through_the_stages_gets_an_error(
     assert result["status"] == "completed"
 
 
-def test_a_node_that_requires_it_takes_part_in_no_run_without(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_node_that_requires_it_takes_part_in_no_run_without(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     keys = {"secagg__enabled": False, "node_timeout": 1}
     result, _ = federate(tmp_path / "run", node_config={"secagg": "required"}, **keys)
     assert "secagg is required here, and secagg.enabled is false in this run" in result["error"]
     result, _ = federate(tmp_path / "odd", node_config={"secagg": "yes"}, **keys)
     assert "secagg is 'yes' in the node-config; allowed: 'required', or nothing" in result["error"]
-    result, _ = federate(tmp_path / "on", node_config={"secagg": "required", "state-path": str(tmp_path / "state")})
+    result, _ = federate(
+        tmp_path / "on", node_config={"secagg": "required", "state-path": str(tmp_path / "state")}
+    )
     assert result["status"] == "completed"
 
 
@@ -544,17 +700,37 @@ def arrays(*found: np.ndarray) -> list[bytes]:
 SIZE = 30_670
 KEYS_1, KEYS_2 = (public_key_to_bytes(generate_key_pairs()[1]) for _ in range(2))
 HOSTILE: dict[str, tuple[Callable[[str, Message], None], str]] = {
-    "a key that is none": (said(Stage.SETUP, lambda r: r.update({Key.PUBLIC_KEY_1: b"key"})), "a malformed reply"),
-    "one key twice": (said(Stage.SETUP, lambda r: r.update({Key.PUBLIC_KEY_1: KEYS_1, Key.PUBLIC_KEY_2: KEYS_1})), "are there twice"),
+    "a key that is none": (
+        said(Stage.SETUP, lambda r: r.update({Key.PUBLIC_KEY_1: b"key"})),
+        "a malformed reply",
+    ),
+    "one key twice": (
+        said(Stage.SETUP, lambda r: r.update({Key.PUBLIC_KEY_1: KEYS_1, Key.PUBLIC_KEY_2: KEYS_1})),
+        "are there twice",
+    ),
     "no key": (said(Stage.SETUP, lambda r: r.pop(Key.PUBLIC_KEY_2)), "a malformed reply"),
-    "shares for others": (said(Stage.SHARE_KEYS, lambda r: r.update({Key.DESTINATION_LIST: [1, 2, 3]})), "its shares are for the nodes"),
-    "a share too few": (said(Stage.SHARE_KEYS, lambda r: r[Key.CIPHERTEXT_LIST].pop()), "its encrypted shares are"),
+    "shares for others": (
+        said(Stage.SHARE_KEYS, lambda r: r.update({Key.DESTINATION_LIST: [1, 2, 3]})),
+        "its shares are for the nodes",
+    ),
+    "a share too few": (
+        said(Stage.SHARE_KEYS, lambda r: r[Key.CIPHERTEXT_LIST].pop()),
+        "its encrypted shares are",
+    ),
     "another shape": (
-        said(Stage.COLLECT_MASKED_VECTORS, lambda r: r.update({Key.MASKED_PARAMETERS: arrays(*np.zeros((2, 1), np.uint32))})),
+        said(
+            Stage.COLLECT_MASKED_VECTORS,
+            lambda r: r.update({Key.MASKED_PARAMETERS: arrays(*np.zeros((2, 1), np.uint32))}),
+        ),
         "its masked arrays are",
     ),
     "another dtype": (
-        said(Stage.COLLECT_MASKED_VECTORS, lambda r: r.update({Key.MASKED_PARAMETERS: arrays(np.zeros(1), np.zeros(SIZE, np.float32))})),
+        said(
+            Stage.COLLECT_MASKED_VECTORS,
+            lambda r: r.update(
+                {Key.MASKED_PARAMETERS: arrays(np.zeros(1), np.zeros(SIZE, np.float32))}
+            ),
+        ),
         "its masked arrays are",
     ),
     "a plain upload, too": (uploads_too, "its upload is not masked"),
@@ -564,7 +740,9 @@ HOSTILE: dict[str, tuple[Callable[[str, Message], None], str]] = {
 
 
 @pytest.mark.parametrize("half", [0, 1])
-def test_hostile_stage_replies_are_refused_in_a_line_and_the_honest_go_on(tmp_path: Path, half: int) -> None:
+def test_hostile_stage_replies_are_refused_in_a_line_and_the_honest_go_on(
+    tmp_path: Path, half: int
+) -> None:
     some = list(HOSTILE)[half::2]
     honest = 2 * len(some) + 1
     sorts = dict(enumerate(some, start=honest))
@@ -624,17 +802,28 @@ class Telling(PFedLoRA):
         return super().local_update(model, received, data, visit)
 
 
-def test_what_a_client_raises_goes_up_as_its_type_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_a_client_raises_goes_up_as_its_type_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     def raises(client: int, result: FitRes) -> None:
         if client == 1:
             raise RuntimeError("label 7 in row 12")
 
-    federate(tmp_path / "run", app=app_of(raises), method="tests.test_secagg:Telling", clients=5, min_success=0.1)
+    federate(
+        tmp_path / "run",
+        app=app_of(raises),
+        method="tests.test_secagg:Telling",
+        clients=5,
+        min_success=0.1,
+    )
     found = reasons(tmp_path / "run")
     assert found[1] == "RuntimeError (see the node's log)"
     assert found[2].startswith("LookupError; traceback in ")
     told = [row for row in caplog.records if "label 7" in row.getMessage() or row.exc_info]
-    assert {row.name for row in told} == {"pfedlora_flwr.federation.guard", "pfedlora_flwr.federation.client"}
+    assert {row.name for row in told} == {
+        "pfedlora_flwr.federation.guard",
+        "pfedlora_flwr.federation.client",
+    }
 
 
 def test_a_wrong_masked_upload_spoils_its_round_and_is_not_merged(tmp_path: Path) -> None:
@@ -644,7 +833,9 @@ def test_a_wrong_masked_upload_spoils_its_round_and_is_not_merged(tmp_path: Path
             record_of(reply)[Key.MASKED_PARAMETERS] = arrays(np.ones(1, np.uint32), noise)
 
     result, _ = federate(tmp_path / "run", up=act)
-    assert result["error"].startswith("round 1: the sum is beyond secagg.clip, 1: a client's upload or shares are wrong")
+    assert result["error"].startswith(
+        "round 1: the sum is beyond secagg.clip, 1: a client's upload or shares are wrong"
+    )
 
 
 @pytest.mark.parametrize("blob", [b"share", b"\x01" + bytes(51)])
@@ -659,7 +850,9 @@ def test_wrong_shares_spoil_their_round_and_nothing_is_merged(tmp_path: Path, bl
     assert len(result["error"].splitlines()) == 1
 
 
-def test_shares_of_others_than_asked_are_not_used(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_shares_of_others_than_asked_are_not_used(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     def act(stage: str, client: int, reply: Message) -> None:
         if stage == Stage.UNMASK and client == 1:
             record_of(reply)[Key.NODE_ID_LIST] = [7, 7, 7, 7]
@@ -673,19 +866,30 @@ def test_shares_of_others_than_asked_are_not_used(tmp_path: Path, tmp_path_facto
 
 def test_masks_of_zeros_would_be_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control of the next test: its search finds an update whose masks hide nothing."""
-    monkeypatch.setattr(masks, "masks", lambda seed, most, shapes: [np.zeros(shape, np.int64) for shape in shapes])
+    monkeypatch.setattr(
+        masks, "masks", lambda seed, most, shapes: [np.zeros(shape, np.int64) for shape in shapes]
+    )
     _, grid = federate(tmp_path / "run", clients=3)
     masks_of_zeros = levels(plain_round(range(3), clients=3), Plain(KEYS, clients=3).state)
-    assert all(any(n in seen for seen in grid.seen) for whole in masks_of_zeros for n in pieces(whole))
+    assert all(
+        any(n in seen for seen in grid.seen) for whole in masks_of_zeros for n in pieces(whole)
+    )
 
 
-def test_a_superlinks_database_holds_an_upload_as_it_is_and_keeps_it_when_it_is_deleted(tmp_path: Path) -> None:
+def test_a_superlinks_database_holds_an_upload_as_it_is_and_keeps_it_when_it_is_deleted(
+    tmp_path: Path,
+) -> None:
     """The control of the deployment test: its search would find a plain upload, and one in a record, where masked ones are."""
     LocalGrid(client_app.app, [{}], {})  # messages take a run
     plain, masked = np.random.default_rng(0).normal(size=(2, 60, 500)).astype(np.float32)
     content = wire.fit_content(FitRes(Status(Code.OK, ""), ndarrays_to_parameters([plain]), 5, {}))
-    content.config_records[RECORD_KEY_CONFIGS] = ConfigRecord({Key.MASKED_PARAMETERS: arrays(masked)})
-    message, store = Message(content, dst_node_id=2, message_type=wire.TRAIN), SqlObjectStore(str(tmp_path / "superlink.db"))
+    content.config_records[RECORD_KEY_CONFIGS] = ConfigRecord(
+        {Key.MASKED_PARAMETERS: arrays(masked)}
+    )
+    message, store = (
+        Message(content, dst_node_id=2, message_type=wire.TRAIN),
+        SqlObjectStore(str(tmp_path / "superlink.db")),
+    )
     store.initialize()
     store.preregister(1, get_object_tree(message))
     for name, held in get_all_nested_objects(message).items():
@@ -704,16 +908,28 @@ def test_no_single_update_is_found_by_value(tmp_path: Path, method: str) -> None
     for user in masks._USERS:
         assert import_module(user).pseudo_rand_gen is masks.masks
     needles = secrets_of(plain, first)
-    losses = [repr(loss).encode() for k in plain.uploads for loss in plain.visits[k].losses.values()]
-    where = {str(path.relative_to(tmp_path)): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    losses = [
+        repr(loss).encode() for k in plain.uploads for loss in plain.visits[k].losses.values()
+    ]
+    where = {
+        str(path.relative_to(tmp_path)): path.read_bytes()
+        for path in tmp_path.rglob("*")
+        if path.is_file()
+    }
     ours = {name: found for name, found in where.items() if name.startswith("secure/")}
     if method != "pfedlora":  # its head is a part of the model that a client keeps
-        ours = {name: found for name, found in ours.items() if not name.startswith("secure/clients/")}
+        ours = {
+            name: found for name, found in ours.items() if not name.startswith("secure/clients/")
+        }
     assert any(name.startswith("secure/server/") for name in ours)
-    assert not [(name, n.hex()) for name, found in ours.items() for n in needles + losses if n in found]
+    assert not [
+        (name, n.hex()) for name, found in ours.items() for n in needles + losses if n in found
+    ]
     assert not [n.hex() for seen in grid.seen for n in needles + losses if n in seen]
     mean = next(iter(state_of(tmp_path / "secure").values())).numpy().tobytes()[:32]
-    assert any(mean in found for name, found in ours.items() if name.startswith("secure/server/")), "the search finds nothing at all"
+    assert any(
+        mean in found for name, found in ours.items() if name.startswith("secure/server/")
+    ), "the search finds nothing at all"
     assert any(loss in where["plain/clients.jsonl"] for loss in losses), "nor losses"
     assert result["status"] == "completed"
 
@@ -733,15 +949,27 @@ def interrupted(output: Path, **more: Any) -> dict[str, Any]:
 def test_a_round_is_unmasked_again_for_the_same_clients_alone(tmp_path: Path) -> None:
     keys: dict[str, Any] = {"min_success": 0.7, "rounds": 2}
     whole = interrupted(tmp_path / "run", min_success=0.7)
-    result, _ = federate(tmp_path / "run", lost={1: Stage.SETUP, 2: Stage.SETUP}, resume=True, max_failed_rounds=9, **keys)
+    result, _ = federate(
+        tmp_path / "run",
+        lost={1: Stage.SETUP, 2: Stage.SETUP},
+        resume=True,
+        max_failed_rounds=9,
+        **keys,
+    )
     assert "and 0, 3 are left now" in result["error"], "too few, but the round is not skipped"
     result, _ = federate(tmp_path / "run", lost={1: Stage.SETUP}, resume=True, **keys)
-    assert "round 2 was unmasked for the clients 0, 1, 2, 3 before the run was stopped, and 0, 2, 3 are left now" in result["error"]
+    assert (
+        "round 2 was unmasked for the clients 0, 1, 2, 3 before the run was stopped, and 0, 2, 3 are left now"
+        in result["error"]
+    )
     assert result["resumable"]
     assert RunDirectory(tmp_path / "run").checkpoints.rounds() == [1]
     result, _ = federate(tmp_path / "run", resume=True, **keys)
     assert result["status"] == "completed"
-    assert (result["shared_sha256"], result["models_sha256"]) == (whole["shared_sha256"], whole["models_sha256"])
+    assert (result["shared_sha256"], result["models_sha256"]) == (
+        whole["shared_sha256"],
+        whole["models_sha256"],
+    )
 
 
 def test_a_client_that_was_left_out_stays_out_when_its_round_is_done_again(tmp_path: Path) -> None:
@@ -752,7 +980,9 @@ def test_a_client_that_was_left_out_stays_out_when_its_round_is_done_again(tmp_p
     assert "left out" in reasons(tmp_path / "run")[1]
 
 
-def test_a_client_that_lost_its_model_does_not_give_its_round_another_update(tmp_path: Path) -> None:
+def test_a_client_that_lost_its_model_does_not_give_its_round_another_update(
+    tmp_path: Path,
+) -> None:
     interrupted(tmp_path / "run", min_success=0.7)
     for path in RunDirectory(tmp_path / "run").client_store(1).path(1).parent.glob("*.safetensors"):
         path.unlink()
@@ -762,14 +992,21 @@ def test_a_client_that_lost_its_model_does_not_give_its_round_another_update(tmp
     assert "and 0, 2, 3 are left now" in result["error"]
 
 
-def test_clients_open_a_round_for_one_set_alone_whatever_the_server_remembers(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    keys: dict[str, Any] = {"min_success": 0.7, "node_config": {"state-path": str(tmp_path / "nodes")}}
+def test_clients_open_a_round_for_one_set_alone_whatever_the_server_remembers(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys: dict[str, Any] = {
+        "min_success": 0.7,
+        "node_config": {"state-path": str(tmp_path / "nodes")},
+    }
     whole = interrupted(tmp_path / "run", **keys)
     memory = RunDirectory(tmp_path / "run").unmasking_file
     memory.unlink()
     result, _ = federate(tmp_path / "run", lost={1: Stage.SETUP}, resume=True, rounds=2, **keys)
     assert "round 2: too few shares came to unmask: 0 clients answered" in result["error"]
-    assert caplog.text.count("this node has handed out its shares of round 2 for other clients") >= 3
+    assert (
+        caplog.text.count("this node has handed out its shares of round 2 for other clients") >= 3
+    )
     memory.unlink()
     result, _ = federate(tmp_path / "run", resume=True, rounds=2, **keys)
     assert (result["status"], result["shared_sha256"]) == ("completed", whole["shared_sha256"])
@@ -785,7 +1022,9 @@ def another_download(told: FitIns) -> None:
 
 
 @pytest.mark.parametrize("change", [older_version, another_download])
-def test_a_server_that_repeats_a_round_for_the_same_clients_gets_no_other_update(tmp_path: Path, change: Callable[[FitIns], None]) -> None:
+def test_a_server_that_repeats_a_round_for_the_same_clients_gets_no_other_update(
+    tmp_path: Path, change: Callable[[FitIns], None]
+) -> None:
     """It leaves client 1 out of the first unmasking, which the others' shares suffice for, so that it has handed out none."""
 
     def ask(stage: str, client: int, message: Message) -> None:
@@ -795,11 +1034,16 @@ def test_a_server_that_repeats_a_round_for_the_same_clients_gets_no_other_update
             message.content = fitins_to_recorddict(told, True)
             message.content.config_records[RECORD_KEY_CONFIGS] = record  # type: ignore[assignment]
 
-    keys: dict[str, Any] = {"min_success": 0.7, "node_config": {"state-path": str(tmp_path / "nodes")}}
+    keys: dict[str, Any] = {
+        "min_success": 0.7,
+        "node_config": {"state-path": str(tmp_path / "nodes")},
+    }
     interrupted(tmp_path / "run", lost={1: Stage.UNMASK}, **keys)
     result, grid = federate(tmp_path / "run", down=ask, resume=True, rounds=2, **keys)
     assert "and 0, 2, 3 are left now" in result["error"]
-    assert reasons(tmp_path / "run") == {1: "this node has masked another update in round 2 before: two such sums show it"}
+    assert reasons(tmp_path / "run") == {
+        1: "this node has masked another update in round 2 before: two such sums show it"
+    }
     assert not any(b"shares" in seen for seen in grid.seen)
 
 
@@ -821,10 +1065,15 @@ def test_a_node_without_a_state_path_remembers_while_it_runs() -> None:
 
 def test_what_a_node_remembers_does_not_grow_and_what_it_forgot_it_refuses(tmp_path: Path) -> None:
     for config in ({}, {"state-path": str(tmp_path)}):
-        context = Context(run_id=1, node_id=2, node_config=config, state=RecordDict(), run_config={})
+        context = Context(
+            run_id=1, node_id=2, node_config=config, state=RecordDict(), run_config={}
+        )
         for number in range(1, unmasked.ROUNDS + 3):
             unmasked.begin(context, "run", number, b"update")
-        with pytest.raises(UserError, match="the server asks for round 2, and this node remembers its masked rounds from 3 on"):
+        with pytest.raises(
+            UserError,
+            match="the server asks for round 2, and this node remembers its masked rounds from 3 on",
+        ):
             unmasked.begin(context, "run", 2, b"another")
         unmasked.begin(context, "run", 3, b"update")
         with pytest.raises(UserError, match="has masked another update in round 3"):

@@ -30,7 +30,9 @@ def test_the_grids_retries_are_where_they_are_bounded(caplog: pytest.LogCaptureF
 
 
 @pytest.mark.parametrize("parts", [{}, {"_retry_invoker": object()}])
-def test_a_flower_that_hides_its_retries_is_told_of(parts: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+def test_a_flower_that_hides_its_retries_is_told_of(
+    parts: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
     grid = HttpGrid.__new__(HttpGrid)
     grid.__dict__.update(parts)
     with caplog.at_level(logging.WARNING):
@@ -42,16 +44,31 @@ def test_a_flower_that_hides_its_retries_is_told_of(parts: dict[str, Any], caplo
     ("error", "status", "reason"),
     [
         (RunNotRunningException(), "stopped", "stopped through Flower"),
-        (httpx.ConnectError("refused"), "failed", "the SuperLink does not answer (refused); start it again and continue with --resume"),
-        (OSError(errno.ENOSPC, "No space left on device"), "failed", "No space left on device: nothing that was written before is lost"),
+        (
+            httpx.ConnectError("refused"),
+            "failed",
+            "the SuperLink does not answer (refused); start it again and continue with --resume",
+        ),
+        (
+            OSError(errno.ENOSPC, "No space left on device"),
+            "failed",
+            "No space left on device: nothing that was written before is lost",
+        ),
         (ValueError("a\nb"), "failed", "ValueError: a"),
         (UserError("so what"), "failed", "so what"),
     ],
 )
 def test_whatever_ends_a_run_leaves_a_result(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, error: BaseException, status: str, reason: str
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    error: BaseException,
+    status: str,
+    reason: str,
 ) -> None:
-    monkeypatch.setattr(logging.getLogger("pfedlora_flwr"), "handlers", [])  # it logs to this test's stderr, which goes with the test
+    monkeypatch.setattr(
+        logging.getLogger("pfedlora_flwr"), "handlers", []
+    )  # it logs to this test's stderr, which goes with the test
 
     class Grid(InMemoryGrid):
         def __init__(self) -> None:

@@ -249,7 +249,9 @@ BROKEN = {
     "broken_bytes.py": "x = 1\n\0\n",
     "broken_patience.py": "raise KeyboardInterrupt\n",
 }
-OWN_MODULES = [name.removesuffix(".py") for name in (*BROKEN, "own_models.py", "own_methods.py", "own_data.py")]
+OWN_MODULES = [
+    name.removesuffix(".py") for name in (*BROKEN, "own_models.py", "own_methods.py", "own_data.py")
+]
 
 
 def files(**contents: str | bytes) -> Maker:
@@ -265,7 +267,9 @@ def files(**contents: str | bytes) -> Maker:
 
 def own_code(folder: Path) -> None:
     """The modules above."""
-    for name, text in (BROKEN | {"own_models.py": MODELS, "own_methods.py": METHODS, "own_data.py": FUNCTIONS}).items():
+    for name, text in (
+        BROKEN | {"own_models.py": MODELS, "own_methods.py": METHODS, "own_data.py": FUNCTIONS}
+    ).items():
         (folder / name).write_text(text)
 
 
@@ -298,7 +302,9 @@ def images(tree: dict[str, list[str | bytes]]) -> Maker:
                 if isinstance(what, bytes):
                     (folder / "own" / name / f"{i}.png").write_bytes(what)
                 else:
-                    Image.new("RGB", (8, 8), (i, 2 * i, 200)).save(folder / "own" / name / f"{i}.{what}")
+                    Image.new("RGB", (8, 8), (i, 2 * i, 200)).save(
+                        folder / "own" / name / f"{i}.{what}"
+                    )
 
     return make
 
@@ -318,7 +324,9 @@ def broken_picture() -> bytes:
     return whole[: second - 4] + b"\xff" * 8 + whole[second + 4 :]
 
 
-def parquet(path: Path, label: int = 0, column: str = "label", size: int = 32, count: int = 10) -> None:
+def parquet(
+    path: Path, label: int = 0, column: str = "label", size: int = 32, count: int = 10
+) -> None:
     stream = io.BytesIO()
     Image.new("RGB", (size, size)).save(stream, "PNG")
     rows = [{"bytes": stream.getvalue(), "path": None}] * count
@@ -358,7 +366,9 @@ def batches(content: object) -> Maker:
 
     def make(folder: Path) -> None:
         (folder / "data" / "cifar-10-batches-py").mkdir(parents=True)
-        (folder / "data" / "cifar-10-batches-py" / "data_batch_1").write_bytes(pickle.dumps(content))
+        (folder / "data" / "cifar-10-batches-py" / "data_batch_1").write_bytes(
+            pickle.dumps(content)
+        )
 
     return make
 
@@ -415,7 +425,9 @@ def each(pattern: str, action: Callable[[Path], object]) -> Maker:
 
 def cut_lines(name: str) -> Maker:
     """A table without its last line."""
-    return each(name, lambda path: path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1])))
+    return each(
+        name, lambda path: path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    )
 
 
 emptied = partial(each, action=lambda path: path.write_bytes(b""))
@@ -429,7 +441,11 @@ def result(**fields: object) -> Maker:
 
     def change(folder: Path) -> None:
         path = folder / "run" / "result.json"
-        kept = {name: value for name, value in (json.loads(path.read_text()) | fields).items() if value is not ...}
+        kept = {
+            name: value
+            for name, value in (json.loads(path.read_text()) | fields).items()
+            if value is not ...
+        }
         path.write_text(json.dumps(kept))
 
     return change

@@ -13,5 +13,7 @@ class GRU(nn.Module):
 
     def encoder(self, windows: Tensor) -> Tensor:
         """[B, channels, time] → [B, width]."""
-        states, _ = self.gru(windows[:, :, ::4].transpose(1, 2))  # every fourth step: 12.5 a second, and four times as fast
+        states, _ = self.gru(
+            windows[:, :, ::4].transpose(1, 2)
+        )  # every fourth step: 12.5 a second, and four times as fast
         return states[:, -1]

@@ -29,19 +29,29 @@ def rotation(axis: np.ndarray, angle: float) -> np.ndarray:
 def person(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """One person's windows [n, 6, 128], and what is done in each [n]."""
     pace, strength = rng.normal(1, 0.12), rng.lognormal(0, 0.25)
-    harmonics = rng.dirichlet([4, 2, 1])  # how a step divides into a swing, an impact and what it shakes
+    harmonics = rng.dirichlet(
+        [4, 2, 1]
+    )  # how a step divides into a swing, an impact and what it shakes
     sits = rotation(rng.normal(size=3), rng.normal(0, 0.5))  # how the phone sits in the pocket
     bias = np.r_[rng.normal(0, 0.03, 3), rng.normal(0, 0.05, 3)]
     noise = np.r_[np.full(3, 0.05), np.full(3, 0.15)] * rng.uniform(0.7, 1.5)
-    labels = rng.choice(len(ACTIVITIES), WINDOWS + MORE, p=rng.dirichlet(np.full(len(ACTIVITIES), 3.0)))
+    labels = rng.choice(
+        len(ACTIVITIES), WINDOWS + MORE, p=rng.dirichlet(np.full(len(ACTIVITIES), 3.0))
+    )
     time, multiples = np.arange(STEPS) / RATE, np.arange(1, 4)
     windows = np.empty((len(labels), 6, STEPS), np.float32)
     for window, label in zip(windows, labels, strict=True):
         steps, up, level, turning, lean = list(ACTIVITIES.values())[label]
         phases = 2 * np.pi * steps * pace * rng.normal(1, 0.05) * time * multiples[:, None]
-        size = strength * rng.normal(1, 0.15) * np.array([level, level / 2, up, turning / 2, turning, turning / 3])
+        size = (
+            strength
+            * rng.normal(1, 0.15)
+            * np.array([level, level / 2, up, turning / 2, turning, turning / 3])
+        )
         start = rng.uniform(0, 2 * np.pi) + np.array([0, 1.6, 0.4, 0.9, 2.1, 1.2])[:, None]
-        waves = (harmonics[:, None] * np.sin(phases + start[:, None] * multiples[:, None])).sum(1)  # [6, 128]
+        waves = (harmonics[:, None] * np.sin(phases + start[:, None] * multiples[:, None])).sum(
+            1
+        )  # [6, 128]
         moved = size[:, None] * waves + np.array([0, 0, 1, 0, 0, 0])[:, None]
         turn = sits @ rotation(np.array([0.0, 1.0, 0.0]), lean + rng.normal(0, 0.12))
         window[:3], window[3:] = turn @ moved[:3], turn @ moved[3:]
@@ -52,11 +62,21 @@ def person(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
 def main() -> None:
     rng, names = np.random.default_rng(0), list(ACTIVITIES)
     people = {f"p{i + 1:02d}": person(rng) for i in range(PEOPLE)}
-    windows, labels = (np.concatenate([both[part][:WINDOWS] for both in people.values()]) for part in (0, 1))
-    np.savez_compressed("windows.npz", inputs=windows, labels=labels, class_names=names, clients=np.repeat(list(people), WINDOWS))
+    windows, labels = (
+        np.concatenate([both[part][:WINDOWS] for both in people.values()]) for part in (0, 1)
+    )
+    np.savez_compressed(
+        "windows.npz",
+        inputs=windows,
+        labels=labels,
+        class_names=names,
+        clients=np.repeat(list(people), WINDOWS),
+    )
     more, done = (part[WINDOWS:] for part in people["p03"])
     np.save("p03-new.npy", more)
-    print(f"windows.npz: {len(labels)} windows of {PEOPLE} people; p03-new.npy: {', '.join(names[label] for label in done)}")
+    print(
+        f"windows.npz: {len(labels)} windows of {PEOPLE} people; p03-new.npy: {', '.join(names[label] for label in done)}"
+    )
 
 
 if __name__ == "__main__":

@@ -27,7 +27,9 @@ def main() -> None:
         rows = csv.writer(file)
         rows.writerow(table.feature_names)
         rows.writerows(table.data[new])
-    print(f"tumours.csv: {len(own)} rows; new.csv: {', '.join(table.target_names[table.target[new]])}")
+    print(
+        f"tumours.csv: {len(own)} rows; new.csv: {', '.join(table.target_names[table.target[new]])}"
+    )
 
 
 if __name__ == "__main__":

@@ -24,7 +24,10 @@ def audit(run: RunDirectory) -> Audit:
         membership = audit_membership(seen, notes)
         classes = audit_classes(seen)
     if seen.source == "sum":
-        notes.insert(0, "only the sum of the last round's uploads is audited: single ones were not kept (audit.uploads)")
+        notes.insert(
+            0,
+            "only the sum of the last round's uploads is audited: single ones were not kept (audit.uploads)",
+        )
     if classes["layer"] is None:
         notes.append("no layer by class: nothing that is sent has a row a class")
     elif not classes["attacks"]:

@@ -23,7 +23,10 @@ _UPLOAD, _SUM = "upload", "sum"
 def audit_classes(seen: Seen) -> ClassAudit:
     """The attack by each score, of the uploads and of the sum; all empty where nothing that is sent has a row a class."""
     seed, rounds, layer = seen.experiment.seed, dict[str, dict[str, float]](), list[str]()
-    scored: dict[str, dict[str, dict[int, list[Part]]]] = {_UPLOAD: {}, _SUM: {}}  # by source, then by attack, then by client
+    scored: dict[str, dict[str, dict[int, list[Part]]]] = {
+        _UPLOAD: {},
+        _SUM: {},
+    }  # by source, then by attack, then by client
     for round in map(seen.round, seen.numbers):
         of_round: dict[str, list[Part]] = {}
         for client in round.clients:
@@ -33,13 +36,21 @@ def audit_classes(seen: Seen) -> ClassAudit:
                 for attack, scores in attacks.items():
                     part = Part(held, standardised(scores))
                     scored[source].setdefault(attack, {}).setdefault(client, []).append(part)
-                    of_round.setdefault(f"{_SUM}, {attack}" if source == _SUM else attack, []).append(part)
-        if aucs := {attack: measured["auc"] for attack, parts in of_round.items() if (measured := measure(parts, seed, one_source=True))}:
+                    of_round.setdefault(
+                        f"{_SUM}, {attack}" if source == _SUM else attack, []
+                    ).append(part)
+        if aucs := {
+            attack: measured["auc"]
+            for attack, parts in of_round.items()
+            if (measured := measure(parts, seed, one_source=True))
+        }:
             rounds[str(round.number)] = aucs
     found: dict[str, dict[str, Attack]] = {_UPLOAD: {}, _SUM: {}}
     for source, by_attack in scored.items():
         for attack, by_client in by_attack.items():
-            if measured := measure([_pooled(parts) for parts in by_client.values()], seed, one_source=source == _SUM):
+            if measured := measure(
+                [_pooled(parts) for parts in by_client.values()], seed, one_source=source == _SUM
+            ):
                 found[source][attack] = measured
     return {
         "layer": ", ".join(layer) or None,
@@ -59,9 +70,15 @@ def by_class(tensors: Tensors, classes: int) -> list[str]:
     for name, tensor in tensors.items():
         modules.setdefault(name.rpartition(".")[0], {})[name] = tensor
     found = [
-        [name for name, tensor in inside.items() if tensor.is_floating_point() and tensor.ndim and len(tensor) == classes]
+        [
+            name
+            for name, tensor in inside.items()
+            if tensor.is_floating_point() and tensor.ndim and len(tensor) == classes
+        ]
         for inside in modules.values()
-        if all(tensor.ndim <= 2 for tensor in inside.values())  # a convolution may have as many filters
+        if all(
+            tensor.ndim <= 2 for tensor in inside.values()
+        )  # a convolution may have as many filters
     ]
     return next((names for names in reversed(found) if names), [])
 
@@ -74,7 +91,11 @@ def change(before: Tensors, after: Tensors, layer: list[str]) -> dict[str, Float
     scores: dict[str, list[Floats]] = {}
     for name in layer:
         now, was = after[name].double().numpy(), before.get(name)
-        moved = now - was.double().numpy() if was is not None and was.shape == after[name].shape else now
+        moved = (
+            now - was.double().numpy()
+            if was is not None and was.shape == after[name].shape
+            else now
+        )
         if moved.ndim == 1:
             scores.setdefault("bias", []).append(moved)
         else:
@@ -82,7 +103,9 @@ def change(before: Tensors, after: Tensors, layer: list[str]) -> dict[str, Float
     return {name: np.sum(found, axis=0) for name, found in scores.items()}
 
 
-def _scores(round: SeenRound, client: int, classes: int) -> tuple[dict[str, Mapping[str, Floats]], list[str]]:
+def _scores(
+    round: SeenRound, client: int, classes: int
+) -> tuple[dict[str, Mapping[str, Floats]], list[str]]:
     """A client's scores by source and attack; and the layer that they are from."""
     start = round.start(client)
     if round.upload is None:
@@ -90,7 +113,9 @@ def _scores(round: SeenRound, client: int, classes: int) -> tuple[dict[str, Mapp
         return {_SUM: change(start, round.merged(client), layer)} if layer else {}, layer
     left = round.left(client)
     if NAMED in left:
-        return {_UPLOAD: {"named": np.isin(np.arange(classes), left[NAMED].numpy()).astype(np.float64)}}, [NAMED]
+        return {
+            _UPLOAD: {"named": np.isin(np.arange(classes), left[NAMED].numpy()).astype(np.float64)}
+        }, [NAMED]
     layer = by_class(left, classes)
     alike = layer and all(name in start and start[name].shape == left[name].shape for name in layer)
     of_sum = {_SUM: change(start, round.merged(client), layer)} if alike else {}
@@ -98,4 +123,7 @@ def _scores(round: SeenRound, client: int, classes: int) -> tuple[dict[str, Mapp
 
 
 def _pooled(parts: list[Part]) -> Part:
-    return Part(np.concatenate([part.truth for part in parts]), np.concatenate([part.scores for part in parts]))
+    return Part(
+        np.concatenate([part.truth for part in parts]),
+        np.concatenate([part.scores for part in parts]),
+    )

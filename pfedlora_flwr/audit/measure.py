@@ -48,7 +48,11 @@ def measure(parts: Sequence[Part], seed: int, *, one_source: bool = False) -> At
     if truth.all() or not truth.any():
         return None
     alarms, found, _ = roc_curve(truth, scores, drop_intermediate=False)
-    low, high = (None, None) if one_source else map(float, np.percentile(_bootstrap(parts, seed), (2.5, 97.5)))
+    low, high = (
+        (None, None)
+        if one_source
+        else map(float, np.percentile(_bootstrap(parts, seed), (2.5, 97.5)))
+    )
     return {
         "auc": float(roc_auc_score(truth, scores)),
         "tpr_at_1pct": float(found[alarms <= _ALARMS].max()),
@@ -74,9 +78,13 @@ def _bootstrap(parts: Sequence[Part], seed: int) -> Floats:
     wins = np.empty((n, n))
     for other, part in enumerate(parts):
         negatives = np.sort(part.scores[~part.truth])
-        below = (np.searchsorted(negatives, scores, "left") + np.searchsorted(negatives, scores, "right")) / 2
+        below = (
+            np.searchsorted(negatives, scores, "left") + np.searchsorted(negatives, scores, "right")
+        ) / 2
         wins[:, other] = np.bincount(owners, below, n)
     p = np.array([part.truth.sum() for part in parts])
-    drawn = numpy_generator(seed, "audit/bootstrap").multinomial(n, np.full(n, 1 / n), _BOOTSTRAPS)  # [B, n]
+    drawn = numpy_generator(seed, "audit/bootstrap").multinomial(
+        n, np.full(n, 1 / n), _BOOTSTRAPS
+    )  # [B, n]
     pairs = (drawn @ p) * (drawn @ np.array([(~part.truth).sum() for part in parts]))
     return ((drawn @ wins) * drawn).sum(1)[pairs > 0] / pairs[pairs > 0]

@@ -32,13 +32,23 @@ def audit_membership(seen: Seen, notes: list[str]) -> MembershipAudit | None:
     scored: dict[tuple[str, str], list[Part]] = {}  # by score and encoder
     last = {client: number for number in seen.numbers for client in seen.clients(number)}
     for round, client in _visits(seen, last):
-        start, left = round.start(client), round.left(client) if round.upload else round.merged(client)
+        start, left = (
+            round.start(client),
+            round.left(client) if round.upload else round.merged(client),
+        )
         samples, trained_on = _candidates(seen, client)
         for whose, own in _encoders(seen, client, round, last, notes):
-            before, after = (_losses(seen.method.shared_predictor(shared, own), samples) for shared in (start, left))
+            before, after = (
+                _losses(seen.method.shared_predictor(shared, own), samples)
+                for shared in (start, left)
+            )
             for score, values in (("loss", -after), ("fall", before - after)):
                 scored.setdefault((score, whose), []).append(Part(trained_on, standardised(values)))
-    measured = {key: attack for key, parts in scored.items() if (attack := measure(parts, seen.experiment.seed))}
+    measured = {
+        key: attack
+        for key, parts in scored.items()
+        if (attack := measure(parts, seen.experiment.seed))
+    }
     attacks = {_name(*key): attack for key, attack in measured.items() if key[1] != _OWN}
     if (headline := best(attacks)) is None:
         return None
@@ -64,7 +74,9 @@ def _candidates(seen: Seen, client: int) -> tuple[Samples, Bools]:
         index = torch.from_numpy(draws.permutation(len(labels))[:MOST])
         chosen.append((images[index], labels[index]))
     images, labels = (torch.cat(both) for both in zip(*chosen, strict=True))
-    return Samples(images, labels, data.train.scale, data.train.shift), np.arange(len(labels)) < len(chosen[0][1])
+    return Samples(images, labels, data.train.scale, data.train.shift), np.arange(
+        len(labels)
+    ) < len(chosen[0][1])
 
 
 def _losses(predict: Callable[[Tensor], Tensor] | None, samples: Samples) -> Floats:
@@ -94,11 +106,15 @@ def _encoders(
         return
     yield "initial", initial
     others = [k for k in last if k != client]
-    for whose, owner in [("another client's", _likest(seen, client, others))] * bool(others) + [(_OWN, client)]:
+    for whose, owner in [("another client's", _likest(seen, client, others))] * bool(others) + [
+        (_OWN, client)
+    ]:
         try:
             trained = load_trained(seen.run.path, owner)
             if owner == client and trained.version != round.number:
-                raise UserError(f"client {client}: its model is of round {trained.version}, its last upload of round {round.number}")
+                raise UserError(
+                    f"client {client}: its model is of round {trained.version}, its last upload of round {round.number}"
+                )
         except UserError as error:
             if not notes:  # the first of them says it for all
                 notes.append(f"not every encoder is here: {error}")
@@ -109,4 +125,10 @@ def _encoders(
 def _likest(seen: Seen, client: int, others: Sequence[int]) -> int:
     """The next client that has the same architecture, or just the next one."""
     e = seen.experiment
-    return min(others, key=lambda k: (seen.method.model_of(k) != seen.method.model_of(client), (k - client) % e.clients))
+    return min(
+        others,
+        key=lambda k: (
+            seen.method.model_of(k) != seen.method.model_of(client),
+            (k - client) % e.clients,
+        ),
+    )

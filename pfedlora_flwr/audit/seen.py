@@ -66,7 +66,9 @@ class Seen:
         if state is None or not state.round:
             raise UserError(f"{run.path} has no round that is done: there is nothing to audit")
         self._state: ServerState = state
-        kept = [n for n in run.uploads.rounds() if n <= state.round]  # a later one's round was not finished
+        kept = [
+            n for n in run.uploads.rounds() if n <= state.round
+        ]  # a later one's round was not finished
         self.source: Source = "uploads" if kept else "sum"
         self.numbers = kept or [state.round]
 
@@ -83,7 +85,9 @@ class Seen:
     def held(self, client: int) -> Bools:
         """Which classes this client trains on, [C]."""
         site = self._site(client)
-        return np.isin(np.arange(self.method.classes), np.asarray(site.dataset.labels[site.split.train]))
+        return np.isin(
+            np.arange(self.method.classes), np.asarray(site.dataset.labels[site.split.train])
+        )
 
     def data(self, client: int) -> LocalData:
         return self._site(client).load(torch.device("cpu"))
@@ -93,23 +97,38 @@ class Seen:
         before = uploads.state(number)
 
         def result() -> Tensors:
-            return self.method.aggregate({k: uploads.read(number, k) for k in clients}, before, number)
+            return self.method.aggregate(
+                {k: uploads.read(number, k) for k in clients}, before, number
+            )
 
-        return SeenRound(self.method, number, clients, before, lambda client: uploads.read(number, client), result)
+        return SeenRound(
+            self.method,
+            number,
+            clients,
+            before,
+            lambda client: uploads.read(number, client),
+            result,
+        )
 
     def _merged(self, number: int) -> SeenRound:
         """The last round, from its checkpoint and the one before."""
         e, state, clients = self.experiment, self._state, self.clients(number)
         if e.sharing != "mean":
-            raise UserError(f"{self.run.path} has sharing={e.sharing}: its server keeps no sum to audit")
+            raise UserError(
+                f"{self.run.path} has sharing={e.sharing}: its server keeps no sum to audit"
+            )
         if not clients:
-            raise UserError(f"round {number} of {self.run.path} merged nothing: there is nothing to audit")
+            raise UserError(
+                f"round {number} of {self.run.path} merged nothing: there is nothing to audit"
+            )
         if number == 1:
             before = self.method.state_init(derive(e.seed, "state"))
         else:
             earlier = self.run.checkpoints.load(before=number)
             if earlier is None or earlier.round != number - 1:
-                raise UserError(f"{self.run.path} has no checkpoint of round {number - 1}, without which round {number} tells nothing")
+                raise UserError(
+                    f"{self.run.path} has no checkpoint of round {number - 1}, without which round {number} tells nothing"
+                )
             before = earlier.tensors
         return SeenRound(self.method, number, clients, before, None, lambda: state.tensors)
 
@@ -118,5 +137,7 @@ class Seen:
 
     def _check_data(self) -> None:
         if self.run.partition == OWN:
-            raise UserError(f"the clients of {self.run.path} have data of their own, which is not here: an audit needs what they hold")
+            raise UserError(
+                f"the clients of {self.run.path} have data of their own, which is not here: an audit needs what they hold"
+            )
         self.run.check_partition(self._site(0).fingerprint)

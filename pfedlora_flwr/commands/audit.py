@@ -46,11 +46,29 @@ def show(run: RunDirectory, found: Audit, out: Console) -> None:
     for name in ("told", "by", "attack", "AUC", "95 % interval", "TPR, 1 % FPR"):
         table.add_column(name, justify="left" if name in ("told", "by", "attack") else "right")
     for what, source, attack, measured in _lines(found):
-        interval = "–" if measured["low"] is None else f"{measured['low']:.2f} – {measured['high']:.2f}"
-        table.add_row(what, source, attack, f"{measured['auc']:.3f}", interval, f"{measured['tpr_at_1pct']:.3f}")
+        interval = (
+            "–" if measured["low"] is None else f"{measured['low']:.2f} – {measured['high']:.2f}"
+        )
+        table.add_row(
+            what,
+            source,
+            attack,
+            f"{measured['auc']:.3f}",
+            interval,
+            f"{measured['tpr_at_1pct']:.3f}",
+        )
     last = found["rounds"][-1]
-    rounds = f"round {last}" if len(found["rounds"]) == 1 else f"{len(found['rounds'])} rounds, up to {last}"
-    out.print(f"{run.path}: {found['method']}, {found['clients']} clients, {rounds}", markup=False, highlight=False, soft_wrap=True)
+    rounds = (
+        f"round {last}"
+        if len(found["rounds"]) == 1
+        else f"{len(found['rounds'])} rounds, up to {last}"
+    )
+    out.print(
+        f"{run.path}: {found['method']}, {found['clients']} clients, {rounds}",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
     if table.row_count:
         out.print(table)
     for note in found["notes"]:

@@ -65,7 +65,9 @@ def compare(
     for job in work.examples():
         executing.check_engine(engine, job.experiment.ray)
         if jobs > 1 and engine == "flower" and (address := address_of(job.experiment)):
-            raise UserError(f"--jobs is {jobs}; allowed: 1 on a Ray cluster ({address}), of which each run takes all CPUs")
+            raise UserError(
+                f"--jobs is {jobs}; allowed: 1 on a Ray cluster ({address}), of which each run takes all CPUs"
+            )
     Work(whole, work.output).check()  # the report is on all of it
     _preflight(work, dry_run)
     if dry_run:
@@ -76,17 +78,27 @@ def compare(
         _stop_left_over(work)
         _warn_of_other_code(work, err)
         try:
-            if (stopped := run_all(work, _speed(work, engine), out, engine, drop_models, jobs)) is None:
+            if (
+                stopped := run_all(work, _speed(work, engine), out, engine, drop_models, jobs)
+            ) is None:
                 _report(work, whole, out)
         except Stopped as stop:
-            stopped = {"status": "stopped", "error": stop.number.name, "stopped_by": STOPPED[stop.number][1]}
+            stopped = {
+                "status": "stopped",
+                "error": stop.number.name,
+                "stopped_by": STOPPED[stop.number][1],
+            }
         if stopped:
             err.print("stopped; the same command goes on where it was", highlight=False)
             return stopped_code(stopped)
     for directory, reason in work.failed.items():
-        err.print(f"failed: {directory.relative_to(work.output)}: {reason}", markup=False, highlight=False)
+        err.print(
+            f"failed: {directory.relative_to(work.output)}: {reason}", markup=False, highlight=False
+        )
     if work.failed:
-        err.print(f"{len(work.failed)} runs failed; the same command tries them again", highlight=False)
+        err.print(
+            f"{len(work.failed)} runs failed; the same command tries them again", highlight=False
+        )
     return FAILED if work.failed else 0
 
 
@@ -95,7 +107,11 @@ def _report(work: Work, whole: Comparison, out: Console) -> None:
     left = count_of(Work(whole, work.output, failed=work.failed).jobs()) if work.shard.of > 1 else 0
     if left:
         later = f"pfedlora report {from_here(work.output)}"
-        out.print(f"{left} runs are left to other shards; when they are done: {later}", highlight=False, soft_wrap=True)
+        out.print(
+            f"{left} runs are left to other shards; when they are done: {later}",
+            highlight=False,
+            soft_wrap=True,
+        )
         return
     written = write_report([work.output], work.output / "report", out)
     out.print(f"the report is in {written.folder}", highlight=False, soft_wrap=True)
@@ -114,7 +130,9 @@ def _claimed(output: Path, shard: Shard) -> Iterator[None]:
                 FileLock(other, timeout=0).acquire().lock.release()
             yield
     except Timeout:
-        raise UserError(f"{output} is in use by a running compare; wait for it, or give another --output") from None
+        raise UserError(
+            f"{output} is in use by a running compare; wait for it, or give another --output"
+        ) from None
 
 
 def _stop_left_over(work: Work) -> None:
@@ -128,7 +146,13 @@ def _stop_left_over(work: Work) -> None:
 def _warn_of_other_code(work: Work, err: Console) -> None:
     """Says so where what is there already was made by other commits than this."""
     here = short(git_commit())
-    others = [made for made in commits(read_about(RunDirectory(job.directory).config) for job in work.everything()) if made != here]
+    others = [
+        made
+        for made in commits(
+            read_about(RunDirectory(job.directory).config) for job in work.everything()
+        )
+        if made != here
+    ]
     if others:
         by = ", ".join(made or "an unknown commit" for made in others)
         told = f"warning: of these runs some were made by {by}, and this is {here or 'an unknown commit'}: they may not compute the same"
@@ -139,7 +163,9 @@ def _preflight(work: Work, dry_run: bool) -> None:
     """Raises UserError, with the scenario's name, where a run could not start. A dry run downloads nothing: it leaves such out."""
     examples = work.examples()
     if not examples:
-        raise UserError("nothing to run: all that was asked for is Standalone by construction, which sharing=mean runs")
+        raise UserError(
+            "nothing to run: all that was asked for is Standalone by construction, which sharing=mean runs"
+        )
     for job in examples:
         e = job.experiment
         if dry_run and datasets.needs_download(e.dataset, Reading.of(e)):
@@ -151,7 +177,9 @@ def _preflight(work: Work, dry_run: bool) -> None:
 
 
 def _speed(work: Work, engine: str) -> estimate.Speed:
-    speed = estimate.Speed(resources(work.examples()[0].experiment).at_once if engine == "flower" else 1)
+    speed = estimate.Speed(
+        resources(work.examples()[0].experiment).at_once if engine == "flower" else 1
+    )
     for run in work.completed():
         speed.learn(run.experiment, run.result["seconds"]["total"])
     return speed
@@ -165,8 +193,15 @@ def _show_work(work: Work, out: Console, engine: str, drop_models: bool, at_once
         e = job.experiment
         took = f"about {duration(speed.seconds(e))}, {count(estimate.model_bytes(e))}B of models"
         took += f", {count(estimate.state_bytes(e))}B of states" if estimate.state_bytes(e) else ""
-        out.print(f"{job.title}{more}: {_state(job)}; {took}", highlight=False, markup=False, soft_wrap=True)
-    disk = estimate.disk((job.experiment for job in jobs for _ in range(job.repeats)), kept=not drop_models)
+        out.print(
+            f"{job.title}{more}: {_state(job)}; {took}",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
+    disk = estimate.disk(
+        (job.experiment for job in jobs for _ in range(job.repeats)), kept=not drop_models
+    )
     basis = "a guess: no run has been timed yet" if speed.guessed else "from the runs that are done"
     out.print(
         f"{len(work.completed())} runs are completed, {count_of(jobs)} are left: "

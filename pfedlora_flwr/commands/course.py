@@ -31,7 +31,12 @@ class Course:
     guess: the seconds that its rounds may take, asked for at most once and only until clients have been timed.
     """
 
-    def __init__(self, e: Experiment, guess: Callable[[], float] | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        e: Experiment,
+        guess: Callable[[], float] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._e = e
         self._guess = guess
         self._clock = clock
@@ -47,11 +52,27 @@ class Course:
         if within and running != self._running[0]:
             self._running = running, self._clock()
         if phase != "stopping":  # the bar stays where it was
-            self.rounds = so_far.round + (_share(state) if state and running > so_far.round else 0.0)
-        now = _now(self._e, state, phase, running) if state else _ENDING if so_far.lines else _STARTING["starting"]
+            self.rounds = so_far.round + (
+                _share(state) if state and running > so_far.round else 0.0
+            )
+        now = (
+            _now(self._e, state, phase, running)
+            if state
+            else _ENDING
+            if so_far.lines
+            else _STARTING["starting"]
+        )
         left = self.left(state, so_far)
         time_left = f"about {duration(left)} left" if left is not None else self._guess_in_words()
-        self.parts = [part for part in (now, time_left if now not in (_ENDING, _STOPPING) else "", *_figures(so_far)) if part]
+        self.parts = [
+            part
+            for part in (
+                now,
+                time_left if now not in (_ENDING, _STOPPING) else "",
+                *_figures(so_far),
+            )
+            if part
+        ]
 
     def words(self, width: float = inf) -> str:
         """As many of the parts, the most telling ones first, as `width` columns hold."""
@@ -64,7 +85,11 @@ class Course:
         passed = self._clock() - self._running[1] if self._running[0] > so_far.round else 0.0
         if (by_rounds := seconds_left(so_far, self._e.rounds)) is not None:
             return by_rounds - min(passed, by_rounds / max(1, to_do))
-        return max(0.0, passed / share * to_do - passed) if state and passed and (share := _share(state)) else None
+        return (
+            max(0.0, passed / share * to_do - passed)
+            if state and passed and (share := _share(state))
+            else None
+        )
 
     def _guess_in_words(self) -> str:
         if self._guessed is None and self._guess is not None:
@@ -82,7 +107,11 @@ def seconds_left(so_far: SoFar, total: int) -> float | None:
 def round_line(e: Experiment, so_far: SoFar) -> str:
     """The last round's figures in a line."""
     left = seconds_left(so_far, e.rounds)
-    parts = [f"round {so_far.round}/{e.rounds}", f"about {duration(left)} left" if left is not None else "", *_figures(so_far)]
+    parts = [
+        f"round {so_far.round}/{e.rounds}",
+        f"about {duration(left)} left" if left is not None else "",
+        *_figures(so_far),
+    ]
     return " · ".join(part for part in parts if part)
 
 
@@ -105,7 +134,11 @@ def megabytes(count: float) -> str:
 
 def _share(state: Row) -> float:
     """How much of the running round is trained."""
-    return state["done"] / max(1, state["of"]) if state["phase"] == "training" else float(state["phase"] == "evaluating")
+    return (
+        state["done"] / max(1, state["of"])
+        if state["phase"] == "training"
+        else float(state["phase"] == "evaluating")
+    )
 
 
 def _now(e: Experiment, state: Row, phase: str, running: int) -> str:
@@ -121,4 +154,8 @@ def _now(e: Experiment, state: Row, phase: str, running: int) -> str:
 
 def _figures(so_far: SoFar) -> list[str]:
     """The accuracy that was found last, and what has been sent."""
-    return [f"accuracy {so_far.accuracy:.4f}", f"{megabytes(so_far.bytes)} sent"] if so_far.lines else []
+    return (
+        [f"accuracy {so_far.accuracy:.4f}", f"{megabytes(so_far.bytes)} sent"]
+        if so_far.lines
+        else []
+    )

@@ -19,7 +19,14 @@ _LISTED = 20
 """Clients that a table lists."""
 _WIDE, _BAR, _SHORT_BAR = 132, 24, 10
 """Columns: of a terminal that has room for a long bar, of that bar, and of the other."""
-_COLOURS = Theme({"bar.complete": "green", "bar.finished": "green", "bar.back": "bright_black", "progress.elapsed": "none"})
+_COLOURS = Theme(
+    {
+        "bar.complete": "green",
+        "bar.finished": "green",
+        "bar.back": "bright_black",
+        "progress.elapsed": "none",
+    }
+)
 """The terminal's own, which can be read on light and on dark ground."""
 
 
@@ -27,7 +34,13 @@ def progress_bars(out: Console, *, quiet: bool = False) -> Progress:
     """Bars for tasks with a field `what`, gone when they stop."""
     out.push_theme(_COLOURS)
     bar = BarColumn(bar_width=_bar_width(out))
-    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), bar, TextColumn("{task.fields[what]}")
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        TimeElapsedColumn(),
+        bar,
+        TextColumn("{task.fields[what]}"),
+    )
     return Progress(*columns, console=out, transient=True, refresh_per_second=4, disable=quiet)
 
 
@@ -41,16 +54,26 @@ def conclude(result: Result, directory: Path | str, out: Console, err: Console, 
     """Prints what came of the run, and `again`, the command that goes on with it; the exit code."""
     if result["status"] == "completed":
         out.print(client_table(result))
-        out.print(summary(result), highlight=False, soft_wrap=not out.is_terminal)  # in a file a line stays one
+        out.print(
+            summary(result), highlight=False, soft_wrap=not out.is_terminal
+        )  # in a file a line stays one
         out.print(f"everything is in {directory}", highlight=False, soft_wrap=True)
         return 0
     after = f" after round {result['rounds']}" if "rounds" in result else ""
     stopped = result["status"] == "stopped"
-    err.print(f"{result['error']}{after}" if stopped else f"failed{after}: {result['error']}", markup=False, highlight=False)
+    err.print(
+        f"{result['error']}{after}" if stopped else f"failed{after}: {result['error']}",
+        markup=False,
+        highlight=False,
+    )
     if stopped and not after:
         err.print("it had no round yet: the same command begins it again", highlight=False)
     if after and (stopped or result.get("resumable")):
-        err.print(f"{'to continue' if stopped else 'to continue once that is mended'}: {again}", markup=False, highlight=False)
+        err.print(
+            f"{'to continue' if stopped else 'to continue once that is mended'}: {again}",
+            markup=False,
+            highlight=False,
+        )
     return stopped_code(result) if stopped else FAILED
 
 
@@ -65,13 +88,21 @@ def _bar_width(out: Console) -> int:
 
 def client_table(result: Result) -> Table:
     """A line a client, at most 20."""
-    title = Text(f"{result['method']} on {result['dataset']}: personalised test accuracy by client")  # as markup, :100: is an emoji
+    title = Text(
+        f"{result['method']} on {result['dataset']}: personalised test accuracy by client"
+    )  # as markup, :100: is an emoji
     table = Table(title=title)
     for name in ("client", "model", "training samples", "last trained in round", "accuracy"):
         table.add_column(name, justify="left" if name == "model" else "right")
     rows = list(result["per_client"].items())
     for client, row in rows[:_LISTED]:
-        table.add_row(client, row["model"], str(row["samples"] or "-"), str(row["last_round"]), f"{row['accuracy']:.4f}")
+        table.add_row(
+            client,
+            row["model"],
+            str(row["samples"] or "-"),
+            str(row["last_round"]),
+            f"{row['accuracy']:.4f}",
+        )
     if len(rows) > _LISTED:
         table.add_row("…", f"{len(rows) - _LISTED} more in result.json", "", "", "")
     return table
@@ -80,8 +111,15 @@ def client_table(result: Result) -> Table:
 def summary(result: Result) -> str:
     """The figures of a completed run, in four lines."""
     a, c, s = result["accuracy"], result["communication"], result["seconds"]
-    scores = {"balanced accuracy": result.get("balanced_accuracy"), "macro-F1": result.get("macro_f1")}  # an older version's has none
-    finals = [f"{name} {score['final']:.4f}" for name, score in scores.items() if score and score["final"] is not None]
+    scores = {
+        "balanced accuracy": result.get("balanced_accuracy"),
+        "macro-F1": result.get("macro_f1"),
+    }  # an older version's has none
+    finals = [
+        f"{name} {score['final']:.4f}"
+        for name, score in scores.items()
+        if score and score["final"] is not None
+    ]
     lines = [
         f"mean test accuracy {a['final']:.4f} final, {a['at_best_validation']:.4f} at best validation "
         f"(round {a['best_validation_round']}), {a['max_test']:.4f} max",

@@ -36,7 +36,17 @@ class Check:
 
 def examine(out: Console) -> int:
     """Prints a line a check, then what to do; 0 when nothing needs fixing, else 1."""
-    checks = [*_packages(), _torchvision(), _commands(), _cores(), _gpu(), _memory(), *_disks(), _caches(), _ports()]
+    checks = [
+        *_packages(),
+        _torchvision(),
+        _commands(),
+        _cores(),
+        _gpu(),
+        _memory(),
+        *_disks(),
+        _caches(),
+        _ports(),
+    ]
     table = Table("", "check", "found", title="pfedlora doctor", show_lines=False)
     for check in checks:
         table.add_row("[yellow]fix[/]" if check.fix else "[green]ok[/]", check.what, check.found)
@@ -59,7 +69,11 @@ def _packages() -> Iterator[Check]:
         except PackageNotFoundError:
             installed = ""
         fits = installed and requirement.specifier.contains(installed, prereleases=True)
-        fix = "" if fits else f'pip install "{requirement.name}{_extras(requirement)}{requirement.specifier}"'
+        fix = (
+            ""
+            if fits
+            else f'pip install "{requirement.name}{_extras(requirement)}{requirement.specifier}"'
+        )
         yield Check(requirement.name, installed or "missing", fix)
 
 
@@ -71,7 +85,9 @@ def _requirements(package: str, extra: str = "") -> Iterator[Requirement]:
         return
     for requirement in asked:
         always = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-        if always is not bool(extra) and (always or (requirement.marker and requirement.marker.evaluate({"extra": extra}))):
+        if always is not bool(extra) and (
+            always or (requirement.marker and requirement.marker.evaluate({"extra": extra}))
+        ):
             yield requirement
             for further in sorted(requirement.extras):
                 yield from _requirements(requirement.name, further)
@@ -92,14 +108,19 @@ def _torchvision() -> Check:
 
 def _commands() -> Check:
     try:
-        return Check("Flower's commands", ", ".join(tool(name) for name in ("flwr", "flower-superlink")))
+        return Check(
+            "Flower's commands", ", ".join(tool(name) for name in ("flwr", "flower-superlink"))
+        )
     except LaunchError as error:
         return Check("Flower's commands", "missing", str(error))
 
 
 def _cores() -> Check:
     physical = psutil.cpu_count(logical=False) or os.cpu_count()
-    return Check("cores", f"{physical} physical, {os.cpu_count()} logical, of which this process may use {cores()}")
+    return Check(
+        "cores",
+        f"{physical} physical, {os.cpu_count()} logical, of which this process may use {cores()}",
+    )
 
 
 def _gpu() -> Check:
@@ -107,16 +128,26 @@ def _gpu() -> Check:
         return Check("GPU", "none that PyTorch sees: clients train on the CPU")
     names = ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
     count = torch.cuda.device_count()
-    return Check("GPU", f"{names} (CUDA {torch.version.cuda}); {count} actor{'s' * (count > 1)}, one a GPU, unless `actors` says more")
+    return Check(
+        "GPU",
+        f"{names} (CUDA {torch.version.cuda}); {count} actor{'s' * (count > 1)}, one a GPU, unless `actors` says more",
+    )
 
 
 def _memory() -> Check:
     free = psutil.virtual_memory().available
-    return Check("free memory", f"{free / 1e9:.1f} GB", "" if free > _LOW_MEMORY else "free some: an actor takes about 0.4 GB")
+    return Check(
+        "free memory",
+        f"{free / 1e9:.1f} GB",
+        "" if free > _LOW_MEMORY else "free some: an actor takes about 0.4 GB",
+    )
 
 
 def _disks() -> Iterator[Check]:
-    for what, folder, key in (("disk for runs", Path.cwd(), "output"), ("disk for dataset caches", cache_root(), "PFEDLORA_CACHE")):
+    for what, folder, key in (
+        ("disk for runs", Path.cwd(), "output"),
+        ("disk for dataset caches", cache_root(), "PFEDLORA_CACHE"),
+    ):
         existing = next(p for p in (folder, *folder.parents) if p.exists())
         free = shutil.disk_usage(existing).free
         fix = "" if free > _LOW_DISK else f"free some, or set {key} to a folder on another disk"

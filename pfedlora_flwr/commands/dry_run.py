@@ -42,13 +42,26 @@ def dry_run(e: Experiment, out: Console, *, engine: str = "flower") -> None:
     dataset = shared_partition(e)[0]
     out.print(f"inputs: {inputs_of(dataset)}", highlight=False)
     if dataset.feature_names:
-        out.print(f"features: {some(dataset.feature_names, _LISTED)}", markup=False, highlight=False, soft_wrap=True)
+        out.print(
+            f"features: {some(dataset.feature_names, _LISTED)}",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
     if dataset.resized:
         height, width = dataset.shape[1:]
-        out.print(f"{dataset.resized} of {len(dataset.labels)} images are resized to {height} × {width}, bilinear", highlight=False)
+        out.print(
+            f"{dataset.resized} of {len(dataset.labels)} images are resized to {height} × {width}, bilinear",
+            highlight=False,
+        )
     for line in _costs(e, resources(e) if engine == "flower" else Resources(1)):
         out.print(line, markup=False, highlight=False, soft_wrap=True)
-    out.print(f"it would run in {e.output}; nothing was started", markup=False, highlight=False, soft_wrap=True)
+    out.print(
+        f"it would run in {e.output}; nothing was started",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def _models(e: Experiment) -> Table:
@@ -60,7 +73,9 @@ def _models(e: Experiment) -> Table:
     for k, name in enumerate(method.model_names[: e.clients]):
         kept = method.private_init(k, 0)
         own = method.predictor(kept)
-        width, necked = (models.facts(name, method.task, built).widths[0] for built in (None, method.built_width))
+        width, necked = (
+            models.facts(name, method.task, built).widths[0] for built in (None, method.built_width)
+        )
         representation = str(width) if width == necked else f"{width} → {necked}"
         counts = [sum(p.numel() for p in module.parameters()) for module in (kept, own)]
         clients = len(range(k, e.clients, len(method.model_names)))
@@ -77,7 +92,10 @@ def _partition(e: Experiment) -> Table:
         table.add_column(name, justify="right")
     labels = np.asarray(dataset.labels)
     for k, split in enumerate(partition.clients[:_LISTED]):
-        counts = np.bincount(labels[np.concatenate([split.train, split.validation, split.test])], minlength=dataset.classes)
+        counts = np.bincount(
+            labels[np.concatenate([split.train, split.validation, split.test])],
+            minlength=dataset.classes,
+        )
         shown = [str(count or "·") for count in counts] if wide else [str(np.count_nonzero(counts))]
         owner = f" ({partition.owners[k]})" if partition.owners else ""
         table.add_row(Text(f"{k}{owner}"), *shown, str(counts.sum()))
@@ -90,7 +108,13 @@ def _costs(e: Experiment, held: Resources) -> list[str]:
     method = registry.make(e, task_of(e))
     state = first_state(e, method)
     up = method.largest_upload(state)
-    down = max(up, max(payload_bytes(method.download(state, k, 1)) for k in range(min(e.clients, len(method.model_names)))))
+    down = max(
+        up,
+        max(
+            payload_bytes(method.download(state, k, 1))
+            for k in range(min(e.clients, len(method.model_names)))
+        ),
+    )
     free = "" if held.nodes else f", of {psutil.virtual_memory().available / 1e9:.1f} GB free here"
     return [
         f"a round: {e.sampled} of {e.clients} clients, at most {megabytes(e.sampled * up)} up and {megabytes(e.sampled * down)} down",

@@ -26,7 +26,11 @@ from pfedlora_flwr.training.loop import Samples
 from pfedlora_flwr.training.metrics import confusion, scores
 
 _OWN = "its own test part"
-_SCORES: tuple[Literal["accuracy", "balanced_accuracy", "macro_f1"], ...] = ("accuracy", "balanced_accuracy", "macro_f1")
+_SCORES: tuple[Literal["accuracy", "balanced_accuracy", "macro_f1"], ...] = (
+    "accuracy",
+    "balanced_accuracy",
+    "macro_f1",
+)
 _NAMED = 5
 """Class names in a message."""
 
@@ -50,7 +54,9 @@ class Evaluation(TypedDict):
     macro_f1: float  # mean F1 of the same
     classes: list[ClassRecall]
     seen: bool  # whether the data holds what the client was trained on
-    by_number: bool  # whether labels were matched by number, since either side's classes have no names
+    by_number: (
+        bool  # whether labels were matched by number, since either side's classes have no names
+    )
 
 
 def evaluate(models: Iterable[Trained], data: str | None) -> list[Evaluation]:
@@ -75,7 +81,11 @@ def remarks(evaluations: Sequence[Evaluation]) -> Iterator[str]:
 def show(evaluations: Sequence[Evaluation], out: Console) -> None:
     """The scores, and of one client a table of its classes."""
     first, alone = evaluations[0], len(evaluations) == 1
-    columns = ("class", "samples", "recall") if alone else ("client", "samples", "accuracy", "balanced accuracy", "macro-F1")
+    columns = (
+        ("class", "samples", "recall")
+        if alone
+        else ("client", "samples", "accuracy", "balanced accuracy", "macro-F1")
+    )
     table = Table()
     for name in columns:
         table.add_column(name, justify="left" if name == "class" else "right")
@@ -84,7 +94,9 @@ def show(evaluations: Sequence[Evaluation], out: Console) -> None:
             table.add_row(Text(row["name"]), str(row["samples"]), f"{row['recall']:.4f}")
     else:
         for e in evaluations:
-            table.add_row(str(e["client"]), str(e["samples"]), *(f"{e[name]:.4f}" for name in _SCORES))
+            table.add_row(
+                str(e["client"]), str(e["samples"]), *(f"{e[name]:.4f}" for name in _SCORES)
+            )
     asked = f"client {first['client']}" if alone else f"{len(evaluations)} clients"
     out.print(f"{asked} on {first['data']}", markup=False, highlight=False, soft_wrap=True)
     out.print(table)
@@ -104,7 +116,9 @@ def _evaluate(trained: Trained, data: str | None) -> Evaluation:
         labels, by_number = _labels(trained.class_names, dataset)
         samples = trained.samples(dataset.inputs.copy(), labels)
     names = trained.class_names
-    matrix = confusion(lambda inputs: trained.method.predict(trained.module, inputs), samples, len(names))
+    matrix = confusion(
+        lambda inputs: trained.method.predict(trained.module, inputs), samples, len(names)
+    )
     found, counts = scores(matrix), matrix.sum(1).tolist()
     classes: list[ClassRecall] = [
         {"name": name, "samples": count, "recall": int(matrix[i, i]) / count}
@@ -127,10 +141,17 @@ def _evaluate(trained: Trained, data: str | None) -> Evaluation:
 def _load(trained: Trained, data: str, e: Experiment) -> Dataset:
     """The dataset as the model takes it: a table's columns by their names. Raises UserError where its inputs are others."""
     task = trained.task
-    how = replace(reading_for(task, e), client_column=None, feature_names=trained.feature_names, one_class=True)
+    how = replace(
+        reading_for(task, e),
+        client_column=None,
+        feature_names=trained.feature_names,
+        one_class=True,
+    )
     dataset = datasets.load(data, how)
     if dataset.shape != task.shape:
-        raise UserError(f"{data} holds {inputs_of(dataset)}, and the model of client {trained.client} takes {inputs_of(task)}")
+        raise UserError(
+            f"{data} holds {inputs_of(dataset)}, and the model of client {trained.client} takes {inputs_of(task)}"
+        )
     return dataset
 
 
@@ -138,12 +159,20 @@ def _own_test_part(trained: Trained) -> Samples:
     """The client's test samples, normalised as in its run. Raises UserError when they are not here any more."""
     about, client = trained.about, trained.client
     if "partition" not in about:
-        raise UserError(f"the model of client {client} does not say what its data was (an older version saved it); give DATA")
+        raise UserError(
+            f"the model of client {client} does not say what its data was (an older version saved it); give DATA"
+        )
     site = Site.find(trained.experiment, client, about["site"])
     data, test = site.dataset, site.split.test
     other = trained.feature_names and trained.feature_names != data.feature_names
-    if other or site.fingerprint != about["partition"] or (trained.counts and trained.counts.test != len(test)):
-        raise UserError(f"the data of {data.name} is not what client {client} was trained on; give DATA")
+    if (
+        other
+        or site.fingerprint != about["partition"]
+        or (trained.counts and trained.counts.test != len(test))
+    ):
+        raise UserError(
+            f"the data of {data.name} is not what client {client} was trained on; give DATA"
+        )
     return trained.samples(data.inputs[test], torch.from_numpy(np.asarray(data.labels[test])))
 
 
@@ -159,9 +188,13 @@ def _labels(names: Sequence[str], data: Dataset) -> tuple[Tensor, bool]:
         place = np.array([names.index(name) if name in names else -1 for name in data.class_names])
         return torch.from_numpy(place[labels]), False
     if not (_unnamed(names) or _unnamed(data.class_names)):
-        raise UserError(f"{data.name} has classes that the model has not ({some(unknown, _NAMED)}); the model's: {some(names, _NAMED)}")
+        raise UserError(
+            f"{data.name} has classes that the model has not ({some(unknown, _NAMED)}); the model's: {some(names, _NAMED)}"
+        )
     if there[-1] >= len(names):
-        raise UserError(f"{data.name} has labels up to {there[-1]}, and the model {len(names)} classes")
+        raise UserError(
+            f"{data.name} has labels up to {there[-1]}, and the model {len(names)} classes"
+        )
     return torch.from_numpy(labels), True
 
 

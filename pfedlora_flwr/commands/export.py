@@ -86,11 +86,15 @@ def export(trained: Trained, kind: str, target: Path, *, overwrite: bool = False
             exported = write(trained, whole, aside)
         difference = _difference(trained, exported)
         if not difference <= TOLERANCE:  # nan too
-            raise UserError(f"the exported model's outputs differ by {difference:g} from the model's own: nothing was written")
+            raise UserError(
+                f"the exported model's outputs differ by {difference:g} from the model's own: nothing was written"
+            )
         write_atomically(about, card(trained, kind, target.name, difference).encode())
         aside.replace(target)
     except (OSError, RuntimeError, torch.onnx.errors.OnnxExporterError) as error:
-        why = (error.strerror if isinstance(error, OSError) else None) or next(iter(str(error).splitlines()), repr(error))
+        why = (error.strerror if isinstance(error, OSError) else None) or next(
+            iter(str(error).splitlines()), repr(error)
+        )
         raise UserError(f"the model cannot be exported to {target}: {why}") from None
     finally:
         with contextlib.suppress(OSError):
@@ -113,14 +117,21 @@ def card(trained: Trained, kind: str, file: str, difference: float) -> str:
 
     changed = e.changed().items()
     settings = ", ".join(
-        f"{name}={datasets.without_path(e.dataset) if name == 'dataset' else _FOLDERS.sub('', str(value))}" for name, value in changed
+        f"{name}={datasets.without_path(e.dataset) if name == 'dataset' else _FOLDERS.sub('', str(value))}"
+        for name, value in changed
     )
-    versions = ", ".join(f"{name} {version}" for name, version in trained.about["versions"].items() if version)
+    versions = ", ".join(
+        f"{name} {version}" for name, version in trained.about["versions"].items() if version
+    )
     if kind == "safetensors":
         by = "feature" if trained.task.kind == "vectors" else "channel"
         moved = any(name != own for name, own in predictor.own_names().items())
         names = "the module's own state_dict" if moved else "this package's client model"
-        again = f" (`models={architecture}:weights={file}` begins with them)" if moved and is_library(architecture) else ""
+        again = (
+            f" (`models={architecture}:weights={file}` begins with them)"
+            if moved and is_library(architecture)
+            else ""
+        )
         usage = f"The weights of `{architecture}`, by the names of {names}{again}. "
         usage += f"Input: {_raw(trained)}, then (input − mean) / std by {by}, both in the metadata."
     else:
@@ -205,7 +216,9 @@ def _torch_export(trained: Trained, whole: WithNormalisation, path: Path) -> Exp
     for module in program.graph_module.modules():
         for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
             node.meta.pop("stack_trace", None)  # it names files of this machine
-    torch.export.save(program, path, extra_files={"metadata.json": json.dumps(metadata(trained, "torch-export"))})
+    torch.export.save(
+        program, path, extra_files={"metadata.json": json.dumps(metadata(trained, "torch-export"))}
+    )
     return torch.export.load(path).module()
 
 
@@ -226,7 +239,10 @@ def _onnx(trained: Trained, whole: WithNormalisation, path: Path) -> Exported:
     assert program is not None
     program.save(path)
     saved = onnx.load(path)
-    for node in (*saved.graph.node, *(node for function in saved.functions for node in function.node)):
+    for node in (
+        *saved.graph.node,
+        *(node for function in saved.functions for node in function.node),
+    ):
         del node.metadata_props[:]  # the exporter's own, which name files of this machine
     onnx.helper.set_model_props(saved, metadata(trained, "onnx"))
     onnx.save(saved, path)
@@ -245,7 +261,9 @@ def _raw(trained: Trained) -> str:
     shape = f"float32 [n, {', '.join(map(str, task.shape))}]"
     if task.kind == "images":
         return f"images {'RGB' if task.shape[0] == 3 else 'grey'}, {shape}, scaled to [0, 1]"
-    columns = f", their columns {some(trained.feature_names, _NAMED)}" if trained.feature_names else ""
+    columns = (
+        f", their columns {some(trained.feature_names, _NAMED)}" if trained.feature_names else ""
+    )
     return f"{task.kind}, {shape}, in the units of the training data{columns}"
 
 
@@ -253,7 +271,9 @@ def _extra(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError:
-        raise UserError(f"the format onnx needs {name}, which is not installed: pip install onnx onnxscript onnxruntime") from None
+        raise UserError(
+            f"the format onnx needs {name}, which is not installed: pip install onnx onnxscript onnxruntime"
+        ) from None
 
 
 @torch.no_grad()
@@ -271,8 +291,13 @@ def _random(trained: Trained, n: int, generator: torch.Generator) -> tuple[Tenso
     """Inputs as a dataset has them, and the same as a program takes them."""
     shape = trained.task.shape
     if trained.task.kind == "images":
-        pixels = torch.randint(0, 256, (n, *shape[1:], shape[0]), dtype=torch.uint8, generator=generator)
+        pixels = torch.randint(
+            0, 256, (n, *shape[1:], shape[0]), dtype=torch.uint8, generator=generator
+        )
         return pixels, pixels.permute(0, 3, 1, 2).float() / 255
-    mean, std = (torch.tensor(trained.about[what]).reshape(-1, *(1,) * (len(shape) - 1)) for what in ("mean", "std"))
+    mean, std = (
+        torch.tensor(trained.about[what]).reshape(-1, *(1,) * (len(shape) - 1))
+        for what in ("mean", "std")
+    )
     raw = mean + std * torch.randn(n, *shape, generator=generator)
     return raw, raw

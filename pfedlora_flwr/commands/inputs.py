@@ -57,7 +57,11 @@ def read(paths: Iterable[Path], task: Task, feature_names: tuple[str, ...]) -> A
     for path in paths:
         inside = _inside(path, _SUFFIXES[task.kind]) if path.is_dir() else [path]
         if not inside:
-            what = "image" if task.kind == "images" else f"file of {task.kind} ({', '.join(_SUFFIXES[task.kind])})"
+            what = (
+                "image"
+                if task.kind == "images"
+                else f"file of {task.kind} ({', '.join(_SUFFIXES[task.kind])})"
+            )
             broken.append(f"{path}: no {what} in this folder")
         for file in inside:
             try:
@@ -65,7 +69,11 @@ def read(paths: Iterable[Path], task: Task, feature_names: tuple[str, ...]) -> A
             except UserError as error:
                 broken.append(str(error))
                 continue
-            places += [Place(file)] if task.kind == "images" else [Place(file, i + 1) for i in range(len(found[-1]))]
+            places += (
+                [Place(file)]
+                if task.kind == "images"
+                else [Place(file, i + 1) for i in range(len(found[-1]))]
+            )
     inputs: npt.NDArray[Any] = np.concatenate(found) if found else np.empty(0, np.float32)
     return Asked(inputs, places, broken, task.shape, feature_names)
 
@@ -76,9 +84,13 @@ def _inputs(file: Path, task: Task, feature_names: tuple[str, ...]) -> Inputs:
     if file.suffix.lower() in _ARRAYS:
         return _of_array(file, task)
     if file.suffix.lower() not in _SUFFIXES[task.kind]:
-        raise UserError(f"{file}: the model takes {task.kind} {list(task.shape)}; expected one of {', '.join(_SUFFIXES[task.kind])}")
+        raise UserError(
+            f"{file}: the model takes {task.kind} {list(task.shape)}; expected one of {', '.join(_SUFFIXES[task.kind])}"
+        )
     if not feature_names:
-        raise UserError(f"{file}: the model does not know its columns by name, since its data had no names; give an .npy or .npz file")
+        raise UserError(
+            f"{file}: the model does not know its columns by name, since its data had no names; give an .npy or .npz file"
+        )
     return tables.features_of(str(file), tables.read(file, file.suffix.lower()[1:]), feature_names)
 
 
@@ -95,7 +107,9 @@ def _of_array(file: Path, task: Task) -> npt.NDArray[np.float32]:
     except (KeyError, ValueError, OSError, EOFError, zipfile.BadZipFile):
         raise UserError(f"{file}: expected {wanted}, in an .npz file as `inputs`") from None
     if loaded.shape[1:] != task.shape or loaded.dtype.kind not in "iuf" or not len(loaded):
-        raise UserError(f"{file}: it holds {loaded.dtype} {list(loaded.shape)}, and the model takes {task.kind}; expected {wanted}")
+        raise UserError(
+            f"{file}: it holds {loaded.dtype} {list(loaded.shape)}, and the model takes {task.kind}; expected {wanted}"
+        )
     with np.errstate(over="ignore"):
         found = loaded.astype(np.float32)
     check_finite(str(file), found)
@@ -103,5 +117,11 @@ def _of_array(file: Path, task: Task) -> npt.NDArray[np.float32]:
 
 
 def _inside(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
-    found = (file for file in folder.rglob("*") if file.suffix.lower() in suffixes and file.is_file())
-    return sorted(file for file in found if not any(part.startswith(".") for part in file.relative_to(folder).parts))
+    found = (
+        file for file in folder.rglob("*") if file.suffix.lower() in suffixes and file.is_file()
+    )
+    return sorted(
+        file
+        for file in found
+        if not any(part.startswith(".") for part in file.relative_to(folder).parts)
+    )

@@ -22,8 +22,12 @@ class Listed(TypedDict):
     state: str  # completed, running, stopped, failed, unfinished or unreadable
     rounds: int  # done
     of: int | None  # null of a run that cannot be read
-    keys: dict[str, Scalar | None]  # those that can change a result and differ between the runs; null where a run has no such key
-    accuracy: float | None  # mean test accuracy at best validation, in [0, 1]; null before it is evaluated
+    keys: dict[
+        str, Scalar | None
+    ]  # those that can change a result and differ between the runs; null where a run has no such key
+    accuracy: (
+        float | None
+    )  # mean test accuracy at best validation, in [0, 1]; null before it is evaluated
 
 
 def list_runs(folder: Path) -> list[Listed]:
@@ -34,7 +38,10 @@ def list_runs(folder: Path) -> list[Listed]:
     flats = [listed["keys"] for _, listed in found if listed["of"] is not None]
     names = dict.fromkeys(name for flat in flats for name in flat)
     differ = [name for name in names if len({str(flat.get(name)) for flat in flats}) > 1]
-    return [{**listed, "keys": {name: listed["keys"].get(name) for name in differ}} for _, listed in found]
+    return [
+        {**listed, "keys": {name: listed["keys"].get(name) for name in differ}}
+        for _, listed in found
+    ]
 
 
 def table(runs: Sequence[Listed]) -> Table:
@@ -42,11 +49,15 @@ def table(runs: Sequence[Listed]) -> Table:
     keys = list(runs[0]["keys"]) if runs else []
     shown = Table()
     for name in ("run", "state", "rounds", *keys, "accuracy, %"):
-        shown.add_column(name, justify="right" if name in ("rounds", "accuracy, %") else "left", overflow="fold")
+        shown.add_column(
+            name, justify="right" if name in ("rounds", "accuracy, %") else "left", overflow="fold"
+        )
     for run in runs:
         values = ["–" if value is None else str(value) for value in run["keys"].values()]
         accuracy = "–" if run["accuracy"] is None else f"{100 * run['accuracy']:.2f}"
-        shown.add_row(run["run"], run["state"], f"{run['rounds']}/{run['of'] or '?'}", *values, accuracy)
+        shown.add_row(
+            run["run"], run["state"], f"{run['rounds']}/{run['of'] or '?'}", *values, accuracy
+        )
     return shown
 
 
@@ -55,7 +66,14 @@ def _read(run: RunDirectory, folder: Path) -> Listed:
     try:
         e, result, rows = run.experiment(), run.result(), run.rounds()
     except UserError:
-        return {"run": name, "state": "unreadable", "rounds": 0, "of": None, "keys": {}, "accuracy": None}
+        return {
+            "run": name,
+            "state": "unreadable",
+            "rounds": 0,
+            "of": None,
+            "keys": {},
+            "accuracy": None,
+        }
     running = any(is_locked(lock) for lock in (run.launch_lock, run.lock_file))
     state = "running" if running else result["status"] if result else "unfinished"
     return {

@@ -13,7 +13,9 @@ from pfedlora_flwr.runs.source import use_copy
 from pfedlora_flwr.runs.trained import Trained, clients_of, load_trained
 
 
-def models_of(place: Path, client: int | None, err: Console, *, all_clients: bool = False) -> Iterable[Trained]:
+def models_of(
+    place: Path, client: int | None, err: Console, *, all_clients: bool = False
+) -> Iterable[Trained]:
     """The model of `client` or, loaded one at a time, of all clients. Raises UserError unless it is one of the two.
 
     Says on `err` where the run's copy of the user's code is used, and how many clients have no model.
@@ -26,5 +28,7 @@ def models_of(place: Path, client: int | None, err: Console, *, all_clients: boo
         return [load_trained(place, client)]
     trained, untrained = clients_of(place)
     if untrained:
-        err.print(f"note: {len(untrained)} of {len(trained) + len(untrained)} clients have not been trained: they have no model")
+        err.print(
+            f"note: {len(untrained)} of {len(trained) + len(untrained)} clients have not been trained: they have no model"
+        )
     return (load_trained(place, k) for k in trained)

@@ -8,7 +8,10 @@ import click
 from rich.console import Console
 from typer.core import TyperCommand, TyperGroup
 
-out, err = Console(emoji=False), Console(stderr=True, soft_wrap=True, emoji=False)  # `synthetic:100:` is no emoji
+out, err = (
+    Console(emoji=False),
+    Console(stderr=True, soft_wrap=True, emoji=False),
+)  # `synthetic:100:` is no emoji
 
 
 def say(line: str) -> None:
@@ -32,7 +35,9 @@ class PlainCommand(TyperCommand):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_options(ctx, formatter)
-        formatter.buffer[:] = [text.replace("\\[", "[") for text in formatter.buffer]  # Typer escapes for rich, which we do not use
+        formatter.buffer[:] = [
+            text.replace("\\[", "[") for text in formatter.buffer
+        ]  # Typer escapes for rich, which we do not use
 
 
 class WithKeys(PlainCommand):
@@ -41,6 +46,12 @@ class WithKeys(PlainCommand):
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         from pfedlora_flwr.config import all_keys
 
-        lines = [f"{k.name} = {k.text(k.default)}\n    {k.meaning} [{k.allowed}]\n" for k in all_keys().values()]
-        self.epilog = "\b\nKeys for CONF and -o (name = default, meaning, allowed values):\n\n\b\n" + "\n\b\n".join(lines)
+        lines = [
+            f"{k.name} = {k.text(k.default)}\n    {k.meaning} [{k.allowed}]\n"
+            for k in all_keys().values()
+        ]
+        self.epilog = (
+            "\b\nKeys for CONF and -o (name = default, meaning, allowed values):\n\n\b\n"
+            + "\n\b\n".join(lines)
+        )
         super().format_epilog(ctx, formatter)

@@ -43,7 +43,11 @@ class Form:
         rows = [
             {"client": p.client}
             | _fields(p.place, str(p.place.file))
-            | {"classes": [{"name": name, "probability": share} for name, share in p.classes[: self.top]]}
+            | {
+                "classes": [
+                    {"name": name, "probability": share} for name, share in p.classes[: self.top]
+                ]
+            }
             for p in predictions
         ]
         return json.dumps(rows, indent=1) + "\n"
@@ -53,7 +57,13 @@ class Form:
         most = len(first.classes[: self.top])
         table = csv.writer(stream := io.StringIO(), lineterminator="\n")
         where = _fields(first.place, "")
-        table.writerow(["client", *where, *(f"{what}_{i + 1}" for i in range(most) for what in ("class", "probability"))])
+        table.writerow(
+            [
+                "client",
+                *where,
+                *(f"{what}_{i + 1}" for i in range(most) for what in ("class", "probability")),
+            ]
+        )
         for p in predictions:
             told = (value for pair in p.classes[: self.top] for value in pair)
             table.writerow([p.client, *_fields(p.place, _text(p.place.file)).values(), *told])
@@ -69,7 +79,15 @@ class Form:
         return f"{f'client {p.client}, ' if self.named else ''}{_text(p.place.file)}{row}: {said}{more}"
 
 
-def answer(models: Iterable[Trained], paths: Iterable[Path], form: Form, err: Console, output: Path | None, *, overwrite: bool) -> int:
+def answer(
+    models: Iterable[Trained],
+    paths: Iterable[Path],
+    form: Form,
+    err: Console,
+    output: Path | None,
+    *,
+    overwrite: bool,
+) -> int:
     """Writes what the models say of the inputs to `output`, or the terminal, and on `err` a line for each path that gives none.
 
     The exit code: 0, 1 where some paths gave none, 2 where all did. Raises UserError where `output` cannot be written.
@@ -97,10 +115,14 @@ def predict(models: Iterable[Trained], asked: Asked) -> list[Prediction]:
     predictions: list[Prediction] = []
     for trained in models:
         if (trained.task.shape, trained.feature_names) != (asked.shape, asked.feature_names):
-            raise UserError(f"the model of client {trained.client} takes other inputs than those before: ask it alone")
+            raise UserError(
+                f"the model of client {trained.client} takes other inputs than those before: ask it alone"
+            )
         probabilities = trained.logits(asked.inputs).softmax(1)
         if not bool(probabilities.isfinite().all()):
-            raise UserError(f"the model of client {trained.client} gives values that are not finite: its training diverged")
+            raise UserError(
+                f"the model of client {trained.client} gives values that are not finite: its training diverged"
+            )
         for place, row in zip(asked.places, probabilities.tolist(), strict=True):
             ranked = sorted(zip(trained.class_names, row, strict=True), key=lambda pair: -pair[1])
             predictions.append(Prediction(trained.client, place, tuple(ranked)))

@@ -32,7 +32,13 @@ def run(
     directory, shown = Path(experiment.output), -1
     lines = engine == "local" or not out.is_terminal  # a bar would be drawn over a debugger
     progress = progress_bars(out, quiet=quiet or lines)
-    course = Course(experiment, lambda: Speed(1 if engine == "local" else resources(experiment).at_once).seconds(experiment) - START)
+    course = Course(
+        experiment,
+        lambda: (
+            Speed(1 if engine == "local" else resources(experiment).at_once).seconds(experiment)
+            - START
+        ),
+    )
     task = progress.add_task(experiment.method, total=experiment.rounds, what=course.words())
 
     def show(state: Row | None, so_far: SoFar) -> None:
@@ -78,5 +84,12 @@ def run(
 def again(directory: Path, engine: str) -> str:
     """The command that goes on with the run, ready to paste in the folder that this one was given in."""
     return shlex.join(
-        ["pfedlora", "run", "--resume", "-o", f"output={from_here(directory)}", *(["--engine", engine] if engine != "flower" else [])]
+        [
+            "pfedlora",
+            "run",
+            "--resume",
+            "-o",
+            f"output={from_here(directory)}",
+            *(["--engine", engine] if engine != "flower" else []),
+        ]
     )

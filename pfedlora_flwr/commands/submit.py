@@ -23,7 +23,15 @@ from pfedlora_flwr.launch.processes import Stopped, stoppable
 from pfedlora_flwr.launch.submission import Submission, check_connection
 
 
-def submit(experiment: Experiment, superlink: str, out: Console, err: Console, words: Sequence[str], *, quiet: bool = False) -> int:
+def submit(
+    experiment: Experiment,
+    superlink: str,
+    out: Console,
+    err: Console,
+    words: Sequence[str],
+    *,
+    quiet: bool = False,
+) -> int:
     """Runs the Experiment on the nodes of `superlink`, a connection in Flower's config.toml; returns the exit code, 0 only for a
     completed run. Ctrl-C and SIGTERM stop the run; a terminal that is closed does not.
 
@@ -41,24 +49,40 @@ def submit(experiment: Experiment, superlink: str, out: Console, err: Console, w
         with stoppable(signal.SIGINT, signal.SIGTERM):
             try:
                 submission.start(experiment)
-                out.print(f"run {submission.run_id} on {superlink}: Ctrl-C stops it", highlight=False)
+                out.print(
+                    f"run {submission.run_id} on {superlink}: Ctrl-C stops it", highlight=False
+                )
                 submission.follow(tell)
                 status, last = submission.status(), submission.result()
             except Stopped as stop:
                 out.print("stopping…", highlight=False)
                 err.print(submission.stop(), markup=False, highlight=False)
-                err.print(f"to continue: {again(words, experiment.output or 'DIR')}", markup=False, highlight=False)
+                err.print(
+                    f"to continue: {again(words, experiment.output or 'DIR')}",
+                    markup=False,
+                    highlight=False,
+                )
                 if not experiment.output:
-                    err.print("DIR is the directory that the run's first line names", highlight=False)
+                    err.print(
+                        "DIR is the directory that the run's first line names", highlight=False
+                    )
                 shutil.rmtree(folder, ignore_errors=True)
-                return stopped_code({"status": "stopped", "error": None, "stopped_by": STOPPED[stop.number][1]})
-        if last is None or (last["result"]["status"] != "failed") != (status == "finished:completed"):
-            raise LaunchError(f"Flower says {status}; the ServerApp said last: {last_line(submission.log)}")
+                return stopped_code(
+                    {"status": "stopped", "error": None, "stopped_by": STOPPED[stop.number][1]}
+                )
+        if last is None or (last["result"]["status"] != "failed") != (
+            status == "finished:completed"
+        ):
+            raise LaunchError(
+                f"Flower says {status}; the ServerApp said last: {last_line(submission.log)}"
+            )
     except LaunchError as failure:  # the folder stays: it has the logs that this names
         err.print(f"failed: {failure}", markup=False, highlight=False)
         return FAILED
     place = last["directory"]
-    code = conclude(last["result"], f"{place} on the SuperLink's host", out, err, again(words, place))
+    code = conclude(
+        last["result"], f"{place} on the SuperLink's host", out, err, again(words, place)
+    )
     shutil.rmtree(folder, ignore_errors=True)
     return code
 

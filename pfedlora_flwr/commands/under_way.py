@@ -28,12 +28,16 @@ _LOOK = 0.25
 """Seconds between two looks at runs in processes of their own."""
 
 
-def run_all(work: Work, speed: estimate.Speed, out: Console, engine: str, drop_models: bool, at_once: int) -> Result | None:
+def run_all(
+    work: Work, speed: estimate.Speed, out: Console, engine: str, drop_models: bool, at_once: int
+) -> Result | None:
     """Does every job there is; the result of the run in which it was stopped, if it was."""
     if drop_models:  # one that was killed after its result still has them
         for run in work.completed():
             run.directory.drop_models()
-    bars = progress_bars(out, quiet=engine == "local" and at_once == 1)  # a bar would be drawn over a debugger
+    bars = progress_bars(
+        out, quiet=engine == "local" and at_once == 1
+    )  # a bar would be drawn over a debugger
     runs = _Runs(work, speed, out, bars, drop_models, at_once)
     with bars:
         return _one_by_one(runs, engine) if at_once == 1 else _several(runs, engine)
@@ -82,7 +86,15 @@ def _several(runs: _Runs, engine: str) -> Result | None:
 class _Runs:
     """The runs of a comparison while it goes on: what is left, what goes on with a line each, and a line for all."""
 
-    def __init__(self, work: Work, speed: estimate.Speed, out: Console, bars: Progress, drop_models: bool, at_once: int) -> None:
+    def __init__(
+        self,
+        work: Work,
+        speed: estimate.Speed,
+        out: Console,
+        bars: Progress,
+        drop_models: bool,
+        at_once: int,
+    ) -> None:
         self.out, self.bars, self.at_once = out, bars, at_once
         self._work, self._speed, self._drop_models = work, speed, drop_models
         self._done = len(work.completed())
@@ -131,7 +143,9 @@ class _Runs:
             came = f"failed: {result['error']}"
         number = self._done + len(self._work.failed)
         of = number + len(self._lines) + self._later.runs
-        self.out.print(f"{number} of {of}: {job.title}: {came}", highlight=False, markup=False, soft_wrap=True)
+        self.out.print(
+            f"{number} of {of}: {job.title}: {came}", highlight=False, markup=False, soft_wrap=True
+        )
         return False
 
     def show(self) -> None:
@@ -148,7 +162,9 @@ class _Runs:
 
     def _wait_for(self, jobs: list[Job]) -> None:
         self._waiting = jobs
-        self._later = _Later(count_of(jobs), seconds_of(jobs, self._speed))  # asked for four times a second
+        self._later = _Later(
+            count_of(jobs), seconds_of(jobs, self._speed)
+        )  # asked for four times a second
 
 
 @dataclass(frozen=True)
@@ -165,8 +181,14 @@ class _Line:
     def __init__(self, runs: _Runs, job: Job) -> None:
         self.job = job
         self.left = runs.seconds(job.experiment)
-        self._runs, self._course, self._directory = runs, Course(job.experiment), RunDirectory(job.directory)
-        self.task = runs.bars.add_task(job.title, total=job.experiment.rounds, what=self._course.words())
+        self._runs, self._course, self._directory = (
+            runs,
+            Course(job.experiment),
+            RunDirectory(job.directory),
+        )
+        self.task = runs.bars.add_task(
+            job.title, total=job.experiment.rounds, what=self._course.words()
+        )
         self._rounds: Watched | None = None
 
     def look(self) -> None:
@@ -183,7 +205,9 @@ class _Line:
         self._runs.show()
         words = self._course.words(room(self._runs.out, max(_ALL, self.job.title, key=len)))
         stopping = state is not None and state["phase"] == "stopping"
-        self._runs.bars.update(self.task, completed=self._course.rounds, what=words, refresh=stopping)
+        self._runs.bars.update(
+            self.task, completed=self._course.rounds, what=words, refresh=stopping
+        )
 
 
 def count_of(jobs: Iterable[Job]) -> int:

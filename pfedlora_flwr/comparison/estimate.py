@@ -24,7 +24,16 @@ _KEPT_WHILE_RUNNING = 3
 def work(e: Experiment) -> float:
     """The operations of a run of plain local training: every method's are of this size."""
     samples = datasets.count_samples(e.dataset, Reading.of(e))
-    return e.rounds * e.sampled * 0.8 * samples / e.clients * e.local_epochs * 3 * sample_flops(e, task_of(e))
+    return (
+        e.rounds
+        * e.sampled
+        * 0.8
+        * samples
+        / e.clients
+        * e.local_epochs
+        * 3
+        * sample_flops(e, task_of(e))
+    )
 
 
 class Speed:
@@ -66,7 +75,11 @@ def upload_bytes(e: Experiment) -> int:
     if not e.audit_uploads:
         return 0
     method = methods.make(e, task_of(e))
-    return e.rounds * (e.sampled + 1) * method.largest_upload(method.state_init(derive(e.seed, "state")))
+    return (
+        e.rounds
+        * (e.sampled + 1)
+        * method.largest_upload(method.state_init(derive(e.seed, "state")))
+    )
 
 
 def disk(runs: Iterable[Experiment], *, kept: bool = True) -> int:
@@ -75,7 +88,9 @@ def disk(runs: Iterable[Experiment], *, kept: bool = True) -> int:
     runs = list(runs)
     sizes = [model_bytes(e) + state_bytes(e) for e in runs]
     running, uploads = max(sizes, default=0), sum(upload_bytes(e) for e in runs)
-    return uploads + (sum(sizes) + (_KEPT_WHILE_RUNNING - 1) * running if kept else _KEPT_WHILE_RUNNING * running)
+    return uploads + (
+        sum(sizes) + (_KEPT_WHILE_RUNNING - 1) * running if kept else _KEPT_WHILE_RUNNING * running
+    )
 
 
 @lru_cache(maxsize=256)

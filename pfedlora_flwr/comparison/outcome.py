@@ -58,17 +58,23 @@ class Outcome:
         return [tried.candidate for tried in self.tried if tried.waited_for]
 
 
-def outcome(directory: Path, cell: Cell, seeds: Sequence[int], tuning_seed: int, given_up: GivenUp) -> Outcome:
+def outcome(
+    directory: Path, cell: Cell, seeds: Sequence[int], tuning_seed: int, given_up: GivenUp
+) -> Outcome:
     """The outcome of a cell of the comparison in `directory`, with these seeds."""
     if not cell.candidates:
         return Outcome(cell.scenario, cell.method, None, {}, {})
     tried: tuple[Tried, ...] = ()
     chosen: Candidate | None = cell.candidates[0]
     if len(cell.candidates) > 1:
-        tried = tuple(_tried(directory, candidate, tuning_seed, given_up) for candidate in cell.candidates)
+        tried = tuple(
+            _tried(directory, candidate, tuning_seed, given_up) for candidate in cell.candidates
+        )
         chosen = None if any(t.waited_for for t in tried) else choose(tried)
     if chosen is None:
-        return Outcome(cell.scenario, cell.method, None, {}, dict.fromkeys(seeds, _undecided(tried)), tried)
+        return Outcome(
+            cell.scenario, cell.method, None, {}, dict.fromkeys(seeds, _undecided(tried)), tried
+        )
     found = {seed: read_run(directory / chosen.runs[seed]) for seed in seeds}
     runs = {seed: run for seed, run in found.items() if isinstance(run, Run)}
     missing = {seed: run for seed, run in found.items() if isinstance(run, Missing)}
@@ -100,6 +106,10 @@ def _undecided(tried: Sequence[Tried]) -> Missing:
     """Why a tuned cell has no run yet."""
     waiting = sum(t.waited_for for t in tried)
     if waiting:
-        return Missing("not run", f"not tuned yet: {len(tried) - waiting} of {len(tried)} candidates have run")
+        return Missing(
+            "not run", f"not tuned yet: {len(tried) - waiting} of {len(tried)} candidates have run"
+        )
     first = tried[0].run
-    return Missing("failed", f"nothing to choose from: {first.reason if isinstance(first, Missing) else ''}")
+    return Missing(
+        "failed", f"nothing to choose from: {first.reason if isinstance(first, Missing) else ''}"
+    )

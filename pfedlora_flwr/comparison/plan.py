@@ -50,7 +50,12 @@ class Plan:
             return None
         try:
             saved = json.loads(file.read_text(encoding="utf-8"))
-            return cls(saved["name"], tuple(saved["seeds"]), saved["tuning_seed"], tuple(map(_cell, saved["cells"])))
+            return cls(
+                saved["name"],
+                tuple(saved["seeds"]),
+                saved["tuning_seed"],
+                tuple(map(_cell, saved["cells"])),
+            )
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             raise UserError(f"{file} cannot be read as the plan of a comparison") from None
 
@@ -61,5 +66,8 @@ class Plan:
 
 
 def _cell(saved: dict[str, Any]) -> Cell:
-    candidates = (Candidate(c["tuned"], {int(seed): run for seed, run in c["runs"].items()}) for c in saved["candidates"])
+    candidates = (
+        Candidate(c["tuned"], {int(seed): run for seed, run in c["runs"].items()})
+        for c in saved["candidates"]
+    )
     return Cell(saved["scenario"], saved["method"], tuple(candidates))

@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pfedlora_flwr.comparison.plan import Candidate, Cell, Keys, Plan
-from pfedlora_flwr.config import all_keys, flatten, from_flat, located, parse_overrides, read_mapping
+from pfedlora_flwr.config import (
+    all_keys,
+    flatten,
+    from_flat,
+    located,
+    parse_overrides,
+    read_mapping,
+)
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.sharing import is_standalone
@@ -65,14 +72,18 @@ class Comparison:
             for candidate in cell.candidates:
                 folder = candidate.runs[self.tuning_seed]
                 if folder in owners:
-                    raise UserError(f"{describe(owners[folder])} and {describe(cell)} would share the folder {folder}")
+                    raise UserError(
+                        f"{describe(owners[folder])} and {describe(cell)} would share the folder {folder}"
+                    )
                 owners[folder] = cell
                 try:
                     self.experiment(cell, candidate, self.tuning_seed)
                 except UserError as error:
                     raise UserError(f"{describe(cell)}: {error}") from None
 
-    def select(self, methods: Sequence[str], seeds: Sequence[int], only: Iterable[str]) -> Comparison:
+    def select(
+        self, methods: Sequence[str], seeds: Sequence[int], only: Iterable[str]
+    ) -> Comparison:
         """The part of it with these methods and seeds (empty: all), and `only` ("key=value[,value]") of the axes' values."""
         axes = self.axes
         for text in only:
@@ -82,9 +93,14 @@ class Comparison:
 
     def cells(self) -> list[Cell]:
         """Every scenario with every method, in the file's order; one that is Standalone by construction has no candidates."""
-        return [replace(cell, candidates=()) if self._is_standalone(cell) else cell for cell in self._grid()]
+        return [
+            replace(cell, candidates=()) if self._is_standalone(cell) else cell
+            for cell in self._grid()
+        ]
 
-    def experiment(self, cell: Cell, candidate: Candidate, seed: int, output: Path = Path()) -> Experiment:
+    def experiment(
+        self, cell: Cell, candidate: Candidate, seed: int, output: Path = Path()
+    ) -> Experiment:
         """The Experiment of one run, `output` being the comparison's directory."""
         flat = self.base | cell.scenario | candidate.tuned | {"method": cell.method, "seed": seed}
         if ":" not in cell.method:  # as with the keys of other methods
@@ -107,13 +123,19 @@ class Comparison:
         return is_standalone(self.experiment(cell, cell.candidates[0], self.tuning_seed))
 
     def _cell(self, scenario: Keys, method: str) -> Cell:
-        tuned = _product(axis for axis in self.axes if axis.tune and (method in axis.methods or not axis.methods))
-        return Cell(scenario, method, tuple(self._candidate(scenario, method, choice) for choice in tuned))
+        tuned = _product(
+            axis for axis in self.axes if axis.tune and (method in axis.methods or not axis.methods)
+        )
+        return Cell(
+            scenario, method, tuple(self._candidate(scenario, method, choice) for choice in tuned)
+        )
 
     def _candidate(self, scenario: Keys, method: str, tuned: Keys) -> Candidate:
         folders = [slug(scenario), slug({method: ""} | tuned)]
         seeds = dict.fromkeys((self.tuning_seed, *self.seeds))
-        return Candidate(tuned, {seed: "/".join(filter(None, [*folders, f"seed-{seed}"])) for seed in seeds})
+        return Candidate(
+            tuned, {seed: "/".join(filter(None, [*folders, f"seed-{seed}"])) for seed in seeds}
+        )
 
 
 def slug(keys: Mapping[str, Scalar]) -> str:
@@ -134,14 +156,19 @@ def describe(cell: Cell) -> str:
 
 
 def _product(axes: Iterable[Axis]) -> list[Keys]:
-    return [{k: v for part in parts for k, v in part.items()} for parts in itertools.product(*(a.values for a in axes))]
+    return [
+        {k: v for part in parts for k, v in part.items()}
+        for parts in itertools.product(*(a.values for a in axes))
+    ]
 
 
 def _among(option: str, wanted: Sequence[T], there: tuple[T, ...]) -> tuple[T, ...]:
     """Those of `there` that are wanted, all where none is named."""
     for value in wanted:
         if value not in there:
-            raise UserError(f"{option}: {value!r} is not in the comparison; allowed: {', '.join(map(str, there))}")
+            raise UserError(
+                f"{option}: {value!r} is not in the comparison; allowed: {', '.join(map(str, there))}"
+            )
     return tuple(value for value in there if value in wanted or not wanted)
 
 
@@ -179,7 +206,9 @@ def _built(name: str, content: Mapping[Any, object], changed: dict[str, object])
     for axis in axes:
         for method in axis.methods:
             if method not in methods:
-                raise UserError(f"axes.{axis.name}: {method!r} is not among the methods: {', '.join(methods)}")
+                raise UserError(
+                    f"axes.{axis.name}: {method!r} is not among the methods: {', '.join(methods)}"
+                )
     return Comparison(name, _parsed("base", base | changed), methods, tuple(seeds), axes, seeds[0])
 
 
@@ -200,7 +229,9 @@ def _axis(name: str, spec: object) -> Axis:
     methods: tuple[str, ...] = ()
     if isinstance(spec, dict):
         if "tune" not in spec or set(spec) - {"tune", "methods"}:
-            raise UserError(f"{where}: expected a list of values, or {{tune: [values], methods: [names]}}")
+            raise UserError(
+                f"{where}: expected a list of values, or {{tune: [values], methods: [names]}}"
+            )
         methods = _names(f"{where}.methods", spec["methods"]) if "methods" in spec else ()
         spec = spec["tune"]
     values = _list(where, spec)
@@ -208,7 +239,9 @@ def _axis(name: str, spec: object) -> Axis:
         values = [{name: value} for value in values]
     for value in values:
         if not isinstance(value, dict) or not value:
-            raise UserError(f"{where}: {name!r} is no key of a run, so each of its values must set some: {{key: value, …}}")
+            raise UserError(
+                f"{where}: {name!r} is no key of a run, so each of its values must set some: {{key: value, …}}"
+            )
     return Axis(name, tuple(_parsed(where, flatten(value)) for value in values), tune, methods)
 
 

@@ -62,17 +62,28 @@ class Work:
     def jobs(self) -> list[Job]:
         """The runs that are left, those of the first seed before the others'; runs that failed are left out."""
         cells = enumerate(self._cells)
-        found = [job for place, cell in cells for job in self._jobs_of(cell) if self._takes(place, cell, job.experiment.seed)]
+        found = [
+            job
+            for place, cell in cells
+            for job in self._jobs_of(cell)
+            if self._takes(place, cell, job.experiment.seed)
+        ]
         return sorted(found, key=lambda job: self._seeds.index(job.experiment.seed))
 
     def examples(self) -> list[Job]:
         """A run of each cell, for what is the same in all of its runs."""
         c = self.comparison
-        return [self._job(cell, cell.candidates[0], c.seeds[0]) for cell in c.cells() if cell.candidates]
+        return [
+            self._job(cell, cell.candidates[0], c.seeds[0]) for cell in c.cells() if cell.candidates
+        ]
 
     def completed(self) -> list[Run]:
         """The runs of the comparison that are done, those of rejected candidates included."""
-        return [run for run in (read_run(job.directory) for job in self.everything()) if isinstance(run, Run)]
+        return [
+            run
+            for run in (read_run(job.directory) for job in self.everything())
+            if isinstance(run, Run)
+        ]
 
     def drop_rejected(self) -> None:
         """Removes the models of completed candidates that were not chosen: they would fill the disk. Their accuracies stay."""
@@ -89,7 +100,9 @@ class Work:
         """Raises UserError when the directory holds another comparison, or a run's directory another Experiment."""
         plan = Plan.read(self.output)
         if plan and plan.name != self.comparison.name:
-            raise UserError(f"{self.output} holds the comparison {plan.name!r}; give another --output")
+            raise UserError(
+                f"{self.output} holds the comparison {plan.name!r}; give another --output"
+            )
         for job in self.everything():
             run = RunDirectory(job.directory)
             if run.holds_run:
@@ -100,7 +113,11 @@ class Work:
         if found.standalone:
             return []
         if found.chosen is not None:
-            left = [seed for seed in found.missing if self.output / found.chosen.runs[seed] not in self.failed]
+            left = [
+                seed
+                for seed in found.missing
+                if self.output / found.chosen.runs[seed] not in self.failed
+            ]
             return [self._job(cell, found.chosen, seed) for seed in left]
         jobs = [self._job(cell, candidate, c.tuning_seed) for candidate in found.waiting]
         if jobs:  # the last one stands for the other seeds' runs too, which are not chosen yet
@@ -110,19 +127,27 @@ class Work:
     def _outcome(self, cell: Cell) -> Outcome:
         """The cell's outcome, in which a run that failed before we began is tried again."""
         c = self.comparison
-        return outcome(self.output, cell, c.seeds, c.tuning_seed, lambda directory, _: directory in self.failed)
+        return outcome(
+            self.output, cell, c.seeds, c.tuning_seed, lambda directory, _: directory in self.failed
+        )
 
     def everything(self) -> list[Job]:
         """Every run that this shard of the comparison may hold, done or not."""
         found = []
         for place, cell in enumerate(self._cells):
             pairs = [(candidate, seed) for candidate in cell.candidates for seed in candidate.runs]
-            found += [self._job(cell, candidate, seed) for candidate, seed in pairs if self._takes(place, cell, seed)]
+            found += [
+                self._job(cell, candidate, seed)
+                for candidate, seed in pairs
+                if self._takes(place, cell, seed)
+            ]
         return found
 
     def _takes(self, place: int, cell: Cell, seed: int) -> bool:
         """Whether the run of this seed in the cell at this place is the shard's."""
-        return self.shard.takes(place + (self._seeds.index(seed) if len(cell.candidates) == 1 else 0))
+        return self.shard.takes(
+            place + (self._seeds.index(seed) if len(cell.candidates) == 1 else 0)
+        )
 
     @cached_property
     def _seeds(self) -> list[int]:
@@ -136,5 +161,9 @@ class Work:
         return RunDirectory(self.output / candidate.runs[self.comparison.tuning_seed])
 
     def _job(self, cell: Cell, candidate: Candidate, seed: int) -> Job:
-        words = [describe(cell), *(f"{short(key)}={value}" for key, value in candidate.tuned.items()), f"seed {seed}"]
+        words = [
+            describe(cell),
+            *(f"{short(key)}={value}" for key, value in candidate.tuned.items()),
+            f"seed {seed}",
+        ]
         return Job(", ".join(words), self.comparison.experiment(cell, candidate, seed, self.output))

@@ -42,7 +42,9 @@ def npz(text: str, how: Reading) -> Arrays:
         inputs = of_8_bits(inputs)
     if name == "images" and (inputs.dtype != np.uint8 or inputs.ndim == 2):
         told = "scale images to 0 … 255 and save them as uint8, or call series and vectors `inputs`"
-        raise UserError(f"{path}: images is {inputs.dtype} {list(inputs.shape)}; expected {_IMAGES}, uint16, too: {told}")
+        raise UserError(
+            f"{path}: images is {inputs.dtype} {list(inputs.shape)}; expected {_IMAGES}, uint16, too: {told}"
+        )
     return checked(str(path), inputs, labels, names, owners, how, called=name)
 
 
@@ -56,13 +58,24 @@ def function(text: str, how: Reading) -> Arrays:
         given = made(how.data_path) if inspect.signature(made).parameters else made()
     if isinstance(given, tuple) and len(given) == 3:
         given = dict(zip(("inputs", "labels", "class_names"), given, strict=True))
-    if not isinstance(given, Mapping) or not {"inputs", "labels"} <= set(given) <= {"inputs", "labels", "class_names", "clients"}:
-        found = f"a dict of {', '.join(map(str, given))}" if isinstance(given, Mapping) else kind(given)
+    if not isinstance(given, Mapping) or not {"inputs", "labels"} <= set(given) <= {
+        "inputs",
+        "labels",
+        "class_names",
+        "clients",
+    }:
+        found = (
+            f"a dict of {', '.join(map(str, given))}" if isinstance(given, Mapping) else kind(given)
+        )
         wanted = "(inputs, labels, class names), or a dict of inputs, labels and perhaps class_names and clients"
         raise UserError(f"dataset {text!r}: it returned {found}, expected {wanted}")
     with user_code("dataset", text):
         inputs, labels = np.asarray(given["inputs"]), np.asarray(given["labels"])
-        names = [str(name) for name in given["class_names"]] if given.get("class_names") is not None else None
+        names = (
+            [str(name) for name in given["class_names"]]
+            if given.get("class_names") is not None
+            else None
+        )
         owners = np.asarray(given["clients"]) if given.get("clients") is not None else None
     return checked(f"dataset {text!r}", inputs, labels, names, owners, how)
 
@@ -86,20 +99,35 @@ def checked(
         raise UserError(f"{where}: it has no {'images' if found.ndim == 4 else 'samples'}")
     check_labels(where, labels, names, how)
     if owners is not None and (owners.shape != labels.shape or owners.dtype.kind not in "iuU"):
-        raise UserError(f"{where}: clients is {owners.dtype} {list(owners.shape)}; expected integers or text [n]")
+        raise UserError(
+            f"{where}: clients is {owners.dtype} {list(owners.shape)}; expected integers or text [n]"
+        )
     check_finite(where, found)
-    return Arrays(found, labels.astype(np.int64), names or [str(i) for i in range(int(labels.max()) + 1)], owners)
+    return Arrays(
+        found,
+        labels.astype(np.int64),
+        names or [str(i) for i in range(int(labels.max()) + 1)],
+        owners,
+    )
 
 
-def check_labels(where: str, labels: npt.NDArray[Any], names: list[str] | None, how: Reading) -> None:
+def check_labels(
+    where: str, labels: npt.NDArray[Any], names: list[str] | None, how: Reading
+) -> None:
     """Raises UserError for labels [n], n ≥ 1, that are none of these classes, and where there is but one."""
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= _MOST_CLASSES:
-        raise UserError(f"{where}: labels go from {low} to {high}; allowed: 0 to {_MOST_CLASSES - 1}")
+        raise UserError(
+            f"{where}: labels go from {low} to {high}; allowed: 0 to {_MOST_CLASSES - 1}"
+        )
     if names is not None and high >= len(names):
-        raise UserError(f"{where}: labels go up to {high}, and class_names names 0 to {len(names) - 1}")
+        raise UserError(
+            f"{where}: labels go up to {high}, and class_names names 0 to {len(names) - 1}"
+        )
     if names is not None and len(set(names)) < len(names):
-        raise UserError(f"{where}: class_names has {next(n for n in names if names.count(n) > 1)!r} twice")
+        raise UserError(
+            f"{where}: class_names has {next(n for n in names if names.count(n) > 1)!r} twice"
+        )
     if len(names or {low, high}) < 2 and not how.one_class:
         raise UserError(f"{where}: all labels are {low}; expected at least two classes")
 
@@ -113,7 +141,9 @@ def check_finite(where: str, inputs: Inputs) -> None:
         wrong = np.argwhere(~np.isfinite(inputs[start : start + together]))
         if len(wrong):
             place = [start + int(wrong[0][0]), *map(int, wrong[0][1:])]
-            raise UserError(f"{where}: inputs{place} is {inputs[tuple(place)]}; expected finite numbers")
+            raise UserError(
+                f"{where}: inputs{place} is {inputs[tuple(place)]}; expected finite numbers"
+            )
 
 
 def _as_inputs(given: npt.NDArray[Any]) -> Inputs | None:
@@ -126,5 +156,7 @@ def _as_inputs(given: npt.NDArray[Any]) -> Inputs | None:
         return given if given.dtype == np.uint8 and given.shape[3] in (1, 3) else None
     if given.ndim not in (2, 3) or given.dtype.kind not in "iuf":
         return None
-    with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite, and is refused
+    with np.errstate(
+        over="ignore"
+    ):  # what is too large for float32 becomes infinite, and is refused
         return given.astype(np.float32)

@@ -36,7 +36,11 @@ def scratch(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
     """Zeros in a file that nobody sees, for images that need not fit in memory."""
     cache_root().mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=cache_root()) as file:
-        return np.memmap(file, np.uint8, "w+", shape=shape) if np.prod(shape) else np.zeros(shape, np.uint8)
+        return (
+            np.memmap(file, np.uint8, "w+", shape=shape)
+            if np.prod(shape)
+            else np.zeros(shape, np.uint8)
+        )
 
 
 def folder_of(source: Source, name: str, how: Reading) -> Path:
@@ -48,7 +52,9 @@ def folder_of(source: Source, name: str, how: Reading) -> Path:
     if source.is_path(source.text(name)) or (source.files and how.data_path):
         root = Path(how.data_path if source.files else source.text(name)).expanduser().absolute()
         files = sorted(p for p in root.rglob("*") if p.is_file()) if root.is_dir() else [root]
-        text += f"/{root}" + "".join(f"/{f}:{s.st_size}:{s.st_mtime_ns}" for f in files if f.exists() for s in [f.stat()])
+        text += f"/{root}" + "".join(
+            f"/{f}:{s.st_size}:{s.st_mtime_ns}" for f in files if f.exists() for s in [f.stat()]
+        )
     return cache_root() / f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 

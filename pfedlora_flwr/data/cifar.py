@@ -55,7 +55,9 @@ class Cifar:
         for folder in (root / self.folder, root):
             if (folder / self.train[0]).exists():
                 return self._batches(folder)
-        raise UserError(f"data-path {data_path!r} holds neither train.parquet and test.parquet nor {self.folder}/")
+        raise UserError(
+            f"data-path {data_path!r} holds neither train.parquet and test.parquet nor {self.folder}/"
+        )
 
     def _parquet(self, root: Path) -> Arrays:
         import pyarrow as pa
@@ -67,17 +69,23 @@ class Cifar:
             try:
                 table = pq.read_table(file, columns=["img", self.column])
                 for row in _progress(table["img"].to_pylist(), f"decoding {file.name}"):
-                    pixels = np.asarray(Image.open(io.BytesIO(row["bytes"])).convert("RGB"), np.uint8)
+                    pixels = np.asarray(
+                        Image.open(io.BytesIO(row["bytes"])).convert("RGB"), np.uint8
+                    )
                     if pixels.shape != (SIZE, SIZE, 3):
                         raise ValueError(f"an image of {pixels.shape}")
                     images.append(pixels)
                 labels.append(np.asarray(table[self.column].to_numpy(), np.int64))
                 class_names = class_names or _hub_names(table.schema.metadata, self.column)
             except FileNotFoundError:
-                raise UserError(f"{file} is missing: both train.parquet and test.parquet are needed") from None
+                raise UserError(
+                    f"{file} is missing: both train.parquet and test.parquet are needed"
+                ) from None
             except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:
                 detail = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
-                raise UserError(f"{file} is corrupt or no {self.name} file ({detail}); fetch it again") from None
+                raise UserError(
+                    f"{file} is corrupt or no {self.name} file ({detail}); fetch it again"
+                ) from None
         checked = self._checked(np.concatenate(labels), root)
         return Arrays(np.stack(images), checked, class_names or list(self.class_names))
 
@@ -86,13 +94,25 @@ class Cifar:
         for file in (*self.train, self.test):
             batch = _unpickle(folder / file)
             try:
-                images.append(np.asarray(batch[b"data"], np.uint8).reshape(-1, 3, SIZE, SIZE).transpose(0, 2, 3, 1))
+                images.append(
+                    np.asarray(batch[b"data"], np.uint8)
+                    .reshape(-1, 3, SIZE, SIZE)
+                    .transpose(0, 2, 3, 1)
+                )
                 labels.append(np.asarray(batch[self.labels], np.int64))
             except (KeyError, ValueError, TypeError):
-                raise UserError(f"{folder / file} is corrupt or no {self.name} batch; fetch it again") from None
+                raise UserError(
+                    f"{folder / file} is corrupt or no {self.name} batch; fetch it again"
+                ) from None
         meta = folder / self.meta
-        class_names = [n.decode() for n in _unpickle(meta)[self.meta_names]] if meta.exists() else list(self.class_names)
-        return Arrays(np.concatenate(images), self._checked(np.concatenate(labels), folder), class_names)
+        class_names = (
+            [n.decode() for n in _unpickle(meta)[self.meta_names]]
+            if meta.exists()
+            else list(self.class_names)
+        )
+        return Arrays(
+            np.concatenate(images), self._checked(np.concatenate(labels), folder), class_names
+        )
 
     def _checked(self, labels: npt.NDArray[np.int64], where: Path) -> npt.NDArray[np.int64]:
         classes = len(self.class_names)
@@ -108,17 +128,32 @@ class Cifar:
         except (ImportError, RuntimeError) as error:
             reason = str(error).splitlines()[0]
             advice = f"{TORCHVISION_REMEDY}; or give its files by data-path"
-            raise UserError(f"{self.name} must be downloaded and torchvision cannot be imported ({reason}); {advice}") from None
+            raise UserError(
+                f"{self.name} must be downloaded and torchvision cannot be imported ({reason}); {advice}"
+            ) from None
         try:
             root.mkdir(parents=True, exist_ok=True)
             getattr(datasets, self.name.upper())(str(root), download=True)  # shows a progress bar
         except (OSError, RuntimeError) as error:
-            raise UserError(f"{self.name} cannot be downloaded ({error}); fetch its files yourself and give them by data-path") from None
+            raise UserError(
+                f"{self.name} cannot be downloaded ({error}); fetch its files yourself and give them by data-path"
+            ) from None
 
 
 CIFAR10 = Cifar(
     name="cifar10",
-    class_names=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
+    class_names=(
+        "airplane",
+        "automobile",
+        "bird",
+        "cat",
+        "deer",
+        "dog",
+        "frog",
+        "horse",
+        "ship",
+        "truck",
+    ),
     column="label",
     folder="cifar-10-batches-py",
     train=tuple(f"data_batch_{i}" for i in range(1, 6)),

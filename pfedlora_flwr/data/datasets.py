@@ -78,7 +78,9 @@ def load(name: str, how: Reading = _AS_IT_IS) -> Dataset:
         how = replace(how, size=None)
     if not source.kept:
         arrays = _read(source, name, how)
-        return Dataset(name, arrays.inputs, arrays.labels, tuple(arrays.class_names), None, None, *arrays[3:])
+        return Dataset(
+            name, arrays.inputs, arrays.labels, tuple(arrays.class_names), None, None, *arrays[3:]
+        )
     folder = cache.folder_of(source, name, how)
     if not (folder / cache.META).exists():
         try:
@@ -87,18 +89,27 @@ def load(name: str, how: Reading = _AS_IT_IS) -> Dataset:
                 if not (folder / cache.META).exists():
                     cache.write(folder, source, _read(source, name, how))
         except OSError as error:
-            raise UserError(f"dataset cache {folder.parent}: {error.strerror or error}; set PFEDLORA_CACHE to a writable folder") from None
+            raise UserError(
+                f"dataset cache {folder.parent}: {error.strerror or error}; set PFEDLORA_CACHE to a writable folder"
+            ) from None
     try:
         return _mapped(name, folder)
     except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
-        raise UserError(f"dataset cache {folder} is damaged ({error}); remove it, and it is made anew") from None
+        raise UserError(
+            f"dataset cache {folder} is damaged ({error}); remove it, and it is made anew"
+        ) from None
 
 
 def needs_download(name: str, how: Reading = _AS_IT_IS) -> bool:
     """Whether `load` would first fetch the files from outside."""
     source = find(name)
-    outside = (source.files and not how.data_path) or (callable(source.path) and not source.is_path(source.text(name)))
-    here = (cache.folder_of(source, name, how) / cache.META, *(cache.downloads() / file for file in source.files))
+    outside = (source.files and not how.data_path) or (
+        callable(source.path) and not source.is_path(source.text(name))
+    )
+    here = (
+        cache.folder_of(source, name, how) / cache.META,
+        *(cache.downloads() / file for file in source.files),
+    )
     return bool(outside) and not any(path.exists() for path in here)
 
 
@@ -130,8 +141,20 @@ def _read(source: Source, name: str, how: Reading) -> Arrays:
 def _mapped(name: str, folder: Path) -> Dataset:
     """The dataset in a folder of the cache."""
     meta = json.loads((folder / cache.META).read_text())
-    inputs, labels = (np.load(folder / f"{part}.npy", mmap_mode="r") for part in ("inputs", "labels"))
+    inputs, labels = (
+        np.load(folder / f"{part}.npy", mmap_mode="r") for part in ("inputs", "labels")
+    )
     owners = np.load(folder / "owners.npy") if (folder / "owners.npy").exists() else None
     mean, std = (tuple(meta[part]) if meta[part] else None for part in ("mean", "std"))
     features = tuple(meta["feature_names"]) if meta.get("feature_names") else None
-    return Dataset(name, inputs, labels, tuple(meta["class_names"]), mean, std, owners, meta["resized"], features)
+    return Dataset(
+        name,
+        inputs,
+        labels,
+        tuple(meta["class_names"]),
+        mean,
+        std,
+        owners,
+        meta["resized"],
+        features,
+    )

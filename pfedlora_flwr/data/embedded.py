@@ -18,7 +18,9 @@ def digits(_text: str, _how: Reading) -> Arrays:
     loaded = load_digits()
     grey = np.round(loaded.images * (255 / 16)).astype(np.uint8)  # 8×8, 17 levels
     images = grey.repeat(4, axis=1).repeat(4, axis=2)[..., None].repeat(3, axis=3)
-    return Arrays(np.ascontiguousarray(images), loaded.target.astype(np.int64), [str(i) for i in range(10)])
+    return Arrays(
+        np.ascontiguousarray(images), loaded.target.astype(np.int64), [str(i) for i in range(10)]
+    )
 
 
 def synthetic(text: str, _how: Reading) -> Arrays:
@@ -37,5 +39,7 @@ def synthetic(text: str, _how: Reading) -> Arrays:
 def count(text: str) -> int:
     """COUNT in `synthetic:COUNT`. Raises UserError."""
     if not (text.isascii() and text.isdigit()) or len(text) > 9 or not 10 <= int(text) <= _MOST:
-        raise UserError(f"dataset is 'synthetic:{text[:40]}'; allowed: synthetic:COUNT with 10 to {_MOST} images")
+        raise UserError(
+            f"dataset is 'synthetic:{text[:40]}'; allowed: synthetic:COUNT with 10 to {_MOST} images"
+        )
     return int(text)

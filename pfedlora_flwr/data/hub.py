@@ -27,7 +27,10 @@ _SECONDS = 5.0
 """The hub may take to say that it is there: the library would ask again and again."""
 _LOCAL = "fetch it where there is a network, `save_to_disk(PATH)`, and take hf:PATH"
 _IMAGE, _CLASS, _ARRAY = "Image", "ClassLabel", "array"
-_TYPES = dict.fromkeys(("List", "LargeList", "Sequence", "Array2D", "Array3D"), _ARRAY) | {"binary": _IMAGE, "large_binary": _IMAGE}
+_TYPES = dict.fromkeys(("List", "LargeList", "Sequence", "Array2D", "Array3D"), _ARRAY) | {
+    "binary": _IMAGE,
+    "large_binary": _IMAGE,
+}
 """Columns that hold an image or an array in each row, by the library's names of their types."""
 _NAMED = 10
 
@@ -54,13 +57,21 @@ def _arrays(where: str, rows: Dataset, how: Reading) -> Arrays:
         raise UserError(f"{where}: it has no rows")
     label = _label(where, rows, how)
     column = (
-        how.input_column or _only(where, rows, _IMAGE, "data.input-column", how) or _only(where, rows, _ARRAY, "data.input-column", how)
+        how.input_column
+        or _only(where, rows, _IMAGE, "data.input-column", how)
+        or _only(where, rows, _ARRAY, "data.input-column", how)
     )
     tables.check_apart(where, label, how)
-    named = {"data.label-column": label, "data.client-column": how.client_column, "data.input-column": column}
+    named = {
+        "data.label-column": label,
+        "data.client-column": how.client_column,
+        "data.input-column": column,
+    }
     for key, name in named.items():
         if name is not None and name not in rows.column_names:
-            raise UserError(f"{where}: it has no column {name!r}, but {some(rows.column_names, _NAMED)}; mend {key}")
+            raise UserError(
+                f"{where}: it has no column {name!r}, but {some(rows.column_names, _NAMED)}; mend {key}"
+            )
     others = [label, *([how.client_column] if how.client_column else [])]
     table = rows.select_columns(others if column else rows.column_names).with_format("arrow")[:]
     found = table.column(label)
@@ -68,7 +79,9 @@ def _arrays(where: str, rows: Dataset, how: Reading) -> Arrays:
         tables.check_there(where, label, found)
         labels, names = found.to_numpy(), list(rows.features[label].names)
         if how.class_names and list(how.class_names) != names:
-            raise UserError(f"{where}: data.class-names is {some(how.class_names, _NAMED)}; allowed: auto, or {some(names, _NAMED)}")
+            raise UserError(
+                f"{where}: data.class-names is {some(how.class_names, _NAMED)}; allowed: auto, or {some(names, _NAMED)}"
+            )
     else:
         labels, names = tables.labels_of(where, label, found, how)
     owners = tables.owners_of(where, table, how)
@@ -77,7 +90,13 @@ def _arrays(where: str, rows: Dataset, how: Reading) -> Arrays:
         return checked(where, inputs, labels, names, owners, how)._replace(resized=resized)
     check_labels(where, labels, names, how)
     features = tables.feature_names_of(where, table, label, how)
-    return Arrays(tables.features_of(where, table, features), labels.astype(np.int64), names, owners, feature_names=features)
+    return Arrays(
+        tables.features_of(where, table, features),
+        labels.astype(np.int64),
+        names,
+        owners,
+        feature_names=features,
+    )
 
 
 def _inputs(where: str, rows: Dataset, column: str, how: Reading) -> tuple[npt.NDArray[Any], int]:
@@ -86,7 +105,9 @@ def _inputs(where: str, rows: Dataset, column: str, how: Reading) -> tuple[npt.N
     if kind == _IMAGE:
         return decoded(where, len(rows), lambda: _files(where, rows, column), how)
     if kind != _ARRAY:
-        raise UserError(f"{where}: data.input-column is {column!r}, which holds {kind}; expected images, or an array in each row")
+        raise UserError(
+            f"{where}: data.input-column is {column!r}, which holds {kind}; expected images, or an array in each row"
+        )
     return np.asarray(rows.select_columns([column]).with_format("numpy")[:][column]), 0
 
 
@@ -94,7 +115,11 @@ def _files(where: str, rows: Dataset, column: str) -> Iterator[File]:
     from datasets import Image
 
     own = rows.select_columns([column])
-    as_files = own.cast_column(column, Image(decode=False)) if isinstance(rows.features[column], Image) else own
+    as_files = (
+        own.cast_column(column, Image(decode=False))
+        if isinstance(rows.features[column], Image)
+        else own
+    )
     for i, row in enumerate(as_files, 1):
         held = {"bytes": row[column]} if isinstance(row[column], bytes) else row[column] or {}
         if not (held.get("bytes") or held.get("path")):
@@ -105,9 +130,15 @@ def _files(where: str, rows: Dataset, column: str) -> Iterator[File]:
 def _type(rows: Dataset, column: str) -> str:
     """What a column holds: an image, an array, a class, or the name of another type."""
     feature = rows.features[column]
-    if isinstance(feature, dict) and "bytes" in feature:  # an image, of which the file does not say it
+    if (
+        isinstance(feature, dict) and "bytes" in feature
+    ):  # an image, of which the file does not say it
         return _IMAGE
-    name = getattr(feature, "dtype", "") if type(feature).__name__ == "Value" else type(feature).__name__
+    name = (
+        getattr(feature, "dtype", "")
+        if type(feature).__name__ == "Value"
+        else type(feature).__name__
+    )
     return _TYPES.get(name, name)
 
 
@@ -117,9 +148,15 @@ def _label(where: str, rows: Dataset, how: Reading) -> str:
 
 def _only(where: str, rows: Dataset, kind: str, key: str, how: Reading) -> str | None:
     """The only column of this type but the clients'; None where there is none. Raises UserError where there are several."""
-    found = [name for name in rows.column_names if name != how.client_column and _type(rows, name) == kind]
+    found = [
+        name
+        for name in rows.column_names
+        if name != how.client_column and _type(rows, name) == kind
+    ]
     if len(found) > 1:
-        raise UserError(f"{where}: several columns are of the type {kind} ({some(found, _NAMED)}): set {key}")
+        raise UserError(
+            f"{where}: several columns are of the type {kind} ({some(found, _NAMED)}): set {key}"
+        )
     return found[0] if found else None
 
 
@@ -130,7 +167,11 @@ def _labelled(where: str, splits: Mapping[str, Dataset], how: Reading) -> Datase
     label = _label(where, next(iter(splits.values())), how)
     kept = {name: rows for name, rows in splits.items() if not _unlabelled(rows, label)} or splits
     if len(kept) < len(splits):
-        logger.warning("%s: left out, since no row has a label: %s", where, some([name for name in splits if name not in kept], _NAMED))
+        logger.warning(
+            "%s: left out, since no row has a label: %s",
+            where,
+            some([name for name in splits if name not in kept], _NAMED),
+        )
     try:
         return concatenate_datasets([*kept.values()])
     except Exception as error:  # of several types
@@ -140,7 +181,9 @@ def _labelled(where: str, splits: Mapping[str, Dataset], how: Reading) -> Datase
 def _unlabelled(rows: Dataset, label: str) -> bool:
     if label not in rows.column_names or not len(rows):
         return False
-    return set(rows.select_columns([label]).with_format("arrow")[:].column(label).unique().to_pylist()) <= {None, -1}
+    return set(
+        rows.select_columns([label]).with_format("arrow")[:].column(label).unique().to_pylist()
+    ) <= {None, -1}
 
 
 def _splits(where: str, text: str, aside: str) -> Mapping[str, Dataset]:
@@ -149,7 +192,9 @@ def _splits(where: str, text: str, aside: str) -> Mapping[str, Dataset]:
     try:
         import datasets
     except ImportError as error:
-        raise UserError(f"{where} takes the package datasets ({brief(error)}): pip install 'pfedlora-flwr[data]'") from None
+        raise UserError(
+            f"{where} takes the package datasets ({brief(error)}): pip install 'pfedlora-flwr[data]'"
+        ) from None
     datasets.disable_progress_bars()
     datasets.logging.set_verbosity_error()
     path, here, offline = Path(text).expanduser(), is_path(text), datasets.config.HF_HUB_OFFLINE
@@ -163,11 +208,19 @@ def _splits(where: str, text: str, aside: str) -> Mapping[str, Dataset]:
         elif here:
             found = datasets.load_dataset(str(path), cache_dir=aside)
         else:
-            datasets.config.HF_HUB_OFFLINE = offline or bool(refusal)  # then the library looks in its own cache, and asks nobody
+            datasets.config.HF_HUB_OFFLINE = offline or bool(
+                refusal
+            )  # then the library looks in its own cache, and asks nobody
             found = datasets.load_dataset(name, configuration or None)
     except Exception as error:  # of many types, the libraries' beneath it among them
-        told = f": {refusal}, nor the library's own cache ({brief(error)})" if refusal else f" cannot be read: {brief(error)}"
-        raise UserError(f"{where}{told}" + (f"; {_LOCAL}" if refusal or (offline and not here) else "")) from None
+        told = (
+            f": {refusal}, nor the library's own cache ({brief(error)})"
+            if refusal
+            else f" cannot be read: {brief(error)}"
+        )
+        raise UserError(
+            f"{where}{told}" + (f"; {_LOCAL}" if refusal or (offline and not here) else "")
+        ) from None
     finally:
         datasets.config.HF_HUB_OFFLINE = offline
     if refusal:

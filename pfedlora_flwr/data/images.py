@@ -34,17 +34,32 @@ def folder(text: str, how: Reading) -> Arrays:
     """`folder:PATH`: one folder of PNG or JPEG images for each class."""
     root = Path(text).expanduser()
     if not root.is_dir():
-        raise UserError(f"dataset folder {root} does not exist; expected a folder of one folder of images for each class")
-    class_names = sorted(p.name for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
-    by_class = [sorted(f for f in (root / c).iterdir() if f.suffix.lower() in _SUFFIXES) for c in class_names]
+        raise UserError(
+            f"dataset folder {root} does not exist; expected a folder of one folder of images for each class"
+        )
+    class_names = sorted(
+        p.name for p in root.iterdir() if p.is_dir() and not p.name.startswith(".")
+    )
+    by_class = [
+        sorted(f for f in (root / c).iterdir() if f.suffix.lower() in _SUFFIXES)
+        for c in class_names
+    ]
     files = [(file, label) for label, inside in enumerate(by_class) for file in inside]
     if not any(by_class) or (len(class_names) < 2 and not how.one_class):
-        raise UserError(f"dataset folder {root}: expected at least two class folders with PNG or JPEG images")
-    images, resized = decoded(f"dataset folder {root}", len(files), lambda: ((str(file), file) for file, _ in files), how)
-    return Arrays(images, np.array([label for _, label in files], np.int64), class_names, resized=resized)
+        raise UserError(
+            f"dataset folder {root}: expected at least two class folders with PNG or JPEG images"
+        )
+    images, resized = decoded(
+        f"dataset folder {root}", len(files), lambda: ((str(file), file) for file, _ in files), how
+    )
+    return Arrays(
+        images, np.array([label for _, label in files], np.int64), class_names, resized=resized
+    )
 
 
-def decoded(where: str, count: int, files: Callable[[], Iterable[File]], how: Reading) -> tuple[npt.NDArray[np.uint8], int]:
+def decoded(
+    where: str, count: int, files: Callable[[], Iterable[File]], how: Reading
+) -> tuple[npt.NDArray[np.uint8], int]:
     """All these images, gone through twice, uint8 [n, height, width, 3], or 1 where grey ones are wanted, and how many were resized.
 
     Raises UserError where sizes differ and none is wanted.
@@ -56,9 +71,15 @@ def decoded(where: str, count: int, files: Callable[[], Iterable[File]], how: Re
             sizes.setdefault((image.height, image.width), name)
             resized += how.size not in (None, (image.height, image.width))
     if len(sizes) > 1 and how.size is None:
-        one, other = (("/".join(Path(name).parts[-2:]), *size) for size, name in list(sizes.items())[:2])
-        found = " and ".join(f"{name} has {height} × {width} pixels" for name, height, width in (one, other))
-        raise UserError(f"the images are of different sizes ({found}): set image-size, to which they are resized")
+        one, other = (
+            ("/".join(Path(name).parts[-2:]), *size) for size, name in list(sizes.items())[:2]
+        )
+        found = " and ".join(
+            f"{name} has {height} × {width} pixels" for name, height, width in (one, other)
+        )
+        raise UserError(
+            f"the images are of different sizes ({found}): set image-size, to which they are resized"
+        )
     height, width = how.size or next(iter(sizes))
     images = scratch((count, height, width, 1 if how.grey else 3))
     largest = 0
@@ -103,7 +124,9 @@ def warn_of_dark(where: str, largest: int) -> None:
         logger.warning("%s: its 16-bit images reach %d of 65535: %s", where, largest, told)
 
 
-def _read(file: Path | bytes, size: tuple[int, int], grey: bool, name: str) -> tuple[npt.NDArray[np.uint8], int]:
+def _read(
+    file: Path | bytes, size: tuple[int, int], grey: bool, name: str
+) -> tuple[npt.NDArray[np.uint8], int]:
     """What `read_image` gives, and the largest value of a file of 16 bits a pixel; 0 for others."""
     from PIL import Image
 
@@ -111,7 +134,9 @@ def _read(file: Path | bytes, size: tuple[int, int], grey: bool, name: str) -> t
         if not image.mode.startswith("I"):
             return _pixels(image.convert("L" if grey else "RGB"), size), 0
         deep = np.asarray(image)  # which `convert` would cut off at 255
-        return _pixels(Image.fromarray(of_8_bits(deep)).convert("L" if grey else "RGB"), size), int(deep.max())
+        return _pixels(Image.fromarray(of_8_bits(deep)).convert("L" if grey else "RGB"), size), int(
+            deep.max()
+        )
 
 
 def _pixels(image: Image, size: tuple[int, int]) -> npt.NDArray[np.uint8]:
@@ -125,8 +150,18 @@ def _opened(file: Path | bytes, name: str) -> Iterator[Image]:
     from PIL import Image
 
     try:
-        with Image.open(io.BytesIO(file) if isinstance(file, bytes) else file, formats=("PNG", "JPEG", "WEBP", "BMP")) as image:
+        with Image.open(
+            io.BytesIO(file) if isinstance(file, bytes) else file,
+            formats=("PNG", "JPEG", "WEBP", "BMP"),
+        ) as image:
             yield image
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):  # all that Pillow raises for a damaged file
+    except (
+        OSError,
+        ValueError,
+        SyntaxError,
+        Image.DecompressionBombError,
+    ):  # all that Pillow raises for a damaged file
         there = isinstance(file, bytes) or file.exists()
-        raise UserError(f"{name}: " + ("no readable PNG or JPEG image" if there else "no such file")) from None
+        raise UserError(
+            f"{name}: " + ("no readable PNG or JPEG image" if there else "no such file")
+        ) from None

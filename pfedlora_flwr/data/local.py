@@ -42,9 +42,13 @@ def shared_partition(experiment: Experiment) -> tuple[Dataset, Partition]:
     e = experiment
     dataset = datasets.load(e.dataset, Reading.of(e))
     if e.image_size and dataset.kind != "images":
-        raise UserError(f"image-size is {e.image_size}; allowed: auto, for {e.dataset} holds {dataset.kind}")
+        raise UserError(
+            f"image-size is {e.image_size}; allowed: auto, for {e.dataset} holds {dataset.kind}"
+        )
     if e.input_shape and parse_shape(e.input_shape) != dataset.shape:
-        raise UserError(f"input-shape is {e.input_shape}; allowed: auto, or {in_words(dataset.shape)}, which dataset {e.dataset!r} has")
+        raise UserError(
+            f"input-shape is {e.input_shape}; allowed: auto, or {in_words(dataset.shape)}, which dataset {e.dataset!r} has"
+        )
     return dataset, make_partition(e, dataset)
 
 
@@ -59,13 +63,20 @@ def task_of(experiment: Experiment) -> Task:
     """What the models take and give: as `classes` and `input-shape` say, or the dataset, by its name where that tells."""
     e, how = experiment, Reading.of(experiment)
     classes = e.classes or datasets.count_classes(e.dataset, how)
-    return Task(classes, parse_shape(e.input_shape) if e.input_shape else datasets.input_shape(e.dataset, how))
+    return Task(
+        classes,
+        parse_shape(e.input_shape) if e.input_shape else datasets.input_shape(e.dataset, how),
+    )
 
 
 def site_settings(node_config: Mapping[str, Any]) -> dict[str, str]:
     """What `Site.find` takes of a node-config, with absolute paths: it finds the same data from elsewhere on the node."""
     make = {"dataset": registry.located, "data-path": lambda text: str(absolute(text))}
-    return {name: located(str(node_config[name])) for name, located in make.items() if name in node_config}
+    return {
+        name: located(str(node_config[name]))
+        for name, located in make.items()
+        if name in node_config
+    }
 
 
 @dataclass(frozen=True)
@@ -86,18 +97,30 @@ class Site:
     @classmethod
     def find(cls, experiment: Experiment, client: int, node_config: Mapping[str, Any]) -> Site:
         """The site of `client`. A node's `data-path` and `dataset` come before the Experiment's. Raises UserError."""
-        local = experiment.replace(data_path=str(node_config.get("data-path", experiment.data_path)))
+        local = experiment.replace(
+            data_path=str(node_config.get("data-path", experiment.data_path))
+        )
         task = task_of(local)
         if "dataset" in node_config:  # the node's own data: all of it is this client's
-            dataset, split, constants = _own(str(node_config["dataset"]), reading_for(task, local), local.seed, client)
+            dataset, split, constants = _own(
+                str(node_config["dataset"]), reading_for(task, local), local.seed, client
+            )
             fingerprint = OWN
         else:
             dataset, partition = shared_partition(local)
             if client >= len(partition.clients):
-                raise UserError(f"partition-id is {client}; allowed: 0 to {len(partition.clients) - 1}")
-            split, fingerprint, constants = partition.clients[client], partition.fingerprint, shared_constants(local)
+                raise UserError(
+                    f"partition-id is {client}; allowed: 0 to {len(partition.clients) - 1}"
+                )
+            split, fingerprint, constants = (
+                partition.clients[client],
+                partition.fingerprint,
+                shared_constants(local),
+            )
         if dataset.classes > task.classes:
-            raise UserError(f"dataset {dataset.name!r} has {dataset.classes} classes, the Experiment {task.classes}; set classes")
+            raise UserError(
+                f"dataset {dataset.name!r} has {dataset.classes} classes, the Experiment {task.classes}; set classes"
+            )
         if dataset.shape != task.shape:
             told = f"dataset {dataset.name!r} holds {inputs_of(dataset)}, the Experiment says {inputs_of(task)}"
             raise UserError(f"{told}; set input-shape")
@@ -105,7 +128,12 @@ class Site:
 
     def load(self, device: torch.device) -> LocalData:
         """The client's samples on `device`."""
-        return LocalData(*(self._samples(part, device) for part in (self.split.train, self.split.validation, self.split.test)))
+        return LocalData(
+            *(
+                self._samples(part, device)
+                for part in (self.split.train, self.split.validation, self.split.test)
+            )
+        )
 
     def _samples(self, indices: Indices, device: torch.device) -> Samples:
         labels = torch.from_numpy(np.asarray(self.dataset.labels[indices]))
@@ -116,7 +144,9 @@ class Site:
         return samples(inputs, labels.to(device), self.mean, self.std)
 
 
-def samples(inputs: Tensor, labels: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Samples:
+def samples(
+    inputs: Tensor, labels: Tensor, mean: tuple[float, ...], std: tuple[float, ...]
+) -> Samples:
     """Inputs as `Dataset` has them, normalised: floats here and now; uint8 pixels in each batch, after scaling to [0, 1]."""
     device = inputs.device
     if inputs.dtype == torch.uint8:
@@ -124,14 +154,21 @@ def samples(inputs: Tensor, labels: Tensor, mean: tuple[float, ...], std: tuple[
         shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], device=device)
         return Samples(inputs, labels, scale, shift)
     rest = (1,) * (inputs.ndim - 2)
-    middle, width = (torch.tensor(values, dtype=inputs.dtype, device=device).reshape(-1, *rest) for values in (mean, std))
+    middle, width = (
+        torch.tensor(values, dtype=inputs.dtype, device=device).reshape(-1, *rest)
+        for values in (mean, std)
+    )
     return Samples((inputs - middle) / width, labels)
 
 
 def reading_for(task: Task, e: Experiment) -> Reading:
     """How data from elsewhere is read for the federation's models: images are brought to what these take."""
     how = Reading.of(e)
-    return replace(how, size=(task.shape[1], task.shape[2]), grey=task.shape[0] == 1) if task.kind == "images" else how
+    return (
+        replace(how, size=(task.shape[1], task.shape[2]), grey=task.shape[0] == 1)
+        if task.kind == "images"
+        else how
+    )
 
 
 @lru_cache(maxsize=2)
@@ -140,7 +177,9 @@ def _own(name: str, how: Reading, seed: int, client: int) -> tuple[Dataset, Spli
     dataset = datasets.load(name, how)
     split = split_8_1_1(np.asarray(dataset.labels), np.arange(len(dataset.labels)), seed, client)
     if not len(split.test):
-        raise UserError(f"dataset {name!r} has {len(dataset.labels)} samples, and a client needs 10")
+        raise UserError(
+            f"dataset {name!r} has {len(dataset.labels)} samples, and a client needs 10"
+        )
     return dataset, split, _constants(dataset, (split,))
 
 

@@ -23,7 +23,9 @@ def of_all_pixels(images: npt.NDArray[np.uint8]) -> Constants:
     """Of all these images [n, height, width, channels]."""
     flat = images.reshape(-1, images.shape[-1])
     mean, second = np.zeros(flat.shape[1]), np.zeros(flat.shape[1])
-    for part in np.array_split(flat, max(1, len(flat) // 1_000_000)):  # bounded memory, and the same sums everywhere
+    for part in np.array_split(
+        flat, max(1, len(flat) // 1_000_000)
+    ):  # bounded memory, and the same sums everywhere
         mean += part.sum(0, dtype=np.float64)
         second += (part.astype(np.float64) ** 2).sum(0)
     mean /= 255 * len(flat)
@@ -43,7 +45,10 @@ def of_parts(inputs: Inputs, parts: Iterable[Indices]) -> Constants:
 
 def _of_bytes(pieces: Iterable[Inputs]) -> tuple[Numbers, Numbers]:
     """Of pixels [n, height, width, channels], from how many there are of each value."""
-    counts = sum(np.stack([np.bincount(piece[..., c].ravel(), minlength=256) for c in range(piece.shape[3])]) for piece in pieces)
+    counts = sum(
+        np.stack([np.bincount(piece[..., c].ravel(), minlength=256) for c in range(piece.shape[3])])
+        for piece in pieces
+    )
     shares, values = counts / np.sum(counts, 1, keepdims=True), np.arange(256) / 255
     mean = shares @ values
     return mean, np.sqrt((shares * (values - mean[:, None]) ** 2).sum(1))
@@ -55,7 +60,11 @@ def _of_floats(pieces: Iterable[Inputs]) -> tuple[Numbers, Numbers]:
     for piece in pieces:
         values = piece.astype(np.float64).reshape(*piece.shape[:2], -1)
         new, own = values.shape[0] * values.shape[2], values.mean((0, 2))
-        squares = squares + ((values - own[:, None]) ** 2).sum((0, 2)) + (own - mean) ** 2 * (count * new / (count + new))
+        squares = (
+            squares
+            + ((values - own[:, None]) ** 2).sum((0, 2))
+            + (own - mean) ** 2 * (count * new / (count + new))
+        )
         mean = mean + (own - mean) * (new / (count + new))
         count += new
     return mean, np.sqrt(squares / count)

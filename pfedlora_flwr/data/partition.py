@@ -46,7 +46,9 @@ class Partition:
         digest = hashlib.sha256()
         for split in self.clients:
             for part in (split.train, split.validation, split.test):
-                digest.update(len(part).to_bytes(8, "little") + np.ascontiguousarray(part, "<i8").tobytes())
+                digest.update(
+                    len(part).to_bytes(8, "little") + np.ascontiguousarray(part, "<i8").tobytes()
+                )
         if self.feature_names:
             digest.update(json.dumps(self.feature_names).encode())
         return digest.hexdigest()
@@ -75,17 +77,29 @@ def make_partition(experiment: Experiment, dataset: Dataset) -> Partition:
 def _natural(e: Experiment, dataset: Dataset, labels: Indices) -> Partition:
     """The clients are the owners of at least `partition.min-samples` samples, in sorted order."""
     if dataset.owners is None:
-        raise UserError(f"partition.kind is {NATURAL}, and {e.dataset} does not say who owns a sample: {_WHERE}")
+        raise UserError(
+            f"partition.kind is {NATURAL}, and {e.dataset} does not say who owns a sample: {_WHERE}"
+        )
     names, owner, counts = np.unique(dataset.owners, return_inverse=True, return_counts=True)
     enough = np.flatnonzero(counts >= e.partition_min_samples)
     if len(enough) != e.clients:
-        left_out = f" ({len(names) - len(enough)} have fewer and are left out)" if len(enough) < len(names) else ""
+        left_out = (
+            f" ({len(names) - len(enough)} have fewer and are left out)"
+            if len(enough) < len(names)
+            else ""
+        )
         have = f"{e.dataset} has {len(enough)} owners of at least {e.partition_min_samples} samples{left_out}"
         raise UserError(
-            f"clients is {e.clients}; {have}: " + (f"set clients={len(enough)}" if len(enough) else "lower partition.min-samples")
+            f"clients is {e.clients}; {have}: "
+            + (f"set clients={len(enough)}" if len(enough) else "lower partition.min-samples")
         )
-    splits = (split_8_1_1(labels, np.flatnonzero(owner == place), e.seed, k) for k, place in enumerate(enough))
-    return Partition(tuple(splits), tuple(str(name) for name in names[enough]), dataset.feature_names or ())
+    splits = (
+        split_8_1_1(labels, np.flatnonzero(owner == place), e.seed, k)
+        for k, place in enumerate(enough)
+    )
+    return Partition(
+        tuple(splits), tuple(str(name) for name in names[enough]), dataset.feature_names or ()
+    )
 
 
 def pathological(e: Experiment, labels: Indices, classes: int) -> list[Indices]:
@@ -95,7 +109,9 @@ def pathological(e: Experiment, labels: Indices, classes: int) -> list[Indices]:
     """
     clients, per_client = e.clients, e.partition_classes_per_client
     if per_client > classes:
-        raise UserError(f"partition.classes-per-client is {per_client}; allowed: 1 to {classes}, the classes of the dataset")
+        raise UserError(
+            f"partition.classes-per-client is {per_client}; allowed: 1 to {classes}, the classes of the dataset"
+        )
     shares, rest = divmod(clients * per_client, classes)
     if rest:
         raise UserError(

@@ -15,9 +15,28 @@ _SHAPE = (3, SIZE, SIZE)
 _COLUMNS = "data.label-column", "data.client-column", "data.class-names"
 _SOURCES = (
     Source("digits", embedded.digits, classes=10, samples=1797, shape=_SHAPE, whole=True),
-    Source("cifar10", CIFAR10.read, "CIFAR-10", 10, 60_000, _SHAPE, files=CIFAR10.files, whole=True),
-    Source("cifar100", CIFAR100.read, "CIFAR-100", 100, 60_000, _SHAPE, target=0.5, files=CIFAR100.files, whole=True),
-    Source("synthetic:", embedded.synthetic, classes=10, samples=embedded.count, shape=_SHAPE, whole=True),
+    Source(
+        "cifar10", CIFAR10.read, "CIFAR-10", 10, 60_000, _SHAPE, files=CIFAR10.files, whole=True
+    ),
+    Source(
+        "cifar100",
+        CIFAR100.read,
+        "CIFAR-100",
+        100,
+        60_000,
+        _SHAPE,
+        target=0.5,
+        files=CIFAR100.files,
+        whole=True,
+    ),
+    Source(
+        "synthetic:",
+        embedded.synthetic,
+        classes=10,
+        samples=embedded.count,
+        shape=_SHAPE,
+        whole=True,
+    ),
     Source("folder:", images.folder, path=True, whole=True),
     Source("npz:", arrays.npz, path=True, whole=True),
     Source("csv:", tables.csv, path=True, columns=_COLUMNS),
@@ -68,5 +87,9 @@ def is_function(name: str) -> bool:
 
 def targets() -> str:
     """The default target accuracies, in words: the usual one, then those of the datasets that have another."""
-    others = [f"for {source.name} {source.target:g}" for source in _SOURCES if source.target != Source.target]
+    others = [
+        f"for {source.name} {source.target:g}"
+        for source in _SOURCES
+        if source.target != Source.target
+    ]
     return ", ".join([f"{Source.target:g}", *others])

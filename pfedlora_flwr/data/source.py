@@ -71,7 +71,9 @@ class Reading:
             label_column=e.data_label_column,
             input_column=e.data_input_column,
             client_column=e.data_client_column,
-            class_names=tuple(name.strip() for name in e.data_class_names.split(",")) if e.data_class_names else (),
+            class_names=tuple(name.strip() for name in e.data_class_names.split(","))
+            if e.data_class_names
+            else (),
         )
 
 
@@ -118,7 +120,11 @@ class Source:
 def parse_shape(text: str) -> Shape:
     """The shape in the key `input-shape`: 3x64x64, 6x128 or 13. Raises UserError."""
     words = text.split("x")
-    shape = tuple(int(word) for word in words) if all(word.isascii() and word.isdigit() and len(word) < 10 for word in words) else ()
+    shape = (
+        tuple(int(word) for word in words)
+        if all(word.isascii() and word.isdigit() and len(word) < 10 for word in words)
+        else ()
+    )
     image = len(shape) != 3 or (shape[0] in (1, 3) and min(shape[1:]) >= _SMALLEST)
     if not 1 <= len(shape) <= 3 or min(shape) < 1 or math.prod(shape) > _MOST_NUMBERS or not image:
         kinds = f"CHANNELSxHEIGHTxWIDTH of images (1 or 3 channels, from {_SMALLEST} pixels), CHANNELSxTIME of series, FEATURES of vectors"

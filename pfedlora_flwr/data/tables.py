@@ -50,7 +50,9 @@ def read(path: Path, form: str) -> pa.Table:
         if form == "parquet":
             table = parquet.read_table(path)
         else:
-            whole = csv.ReadOptions(block_size=min(path.stat().st_size + 1, 2**31 - 1))  # a column's type is that of all its values
+            whole = csv.ReadOptions(
+                block_size=min(path.stat().st_size + 1, 2**31 - 1)
+            )  # a column's type is that of all its values
             table = csv.read_csv(path, whole)
         table.column_names  # noqa: B018 decodes them
     except FileNotFoundError:
@@ -58,16 +60,22 @@ def read(path: Path, form: str) -> pa.Table:
     except UnicodeDecodeError:
         raise UserError(_NOT_UTF8.format(path)) from None
     except (pa.ArrowException, OSError, ValueError) as error:
-        said = re.sub(r"(got \d+): .*", r"\1", next(iter(str(error).splitlines()), ""))  # without the row itself, which may be anybody's
+        said = re.sub(
+            r"(got \d+): .*", r"\1", next(iter(str(error).splitlines()), "")
+        )  # without the row itself, which may be anybody's
         raise UserError(f"{path}: no readable table ({said[:160]})") from None
-    if form == "csv" and any(map(pa.types.is_binary, table.schema.types)):  # which is what it makes of text that is not UTF-8
+    if form == "csv" and any(
+        map(pa.types.is_binary, table.schema.types)
+    ):  # which is what it makes of text that is not UTF-8
         raise UserError(_NOT_UTF8.format(path))
     if not len(table):
         raise UserError(f"{path}: it has no rows")
     return table
 
 
-def feature_names_of(where: str, table: pa.Table, label: str, how: Reading, *, structs: str = "") -> tuple[str, ...]:
+def feature_names_of(
+    where: str, table: pa.Table, label: str, how: Reading, *, structs: str = ""
+) -> tuple[str, ...]:
     """The columns that are features: those of the Reading, or all of numbers but label and client; a warning names the others.
 
     structs: what to say of columns that hold several values in each row, as those of images in Parquet do.
@@ -78,7 +86,11 @@ def feature_names_of(where: str, table: pa.Table, label: str, how: Reading, *, s
     if how.feature_names:
         return how.feature_names
     known = label, how.client_column
-    there = [field for field in table.schema if field.name not in known and not field.name.startswith(_PANDAS_INDEX)]
+    there = [
+        field
+        for field in table.schema
+        if field.name not in known and not field.name.startswith(_PANDAS_INDEX)
+    ]
     if there and there[0].name in _NAMELESS:
         raise UserError(
             f"{where}: its first column has no name, as a row index has: write the table without (pandas: index=False), or name it"
@@ -88,7 +100,9 @@ def feature_names_of(where: str, table: pa.Table, label: str, how: Reading, *, s
     told = some([f"{field.name} ({str(field.type)[:_TYPE]})" for field in others], _NAMED)
     if len(others) == len(there):
         texts = f", and no numbers in {told}" if others else ""
-        raise UserError(f"{where}: it has no columns of features beside {' and '.join(filter(None, known))}{texts}{hint}")
+        raise UserError(
+            f"{where}: it has no columns of features beside {' and '.join(filter(None, known))}{texts}{hint}"
+        )
     if others:
         logger.warning("%s: left out, since they are no numbers: %s%s", where, told, hint)
     return tuple(field.name for field in there if field not in others)
@@ -107,39 +121,59 @@ def features_of(where: str, table: pa.Table, names: Sequence[str]) -> npt.NDArra
             inputs[:, i] = np.asarray(column.to_numpy(), np.float64)
         if len(wrong := np.flatnonzero(~np.isfinite(inputs[:, i]))):
             value = column[int(wrong[0])].as_py()
-            raise UserError(f"{where}: column {name!r} is {value} in row {wrong[0] + 1}; expected finite numbers below 3e38")
+            raise UserError(
+                f"{where}: column {name!r} is {value} in row {wrong[0] + 1}; expected finite numbers below 3e38"
+            )
     return inputs
 
 
-def labels_of(where: str, name: str, column: pa.ChunkedArray, how: Reading) -> tuple[npt.NDArray[np.int64], list[str]]:
+def labels_of(
+    where: str, name: str, column: pa.ChunkedArray, how: Reading
+) -> tuple[npt.NDArray[np.int64], list[str]]:
     """Labels [n], and the classes' names: those given, else the column's values, sorted. Raises UserError for a label that is no class."""
     found, classes = _keys(where, name, column), how.class_names
     values, codes = np.unique(found, return_inverse=True)
     texts = [str(value) for value in values]
     if unknown := [text for text in texts if text not in classes] if classes else []:
-        raise UserError(f"{where}: column {name!r} has {some(unknown, _NAMED)}, and data.class-names {some(classes, _NAMED)}")
+        raise UserError(
+            f"{where}: column {name!r} has {some(unknown, _NAMED)}, and data.class-names {some(classes, _NAMED)}"
+        )
     if len(classes or texts) < 2 and not how.one_class:
         raise UserError(f"{where}: all labels are {texts[0]}; expected at least two classes")
-    return (np.array([classes.index(t) for t in texts])[codes], list(classes)) if classes else (codes.astype(np.int64), texts)
+    return (
+        (np.array([classes.index(t) for t in texts])[codes], list(classes))
+        if classes
+        else (codes.astype(np.int64), texts)
+    )
 
 
 def owners_of(where: str, table: pa.Table, how: Reading) -> npt.NDArray[Any] | None:
     """Who owns each row [n], as text or integers; None without such a column."""
     name = how.client_column
-    return None if name is None else _keys(where, name, column_of(where, table, name, "data.client-column"))
+    return (
+        None
+        if name is None
+        else _keys(where, name, column_of(where, table, name, "data.client-column"))
+    )
 
 
 def check_apart(where: str, label: str, how: Reading) -> None:
     """Raises UserError where one column is to be label and client."""
     if label == how.client_column:
-        raise UserError(f"{where}: column {label!r} is the label, and data.client-column, too: mend it, or data.label-column")
+        raise UserError(
+            f"{where}: column {label!r} is the label, and data.client-column, too: mend it, or data.label-column"
+        )
 
 
 def column_of(where: str, table: pa.Table, name: str, key: str) -> pa.ChunkedArray:
     """The one column of this name. Raises UserError where there is none, which `key` can mend, or there are several."""
     count = table.column_names.count(name)
     if count != 1:
-        there = f"{count} columns {name!r}" if count else f"no column {name!r}, but {some(table.column_names, _NAMED)}"
+        there = (
+            f"{count} columns {name!r}"
+            if count
+            else f"no column {name!r}, but {some(table.column_names, _NAMED)}"
+        )
         raise UserError(f"{where}: it has {there}; mend {key}")
     return table.column(name)
 
@@ -148,24 +182,41 @@ def check_there(where: str, name: str, column: pa.ChunkedArray) -> None:
     """Raises UserError where a value is missing."""
     if column.null_count:
         first = column.is_null().index(True).as_py() + 1
-        raise UserError(f"{where}: column {name!r} has no value in row {first}, and {column.null_count} are missing: fill or remove them")
+        raise UserError(
+            f"{where}: column {name!r} has no value in row {first}, and {column.null_count} are missing: fill or remove them"
+        )
 
 
 def _arrays(path: Path, form: str, how: Reading) -> Arrays:
     table = read(path, form)
     where, label = str(path), how.label_column or LABEL
     check_apart(where, label, how)
-    labels, names = labels_of(where, label, column_of(where, table, label, "data.label-column"), how)
+    labels, names = labels_of(
+        where, label, column_of(where, table, label, "data.label-column"), how
+    )
     owners = owners_of(where, table, how)
-    features = feature_names_of(where, table, label, how, structs="; a folder of files with images is hf:PATH")
-    return Arrays(features_of(where, table, features), labels, names, owners, feature_names=features)
+    features = feature_names_of(
+        where, table, label, how, structs="; a folder of files with images is hf:PATH"
+    )
+    return Arrays(
+        features_of(where, table, features), labels, names, owners, feature_names=features
+    )
 
 
 def _is_number(kind: pa.DataType) -> bool:
     """Whether a column of this type can be a feature; one without any value can, and is then refused for what is missing."""
     from pyarrow import types
 
-    return any(is_one(kind) for is_one in (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal, types.is_null))
+    return any(
+        is_one(kind)
+        for is_one in (
+            types.is_integer,
+            types.is_floating,
+            types.is_boolean,
+            types.is_decimal,
+            types.is_null,
+        )
+    )
 
 
 def _keys(where: str, name: str, column: pa.ChunkedArray) -> npt.NDArray[Any]:
@@ -179,9 +230,15 @@ def _keys(where: str, name: str, column: pa.ChunkedArray) -> npt.NDArray[Any]:
             return column.cast(pa.int64()).to_numpy()
         except pa.ArrowInvalid:  # from 2^63
             return np.asarray(column.cast(pa.string()).to_pylist(), np.str_)
-    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_boolean(kind)):
-        raise UserError(f"{where}: column {name!r} holds {str(column.type)[:_TYPE]}; expected text or integers")
+    if not (
+        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_boolean(kind)
+    ):
+        raise UserError(
+            f"{where}: column {name!r} holds {str(column.type)[:_TYPE]}; expected text or integers"
+        )
     found = np.asarray(column.cast(pa.string()).to_pylist(), np.str_)
     if len(empty := np.flatnonzero(found == "")):
-        raise UserError(f"{where}: column {name!r} has no value in row {empty[0] + 1}, and {len(empty)} are missing: fill or remove them")
+        raise UserError(
+            f"{where}: column {name!r} has no value in row {empty[0] + 1}, and {len(empty)} are missing: fill or remove them"
+        )
     return found

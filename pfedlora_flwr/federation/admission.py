@@ -32,7 +32,13 @@ class Admitted:
 
 
 def admit(
-    reply: Reply, method: Method, state: Tensors, client: int, round: int, most_samples: int, evaluated: bool = True
+    reply: Reply,
+    method: Method,
+    state: Tensors,
+    client: int,
+    round: int,
+    most_samples: int,
+    evaluated: bool = True,
 ) -> tuple[Admitted, Upload]:
     """The visit in a reply to `round`'s instruction, with its counts where it was told to evaluate. Raises Refused with the reason."""
     largest, size = method.largest_upload(state), sum(map(len, reply.arrays))
@@ -56,11 +62,15 @@ def admit(
     return Admitted(report, samples, cost), upload
 
 
-def admit_report(metrics: Mapping[str, Any], client: int, round: int, evaluated: bool, masked: bool = False) -> Report:
+def admit_report(
+    metrics: Mapping[str, Any], client: int, round: int, evaluated: bool, masked: bool = False
+) -> Report:
     """A client's account of its visit in `round`. Raises Refused for one that cannot be, or that answers something else."""
     report = Report.from_metrics(metrics, evaluated, masked)
     if (report.round, report.client) != (round, client):
-        raise Refused(f"it answers round {report.round} as client {report.client}, asked was round {round} of client {client}")
+        raise Refused(
+            f"it answers round {report.round} as client {report.client}, asked was round {round} of client {client}"
+        )
     return report
 
 
@@ -84,6 +94,9 @@ def _tensors(reply: Reply, names: list[str], largest: int) -> Tensors:
     if len(set(names)) != len(names) or len(names) != len(reply.arrays):
         raise Refused(f"its {len(reply.arrays)} arrays have the names {short(names)}")
     try:
-        return {name: torch.from_numpy(decode(blob, largest)) for name, blob in zip(names, reply.arrays, strict=True)}
+        return {
+            name: torch.from_numpy(decode(blob, largest))
+            for name, blob in zip(names, reply.arrays, strict=True)
+        }
     except (ValueError, TypeError) as error:  # TypeError: a dtype that torch does not have
         raise Refused(f"its arrays cannot be decoded ({short(str(error))})") from None

@@ -78,10 +78,14 @@ class PersonalisedClient(NumPyClient):
         client = int(self.node_config.get("partition-id", -1))
         own = "dataset" in self.node_config
         if client < 0 and not own:
-            raise UserError("the node-config has neither partition-id, the number of its part of the dataset, nor dataset, its own data")
+            raise UserError(
+                "the node-config has neither partition-id, the number of its part of the dataset, nor dataset, its own data"
+            )
         parts = self.node_config.get("num-partitions", self.experiment.clients)
         if parts != self.experiment.clients:
-            raise UserError(f"num-partitions is {parts} in the node-config, clients is {self.experiment.clients}: make them equal")
+            raise UserError(
+                f"num-partitions is {parts} in the node-config, clients is {self.experiment.clients}: make them equal"
+            )
         site = self._site(client)
         return Claim(
             partition_id=client,
@@ -96,29 +100,46 @@ class PersonalisedClient(NumPyClient):
         instruction = Instruction.from_config(config)
         own = int(self.node_config.get("partition-id", instruction.client))
         if own != instruction.client and not self._simulation(instruction.run, instruction.token):
-            raise UserError(f"it was asked as client {instruction.client}, and its partition-id is {own}")
+            raise UserError(
+                f"it was asked as client {instruction.client}, and its partition-id is {own}"
+            )
         return instruction
 
     def _visit(self, told: Instruction, parameters: Arrays) -> tuple[Upload, Report]:
         clock, seed = Clock(), self.experiment.seed
         data, method = self._load(told.client)
         model, lost = self._model(method, told)
-        received = {n: t.to(self.device) for n, t in wire.to_tensors(told.names, parameters).items()}
+        received = {
+            n: t.to(self.device) for n, t in wire.to_tensors(told.names, parameters).items()
+        }
         clock.lap("load")
-        torch.manual_seed(derive(seed, "visit", told.client, told.round))  # for modules that draw, such as a user's dropout
+        torch.manual_seed(
+            derive(seed, "visit", told.client, told.round)
+        )  # for modules that draw, such as a user's dropout
         draws = torch_generator(seed, "train", told.client, told.round)
-        visit = Visit(self.experiment, told.client, told.round, draws, batches_of_one=not method.has_batch_norm)
+        visit = Visit(
+            self.experiment,
+            told.client,
+            told.round,
+            draws,
+            batches_of_one=not method.has_batch_norm,
+        )
         with user_code("method", self.experiment.method):
             upload = method.local_update(model.train(), received, data.train, visit)
             if not isinstance(upload, Upload):
-                raise TypeError(f"local_update returned {type(upload).__name__}, expected an Upload")
+                raise TypeError(
+                    f"local_update returned {type(upload).__name__}, expected an Upload"
+                )
         clock.lap("train")
         counts, others = None, {}
         if told.evaluate:
             counts = _count(method, model, data)
             with user_code("method", self.experiment.method):
                 predictors = method.other_predictors(model, received)
-                others = {name: count_correct(predict, data.test) / len(data.test) for name, predict in predictors.items()}
+                others = {
+                    name: count_correct(predict, data.test) / len(data.test)
+                    for name, predict in predictors.items()
+                }
         clock.lap("evaluate")
         tensors = {name: t.cpu().contiguous() for name, t in tensors_of(model).items()}
         store = self._store(told)
@@ -159,7 +180,12 @@ class PersonalisedClient(NumPyClient):
         """What `pfedlora predict`, `evaluate` and `export` need besides the model."""
         site = self._site(client)
         dataset = site.dataset
-        about = {"client": client, "classes": site.task.classes, "shape": site.task.shape, "class_names": dataset.class_names}
+        about = {
+            "client": client,
+            "classes": site.task.classes,
+            "shape": site.task.shape,
+            "class_names": dataset.class_names,
+        }
         about |= {"mean": site.mean, "std": site.std, "feature_names": dataset.feature_names}
         about |= {"partition": site.fingerprint, "site": site_settings(self.node_config)}
         return about | {"experiment": self.experiment.flat(), "versions": versions()}
@@ -174,7 +200,9 @@ class PersonalisedClient(NumPyClient):
 
     def _state_path(self) -> Path:
         if "state-path" not in self.node_config:
-            raise UserError("the node-config has no state-path, the folder where this node keeps its model")
+            raise UserError(
+                "the node-config has no state-path, the folder where this node keeps its model"
+            )
         return Path(str(self.node_config["state-path"])).expanduser()
 
     def _site(self, client: int) -> Site:
@@ -197,7 +225,11 @@ class PersonalisedClient(NumPyClient):
         """A simulated client keeps its model in the run's directory, a real node under its own `state-path`."""
         token = messages.folder_name(told.token)
         run = self._simulation(told.run, token)
-        return run.client_store(told.client) if run else ClientStore(self._state_path() / token / str(told.client))
+        return (
+            run.client_store(told.client)
+            if run
+            else ClientStore(self._state_path() / token / str(told.client))
+        )
 
     def _simulation(self, run: str, token: str) -> RunDirectory | None:
         """The run's directory, where server and clients share it; None on a real node, whose node-config says more than Flower's own."""
@@ -217,7 +249,11 @@ class PersonalisedClient(NumPyClient):
         logger.error("the client failed", exc_info=error)
         run = self._simulation(str(config.get("run", "")), str(config.get("token", "")))
         line = told(error) if self.experiment.secagg_enabled else brief(error)
-        return messages.failure(with_traceback(line, error, run.traceback_file) if run else f"{line} (see the node's log)")
+        return messages.failure(
+            with_traceback(line, error, run.traceback_file)
+            if run
+            else f"{line} (see the node's log)"
+        )
 
 
 def _count(method: Method, model: nn.Module, data: LocalData) -> Counts:
@@ -227,7 +263,10 @@ def _count(method: Method, model: nn.Module, data: LocalData) -> Counts:
         return method.predict(model, images)
 
     with user_code("method", method.experiment.method):
-        right, matrix = count_correct(predict, data.validation), confusion(predict, data.test, method.classes)
+        right, matrix = (
+            count_correct(predict, data.validation),
+            confusion(predict, data.test, method.classes),
+        )
     test = scores(matrix)
     return Counts(
         validation_correct=right,

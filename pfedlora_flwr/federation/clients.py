@@ -42,18 +42,38 @@ class Clients:
     why. refuse: told of a message or a node that is no client's.
     """
 
-    def __init__(self, grid: Grid, experiment: Experiment, run: RunDirectory, write: Write, fail: Fail, refuse: Refuse) -> None:
+    def __init__(
+        self,
+        grid: Grid,
+        experiment: Experiment,
+        run: RunDirectory,
+        write: Write,
+        fail: Fail,
+        refuse: Refuse,
+    ) -> None:
         self.experiment = experiment
         self.run = run
         self.write = write
         self._fail = fail
         self.refuse = refuse
-        self._seconds: dict[int, float] = {}  # by client, how long its last visit took: long ones start first
+        self._seconds: dict[
+            int, float
+        ] = {}  # by client, how long its last visit took: long ones start first
         self._workers = 0  # processes that trained in the last round
         patience = min(60.0, experiment.node_timeout / 2)
-        self._simulated, self._nodes = isinstance(grid, InMemoryGrid), frozenset[str]()  # known once Ray is there
+        self._simulated, self._nodes = (
+            isinstance(grid, InMemoryGrid),
+            frozenset[str](),
+        )  # known once Ray is there
         self.roster = Roster(
-            grid, experiment.clients, run.numbers_file, run.partition, refuse, patience, self.notice, alike=self._simulated
+            grid,
+            experiment.clients,
+            run.numbers_file,
+            run.partition,
+            refuse,
+            patience,
+            self.notice,
+            alike=self._simulated,
         )
         self._connect()
         self._nodes = living_nodes()
@@ -80,7 +100,11 @@ class Clients:
 
     def ask(self, round: Round, messages: Mapping[int, Message], phase: Phase) -> Replies:
         """The opened replies that are no errors. A client that failed is asked once more within the round."""
-        deadline, of, arrivals = time.monotonic() + self.experiment.round_timeout, len(messages), itertools.count(1)
+        deadline, of, arrivals = (
+            time.monotonic() + self.experiment.round_timeout,
+            len(messages),
+            itertools.count(1),
+        )
         replies = {}
         self.run.progress(phase=phase, round=round.number, done=0, of=of)
 
@@ -92,8 +116,12 @@ class Clients:
             failed: dict[int, str] = {}
             order = sorted(messages, key=lambda client: -self._seconds.get(client, 0.0))
             left = max(1.0, deadline - time.monotonic())
-            ahead = 2 * self._workers if self._workers > 1 else 0  # one alone is never left with a long visit while others wait
-            answers = exchange(self.roster.grid, [messages[c] for c in order], left, self.refuse, arrived, ahead)
+            ahead = (
+                2 * self._workers if self._workers > 1 else 0
+            )  # one alone is never left with a long visit while others wait
+            answers = exchange(
+                self.roster.grid, [messages[c] for c in order], left, self.refuse, arrived, ahead
+            )
             for client, (_, reply) in zip(order, answers, strict=True):
                 try:
                     replies[client] = wire.read_reply(reply)
@@ -102,7 +130,12 @@ class Clients:
             if attempt == 2 or not failed or time.monotonic() >= deadline:
                 break
             for client, reason in failed.items():
-                logger.warning("round %d: client %d failed (%s); it is asked once more", round.number, client, reason)
+                logger.warning(
+                    "round %d: client %d failed (%s); it is asked once more",
+                    round.number,
+                    client,
+                    reason,
+                )
             self.roster.refresh()
             messages = self.messages(round, failed, phase)
         for client, reason in failed.items():
@@ -119,7 +152,9 @@ class Clients:
             return
         logger.warning("Ray says: %s", reply.error.reason)
         if lost := lost_nodes(self._nodes or living_nodes()):
-            raise RunFailed(f"the Ray node {', '.join(lost)} is gone; without it, or once it is back, --resume goes on")
+            raise RunFailed(
+                f"the Ray node {', '.join(lost)} is gone; without it, or once it is back, --resume goes on"
+            )
         why = "often because memory is short, of which fewer actors need less; logs/run.log has what Ray says"
         raise RunFailed(f"{WORKER_GONE} ({why}); --resume goes on")
 
@@ -132,9 +167,22 @@ class Clients:
         e, roster = self.experiment, self.roster
         wanted, began = e.min_clients or e.clients, time.monotonic()
         self.run.progress(phase="connecting", done=0, of=wanted)
-        if not roster.wait_for_count(wanted, e.node_timeout, lambda done: self.run.progress(phase="connecting", done=done, of=wanted)):
-            waited = f" within node-timeout ({e.node_timeout:g} s)" if time.monotonic() - began >= e.node_timeout else ""
-            turned_away = "; ".join(f"{count} turned away: {why}" for why, count in Counter(roster.refused.values()).most_common(3))
+        if not roster.wait_for_count(
+            wanted,
+            e.node_timeout,
+            lambda done: self.run.progress(phase="connecting", done=done, of=wanted),
+        ):
+            waited = (
+                f" within node-timeout ({e.node_timeout:g} s)"
+                if time.monotonic() - began >= e.node_timeout
+                else ""
+            )
+            turned_away = "; ".join(
+                f"{count} turned away: {why}"
+                for why, count in Counter(roster.refused.values()).most_common(3)
+            )
             advice = turned_away or "start their nodes, or lower min-clients"
-            raise RunFailed(f"only {len(roster.node_of)} of {wanted} clients connected{waited}; {advice}")
+            raise RunFailed(
+                f"only {len(roster.node_of)} of {wanted} clients connected{waited}; {advice}"
+            )
         self.run.write_partition(roster.partition)

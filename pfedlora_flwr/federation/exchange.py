@@ -45,18 +45,24 @@ def exchange(
         for reply in came:
             about, sender = reply.metadata.reply_to_message_id, reply.metadata.src_node_id
             if about not in asked:
-                refuse(f"a reply of node {sender} is refused: it answers a message that was not sent in this round")
+                refuse(
+                    f"a reply of node {sender} is refused: it answers a message that was not sent in this round"
+                )
             elif about in replies:
                 refuse(f"a reply of node {sender} is refused: it comes twice")
             elif not reply.has_error() and sender != asked[about].metadata.dst_node_id:
-                refuse(f"a reply of node {sender} is refused: node {asked[about].metadata.dst_node_id} was asked")
+                refuse(
+                    f"a reply of node {sender} is refused: node {asked[about].metadata.dst_node_id} was asked"
+                )
             else:
                 replies[about] = reply  # an error reply has no other sign of whose it is
                 arrived(reply)
         now = time.monotonic()
         last = now if came else last
         if len(replies) < len(asked):
-            time.sleep(min(POLL / 2 + (now - last) / 50, SLOW_POLL / 2))  # the wait for the last reply stays a small share of it
+            time.sleep(
+                min(POLL / 2 + (now - last) / 50, SLOW_POLL / 2)
+            )  # the wait for the last reply stays a small share of it
     return [(m, replies.get(m.metadata.message_id)) for m in messages]
 
 

@@ -30,9 +30,20 @@ LEAST = 3
 _ALL_SHARES, _SHARES = 20, 21
 """Up to so many clients each holds a share of every other's keys; beyond, so many neighbours do."""
 _REQUIRED = "required"
-TOLD = frozenset({"round", "client", "names", "model", "model_sha256", "worker", "node", "lost", "seconds", "other_accuracies"}) | {
-    field.name for field in fields(Counts)
-}
+TOLD = frozenset(
+    {
+        "round",
+        "client",
+        "names",
+        "model",
+        "model_sha256",
+        "worker",
+        "node",
+        "lost",
+        "seconds",
+        "other_accuracies",
+    }
+) | {field.name for field in fields(Counts)}
 """What a client tells of a visit under a mask, of the fields of its `Report`. Losses and operations, which are n_k's multiple, are not."""
 
 
@@ -72,14 +83,22 @@ class Guard:
                 raise UserError("secagg is required here, and secagg.enabled is false in this run")
             if e.secagg_enabled:
                 training = message.metadata.message_type == wire.TRAIN
-                return self._in_stage(e, message, context, call_next) if training else call_next(message, context)
-        except Exception as error:  # ours, Flower's, the cipher's or a user's: none may carry anything out
+                return (
+                    self._in_stage(e, message, context, call_next)
+                    if training
+                    else call_next(message, context)
+                )
+        except (
+            Exception
+        ) as error:  # ours, Flower's, the cipher's or a user's: none may carry anything out
             logger.warning("%s", brief(error), exc_info=not is_ours(error))
             line = told(error) + ("" if is_ours(error) else " (see the node's log)")
             return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, line), reply_to=message)
         return call_next(message, context)
 
-    def _in_stage(self, e: Experiment, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    def _in_stage(
+        self, e: Experiment, message: Message, context: Context, call_next: ClientAppCallable
+    ) -> Message:
         """Flower's mod, between the checks of what it is asked and of what it answers."""
         record = wire.secagg_record(message.content)
         if record is None:
@@ -93,7 +112,9 @@ class Guard:
             reply, seed, masked = _update(e, message, ins, call_next(message, context))
             unmasked.begin(context, str(ins.config["token"]), int(ins.config["round"]), masked)
             drawn = np.random.get_state()
-            np.random.seed(seed % 2**32)  # for the rounding, so that the sum's bits are those of the updates
+            np.random.seed(
+                seed % 2**32
+            )  # for the rounding, so that the sum's bits are those of the updates
             return reply
 
         try:
@@ -118,44 +139,64 @@ class Guard:
 def _is_required(node_config: Mapping[str, Any]) -> bool:
     wanted = node_config.get("secagg")
     if wanted not in (None, _REQUIRED):
-        raise UserError(f"secagg is {wanted!r} in the node-config; allowed: {_REQUIRED!r}, or nothing")
+        raise UserError(
+            f"secagg is {wanted!r} in the node-config; allowed: {_REQUIRED!r}, or nothing"
+        )
     return wanted is not None
 
 
 def _check_terms(e: Experiment, record: Mapping[str, Any]) -> None:
     clients = record.get(Key.SAMPLE_NUMBER)
     if type(clients) is not int or clients < LEAST:
-        raise UserError(f"the server sums {clients!r} clients; a sum of fewer than {LEAST} hides nobody")
+        raise UserError(
+            f"the server sums {clients!r} clients; a sum of fewer than {LEAST} hides nobody"
+        )
     fewest = e.enough_of(e.sampled)
     if not fewest <= clients <= e.sampled:
-        raise UserError(f"the server sums {clients} clients; this run samples {e.sampled} and needs {fewest} of them")
+        raise UserError(
+            f"the server sums {clients} clients; this run samples {e.sampled} and needs {fewest} of them"
+        )
     for name, expected in terms(e, clients).items():
         if record.get(name) != expected:
-            raise UserError(f"the server sets {name} to {record.get(name)!r}, this node expects {expected!r}")
+            raise UserError(
+                f"the server sets {name} to {record.get(name)!r}, this node expects {expected!r}"
+            )
 
 
 def _check_sources(node: int, record: Mapping[str, Any], context: Context) -> None:
     """Each neighbour's mask once: one twice leaves fewer keys to learn than the threshold says."""
     sources, neighbours = record[Key.SOURCE_LIST], _kept(context, "public_keys_dict") - {node}
     if len({*sources}) < len(sources):
-        raise UserError("the server names a source of shares twice: so few masks would hide nothing")
+        raise UserError(
+            "the server names a source of shares twice: so few masks would hide nothing"
+        )
     if not neighbours.issuperset(sources):
-        raise UserError("the server names a source of shares that is none of this node's neighbours")
+        raise UserError(
+            "the server names a source of shares that is none of this node's neighbours"
+        )
     needed = int(cast(int, context.state.config_records[RECORD_KEY_STATE]["threshold"]))
     if len(sources) + 1 < needed:
-        raise UserError(f"the server names {len(sources)} sources of shares; {needed} with this node's own are needed")
+        raise UserError(
+            f"the server names {len(sources)} sources of shares; {needed} with this node's own are needed"
+        )
 
 
 def _check_unmasking(node: int, record: Mapping[str, Any], context: Context) -> None:
     active, dead = record[Key.ACTIVE_NODE_ID_LIST], record[Key.DEAD_NODE_ID_LIST]
     if len({*active, *dead}) < len(active) + len(dead):
-        raise UserError("the server calls a node both active and dead, or names it twice: that would unmask it")
+        raise UserError(
+            "the server calls a node both active and dead, or names it twice: that would unmask it"
+        )
     if node not in active:
         raise UserError("the server asks a node for shares whose upload it calls lost")
     if {*active, *dead} != _kept(context, "rd_seed_share_dict"):
-        raise UserError("the server asks for shares of other nodes than those whose masks this node added")
+        raise UserError(
+            "the server asks for shares of other nodes than those whose masks this node added"
+        )
     if len(active) < LEAST:
-        raise UserError(f"the server unmasks a sum of {len(active)} clients; one of fewer than {LEAST} hides nobody")
+        raise UserError(
+            f"the server unmasks a sum of {len(active)} clients; one of fewer than {LEAST} hides nobody"
+        )
 
 
 def _kept(context: Context, name: str) -> set[int]:
@@ -166,7 +207,9 @@ def _kept(context: Context, name: str) -> set[int]:
     return set(cast(list[int], state[f"{name}:K"]))
 
 
-def _update(e: Experiment, message: Message, ins: FitIns, reply: Message) -> tuple[Message, int, bytes]:
+def _update(
+    e: Experiment, message: Message, ins: FitIns, reply: Message
+) -> tuple[Message, int, bytes]:
     """The reply to a visit with Δ = θ_k − θ, as one vector in float64, in the place of θ_k; the seed of its rounding; and all that
     the masked vector depends on but the mask.
 
@@ -176,23 +219,41 @@ def _update(e: Experiment, message: Message, ins: FitIns, reply: Message) -> tup
     answer = wire.fit_answer(reply)
     if (reason := failure_in(answer.metrics)) is not None:
         raise UserError(reason)
-    before, after = parameters_to_ndarrays(ins.parameters), parameters_to_ndarrays(answer.parameters)
-    if answer.metrics["names"] != ins.config["names"] or [a.shape for a in after] != [b.shape for b in before]:
-        raise UserError("its upload is not laid out like its download, and cannot be summed under masks")
-    delta = np.concatenate([np.subtract(a, b, dtype=np.float64).ravel() for a, b in zip(after, before, strict=True)])
+    before, after = (
+        parameters_to_ndarrays(ins.parameters),
+        parameters_to_ndarrays(answer.parameters),
+    )
+    if answer.metrics["names"] != ins.config["names"] or [a.shape for a in after] != [
+        b.shape for b in before
+    ]:
+        raise UserError(
+            "its upload is not laid out like its download, and cannot be summed under masks"
+        )
+    delta = np.concatenate(
+        [np.subtract(a, b, dtype=np.float64).ravel() for a, b in zip(after, before, strict=True)]
+    )
     largest = float(np.abs(delta).max(initial=0.0))
     if not largest <= e.secagg_clip:  # NaN is not
         logger.warning("this node's update reaches %g", largest)  # here alone: it is under the mask
         raise UserError(f"its update is beyond secagg.clip, {e.secagg_clip:g}")
     if answer.num_examples > e.secagg_max_samples:
         logger.warning("this node has %d training samples", answer.num_examples)
-        raise UserError(f"it has more than secagg.max-samples training samples, {e.secagg_max_samples}")
+        raise UserError(
+            f"it has more than secagg.max-samples training samples, {e.secagg_max_samples}"
+        )
     if answer.num_examples < 1:
         raise UserError("it has no training samples")
     metrics = {name: value for name, value in answer.metrics.items() if name in TOLD}
-    content = wire.fit_content(FitRes(answer.status, ndarrays_to_parameters([delta]), answer.num_examples, metrics))
+    content = wire.fit_content(
+        FitRes(answer.status, ndarrays_to_parameters([delta]), answer.num_examples, metrics)
+    )
     seed = derive(e.seed, "rounding", int(ins.config["client"]), int(ins.config["round"]))
-    scale = [answer.num_examples, e.secagg_max_samples, e.secagg_clip, seed]  # a server may tell each client another configuration
+    scale = [
+        answer.num_examples,
+        e.secagg_max_samples,
+        e.secagg_clip,
+        seed,
+    ]  # a server may tell each client another configuration
     return Message(content, reply_to=message), seed, repr(scale).encode() + delta.tobytes()
 
 
@@ -201,5 +262,7 @@ def _shorten(reply: Message) -> None:
     record = wire.secagg_record(reply.content)
     assert record is not None
     found = [wire.decode(blob, len(blob)) for blob in record[Key.MASKED_PARAMETERS]]
-    record[Key.MASKED_PARAMETERS] = ndarrays_to_parameters([array.astype(np.uint32) for array in found]).tensors
+    record[Key.MASKED_PARAMETERS] = ndarrays_to_parameters(
+        [array.astype(np.uint32) for array in found]
+    ).tensors
     wire.hide_samples(reply.content)

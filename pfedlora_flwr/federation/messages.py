@@ -92,7 +92,9 @@ class Report:
         return _written(self)
 
     @classmethod
-    def from_metrics(cls, metrics: Mapping[str, Any], evaluated: bool, masked: bool = False) -> Report:
+    def from_metrics(
+        cls, metrics: Mapping[str, Any], evaluated: bool, masked: bool = False
+    ) -> Report:
         """The report in a reply, with its counts where it was told to evaluate. Raises Refused for what cannot be.
 
         masked: its upload is; then it tells no losses and no operations, and none are taken.
@@ -111,7 +113,11 @@ class Report:
             losses=None if masked else _numbers(metrics, "losses", _loss),
             other_accuracies=_numbers(metrics, "other_accuracies", _share),
             flops_by_phase=None if masked else _numbers(metrics, "flops_by_phase", _operations),
-            seconds=_numbers(metrics, "seconds", lambda value, what: _number(value, what, low=0, high=LARGEST_COUNT)),
+            seconds=_numbers(
+                metrics,
+                "seconds",
+                lambda value, what: _number(value, what, low=0, high=LARGEST_COUNT),
+            ),
         )
 
 
@@ -135,9 +141,16 @@ class Claim:
     @classmethod
     def from_metrics(cls, metrics: Mapping[str, Any], clients: int) -> Claim:
         """A node's claim in a run of `clients`. Raises ValueError for one that no client of ours makes."""
-        number, partition, name = metrics.get("partition_id"), metrics.get("partition"), metrics.get("name")
+        number, partition, name = (
+            metrics.get("partition_id"),
+            metrics.get("partition"),
+            metrics.get("name"),
+        )
         try:
-            classes, columns = json.loads(metrics["classes"]), json.loads(metrics.get("columns", "[]"))
+            classes, columns = (
+                json.loads(metrics["classes"]),
+                json.loads(metrics.get("columns", "[]")),
+            )
         except (KeyError, TypeError, ValueError, RecursionError):
             classes = columns = None
         if type(number) is not int or not isinstance(partition, str) or not isinstance(name, str):
@@ -147,8 +160,14 @@ class Claim:
         if number >= clients or (number < 0 and not name):
             raise ValueError(f"partition-id is {number}; allowed: 0 to {clients - 1}")
         named = [classes, columns]
-        if not all(isinstance(c, str) for names in named for c in names) or max(map(len, named)) > _MOST_CLASSES or len(name) > _WORDS:
-            raise ValueError("its name, its class names or its columns are none that a client of ours gives")
+        if (
+            not all(isinstance(c, str) for names in named for c in names)
+            or max(map(len, named)) > _MOST_CLASSES
+            or len(name) > _WORDS
+        ):
+            raise ValueError(
+                "its name, its class names or its columns are none that a client of ours gives"
+            )
         return cls(number, partition, classes, name, columns)
 
 
@@ -162,7 +181,9 @@ def counts_from_metrics(metrics: Mapping[str, Any]) -> Counts:
     found = {}
     for part in ("validation", "test"):
         found[part] = count(metrics.get(part), f"its {part} sample count")
-        found[f"{part}_correct"] = count(metrics.get(f"{part}_correct"), f"its correct {part} predictions", high=found[part])
+        found[f"{part}_correct"] = count(
+            metrics.get(f"{part}_correct"), f"its correct {part} predictions", high=found[part]
+        )
     return Counts(
         **found,
         balanced_accuracy=_share(metrics.get("balanced_accuracy"), "its balanced accuracy"),
@@ -212,7 +233,9 @@ def _names(metrics: Mapping[str, Any]) -> list[str]:
     return names
 
 
-def _numbers(metrics: Mapping[str, Any], name: str, check: Callable[[Any, str], Any]) -> dict[str, Any]:
+def _numbers(
+    metrics: Mapping[str, Any], name: str, check: Callable[[Any, str], Any]
+) -> dict[str, Any]:
     found = _json(metrics, name, dict)
     if len(found) > 100 or any(len(key) > _WORDS for key in found):
         raise Refused(f"its {name} are {short(found)}")

@@ -26,7 +26,9 @@ def this_node() -> str | None:
 def living_nodes() -> frozenset[str]:
     """Ray's ids of the nodes that are there; none without Ray."""
     ray = _ray()
-    return frozenset(node["NodeID"] for node in ray.nodes() if node["Alive"]) if ray else frozenset()
+    return (
+        frozenset(node["NodeID"] for node in ray.nodes() if node["Alive"]) if ray else frozenset()
+    )
 
 
 def is_lost(reply: Message) -> bool:

@@ -61,8 +61,12 @@ class Roster:
         self._arrived = arrived
         self._alike = alike
         self._claims: dict[int, Claim] = {}  # by node, in the order in which they came
-        self._unclear: dict[int, tuple[int, float]] = {}  # by node without a good answer: how often it was asked, and when to ask again
-        self._silent: set[int] = set()  # nodes that did not answer when they were asked last: theirs may be a process that is yet to start
+        self._unclear: dict[
+            int, tuple[int, float]
+        ] = {}  # by node without a good answer: how often it was asked, and when to ask again
+        self._silent: set[int] = (
+            set()
+        )  # nodes that did not answer when they were asked last: theirs may be a process that is yet to start
         self._gone: dict[int, float] = {}  # by client that is not connected: since when
         self._update_gone()
 
@@ -98,7 +102,9 @@ class Roster:
                 self._settled = True
                 return True
             enough = min(self.clients, _TRIED) if self._alike else self.clients
-            if time.monotonic() >= deadline or (len(self.refused.keys() - self._silent) >= enough and not self.node_of):
+            if time.monotonic() >= deadline or (
+                len(self.refused.keys() - self._silent) >= enough and not self.node_of
+            ):
                 return False
             time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
             pause = min(pause * 1.5, SLOW_POLL)
@@ -124,7 +130,9 @@ class Roster:
     def _ask(self, nodes: list[int], timeout: float) -> None:
         """Takes down what the nodes claim. One that fails is asked again later, and less and less often."""
         questions = [wire.properties_message(n, timeout) for n in nodes]
-        for question, answer in exchange(self.grid, questions, timeout, self._refuse, self._arrived):
+        for question, answer in exchange(
+            self.grid, questions, timeout, self._refuse, self._arrived
+        ):
             node = question.metadata.dst_node_id
             (self._silent.add if answer is None else self._silent.discard)(node)
             try:
@@ -143,14 +151,22 @@ class Roster:
     def _assign(self) -> None:
         """Who is who, by all claims together; a client's node stays as long as it is connected."""
         if not self._settled:  # until there are enough nodes to begin, most of them say what the partition and the classes are
-            partitions = Counter(claim.partition for claim in self._claims.values() if claim.partition != OWN)
+            partitions = Counter(
+                claim.partition for claim in self._claims.values() if claim.partition != OWN
+            )
             self._fingerprint = partitions.most_common(1)[0][0] if partitions else None
             self._names = _most_supported([claim.classes for claim in self._claims.values()])
-            self._columns = _most_supported([claim.columns for claim in self._claims.values() if claim.columns])
+            self._columns = _most_supported(
+                [claim.columns for claim in self._claims.values() if claim.columns]
+            )
             self.node_of = {}
-        self.node_of = {client: node for client, node in self.node_of.items() if node in self._claims}
+        self.node_of = {
+            client: node for client, node in self.node_of.items() if node in self._claims
+        }
         seated = set(self.node_of.values())
-        for node, claim in sorted(self._claims.items(), key=lambda item: item[1].name not in self._number_of):  # known names first
+        for node, claim in sorted(
+            self._claims.items(), key=lambda item: item[1].name not in self._number_of
+        ):  # known names first
             if node in seated:
                 continue
             try:
@@ -160,7 +176,9 @@ class Roster:
                     told = f"its classes are {claim.classes[:20]}, other nodes' {self._names[:20]}"
                     raise ValueError(f"{told}: a class needs the same number everywhere")
                 if claim.columns and claim.columns != self._columns:
-                    told = f"its columns are {claim.columns[:20]}, other nodes' {self._columns[:20]}"
+                    told = (
+                        f"its columns are {claim.columns[:20]}, other nodes' {self._columns[:20]}"
+                    )
                     raise ValueError(f"{told}: a feature needs the same place everywhere")
                 self._seat(node, claim)
             except ValueError as error:
@@ -174,16 +192,31 @@ class Roster:
             self.node_of[client] = node
             self.refused.pop(node, None)
         elif node not in self.refused:  # its claim stands, for when the other one is gone
-            self._turn_away(node, f"partition-id {client} is taken by node {self.node_of[client]}, which is connected")
+            self._turn_away(
+                node,
+                f"partition-id {client} is taken by node {self.node_of[client]}, which is connected",
+            )
 
     def _number(self, name: str) -> int:
         """The number of a node that has a name and no partition-id."""
         if name not in self._number_of:
-            free = [c for c in range(self.clients) if c not in self.node_of and c not in self._number_of.values()]
-            free = free or [c for c in self._gone if c not in self.node_of and time.monotonic() - self._gone[c] >= self._patience]
+            free = [
+                c
+                for c in range(self.clients)
+                if c not in self.node_of and c not in self._number_of.values()
+            ]
+            free = free or [
+                c
+                for c in self._gone
+                if c not in self.node_of and time.monotonic() - self._gone[c] >= self._patience
+            ]
             if not free:
-                raise ValueError(f"all {self.clients} clients have their nodes, or have not been away for long")
-            self._number_of = {n: c for n, c in self._number_of.items() if c != free[0]} | {name: free[0]}
+                raise ValueError(
+                    f"all {self.clients} clients have their nodes, or have not been away for long"
+                )
+            self._number_of = {n: c for n, c in self._number_of.items() if c != free[0]} | {
+                name: free[0]
+            }
             write_atomically(self._memory, json.dumps(self._number_of).encode())
         return self._number_of[name]
 
@@ -199,4 +232,8 @@ class Roster:
 
 def _most_supported(told: Sequence[list[str]]) -> list[str]:
     """The class names that most nodes agree with: their own are the first of these, or all."""
-    return max(told, key=lambda names: (sum(names[: len(other)] == other for other in told), len(names)), default=[])
+    return max(
+        told,
+        key=lambda names: (sum(names[: len(other)] == other for other in told), len(names)),
+        default=[],
+    )

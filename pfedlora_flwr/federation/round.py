@@ -31,4 +31,6 @@ class Round:
 
     def cost(self) -> Cost:
         """What all clients cost: of one without an admitted visit, what was sent to it."""
-        return sum((self.cost_of(c) if c in self.visits else self.sent[c] for c in self.sent), Cost())
+        return sum(
+            (self.cost_of(c) if c in self.visits else self.sent[c] for c in self.sent), Cost()
+        )

@@ -47,7 +47,9 @@ def round_row(round: Round, state: ServerState, visits: Sequence[VisitRow]) -> R
         "server_seconds": dict(laps),
         "training_seconds": sum(row["seconds"].get("train", 0.0) for row in visits),
         "evaluation_seconds": sum(row["seconds"].get("evaluate", 0.0) for row in visits),
-        "workers": len({(visit.report.node, visit.report.worker) for visit in round.visits.values()}),
+        "workers": len(
+            {(visit.report.node, visit.report.worker) for visit in round.visits.values()}
+        ),
     }
     return cast(RoundRow, row)
 
@@ -60,6 +62,9 @@ def _visit_row(round: Round, client: int) -> VisitRow:
     row |= {"status": "ok", "samples": visit.samples}
     counts = visit.report.counts
     if counts is not None:
-        row |= {"accuracy": counts.accuracy("test"), "validation_accuracy": counts.accuracy("validation")}
+        row |= {
+            "accuracy": counts.accuracy("test"),
+            "validation_accuracy": counts.accuracy("validation"),
+        }
         row |= {name: getattr(counts, name) for name in _SCORES}
     return cast(VisitRow, row | round.cost_of(client).as_dict())

@@ -53,7 +53,9 @@ class SecureUplink:
     fail, refuse: told of a client without an answer, or without an admitted one, and why.
     """
 
-    def __init__(self, experiment: Experiment, shared: Shared, run: RunDirectory, fail: Tell, refuse: Tell) -> None:
+    def __init__(
+        self, experiment: Experiment, shared: Shared, run: RunDirectory, fail: Tell, refuse: Tell
+    ) -> None:
         masks.install()
         logging.getLogger("flwr").addFilter(_is_not_workflows)  # whatever it says is said here
         self._experiment = experiment
@@ -71,16 +73,24 @@ class SecureUplink:
         e, before = self._experiment, _unmasked(self._run).get(round.number)
         for client in round.sampled:
             if before is not None and client not in before:
-                self._fail(round, client, "left out: this round was unmasked without it before the run was stopped")
+                self._fail(
+                    round,
+                    client,
+                    "left out: this round was unmasked without it before the run was stopped",
+                )
         nodes = clients.connected(round, round.sampled if before is None else before)
         round.clock.lap("prepare")
         state = self._shared.of(SERVER)
         reports: dict[int, Report] = {}
 
         def admit(client: int, metrics: Mapping[str, Any]) -> None:
-            report = admit_report(metrics, client, round.number, e.evaluates(round.number), masked=True)
+            report = admit_report(
+                metrics, client, round.number, e.evaluates(round.number), masked=True
+            )
             if before is not None and report.lost:
-                raise Refused("it has lost its model, and this round was unmasked with its other update before the run was stopped")
+                raise Refused(
+                    "it has lost its model, and this round was unmasked with its other update before the run was stopped"
+                )
             reports[client] = report
 
         download = Cost(parameters_down=parameters(state), bytes_down=payload_bytes(state))
@@ -99,7 +109,12 @@ class SecureUplink:
         return Collected(visits, uploads, reason)
 
     def _mean(
-        self, round: Round, clients: Clients, nodes: Mapping[int, int], stages: Stages, before: list[int] | None
+        self,
+        round: Round,
+        clients: Clients,
+        nodes: Mapping[int, int],
+        stages: Stages,
+        before: list[int] | None,
     ) -> tuple[npt.NDArray[np.float64] | None, str]:
         """Δ̄ = Σ n_k Δ_k / Σ n_k over the clients that are left, as one vector; or None and why there is none."""
         e, client_of = self._experiment, {node: client for client, node in nodes.items()}
@@ -107,9 +122,13 @@ class SecureUplink:
 
         def too_few(left: Iterable[int]) -> str:
             clients = sorted(client_of[node] for node in left)
-            _check_repeat(round.number, clients, before)  # it may not be skipped, as another round with too few may
+            _check_repeat(
+                round.number, clients, before
+            )  # it may not be skipped, as another round with too few may
             if len(clients) < needed:
-                return f"{len(clients)} of {e.sampled} clients are left, {needed} are needed to unmask"
+                return (
+                    f"{len(clients)} of {e.sampled} clients are left, {needed} are needed to unmask"
+                )
             return f"{len(clients)} of {e.sampled} clients are left, and too few of them hold some client's shares: raise secagg.shares"
 
         if len(nodes) < needed:
@@ -119,10 +138,14 @@ class SecureUplink:
         ring = derive(e.seed, "neighbours", round.number)
         workflow, state, shim = _Workflow(agreed, ring), WorkflowState(), _Shim(list(client_of))
         grid, context = cast(Grid, stages), _legacy_context(round.number, shim)
-        if not workflow.setup_stage(grid, context, state) or not workflow.share_keys_stage(grid, context, state):
+        if not workflow.setup_stage(grid, context, state) or not workflow.share_keys_stage(
+            grid, context, state
+        ):
             return None, too_few(state.active_node_ids)
         for node in state.active_node_ids:
-            state.nid_to_fitins[node] = clients.write(round, client_of[node], node, "training")[0].content
+            state.nid_to_fitins[node] = clients.write(round, client_of[node], node, "training")[
+                0
+            ].content
         enough = workflow.collect_masked_vectors_stage(grid, context, state)
         left = sorted(client_of[node] for node in state.active_node_ids)
         _check_repeat(round.number, left, before)
@@ -134,13 +157,22 @@ class SecureUplink:
         except RunFailed:
             raise
         except Exception as error:  # a share that is none, of whom nobody can tell
-            return None, f"the masks cannot be removed ({brief(error)}): a client's shares are wrong, nobody can tell whose"
+            return (
+                None,
+                f"the masks cannot be removed ({brief(error)}): a client's shares are wrong, nobody can tell whose",
+            )
         if not done:
-            return None, f"too few shares came to unmask: {len(state.active_node_ids)} clients answered"
+            return (
+                None,
+                f"too few shares came to unmask: {len(state.active_node_ids)} clients answered",
+            )
         (mean,) = parameters_to_ndarrays(shim.sum)
         slack = 1 + 2 * e.secagg_max_samples / LEVELS  # of the rounding, at the least weight
         if not np.abs(mean).max(initial=0.0) <= slack * e.secagg_clip:  # NaN is not
-            return None, f"the sum is beyond secagg.clip, {e.secagg_clip:g}: a client's upload or shares are wrong, nobody can tell whose"
+            return (
+                None,
+                f"the sum is beyond secagg.clip, {e.secagg_clip:g}: a client's upload or shares are wrong, nobody can tell whose",
+            )
         return mean, ""
 
 
@@ -155,7 +187,8 @@ class _Workflow(SecAggPlusWorkflow):
         shares = int(agreed[Key.SHARE_NUMBER])
         super().__init__(
             shares,
-            agreed[Key.THRESHOLD] / shares,  # a share of the shares: as a count it might not be all of them
+            agreed[Key.THRESHOLD]
+            / shares,  # a share of the shares: as a count it might not be all of them
             max_weight=agreed[Key.MAX_WEIGHT],
             clipping_range=agreed[Key.CLIPPING_RANGE],
             quantization_range=int(agreed[Key.TARGET_RANGE]),
@@ -174,7 +207,9 @@ class _Workflow(SecAggPlusWorkflow):
         super().share_keys_stage(grid, context, state)
         there = state.active_node_ids
         state.sampled_node_ids = set(there)
-        state.nid_to_neighbours = {node: near & there for node, near in state.nid_to_neighbours.items() if node in there}
+        state.nid_to_neighbours = {
+            node: near & there for node, near in state.nid_to_neighbours.items() if node in there
+        }
         return self._check_threshold(state)
 
 
@@ -186,9 +221,13 @@ class _Shim:
         self._nodes = nodes
 
     def configure_fit(self, *_: object) -> list[tuple[Any, FitIns]]:
-        return [(SimpleNamespace(node_id=node), FitIns(Parameters([], ""), {})) for node in self._nodes]
+        return [
+            (SimpleNamespace(node_id=node), FitIns(Parameters([], ""), {})) for node in self._nodes
+        ]
 
-    def aggregate_fit(self, round: int, results: list[tuple[Any, FitRes]], failures: object) -> tuple[None, dict[str, Any]]:
+    def aggregate_fit(
+        self, round: int, results: list[tuple[Any, FitRes]], failures: object
+    ) -> tuple[None, dict[str, Any]]:
         self.sum = results[0][1].parameters
         return None, {}
 
@@ -199,15 +238,22 @@ class _Shim:
 def _legacy_context(round: int, shim: _Shim) -> LegacyContext:
     """As much of one as the workflow looks at."""
     records = {MAIN_CONFIGS_RECORD: {WorkflowKey.CURRENT_ROUND: round}}
-    state = SimpleNamespace(config_records=records, array_records={MAIN_PARAMS_RECORD: ArrayRecord()})
+    state = SimpleNamespace(
+        config_records=records, array_records={MAIN_PARAMS_RECORD: ArrayRecord()}
+    )
     return cast(LegacyContext, SimpleNamespace(state=state, strategy=shim, client_manager=shim))
 
 
 def _moved(state: Tensors, by: npt.NDArray[np.float64]) -> Tensors:
     """θ + Δ̄, in float64, each tensor in its own dtype."""
-    parts = torch.split(torch.from_numpy(np.array(by)), [tensor.numel() for tensor in state.values()])
+    parts = torch.split(
+        torch.from_numpy(np.array(by)), [tensor.numel() for tensor in state.values()]
+    )
     moved = zip(state.items(), parts, strict=True)
-    return {name: (tensor.double() + part.reshape(tensor.shape)).to(tensor.dtype) for (name, tensor), part in moved}
+    return {
+        name: (tensor.double() + part.reshape(tensor.shape)).to(tensor.dtype)
+        for (name, tensor), part in moved
+    }
 
 
 def _is_not_workflows(record: logging.LogRecord) -> bool:
@@ -217,7 +263,11 @@ def _is_not_workflows(record: logging.LogRecord) -> bool:
 def _unmasked(run: RunDirectory) -> dict[int, list[int]]:
     """By round of the last ones, the clients whose sum was unmasked, or was about to be."""
     path = run.unmasking_file
-    return {row["round"]: row["clients"] for row in json.loads(path.read_text())} if path.exists() else {}
+    return (
+        {row["round"]: row["clients"] for row in json.loads(path.read_text())}
+        if path.exists()
+        else {}
+    )
 
 
 def _check_repeat(round: int, left: list[int], before: list[int] | None) -> None:
@@ -232,4 +282,7 @@ def _check_repeat(round: int, left: list[int], before: list[int] | None) -> None
 
 def _remember(run: RunDirectory, round: int, clients: list[int]) -> None:
     last = sorted((_unmasked(run) | {round: clients}).items())[-_REMEMBERED:]
-    write_atomically(run.unmasking_file, json.dumps([{"round": number, "clients": k} for number, k in last]).encode())
+    write_atomically(
+        run.unmasking_file,
+        json.dumps([{"round": number, "clients": k} for number, k in last]).encode(),
+    )

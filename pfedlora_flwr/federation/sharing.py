@@ -26,10 +26,16 @@ def first_state(e: Experiment, method: Method) -> Tensors:
     with user_code("method", e.method):
         state = method.state_init(derive(e.seed, "state"))
     check_state(f"method {e.method!r}: state_init", state)
-    if e.secagg_enabled and (whole := [name for name, tensor in state.items() if not tensor.is_floating_point()]):
-        raise UserError(f"method {e.method} shares the integer tensors {some(whole, 5)}, of which secagg.enabled can take no mean")
+    if e.secagg_enabled and (
+        whole := [name for name, tensor in state.items() if not tensor.is_floating_point()]
+    ):
+        raise UserError(
+            f"method {e.method} shares the integer tensors {some(whole, 5)}, of which secagg.enabled can take no mean"
+        )
     if why := _why_standalone(e, method, state):
-        raise UserError(f"method {e.method} with sharing={e.sharing} is Standalone by construction: {why}; run method=standalone")
+        raise UserError(
+            f"method {e.method} with sharing={e.sharing} is Standalone by construction: {why}; run method=standalone"
+        )
     return state
 
 
@@ -51,7 +57,11 @@ def _why_standalone(e: Experiment, method: Method, state: Tensors) -> str:
         first = method.download(state, 0, 1)
     if any(tensor.numel() for tensor in first.values()):
         return ""
-    return "the first state holds nothing to send" if e.sharing == "start" else "a client receives nothing of what it uploads itself"
+    return (
+        "the first state holds nothing to send"
+        if e.sharing == "start"
+        else "a client receives nothing of what it uploads itself"
+    )
 
 
 def _may_return(e: Experiment) -> bool:
@@ -62,7 +72,9 @@ def _may_return(e: Experiment) -> bool:
 class Shared:
     """`mean`: one state for all clients, merged from all uploads of a round. state: the run's, which is changed in place."""
 
-    def __init__(self, experiment: Experiment, method: Method, run: RunDirectory, state: ServerState) -> None:
+    def __init__(
+        self, experiment: Experiment, method: Method, run: RunDirectory, state: ServerState
+    ) -> None:
         self._name = experiment.method
         self._method = method
         self._states = run.states
@@ -80,7 +92,9 @@ class Shared:
         """The next state, checked as what is received is: it must not be a checkpoint from which no run can go on."""
         with user_code("method", self._name):
             merged = self._method.aggregate(uploads, state, round)
-        check_state(f"method {self._name!r}: aggregate", merged, state if self._method.averages else None)
+        check_state(
+            f"method {self._name!r}: aggregate", merged, state if self._method.averages else None
+        )
         return merged
 
 
@@ -91,7 +105,9 @@ class Alone(Shared):
     changes, before the checkpoint that names it, and kept as long as one of the last two checkpoints may be gone back to.
     """
 
-    def __init__(self, experiment: Experiment, method: Method, run: RunDirectory, state: ServerState) -> None:
+    def __init__(
+        self, experiment: Experiment, method: Method, run: RunDirectory, state: ServerState
+    ) -> None:
         super().__init__(experiment, method, run, state)
         self._held: dict[int, Tensors] = {}  # of this round's clients
 
@@ -103,7 +119,9 @@ class Alone(Shared):
             store = self._store(client)
             stored = store.load(version)
             if stored is None:
-                raise UserError(f"{store.path(version)}, the state of client {client} on the server, is missing or damaged; restore it")
+                raise UserError(
+                    f"{store.path(version)}, the state of client {client} on the server, is missing or damaged; restore it"
+                )
             self._held[client] = stored
         return self._held[client]
 
@@ -111,7 +129,9 @@ class Alone(Shared):
         server = self._server
         for client, upload in uploads.items():
             merged = self._aggregate({client: upload}, self.of(client), round)
-            server.states[client] = self._store(client).save(round, merged, server.versions.get(client, 0))
+            server.states[client] = self._store(client).save(
+                round, merged, server.versions.get(client, 0)
+            )
         self._held.clear()
 
     def _store(self, client: int) -> ClientStore:

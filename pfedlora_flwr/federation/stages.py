@@ -27,7 +27,12 @@ from pfedlora_flwr.runs.ledger import Cost
 
 logger = logging.getLogger(__name__)
 Tell = Callable[[Round, int, str], None]
-_UNTIL = {Stage.SETUP: 0.15, Stage.SHARE_KEYS: 0.3, Stage.COLLECT_MASKED_VECTORS: 0.85, Stage.UNMASK: 1.0}
+_UNTIL = {
+    Stage.SETUP: 0.15,
+    Stage.SHARE_KEYS: 0.3,
+    Stage.COLLECT_MASKED_VECTORS: 0.85,
+    Stage.UNMASK: 1.0,
+}
 """The share of the round's time at which each stage ends: one that never answers must leave the others theirs."""
 _LONGEST = 4096
 """Bytes of a key, a share or an encrypted pair of shares."""
@@ -62,11 +67,16 @@ class Stages:
         self._keys: set[bytes] = set()
         self._began = time.monotonic()
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> list[Message]:
         """The replies of one stage that are as they should be."""
         waiting, good, arrivals = list(messages), list[Message](), count(1)
         stage = str(_record(waiting[0])[Key.STAGE])
-        deadline, of = self._began + _UNTIL[stage] * self._clients.experiment.round_timeout, len(waiting)
+        deadline, of = (
+            self._began + _UNTIL[stage] * self._clients.experiment.round_timeout,
+            len(waiting),
+        )
 
         def arrived(reply: Message) -> None:
             self._clients.notice(reply)
@@ -78,14 +88,18 @@ class Stages:
             left = max(1.0, deadline - time.monotonic())
             asked = [self._fresh(message, stage, left) for message in waiting]
             waiting = []
-            for question, answer in exchange(self._clients.roster.grid, asked, left, self._clients.refuse, arrived):
+            for question, answer in exchange(
+                self._clients.roster.grid, asked, left, self._clients.refuse, arrived
+            ):
                 client = self._client_of[question.metadata.dst_node_id]
                 try:
                     reply = wire.answered(answer)
                     self._check(stage, client, question, reply)
                     good.append(reply)
                 except wire.Failed as failure:
-                    reason = reasons.setdefault(client, str(failure))  # a guard that has refused has no keys any more
+                    reason = reasons.setdefault(
+                        client, str(failure)
+                    )  # a guard that has refused has no keys any more
                     if last or answer is None or time.monotonic() >= deadline:
                         self._out(self._fail, stage, client, reason)
                     else:
@@ -108,7 +122,9 @@ class Stages:
 
     def _out(self, tell: Tell, stage: str, client: int, reason: str) -> None:
         if stage == Stage.UNMASK:  # its upload counts: there are others who hold the shares
-            logger.warning("round %d: client %d hands out no shares: %s", self._round.number, client, reason)
+            logger.warning(
+                "round %d: client %d hands out no shares: %s", self._round.number, client, reason
+            )
         else:
             tell(self._round, client, reason)
 
@@ -122,9 +138,15 @@ class Stages:
             if stage == Stage.SETUP:
                 self._check_keys(said)
             elif stage == Stage.SHARE_KEYS:
-                neighbours = [int(name) for name in asked if name != Key.STAGE and int(name) != question.metadata.dst_node_id]
+                neighbours = [
+                    int(name)
+                    for name in asked
+                    if name != Key.STAGE and int(name) != question.metadata.dst_node_id
+                ]
                 if sorted(said[Key.DESTINATION_LIST]) != sorted(neighbours):
-                    raise Refused(f"its shares are for the nodes {short(said[Key.DESTINATION_LIST])}, asked was for its neighbours")
+                    raise Refused(
+                        f"its shares are for the nodes {short(said[Key.DESTINATION_LIST])}, asked was for its neighbours"
+                    )
                 _check_blobs("encrypted shares", said[Key.CIPHERTEXT_LIST], len(neighbours))
             elif stage == Stage.COLLECT_MASKED_VECTORS:
                 self._check_masked(said, reply)
@@ -132,7 +154,9 @@ class Stages:
             else:
                 owners = [*asked[Key.ACTIVE_NODE_ID_LIST], *asked[Key.DEAD_NODE_ID_LIST]]
                 if list(said[Key.NODE_ID_LIST]) != owners:
-                    raise Refused(f"its shares are of the nodes {short(said[Key.NODE_ID_LIST])}, asked was for others'")
+                    raise Refused(
+                        f"its shares are of the nodes {short(said[Key.NODE_ID_LIST])}, asked was for others'"
+                    )
                 _check_blobs("shares", said[Key.SHARE_LIST], len(owners))
         except (Refused, wire.Failed):
             raise
@@ -154,10 +178,15 @@ class Stages:
         if any(reply.content.array_records.values()):
             raise Refused("its upload is not masked")
         found = [wire.decode(blob, 4 * self._size) for blob in said[Key.MASKED_PARAMETERS]]
-        if [(a.shape, a.dtype) for a in found] != [((1,), np.dtype("<u4")), ((self._size,), np.dtype("<u4"))]:
+        if [(a.shape, a.dtype) for a in found] != [
+            ((1,), np.dtype("<u4")),
+            ((self._size,), np.dtype("<u4")),
+        ]:
             shapes = short([f"{a.dtype} {list(a.shape)}" for a in found])
             raise Refused(f"its masked arrays are {shapes}, expected uint32 [1] and [{self._size}]")
-        said[Key.MASKED_PARAMETERS] = ndarrays_to_parameters([a.astype(np.int64) for a in found]).tensors
+        said[Key.MASKED_PARAMETERS] = ndarrays_to_parameters(
+            [a.astype(np.int64) for a in found]
+        ).tensors
 
 
 def _record(message: Message) -> MutableMapping[str, Any]:
@@ -168,5 +197,9 @@ def _record(message: Message) -> MutableMapping[str, Any]:
 
 
 def _check_blobs(what: str, blobs: Sequence[Any], expected: int) -> None:
-    if len(blobs) != expected or not all(isinstance(blob, bytes) and len(blob) <= _LONGEST for blob in blobs):
-        raise Refused(f"its {what} are {short([len(blob) for blob in blobs])} bytes, expected {expected} of at most {_LONGEST}")
+    if len(blobs) != expected or not all(
+        isinstance(blob, bytes) and len(blob) <= _LONGEST for blob in blobs
+    ):
+        raise Refused(
+            f"its {what} are {short([len(blob) for blob in blobs])} bytes, expected {expected} of at most {_LONGEST}"
+        )

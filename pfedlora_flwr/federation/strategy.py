@@ -93,32 +93,48 @@ class PersonalisedStrategy(Strategy):
         e = self.experiment
         begins = f", going on after round {self.state.round}" if e.resume else ""
         text = "%s on %s: %d clients, %d a round, %d rounds, into %s%s"
-        logger.info(text, e.method, e.dataset, e.clients, e.sampled, e.rounds, self.run.path, begins)
+        logger.info(
+            text, e.method, e.dataset, e.clients, e.sampled, e.rounds, self.run.path, begins
+        )
         if e.secagg_enabled:
-            logger.info("secure aggregation: no single update can be seen, nor refused for its size; in a simulation it protects nobody")
+            logger.info(
+                "secure aggregation: no single update can be seen, nor refused for its size; in a simulation it protects nobody"
+            )
 
     # Flower's `start`, which keeps the waits and hands the replies on
 
-    def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Iterable[Message]:
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
         """The instructions to this round's sampled clients, as far as they are connected. The Experiment decides the rest."""
         if server_round != self.state.round + 1:
-            raise RunFailed(f"Flower's start asks for round {server_round}, the run is after round {self.state.round}: `complete` goes on")
+            raise RunFailed(
+                f"Flower's start asks for round {server_round}, the run is after round {self.state.round}: `complete` goes on"
+            )
         if not isinstance(self.uplink, PlainUplink):
-            raise RunFailed("secagg.enabled takes four stages a round, and Flower's start has one: `complete` goes through them")
+            raise RunFailed(
+                "secagg.enabled takes four stages a round, and Flower's start has one: `complete` goes through them"
+            )
         clients = self._started[1] if self._started else self._connect(grid)
         round = self._round(server_round, Clock())
         self._started = round, clients
         return clients.messages(round, round.sampled, "training").values()
 
-    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[None, MetricRecord]:
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[None, MetricRecord]:
         """Merges what is admitted into `state`, which is not handed out. Raises RunFailed below `min-success`."""
         assert self._started is not None
         assert isinstance(self.uplink, PlainUplink)
         round, clients = self._started
-        self._merge(round, self.uplink.admit(round, self._open(round, clients, round.sent, replies)))
+        self._merge(
+            round, self.uplink.admit(round, self._open(round, clients, round.sent, replies))
+        )
         return None, MetricRecord({"admitted": len(round.visits)})
 
-    def configure_evaluate(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Iterable[Message]:
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
         """The instructions to clients whose last evaluation is older than their model."""
         assert self._started is not None
         round, clients = self._started
@@ -134,7 +150,9 @@ class PersonalisedStrategy(Strategy):
         self._finish(round, clients)
         return MetricRecord({"accuracy": self.state.mean_accuracy("test")})
 
-    def _open(self, round: Round, clients: Clients, asked: Iterable[int], replies: Iterable[Message]) -> Replies:
+    def _open(
+        self, round: Round, clients: Clients, asked: Iterable[int], replies: Iterable[Message]
+    ) -> Replies:
         """Those of the replies that are a client's and no error; who was asked and gave none has failed."""
         opened = {}
         for reply in replies:
@@ -164,7 +182,9 @@ class PersonalisedStrategy(Strategy):
         e, state = self.experiment, self.state
         visits, uploads = collected.visits, collected.uploads
         state.round = round.number
-        if not self._enough(round, f"round {round.number}", len(visits), e.sampled, collected.reason):
+        if not self._enough(
+            round, f"round {round.number}", len(visits), e.sampled, collected.reason
+        ):
             return
         state.failed_rounds = 0
         round.visits = visits
@@ -184,7 +204,9 @@ class PersonalisedStrategy(Strategy):
             if report.other_accuracies:
                 state.other_accuracies[client] = report.other_accuracies
             if report.lost:
-                logger.warning("client %d had lost its model: it started again from its initial one", client)
+                logger.warning(
+                    "client %d had lost its model: it started again from its initial one", client
+                )
 
     def _evaluate(self, round: Round, clients: Clients) -> None:
         """Evaluates the clients whose last evaluation is older than their model: all of them before round 1."""
@@ -204,7 +226,9 @@ class PersonalisedStrategy(Strategy):
             except Refused as refusal:
                 self._refuse_update(round, client, str(refusal))
 
-    def _enough(self, round: Round, what: str, succeeded: int, asked: int, reason: str = "") -> bool:
+    def _enough(
+        self, round: Round, what: str, succeeded: int, asked: int, reason: str = ""
+    ) -> bool:
         """Whether the share of successes reaches `min-success`, and there is no other reason against it.
 
         Where it does not, the round is counted as failed. Raises RunFailed for the `max-failed-rounds`th in a row.
@@ -215,7 +239,10 @@ class PersonalisedStrategy(Strategy):
             return True
         self.state.failed_rounds += 1
         if self.state.failed_rounds >= e.max_failed_rounds:
-            told = reason or f"{succeeded} of {asked} clients succeeded, min-success={e.min_success:g} wants {wanted}"
+            told = (
+                reason
+                or f"{succeeded} of {asked} clients succeeded, min-success={e.min_success:g} wants {wanted}"
+            )
             blamed = [f"client {client}: {why}" for client, why in round.failures.items()][:1]
             raise RunFailed("; ".join([f"{what}: {told}", *blamed]))
         if reason:
@@ -242,7 +269,9 @@ class PersonalisedStrategy(Strategy):
         self.run.progress(phase="round", round=round.number, of=self.experiment.rounds)
         who = f"{len(visits)} of {len(round.sampled)} clients" if round.number else "initial models"
         text = "round %d/%d · accuracy %.4f · %s · %.1f s"
-        logger.info(text, round.number, self.experiment.rounds, row["accuracy"], who, row["seconds"])
+        logger.info(
+            text, round.number, self.experiment.rounds, row["accuracy"], who, row["seconds"]
+        )
         return next_clock
 
     # What the clients are told, and what they are refused
@@ -250,7 +279,9 @@ class PersonalisedStrategy(Strategy):
     def _message(self, round: Round, client: int, node: int, phase: Phase) -> tuple[Message, Cost]:
         e = self.experiment
         training = phase == "training"
-        down = self.method.download(self.shared.of(client), client, round.number) if training else {}
+        down = (
+            self.method.download(self.shared.of(client), client, round.number) if training else {}
+        )
         config = Instruction(
             round=round.number,
             client=client,
@@ -263,7 +294,11 @@ class PersonalisedStrategy(Strategy):
         if not training:
             return wire.evaluate_message(node, round.number, config, e.round_timeout), Cost()
         message = wire.train_message(node, round.number, down, config, e.round_timeout)
-        return message, Cost(parameters_down=parameters(down), bytes_down=payload_bytes(down), wire_down=wire.size_of(message.content))
+        return message, Cost(
+            parameters_down=parameters(down),
+            bytes_down=payload_bytes(down),
+            wire_down=wire.size_of(message.content),
+        )
 
     def _refuse(self, reason: str) -> None:
         """A message or a node that is refused and belongs to no client."""

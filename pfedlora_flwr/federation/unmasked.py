@@ -27,18 +27,26 @@ def begin(context: Context, token: str, round: int, masked: bytes) -> None:
 
     masked: all that the sum depends on. It counts from here on: others hold this client's shares, and may unmask it without asking it.
     """
-    context.state.config_records[_CURRENT] = ConfigRecord({"token": folder_name(token), "round": round})
+    context.state.config_records[_CURRENT] = ConfigRecord(
+        {"token": folder_name(token), "round": round}
+    )
     if not _is_first_or_equal(context, "masked", masked):
-        raise UserError(f"this node has masked another update in round {round} before: two such sums show it")
+        raise UserError(
+            f"this node has masked another update in round {round} before: two such sums show it"
+        )
 
 
 def hand_out(context: Context, nodes: Iterable[int]) -> None:
     """Remembers for which uploads, by their nodes, shares are handed out. Raises UserError where they were for others before."""
     if (current := context.state.config_records.get(_CURRENT)) is None:
         raise UserError("the server leaves out a stage")
-    if not _is_first_or_equal(context, "handed out for", " ".join(map(str, sorted(nodes))).encode()):
+    if not _is_first_or_equal(
+        context, "handed out for", " ".join(map(str, sorted(nodes))).encode()
+    ):
         round = str(current["round"])
-        raise UserError(f"this node has handed out its shares of round {round} for other clients: two such sums show single updates")
+        raise UserError(
+            f"this node has handed out its shares of round {round} for other clients: two such sums show single updates"
+        )
 
 
 def _is_first_or_equal(context: Context, what: str, value: bytes) -> bool:
@@ -47,11 +55,19 @@ def _is_first_or_equal(context: Context, what: str, value: bytes) -> bool:
     A node with a `state-path` remembers on disk; another one in its context, for as long as its SuperNode runs.
     """
     records = context.state.config_records
-    token, round, found = str(records[_CURRENT]["token"]), str(records[_CURRENT]["round"]), sha256(value).hexdigest()
+    token, round, found = (
+        str(records[_CURRENT]["token"]),
+        str(records[_CURRENT]["round"]),
+        sha256(value).hexdigest(),
+    )
     file, kept = _file(context, token), records.get(_UNMASKED, ConfigRecord())
-    known: dict[str, dict[str, str]] = json.loads(file.read_text() if file and file.exists() else str(kept.get(token, "{}")))
+    known: dict[str, dict[str, str]] = json.loads(
+        file.read_text() if file and file.exists() else str(kept.get(token, "{}"))
+    )
     if len(known) >= ROUNDS and int(round) < (oldest := min(map(int, known))):
-        raise UserError(f"the server asks for round {round}, and this node remembers its masked rounds from {oldest} on")
+        raise UserError(
+            f"the server asks for round {round}, and this node remembers its masked rounds from {oldest} on"
+        )
     if known.setdefault(round, {}).setdefault(what, found) != found:
         return False
     text = json.dumps({name: known[name] for name in sorted(known, key=int)[-ROUNDS:]})
@@ -69,5 +85,7 @@ def _file(context: Context, token: str) -> Path | None:
     config = context.node_config
     if "state-path" not in config:
         return None
-    name = f"unmasked-{config['partition-id']}.json" if "partition-id" in config else "unmasked.json"
+    name = (
+        f"unmasked-{config['partition-id']}.json" if "partition-id" in config else "unmasked.json"
+    )
     return Path(str(config["state-path"])).expanduser() / token / name

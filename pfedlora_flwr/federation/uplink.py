@@ -31,7 +31,13 @@ class PlainUplink:
     refuse: told of a client whose answer is not admitted, and why.
     """
 
-    def __init__(self, experiment: Experiment, method: Method, shared: Shared, refuse: Callable[[Round, int, str], None]) -> None:
+    def __init__(
+        self,
+        experiment: Experiment,
+        method: Method,
+        shared: Shared,
+        refuse: Callable[[Round, int, str], None],
+    ) -> None:
         self._experiment = experiment
         self._method = method
         self._shared = shared
@@ -51,7 +57,9 @@ class PlainUplink:
         for client, reply in sorted(replies.items()):
             try:
                 own, evaluated = self._shared.of(client), e.evaluates(round.number)
-                visits[client], uploads[client] = admit(reply, self._method, own, client, round.number, e.max_samples, evaluated)
+                visits[client], uploads[client] = admit(
+                    reply, self._method, own, client, round.number, e.max_samples, evaluated
+                )
             except Refused as refusal:
                 self._refuse(round, client, str(refusal))
         for client, reason in outliers(uploads, self._method, e.clip_norm_factor).items():

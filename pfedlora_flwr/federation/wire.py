@@ -59,10 +59,14 @@ def to_arrays(tensors: Mapping[str, Tensor]) -> list[npt.NDArray[Any]]:
 
 def to_tensors(names: Sequence[str], arrays: list[npt.NDArray[Any]]) -> dict[str, Tensor]:
     """Named tensors from what travelled."""
-    return {name: torch.from_numpy(np.array(array)) for name, array in zip(names, arrays, strict=True)}
+    return {
+        name: torch.from_numpy(np.array(array)) for name, array in zip(names, arrays, strict=True)
+    }
 
 
-def train_message(node: int, round: int, tensors: Mapping[str, Tensor], config: Config, ttl: float) -> Message:
+def train_message(
+    node: int, round: int, tensors: Mapping[str, Tensor], config: Config, ttl: float
+) -> Message:
     """The instruction to train: `fit` of the client."""
     content = fitins_to_recorddict(FitIns(ndarrays_to_parameters(to_arrays(tensors)), config), True)
     return _message(content, node, TRAIN, round, ttl)
@@ -85,7 +89,9 @@ def properties_message(node: int, ttl: float) -> Message:
 
 
 def _message(content: RecordDict, node: int, kind: str, round: int, ttl: float) -> Message:
-    return Message(content=content, dst_node_id=node, message_type=kind, ttl=ttl, group_id=str(round))
+    return Message(
+        content=content, dst_node_id=node, message_type=kind, ttl=ttl, group_id=str(round)
+    )
 
 
 def fit_instruction(message: Message) -> FitIns:
@@ -129,7 +135,9 @@ def read_reply(reply: Message | None) -> Reply:
     try:
         if kind == TRAIN:
             fit = recorddict_to_fitres(message.content, keep_input=True)
-            read = Reply(fit.parameters.tensors, fit.num_examples, fit.metrics, size_of(message.content))
+            read = Reply(
+                fit.parameters.tensors, fit.num_examples, fit.metrics, size_of(message.content)
+            )
             status = fit.status
         elif kind == EVALUATE:
             evaluate = recorddict_to_evaluateres(message.content)
@@ -140,7 +148,9 @@ def read_reply(reply: Message | None) -> Reply:
             read = Reply([], 0, properties.properties, size_of(message.content))
             status = properties.status
     except Exception as error:  # whatever a stranger's message makes Flower's parser raise
-        raise Failed(f"a malformed reply ({type(error).__name__}: {_first_line(str(error))})") from None
+        raise Failed(
+            f"a malformed reply ({type(error).__name__}: {_first_line(str(error))})"
+        ) from None
     if status.code != Code.OK:
         raise Failed(_first_line(status.message))
     reason = failure_in(read.metrics)
@@ -152,8 +162,13 @@ def read_reply(reply: Message | None) -> Reply:
 def size_of(content: RecordDict) -> int:
     """The bytes of a message's content, by Flower's count, which itself cannot count an empty text or list."""
     arrays = sum(record.count_bytes() for record in content.array_records.values())
-    records: tuple[Mapping[str, Any], ...] = (*content.config_records.values(), *content.metric_records.values())
-    return arrays + sum(len(name) + _bytes_of(value) for record in records for name, value in record.items())
+    records: tuple[Mapping[str, Any], ...] = (
+        *content.config_records.values(),
+        *content.metric_records.values(),
+    )
+    return arrays + sum(
+        len(name) + _bytes_of(value) for record in records for name, value in record.items()
+    )
 
 
 def _bytes_of(value: Any) -> int:
@@ -169,9 +184,15 @@ def decode(blob: bytes, largest: int) -> npt.NDArray[Any]:
     stream = io.BytesIO(blob)
     try:
         version = np.lib.format.read_magic(stream)
-        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        read_header = (
+            np.lib.format.read_array_header_1_0
+            if version == (1, 0)
+            else np.lib.format.read_array_header_2_0
+        )
         shape, _, dtype = read_header(stream)
-    except Exception as error:  # the header is a Python literal, and its parser raises whatever it likes
+    except (
+        Exception
+    ) as error:  # the header is a Python literal, and its parser raises whatever it likes
         raise ValueError(f"no array: {type(error).__name__}: {_first_line(str(error))}") from None
     if dtype.kind not in "fiu" or dtype.hasobject:
         raise ValueError(f"an array of dtype {dtype}")

@@ -42,7 +42,11 @@ def shares(count: int) -> list[Share]:
     """The machine divided for `count` runs at once: each core has one owner, and each GPU, unless there are fewer."""
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    gpus = [str(i) for i in range(torch.cuda.device_count())] if visible is None else [name for name in visible.split(",") if name]
+    gpus = (
+        [str(i) for i in range(torch.cuda.device_count())]
+        if visible is None
+        else [name for name in visible.split(",") if name]
+    )
 
     def share(i: int) -> Share:
         own = tuple(cores[i::count]) if len(cores) >= count else ()
@@ -72,12 +76,19 @@ class Child:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=self._errors,
-            env=environment | ({"CUDA_VISIBLE_DEVICES": ",".join(share.gpus), GPU_SHARE: str(share.memory)} if share.gpus else {}),
+            env=environment
+            | (
+                {"CUDA_VISIBLE_DEVICES": ",".join(share.gpus), GPU_SHARE: str(share.memory)}
+                if share.gpus
+                else {}
+            ),
             preexec_fn=(lambda: os.sched_setaffinity(0, share.cores)) if share.cores else None,
             start_new_session=True,  # Ctrl-C is for the parent, which says it on
         )
         assert self._process.stdin is not None
-        self._process.stdin.write((json.dumps({"engine": engine, "experiment": experiment.flat()}) + "\n").encode())
+        self._process.stdin.write(
+            (json.dumps({"engine": engine, "experiment": experiment.flat()}) + "\n").encode()
+        )
         self._process.stdin.flush()
 
     @property
@@ -98,7 +109,9 @@ class Child:
         assert self._process.stdin is not None
         self._process.stdin.close()
         found = self._run.result() if self._process.returncode == 0 else None
-        return found or could_not_start(said[-1] if said else f"its process ended with exit code {self._process.returncode}")
+        return found or could_not_start(
+            said[-1] if said else f"its process ended with exit code {self._process.returncode}"
+        )
 
 
 def main() -> None:
@@ -106,7 +119,12 @@ def main() -> None:
     told = json.loads(sys.stdin.buffer.readline())
     Thread(target=_stop_with_parent, daemon=True).start()
     try:
-        execute(from_flat(told["experiment"]), lambda *_: None, Console(quiet=True), engine=told["engine"])
+        execute(
+            from_flat(told["experiment"]),
+            lambda *_: None,
+            Console(quiet=True),
+            engine=told["engine"],
+        )
     except UserError as error:
         sys.exit(str(error))
 

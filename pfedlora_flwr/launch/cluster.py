@@ -64,11 +64,15 @@ def check_address(address: str) -> None:
     """Raises UserError unless this is a cluster's address, and something listens there."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 2**16 or "/" in host:
-        raise UserError(f"ray is {address!r}; allowed: HOST:PORT, as `ray start --head` prints it, on a node of that cluster")
+        raise UserError(
+            f"ray is {address!r}; allowed: HOST:PORT, as `ray start --head` prints it, on a node of that cluster"
+        )
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_KNOCK).close()
     except OSError as error:
-        raise UserError(f"ray is {address!r} and nothing answers there ({error.strerror or error}); start it: ray start --head") from None
+        raise UserError(
+            f"ray is {address!r} and nothing answers there ({error.strerror or error}); start it: ray start --head"
+        ) from None
 
 
 @cache
@@ -77,7 +81,10 @@ def find_nodes(address: str) -> tuple[Node, ...]:
     check_address(address)
     alive = [node for node in _ask(address, {}, _ANSWER)["nodes"] if node["Alive"]]
     has = [[int(node["Resources"].get(kind, 0)) for kind in ("CPU", "GPU")] for node in alive]
-    nodes = [Node(node["NodeID"], node["NodeManagerAddress"], *counts) for node, counts in zip(alive, has, strict=True)]
+    nodes = [
+        Node(node["NodeID"], node["NodeManagerAddress"], *counts)
+        for node, counts in zip(alive, has, strict=True)
+    ]
     return tuple(sorted(nodes, key=lambda node: (node.address, node.id)))
 
 
@@ -90,13 +97,21 @@ def worker_environment(own: Mapping[str, str]) -> dict[str, str]:
 
 def job_config(environment: dict[str, str]) -> str:
     """The value of JOB_CONFIG for workers that have this in their environment."""
-    given = json.loads(os.environ.get(JOB_CONFIG) or "{}")  # of `ray job submit`, if that started us
+    given = json.loads(
+        os.environ.get(JOB_CONFIG) or "{}"
+    )  # of `ray job submit`, if that started us
     runtime = given.get("runtime_env") or {}
-    return json.dumps(given | {"runtime_env": runtime | {"env_vars": runtime.get("env_vars", {}) | environment}})
+    return json.dumps(
+        given | {"runtime_env": runtime | {"env_vars": runtime.get("env_vars", {}) | environment}}
+    )
 
 
 def check_nodes(
-    address: str, nodes: Sequence[Node], experiment: Experiment, environment: Mapping[str, str], folders: Sequence[Path]
+    address: str,
+    nodes: Sequence[Node],
+    experiment: Experiment,
+    environment: Mapping[str, str],
+    folders: Sequence[Path],
 ) -> None:
     """A task on each node compares what it has with what this host has, prepares a client of each kind, and finds and writes a file in
     each of these folders.
@@ -122,7 +137,9 @@ def check_nodes(
             file.unlink(missing_ok=True)
     here = look_around([], "", {}) | {"partition": shared_partition(experiment)[1].fingerprint}
     for node in nodes:
-        if fault := _fault(here, answers[node.id], on_gpu=node.gpus > 0 and experiment.device != "cpu"):
+        if fault := _fault(
+            here, answers[node.id], on_gpu=node.gpus > 0 and experiment.device != "cpu"
+        ):
             raise UserError(f"the Ray node {node.name} {fault}")
 
 
@@ -140,8 +157,17 @@ def look_around(files: Sequence[str], token: str, keys: Mapping[str, Any]) -> di
     digest = hashlib.sha256()
     for path in sorted(package.rglob("*.py")):
         digest.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes())
-    found: dict[str, Any] = {"version": pfedlora_flwr.__version__, "source": digest.hexdigest(), "package": str(package)}
-    found |= {"torch": torch.__version__, "cuda": torch.version.cuda, "unseen": [], "unwritable": []}
+    found: dict[str, Any] = {
+        "version": pfedlora_flwr.__version__,
+        "source": digest.hexdigest(),
+        "package": str(package),
+    }
+    found |= {
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "unseen": [],
+        "unwritable": [],
+    }
     found["cpu"] = _kind_of_cpu(torch.backends.cpu.get_cpu_capability())
     for name in files:
         file = Path(name)
@@ -182,12 +208,16 @@ def _fault(here: Mapping[str, Any], there: Mapping[str, Any], *, on_gpu: bool) -
     if here["source"] != there["source"]:
         return f"has other code in {there['package']} than this host, of the same version: install the same"
     if here["cpu"] != there["cpu"] and not on_gpu:
-        same = "use nodes of one kind, or export ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 here"
+        same = (
+            "use nodes of one kind, or export ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 here"
+        )
         return f"has another kind of CPU ({there['cpu']}; this host: {here['cpu']}), which gives other bits: {same}"
     if on_gpu and there["cuda"] is None:
         return f"has a PyTorch without CUDA ({there['torch']}) and GPUs: install a CUDA build, or use device=cpu"
     if there["unseen"]:
-        return f"does not see {there['unseen'][0]}: it must lie on a file system that all nodes share"
+        return (
+            f"does not see {there['unseen'][0]}: it must lie on a file system that all nodes share"
+        )
     if there["unwritable"]:
         return f"cannot write to {there['unwritable'][0]}: let this user write there on every node"
     if "unprepared" in there:
@@ -204,7 +234,14 @@ def _kind_of_cpu(capability: str) -> str:
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("flags"):
-                return " ".join([capability, *sorted(word for word in line.split() if word.startswith(("avx", "amx", "fma")))])
+                return " ".join(
+                    [
+                        capability,
+                        *sorted(
+                            word for word in line.split() if word.startswith(("avx", "amx", "fma"))
+                        ),
+                    ]
+                )
     return f"{capability} {platform.machine()}"
 
 
@@ -212,15 +249,34 @@ def _ask(address: str, request: Mapping[str, Any], patience: float) -> dict[str,
     """What this file, run as a program, answers. Raises UserError with what it fails of."""
     told = json.dumps({"address": address, **request})
     command, environment = processes.ours(__name__, "-W", "ignore")
-    environment |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", ADDRESS: address, **MERGED}
+    environment |= {
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+        ADDRESS: address,
+        **MERGED,
+    }
     try:
-        done = subprocess.run(command, input=told, env=environment, capture_output=True, text=True, timeout=patience, check=False)
+        done = subprocess.run(
+            command,
+            input=told,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=patience,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
-        raise UserError(f"ray is {address!r}, and no Ray cluster takes us in there within {patience:g} s") from None
+        raise UserError(
+            f"ray is {address!r}, and no Ray cluster takes us in there within {patience:g} s"
+        ) from None
     try:
         answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     except (IndexError, ValueError):
-        answer = {"error": next(reversed(done.stderr.strip().splitlines()), f"exit code {done.returncode}")}
+        answer = {
+            "error": next(
+                reversed(done.stderr.strip().splitlines()), f"exit code {done.returncode}"
+            )
+        }
     if "error" in answer:
         raise UserError(f"ray is {address!r}, and this host cannot join it: {answer['error']}")
     return answer
@@ -234,14 +290,18 @@ def _looks(look: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     task, tasks = ray.remote(num_cpus=0, max_retries=0)(look_around), {}
     for node in look["nodes"]:
         there = NodeAffinitySchedulingStrategy(node, soft=False)
-        tasks[node] = task.options(scheduling_strategy=there).remote(look["files"], look["token"], look["keys"])
+        tasks[node] = task.options(scheduling_strategy=there).remote(
+            look["files"], look["token"], look["keys"]
+        )
     ray.wait(list(tasks.values()), num_returns=len(tasks), timeout=_TASK)
     found = {}
     for node, answer in tasks.items():
         try:
             found[node] = ray.get(answer, timeout=0.1)
         except Exception as error:
-            found[node] = {"silent": next(iter(str(error).strip().splitlines()), type(error).__name__)}
+            found[node] = {
+                "silent": next(iter(str(error).strip().splitlines()), type(error).__name__)
+            }
     return found
 
 
@@ -253,7 +313,12 @@ def main() -> None:
     look = asked.get("look")
     variables = {"PYTHONPATH": os.environ["PYTHONPATH"], **(look["environment"] if look else {})}
     try:
-        ray.init(address=asked["address"], runtime_env={"env_vars": variables}, logging_level=logging.ERROR, log_to_driver=False)
+        ray.init(
+            address=asked["address"],
+            runtime_env={"env_vars": variables},
+            logging_level=logging.ERROR,
+            log_to_driver=False,
+        )
         answer = {"looks": _looks(look)} if look else {"nodes": ray.nodes()}
     except Exception as error:
         answer = {"error": " ".join(str(error).split())[:300] or type(error).__name__}

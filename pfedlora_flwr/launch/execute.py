@@ -68,7 +68,9 @@ def continued(experiment: Experiment) -> Experiment:
     return experiment.replace(resume=begun, overwrite=not begun)
 
 
-def execute(experiment: Experiment, show: Show, out: Console, *, port: int = 0, engine: str = "flower") -> Result:
+def execute(
+    experiment: Experiment, show: Show, out: Console, *, port: int = 0, engine: str = "flower"
+) -> Result:
     """Runs the Experiment and returns its result, whatever came of it. Ctrl-C and SIGTERM stop the run.
 
     Raises UserError before anything has started.
@@ -105,7 +107,11 @@ def execute(experiment: Experiment, show: Show, out: Console, *, port: int = 0, 
         if done and (result := run.result()):
             if experiment.tensorboard:
                 EventFiles(run.events, run.rounds()).close()
-            out.print(f"{from_here(directory)} is completed: round {experiment.rounds} was its last", highlight=False, soft_wrap=True)
+            out.print(
+                f"{from_here(directory)} is completed: round {experiment.rounds} was its last",
+                highlight=False,
+                soft_wrap=True,
+            )
             return result
         carrier = _engine(engine, experiment, run, port, out)
         if experiment.resume:
@@ -116,7 +122,9 @@ def execute(experiment: Experiment, show: Show, out: Console, *, port: int = 0, 
         result = _carry_out(experiment, run, carrier, show)
         survived = set[tuple[str, int]]()
         while result["status"] == "failed" and run.holds_run and (lost := carrier.lost()):
-            if (again := (lost, run.last_round(experiment))) in survived:  # the same once more before a round was done
+            if (
+                again := (lost, run.last_round(experiment))
+            ) in survived:  # the same once more before a round was done
                 break
             survived.add(again)
             out.print(f"{lost}; going on without", markup=False, highlight=False, soft_wrap=True)
@@ -132,7 +140,9 @@ def check_engine(engine: str, ray: str = "") -> None:
     if engine not in ENGINES:
         raise UserError(f"--engine is {engine!r}; allowed: {', '.join(ENGINES)}")
     if ray and engine != "flower":
-        raise UserError(f"ray is {ray!r}, a cluster, and --engine {engine} trains in this process: give one of them")
+        raise UserError(
+            f"ray is {ray!r}, a cluster, and --engine {engine} trains in this process: give one of them"
+        )
 
 
 def preflight(experiment: Experiment) -> None:
@@ -159,14 +169,18 @@ def _goes_on(e: Experiment, run: RunDirectory) -> str:
     return f"{words} (it was to end at {saved.rounds}{again})"
 
 
-def _engine(name: str, experiment: Experiment, run: RunDirectory, port: int, out: Console) -> Engine:
+def _engine(
+    name: str, experiment: Experiment, run: RunDirectory, port: int, out: Console
+) -> Engine:
     """Raises UserError where a node of a Ray cluster is not as it must be."""
     if name == "flower":
         simulation = Simulation(experiment, run, resources(experiment), port)
         for line in simulation.join():
             out.print(line, markup=False, highlight=False, soft_wrap=True)
         return simulation
-    from pfedlora_flwr.launch.local import LocalRun  # imports Flower, which the launcher of a simulation does not need
+    from pfedlora_flwr.launch.local import (
+        LocalRun,
+    )  # imports Flower, which the launcher of a simulation does not need
 
     return LocalRun(experiment, run)
 
@@ -188,6 +202,8 @@ def _carry_out(experiment: Experiment, run: RunDirectory, engine: Engine, show: 
             with suppress(LaunchError, Stopped):  # it is only there to be read
                 engine.save_log()
     if result is None:
-        error = error or f"the server ended without a result: {last_line(run.logs / 'superlink.log')}"
+        error = (
+            error or f"the server ended without a result: {last_line(run.logs / 'superlink.log')}"
+        )
         result = write_result(run, experiment, status, error, by)
     return result

@@ -90,7 +90,13 @@ class FlwrCommand:
     def stream(self, run_id: str, log: BinaryIO) -> subprocess.Popen[bytes]:
         """A process that writes the run's log, from its beginning, to `log` until the run ends or the connection breaks."""
         command = [tool("flwr"), "log", run_id, self.superlink, "--stream"]
-        return subprocess.Popen(command, env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.DEVNULL)
+        return subprocess.Popen(
+            command,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.DEVNULL,
+        )
 
     def _asked(self, *words: str) -> dict[str, Any]:
         """What the call answers in JSON. Flower says there, not by the exit code, that a call has failed."""
@@ -106,14 +112,22 @@ class FlwrCommand:
     def _call(self, *words: str) -> str:
         command, pipe = [tool("flwr"), *words], subprocess.PIPE
         with subprocess.Popen(  # in a session of its own: Ctrl-C reaches us alone
-            command, env=self._environment, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+            command,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=pipe,
+            stderr=pipe,
+            text=True,
+            start_new_session=True,
         ) as call:
             try:
                 answer = _answer(call)
             finally:
                 call.kill()  # one that has ended is left alone
         if answer is None:
-            raise LaunchError(f"`flwr {words[0]}`: the SuperLink {self.superlink!r} did not answer within {_CALL:g} s")
+            raise LaunchError(
+                f"`flwr {words[0]}`: the SuperLink {self.superlink!r} did not answer within {_CALL:g} s"
+            )
         said, errors = answer
         if call.returncode:
             raise self._failed(words[0], said + errors)
@@ -129,7 +143,9 @@ def tool(name: str) -> str:
     found = shutil.which(name, path=search_path())
     if found is None:
         where = f"neither beside {sys.executable} nor on the PATH"
-        raise LaunchError(f'the command `{name}` is {where}; pip install "flwr[simulation]" brings it')
+        raise LaunchError(
+            f'the command `{name}` is {where}; pip install "flwr[simulation]" brings it'
+        )
     return found
 
 
@@ -150,7 +166,9 @@ def write_app(folder: Path, experiment: Experiment) -> Path:
     """A Flower app that holds the configuration alone: the code is what is installed where it runs. Returns its new folder."""
     folder.mkdir()
     about = {"version": pfedlora_flwr.__version__, "description": pfedlora_flwr.__doc__}
-    config = "\n".join(f"{_toml(name)} = {_toml(value)}" for name, value in experiment.flat().items())
+    config = "\n".join(
+        f"{_toml(name)} = {_toml(value)}" for name, value in experiment.flat().items()
+    )
     text = _APP.format(**{name: _toml(value) for name, value in about.items()}, config=config)
     (folder / "pyproject.toml").write_text(text, encoding="utf-8")
     return folder

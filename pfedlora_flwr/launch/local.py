@@ -44,11 +44,21 @@ class LocalGrid(Grid):
         run_config: Mapping[str, Any],
         replied: Callable[[int, int], None] = lambda done, of: None,
     ) -> None:
-        TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = _RUN_ID, _TASK_ID, SUPERLINK_NODE_ID
+        TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = (
+            _RUN_ID,
+            _TASK_ID,
+            SUPERLINK_NODE_ID,
+        )
         self._app = app
         self._replied = replied
         self._contexts = {
-            node: Context(run_id=_RUN_ID, node_id=node, node_config=dict(config), state=RecordDict(), run_config=dict(run_config))
+            node: Context(
+                run_id=_RUN_ID,
+                node_id=node,
+                node_config=dict(config),
+                state=RecordDict(),
+                run_config=dict(run_config),
+            )
             for node, config in enumerate(node_configs, start=_FIRST_NODE)
         }
         self._waiting: deque[bytes] = deque()
@@ -61,7 +71,14 @@ class LocalGrid(Grid):
     def run(self) -> Run:
         return Run.create_empty(_RUN_ID)
 
-    def create_message(self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None) -> Message:
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def get_node_ids(self) -> Iterable[int]:
@@ -72,7 +89,9 @@ class LocalGrid(Grid):
         ids = []
         for message in messages:
             ids.append(str(next(self._numbers)))
-            message.metadata.__dict__["_message_id"] = ids[-1]  # as Flower's own InMemoryGrid names them
+            message.metadata.__dict__["_message_id"] = ids[
+                -1
+            ]  # as Flower's own InMemoryGrid names them
             self._waiting.append(message_to_proto(message).SerializeToString())
         return ids
 
@@ -82,11 +101,15 @@ class LocalGrid(Grid):
         while self._waiting:
             message = _decoded(self._waiting.popleft())
             if message.metadata.message_id in wanted:
-                replies.append(_decoded(message_to_proto(self._answer(message)).SerializeToString()))
+                replies.append(
+                    _decoded(message_to_proto(self._answer(message)).SerializeToString())
+                )
                 self._replied(len(replies), of)
         return replies
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
         return self.pull_messages(self.push_messages(messages))
 
     def _answer(self, message: Message) -> Message:
@@ -94,7 +117,10 @@ class LocalGrid(Grid):
         try:
             return self._app(message, self._contexts[message.metadata.dst_node_id])
         except Exception as error:
-            return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, f"{type(error).__name__}: {error}"), reply_to=message)
+            return Message(
+                Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, f"{type(error).__name__}: {error}"),
+                reply_to=message,
+            )
 
 
 def _decoded(blob: bytes) -> Message:
@@ -109,7 +135,9 @@ class LocalRun:
         self._directory = run
 
     def __enter__(self) -> LocalRun:
-        self._log = logging.FileHandler(self._directory.logs / "run.log", mode="w", encoding="utf-8")
+        self._log = logging.FileHandler(
+            self._directory.logs / "run.log", mode="w", encoding="utf-8"
+        )
         self._log.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         package = logging.getLogger("pfedlora_flwr")
         package.setLevel(logging.INFO)
@@ -128,10 +156,19 @@ class LocalRun:
             state = directory.doing()
             show(state | {"done": done, "of": of} if state else None, rounds.look())
 
-        nodes = [{"partition-id": k, "num-partitions": self._experiment.clients} for k in range(self._experiment.clients)]
+        nodes = [
+            {"partition-id": k, "num-partitions": self._experiment.clients}
+            for k in range(self._experiment.clients)
+        ]
         config = dict(self._experiment.flat())
         grid = LocalGrid(client_app.app, nodes, config, replied)
-        context = Context(run_id=_RUN_ID, node_id=SUPERLINK_NODE_ID, node_config={}, state=RecordDict(), run_config=config)
+        context = Context(
+            run_id=_RUN_ID,
+            node_id=SUPERLINK_NODE_ID,
+            node_config={},
+            state=RecordDict(),
+            run_config=config,
+        )
         try:
             server_app.serve(grid, context)
         except Exception as error:  # its one line is in the result

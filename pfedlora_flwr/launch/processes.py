@@ -38,7 +38,11 @@ def marked(marker: str) -> Iterator[psutil.Process]:
     """The running processes whose environment carries the marker, this one left out."""
     for process in psutil.process_iter():
         try:
-            if process.pid != os.getpid() and process.environ().get(MARKER) == marker and is_running(process.pid):
+            if (
+                process.pid != os.getpid()
+                and process.environ().get(MARKER) == marker
+                and is_running(process.pid)
+            ):
                 yield process
         except (psutil.Error, OSError):
             continue
@@ -54,7 +58,9 @@ def stop_marked(marker: str, patience: float = 1.0) -> int:
     known, nothing = set(found), 0
     for _ in range(_HUNTS):
         known |= _with_children(marked(marker))
-        stubborn = [process for process in known if process.is_running() and is_running(process.pid)]
+        stubborn = [
+            process for process in known if process.is_running() and is_running(process.pid)
+        ]
         nothing = 0 if stubborn else nothing + 1
         if nothing == _QUIET:
             break
@@ -120,7 +126,9 @@ def check_port(port: int) -> None:
         try:
             probe.bind(("127.0.0.1", port))
         except OSError as error:
-            raise UserError(f"port {port} cannot be used ({error.strerror}); choose another, or leave --port out for a free one") from None
+            raise UserError(
+                f"port {port} cannot be used ({error.strerror}); choose another, or leave --port out for a free one"
+            ) from None
 
 
 def _with_children(processes: Iterable[psutil.Process]) -> set[psutil.Process]:
@@ -138,7 +146,9 @@ def _still_running(processes: Iterable[psutil.Process], patience: float) -> list
     """Waits until none runs, at most `patience` seconds; returns those that still do. (psutil's own wait takes an ended process
     for a running one until its parent has collected it: an orphan's may never.)"""
     deadline = time.monotonic() + patience
-    while (left := [process for process in processes if is_running(process.pid)]) and time.monotonic() < deadline:
+    while (
+        left := [process for process in processes if is_running(process.pid)]
+    ) and time.monotonic() < deadline:
         time.sleep(0.02)
     return left
 

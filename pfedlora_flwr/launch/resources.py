@@ -48,15 +48,25 @@ class Resources:
     def words(self) -> str:
         """In a line."""
         where = f" on {len(self.nodes)} Ray node{'s' * (len(self.nodes) > 1)}" if self.nodes else ""
-        gpus = f", {self.per_gpu} a GPU of {self.gpus}, each with {1 / self.per_gpu:.0%} of its memory" if self.per_gpu else ""
-        bound = f"; Flower trains at most {most_at_once()} clients at once here" if most_at_once() < self.wanted else ""
+        gpus = (
+            f", {self.per_gpu} a GPU of {self.gpus}, each with {1 / self.per_gpu:.0%} of its memory"
+            if self.per_gpu
+            else ""
+        )
+        bound = (
+            f"; Flower trains at most {most_at_once()} clients at once here"
+            if most_at_once() < self.wanted
+            else ""
+        )
         of = f" of {self.wanted}" if self.actors < self.wanted else ""
         return f"{self.actors} actor{'s' * (self.actors > 1)}{of}{where}{gpus}{bound}"
 
 
 def most_at_once() -> int:
     """Clients that Flower trains at once, from this machine."""
-    counted: int | None = getattr(os, "process_cpu_count", os.cpu_count)()  # as Python's thread pool does, since 3.13 the former
+    counted: int | None = getattr(
+        os, "process_cpu_count", os.cpu_count
+    )()  # as Python's thread pool does, since 3.13 the former
     return min(_MOST_THREADS, (counted or 1) + _MORE_THREADS)
 
 
@@ -76,7 +86,9 @@ def resources(experiment: Experiment) -> Resources:
     gpus = torch.cuda.device_count()
     wanted = min(experiment.actors or gpus, clients)
     per_gpu = _each_gpu(wanted, gpus)
-    return Resources(min(wanted, most_at_once(), gpus * per_gpu), gpus=gpus, per_gpu=per_gpu, wanted=wanted)
+    return Resources(
+        min(wanted, most_at_once(), gpus * per_gpu), gpus=gpus, per_gpu=per_gpu, wanted=wanted
+    )
 
 
 def of_cluster(experiment: Experiment, address: str, nodes: Sequence[Node]) -> Resources:
@@ -87,17 +99,29 @@ def of_cluster(experiment: Experiment, address: str, nodes: Sequence[Node]) -> R
     """
     e, gpus = experiment, sum(int(node.gpus) for node in nodes)
     if e.device == "cuda" and not gpus:
-        raise UserError(f"device is 'cuda' and no node of the Ray cluster at {address} has a GPU; use device=cpu")
-    per_gpu = _each_gpu(min(e.actors or gpus, max(1, e.clients)), gpus) if gpus and e.device != "cpu" else 0
+        raise UserError(
+            f"device is 'cuda' and no node of the Ray cluster at {address} has a GPU; use device=cpu"
+        )
+    per_gpu = (
+        _each_gpu(min(e.actors or gpus, max(1, e.clients)), gpus)
+        if gpus and e.device != "cpu"
+        else 0
+    )
 
     def fitting(cpus: int) -> list[int]:
-        return [min(int(n.cpus) // cpus, int(n.gpus) * per_gpu if per_gpu else n.cpus) for n in nodes]
+        return [
+            min(int(n.cpus) // cpus, int(n.gpus) * per_gpu if per_gpu else n.cpus) for n in nodes
+        ]
 
     most = min(e.actors or sum(fitting(1)), max(1, e.clients))
     wanted = range(1, max((int(node.cpus) for node in nodes), default=0) + 1)
-    found = [(cpus, sum(fitting(cpus))) for cpus in ([1] if per_gpu else wanted) if sum(fitting(cpus))]
+    found = [
+        (cpus, sum(fitting(cpus))) for cpus in ([1] if per_gpu else wanted) if sum(fitting(cpus))
+    ]
     if not found:
-        raise UserError(f"no node of the Ray cluster at {address} has a CPU{' and a GPU' if per_gpu else ''} for an actor")
+        raise UserError(
+            f"no node of the Ray cluster at {address} has a CPU{' and a GPU' if per_gpu else ''} for an actor"
+        )
     allowed = [pair for pair in found if pair[1] <= most] or found[-1:]
     cpus, actors = max(allowed, key=lambda pair: (min(pair[1], most_at_once()), -pair[1]))
     used = tuple(node for node, count in zip(nodes, fitting(cpus), strict=True) if count)

@@ -25,8 +25,24 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.nodes import WORKER_GONE
 from pfedlora_flwr.launch import cluster
-from pfedlora_flwr.launch.flower import QUIET, FlwrCommand, LaunchError, environment, last_line, tool, write_app
-from pfedlora_flwr.launch.processes import MARKER, SIGNALS, check_port, code_path, free_port, is_running, stop_marked
+from pfedlora_flwr.launch.flower import (
+    QUIET,
+    FlwrCommand,
+    LaunchError,
+    environment,
+    last_line,
+    tool,
+    write_app,
+)
+from pfedlora_flwr.launch.processes import (
+    MARKER,
+    SIGNALS,
+    check_port,
+    code_path,
+    free_port,
+    is_running,
+    stop_marked,
+)
 from pfedlora_flwr.launch.resources import Resources
 from pfedlora_flwr.runs.directory import Row, RunDirectory, in_use
 from pfedlora_flwr.runs.lines import SoFar
@@ -42,7 +58,9 @@ _SHORT = 30
 class Simulation:
     """One run in a private Flower simulation. Use it as a context manager: leaving it stops every process it started."""
 
-    def __init__(self, experiment: Experiment, run: RunDirectory, resources: Resources, port: int = 0) -> None:
+    def __init__(
+        self, experiment: Experiment, run: RunDirectory, resources: Resources, port: int = 0
+    ) -> None:
         self.experiment = experiment
         self.directory = run
         self.resources = resources
@@ -56,7 +74,9 @@ class Simulation:
         check_port(self.port)
         self._home = Path(tempfile.mkdtemp(prefix="pfedlora-"))
         self._flwr = FlwrCommand("private", self._environment(), self.directory.logs / "flwr.log")
-        self.directory.launch_file.write_text(json.dumps({"marker": self.marker, "home": str(self._home)}))
+        self.directory.launch_file.write_text(
+            json.dumps({"marker": self.marker, "home": str(self._home)})
+        )
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -77,10 +97,20 @@ class Simulation:
         Raises UserError where a node of the cluster cannot train its clients.
         """
         if not self.cluster:
-            return [f"trained by {self.resources.words()}"] if self.resources.actors < self.resources.wanted else []
+            return (
+                [f"trained by {self.resources.words()}"]
+                if self.resources.actors < self.resources.wanted
+                else []
+            )
         e, nodes = self.experiment, self.resources.nodes
-        cluster.check_nodes(self.cluster, nodes, e, self._for_workers(), [self.directory.logs, cache_root()])
-        told = "" if e.ray else f"{cluster.ADDRESS} is set ({cluster.ADDRESS}={cluster.PRIVATE} keeps to this machine): "
+        cluster.check_nodes(
+            self.cluster, nodes, e, self._for_workers(), [self.directory.logs, cache_root()]
+        )
+        told = (
+            ""
+            if e.ray
+            else f"{cluster.ADDRESS} is set ({cluster.ADDRESS}={cluster.PRIVATE} keeps to this machine): "
+        )
         return [f"{told}joins the Ray cluster at {self.cluster}: {self.resources.words()}"]
 
     def run(self, show: Callable[[Row | None, SoFar], None]) -> None:
@@ -111,7 +141,11 @@ class Simulation:
             left = cluster.find_nodes(self.cluster)
         except UserError:  # the run's own reason says more
             return ""
-        gone = [node.name for node in self.resources.nodes if node.id not in {other.id for other in left}]
+        gone = [
+            node.name
+            for node in self.resources.nodes
+            if node.id not in {other.id for other in left}
+        ]
         return f"the Ray node {', '.join(gone)} is gone" if gone and left else worker
 
     @property
@@ -129,7 +163,14 @@ class Simulation:
         options = ["--insecure", "--simulation", "--disable-runtime-dependency-installation"]
         with self._superlink_log.open("wb") as log:
             self._superlink = subprocess.Popen(
-                [tool("flower-superlink"), *options, "--host", "127.0.0.1", "--port", str(self.port)],
+                [
+                    tool("flower-superlink"),
+                    *options,
+                    "--host",
+                    "127.0.0.1",
+                    "--port",
+                    str(self.port),
+                ],
                 env=self._environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -157,7 +198,9 @@ class Simulation:
         began, rounds, so_far = time.time(), directory.watched(), SoFar()
         while directory.result() is None:
             state = directory.doing()
-            if state and state["time"] < began:  # an earlier server's: this one has not taken up the directory yet
+            if (
+                state and state["time"] < began
+            ):  # an earlier server's: this one has not taken up the directory yet
                 state = None
             if state:
                 so_far = rounds.look()
@@ -167,12 +210,16 @@ class Simulation:
             if state and not is_running(state["pid"]):
                 time.sleep(0.5)
                 if directory.result() is None:
-                    raise LaunchError(f"the server process is gone: {last_line(self._superlink_log)}")
+                    raise LaunchError(
+                        f"the server process is gone: {last_line(self._superlink_log)}"
+                    )
             if not state and time.monotonic() > next_look:
                 status, next_look = self._flwr.status(self._run_id), time.monotonic() + _LOOK
                 if status.startswith("finished") or time.monotonic() > deadline:
                     self.save_log()
-                    raise LaunchError(f"the server did not start (Flower says {status}): {last_line(self._run_log)}")
+                    raise LaunchError(
+                        f"the server did not start (Flower says {status}): {last_line(self._run_log)}"
+                    )
             time.sleep(0.1)
         show(None, rounds.look())
 
@@ -189,14 +236,20 @@ class Simulation:
 
     def _healthy(self) -> bool:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=2) as answer:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{self.port}/health", timeout=2
+            ) as answer:
                 return answer.status == 200
         except (urllib.error.URLError, OSError):
             return False
 
     def _environment(self) -> dict[str, str]:
         e = self.experiment
-        own = {"FLWR_HOME": str(self._home), MARKER: self.marker, cluster.ADDRESS: self.cluster or cluster.PRIVATE} | self._share()
+        own = {
+            "FLWR_HOME": str(self._home),
+            MARKER: self.marker,
+            cluster.ADDRESS: self.cluster or cluster.PRIVATE,
+        } | self._share()
         if self.cluster:
             own |= {cluster.JOB_CONFIG: cluster.job_config(self._for_workers()), **cluster.MERGED}
         elif len(str(self._home)) < _SHORT:
@@ -211,7 +264,11 @@ class Simulation:
 
     def _share(self) -> dict[str, str]:
         """What each actor may take of its GPU's memory, of what we may."""
-        return {GPU_SHARE: str(memory_share() / self.resources.per_gpu)} if self.resources.per_gpu else {}
+        return (
+            {GPU_SHARE: str(memory_share() / self.resources.per_gpu)}
+            if self.resources.per_gpu
+            else {}
+        )
 
 
 @contextlib.contextmanager
@@ -228,7 +285,9 @@ def claimed(run: Path) -> Iterator[None]:
     except Timeout:  # an OSError too
         raise in_use(run) from None
     except OSError as error:
-        raise UserError(f"output {str(run)!r} cannot be written ({error.strerror or error}); choose another") from None
+        raise UserError(
+            f"output {str(run)!r} cannot be written ({error.strerror or error}); choose another"
+        ) from None
     try:
         yield
     finally:

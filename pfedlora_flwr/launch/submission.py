@@ -29,11 +29,15 @@ def check_connection(name: str) -> None:
         known = tomllib.loads(file.read_text(encoding="utf-8")).get("superlink", {})
         connections = [other for other, content in known.items() if isinstance(content, dict)]
     except FileNotFoundError:
-        raise UserError(f"--superlink is {name!r}, a connection in {file}, which is not there; docs/deployment.md has one") from None
+        raise UserError(
+            f"--superlink is {name!r}, a connection in {file}, which is not there; docs/deployment.md has one"
+        ) from None
     except (OSError, ValueError, AttributeError) as error:
         raise UserError(f"{file} cannot be read as Flower's configuration ({error})") from None
     if name not in connections:
-        raise UserError(f"--superlink is {name!r}; allowed, by {file}: {', '.join(connections) or 'none: it has no connection'}")
+        raise UserError(
+            f"--superlink is {name!r}; allowed, by {file}: {', '.join(connections) or 'none: it has no connection'}"
+        )
 
 
 class Submission:
@@ -99,7 +103,11 @@ class Submission:
                     for line in whole_lines(log):
                         lines, last = lines + 1, time.monotonic()
                         said = line.decode(errors="replace")
-                        if lines > told and said.startswith(LINE) and not said.startswith(RESULT_LINE):
+                        if (
+                            lines > told
+                            and said.startswith(LINE)
+                            and not said.startswith(RESULT_LINE)
+                        ):
                             tell(said.removeprefix(LINE).rstrip())
                     if over:
                         return max(told, lines)

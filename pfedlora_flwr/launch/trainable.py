@@ -17,7 +17,9 @@ def check_trainable(experiment: Experiment) -> None:
     """Raises UserError unless the data are there, and the models and the method are as they must be."""
     dataset, _ = shared_partition(experiment)
     if experiment.classes not in (None, dataset.classes):
-        raise UserError(f"classes is {experiment.classes}; allowed: auto, or {dataset.classes}, which dataset {dataset.name!r} has")
+        raise UserError(
+            f"classes is {experiment.classes}; allowed: auto, or {dataset.classes}, which dataset {dataset.name!r} has"
+        )
     method = registry.make(experiment, task_of(experiment))
     with user_code("method", experiment.method):
         for client in range(min(len(method.model_names), experiment.clients)):
@@ -32,8 +34,12 @@ def _check_model(method: Method, model: object) -> None:
     """Raises UserError unless this is a module of which the method predicts logits."""
     name, task = method.experiment.method, method.task
     if not isinstance(model, nn.Module):
-        raise UserError(f"method {name!r}: private_init returned {kind(model)}, expected an nn.Module")
+        raise UserError(
+            f"method {name!r}: private_init returned {kind(model)}, expected an nn.Module"
+        )
     logits = method.predict(model.eval(), task.blank(2))
     shape = list(logits.shape) if isinstance(logits, Tensor) else kind(logits)
     if shape != [2, task.classes]:
-        raise UserError(f"method {name!r}: predict returned {shape} for 2 {task.kind}, expected [2, {task.classes}]")
+        raise UserError(
+            f"method {name!r}: predict returned {shape} for 2 {task.kind}, expected [2, {task.classes}]"
+        )

@@ -26,14 +26,19 @@ class ClassMeans:
 
     def add(self, values: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
         """Takes in values [B, d] of classes `labels` [B]; each weighs 1, or its `weights` [B]."""
-        weights = torch.ones_like(labels, dtype=torch.float64) if weights is None else weights.double()
+        weights = (
+            torch.ones_like(labels, dtype=torch.float64) if weights is None else weights.double()
+        )
         self.sums.index_add_(0, labels, values.detach().double() * weights[:, None])
         self.weights.index_add_(0, labels, weights)
 
     def tensors(self) -> Tensors:
         """`classes` and `means` of the classes that have occurred; the others are left out, so nothing is divided by 0."""
         classes = self.weights.nonzero().squeeze(1)
-        return {"classes": classes, "means": (self.sums[classes] / self.weights[classes, None]).float()}
+        return {
+            "classes": classes,
+            "means": (self.sums[classes] / self.weights[classes, None]).float(),
+        }
 
 
 def local_prototypes(model: ClientModel, classes: int, data: Samples, visit: Visit) -> ClassMeans:
@@ -88,11 +93,21 @@ def check_report(tensors: Tensors, state: Tensors, classes: int) -> None:
     ids = tensors.get("classes", torch.zeros(0))
     rows = len(ids) if ids.ndim == 1 else 0
     columns = {name: like for name, like in state.items() if name != "clients"}
-    check_layout(tensors, {n: torch.empty(rows, *like.shape[1:], dtype=like.dtype, device="meta") for n, like in columns.items()})
+    check_layout(
+        tensors,
+        {
+            n: torch.empty(rows, *like.shape[1:], dtype=like.dtype, device="meta")
+            for n, like in columns.items()
+        },
+    )
     if not rows or int(ids[0]) < 0 or int(ids[-1]) >= classes or not bool((ids.diff() > 0).all()):
-        raise Refused(f"classes are {ids[:20].tolist()}, expected some of 0 to {classes - 1}, each once, in ascending order")
+        raise Refused(
+            f"classes are {ids[:20].tolist()}, expected some of 0 to {classes - 1}, each once, in ascending order"
+        )
 
 
 def largest_report(state: Tensors, classes: int) -> int:
     """Bytes of a report on every class."""
-    return classes * sum(t.element_size() * math.prod(t.shape[1:]) for name, t in state.items() if name != "clients")
+    return classes * sum(
+        t.element_size() * math.prod(t.shape[1:]) for name, t in state.items() if name != "clients"
+    )

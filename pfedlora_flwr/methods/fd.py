@@ -13,7 +13,14 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.keys import key
-from pfedlora_flwr.methods.class_means import ClassMeans, by_class, check_report, largest_report, no_reports, remember
+from pfedlora_flwr.methods.class_means import (
+    ClassMeans,
+    by_class,
+    check_report,
+    largest_report,
+    no_reports,
+    remember,
+)
 from pfedlora_flwr.methods.method import Method, Tensors, Upload
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.training.loop import Samples, Visit
@@ -39,7 +46,9 @@ class FD(Method):
         targets.add(state["means"][others], state["classes"][others])
         return targets.tensors()
 
-    def local_update(self, model: ClientModel, received: Tensors, data: Samples, visit: Visit) -> Upload:
+    def local_update(
+        self, model: ClientModel, received: Tensors, data: Samples, visit: Visit
+    ) -> Upload:
         """CE + λ·CE(softmax(target_y), softmax(logits)); a sample whose class has no target has the first term only."""
         targets, known = by_class(received, self.classes)
         soft = targets.softmax(1)  # [C, C], a distribution for each class
@@ -49,7 +58,10 @@ class FD(Method):
             logits = model(images)
             means.add(logits, labels)  # F̄_{k,y} is taken while the model trains, over all epochs
             distilled = cross_entropy(logits, soft[labels], reduction="none")  # [B]
-            return cross_entropy(logits, labels) + self.options.lambda_ * (known[labels] * distilled).mean()
+            return (
+                cross_entropy(logits, labels)
+                + self.options.lambda_ * (known[labels] * distilled).mean()
+            )
 
         visit.sgd("model", model.parameters(), loss, data)
         return Upload(means.tensors(), len(data))

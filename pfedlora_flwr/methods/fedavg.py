@@ -11,7 +11,16 @@ from torch import Tensor
 
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.methods.method import Method, Tensors, Upload, filled, rebuilt, seeded, tensors_of, weighted_mean
+from pfedlora_flwr.methods.method import (
+    Method,
+    Tensors,
+    Upload,
+    filled,
+    rebuilt,
+    seeded,
+    tensors_of,
+    weighted_mean,
+)
 from pfedlora_flwr.methods.standalone import train_locally
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.training.loop import Samples, Visit
@@ -26,13 +35,17 @@ class FedAvg(Method):
     @classmethod
     def check_experiment(cls, experiment: Experiment) -> None:
         if len(set(experiment.model_names())) > 1:
-            raise UserError("method fedavg averages whole models, so all clients need the same: set setting=homogeneous, or models to one")
+            raise UserError(
+                "method fedavg averages whole models, so all clients need the same: set setting=homogeneous, or models to one"
+            )
 
     def state_init(self, seed: int) -> Tensors:
         with seeded(seed):
             return tensors_of(self.client_model(0))
 
-    def local_update(self, model: ClientModel, received: Tensors, data: Samples, visit: Visit) -> Upload:
+    def local_update(
+        self, model: ClientModel, received: Tensors, data: Samples, visit: Visit
+    ) -> Upload:
         model.load_state_dict(received)
         train_locally(model, data, visit)
         return Upload(tensors_of(model), len(data))
@@ -40,10 +53,14 @@ class FedAvg(Method):
     def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
         return weighted_mean(uploads)
 
-    def other_predictors(self, model: ClientModel, received: Tensors) -> dict[str, Callable[[Tensor], Tensor]]:
+    def other_predictors(
+        self, model: ClientModel, received: Tensors
+    ) -> dict[str, Callable[[Tensor], Tensor]]:
         """The global model as it arrived."""
         whole = rebuilt(lambda: self.client_model(0), received)
         return {"global": whole.eval().to(next(iter(received.values())).device)}
 
-    def shared_predictor(self, shared: Tensors, own: ClientModel | None = None) -> Callable[[Tensor], Tensor] | None:
+    def shared_predictor(
+        self, shared: Tensors, own: ClientModel | None = None
+    ) -> Callable[[Tensor], Tensor] | None:
         return filled(lambda: self.client_model(0), shared)

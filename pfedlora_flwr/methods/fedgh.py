@@ -14,7 +14,12 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear
 
 from pfedlora_flwr.keys import key
-from pfedlora_flwr.methods.class_means import check_report, largest_report, local_prototypes, no_reports
+from pfedlora_flwr.methods.class_means import (
+    check_report,
+    largest_report,
+    local_prototypes,
+    no_reports,
+)
 from pfedlora_flwr.methods.method import Method, Tensors, Upload, seeded, tensors_of
 from pfedlora_flwr.methods.server_training import ServerOptions, stacked, train
 from pfedlora_flwr.methods.standalone import train_locally
@@ -37,7 +42,9 @@ class FedGH(Method):
         """θ⁰."""
         return self.shared_last_layer(seed)
 
-    def local_update(self, model: ClientModel, received: Tensors, data: Samples, visit: Visit) -> Upload:
+    def local_update(
+        self, model: ClientModel, received: Tensors, data: Samples, visit: Visit
+    ) -> Upload:
         """Start from the global header, train the whole model; then send R̄_{k,c} of every class held."""
         model.last_layer().load_state_dict(received)
         train_locally(model, data, visit)
@@ -49,7 +56,12 @@ class FedGH(Method):
         return self.train_header(state, reports["means"], reports["classes"], cross_entropy, round)
 
     def train_header(
-        self, state: Tensors, inputs: Tensor, targets: Tensor, loss_of: Callable[[Tensor, Tensor], Tensor], round: int
+        self,
+        state: Tensors,
+        inputs: Tensor,
+        targets: Tensor,
+        loss_of: Callable[[Tensor, Tensor], Tensor],
+        round: int,
     ) -> Tensors:
         """θ after its training on `loss_of(logits, targets)`; inputs [n, d], targets a row each."""
         classes, width = state["weight"].shape
@@ -57,15 +69,29 @@ class FedGH(Method):
             header = nn.Linear(width, classes, bias="bias" in state)
         header.load_state_dict(state)
         generator = torch_generator(self.experiment.seed, "header", round=round)
-        train(header, lambda index: loss_of(header(inputs[index]), targets[index]), len(inputs), self.options, generator)
+        train(
+            header,
+            lambda index: loss_of(header(inputs[index]), targets[index]),
+            len(inputs),
+            self.options,
+            generator,
+        )
         return tensors_of(header)
 
     def check(self, upload: Upload, state: Tensors, client: int) -> None:
-        check_report(upload.tensors, no_reports(state["weight"].shape[1], counts=False), self.classes)
+        check_report(
+            upload.tensors, no_reports(state["weight"].shape[1], counts=False), self.classes
+        )
 
     def largest_upload(self, state: Tensors) -> int:
         return largest_report(no_reports(state["weight"].shape[1], counts=False), self.classes)
 
-    def other_predictors(self, model: ClientModel, received: Tensors) -> dict[str, Callable[[Tensor], Tensor]]:
+    def other_predictors(
+        self, model: ClientModel, received: Tensors
+    ) -> dict[str, Callable[[Tensor], Tensor]]:
         """The client's extractor under the global header as it arrived."""
-        return {"global-header": lambda images: linear(model.encode(images), received["weight"], received.get("bias"))}
+        return {
+            "global-header": lambda images: linear(
+                model.encode(images), received["weight"], received.get("bias")
+            )
+        }

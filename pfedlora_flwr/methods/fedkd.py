@@ -55,23 +55,33 @@ class FedKD(Method):
 
     @dataclass(frozen=True)
     class Options(Method.Options):
-        energy_start: float = key(0.95, "share of σ² kept by compression in the first round", low=0, high=1)
-        energy_end: float = key(0.98, "share of σ² kept by compression in the last round", low=0, high=1)
+        energy_start: float = key(
+            0.95, "share of σ² kept by compression in the first round", low=0, high=1
+        )
+        energy_end: float = key(
+            0.98, "share of σ² kept by compression in the last round", low=0, high=1
+        )
 
     @property
     def uses_rounds(self) -> bool:
-        return self.options.energy_start != self.options.energy_end  # the threshold rises up to the last round
+        return (
+            self.options.energy_start != self.options.energy_end
+        )  # the threshold rises up to the last round
 
     def state_init(self, seed: int) -> Tensors:
         """θ = θ₀: a difference of 0. (`seed` is the one that `initial` uses at both ends.)"""
-        return compress({name: torch.zeros_like(t) for name, t in self.initial.items()}, self.energy(1))
+        return compress(
+            {name: torch.zeros_like(t) for name, t in self.initial.items()}, self.energy(1)
+        )
 
     def private_init(self, client: int, seed: int) -> Teacher:
         with seeded(seed):
             local = self.client_model(client)  # first, so that it starts as with every other method
             return Teacher(local, small_model(self).width)
 
-    def local_update(self, model: Teacher, received: Tensors, data: Samples, visit: Visit) -> Upload:
+    def local_update(
+        self, model: Teacher, received: Tensors, data: Samples, visit: Visit
+    ) -> Upload:
         """Adaptive mutual distillation: the better both predict, the more they learn from each other."""
         initial = {name: t.to(data.labels.device) for name, t in self.initial.items()}
         start = add(initial, decompress(received, initial))  # θ̂
@@ -84,7 +94,9 @@ class FedKD(Method):
             projected = model.projection(h_s)  # W_h H^s
             labelled = cross_entropy(y_t, labels) + cross_entropy(y_s, labels)  # L^t_t + L^t_s
             distilled = kl(y_t, y_s) + kl(y_s, y_t)  # L^d_t + L^d_s
-            hidden = mse_loss(h_t, projected.detach()) + mse_loss(projected, h_t.detach())  # L^h in both models' losses
+            hidden = mse_loss(h_t, projected.detach()) + mse_loss(
+                projected, h_t.detach()
+            )  # L^h in both models' losses
             return labelled + (distilled + hidden) / labelled.detach().clamp(min=CERTAIN)
 
         visit.sgd("model", [*model.parameters(), *student.parameters()], loss, data)
@@ -94,8 +106,13 @@ class FedKD(Method):
     def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
         """θ ← θ̂ + Σ n_k/n · update_k, compressed for the next round's clients."""
         initial = self.initial
-        updates = {k: replace(upload, tensors=decompress(upload.tensors, initial)) for k, upload in uploads.items()}
-        return compress(add(decompress(state, initial), weighted_mean(updates)), self.energy(round + 1))
+        updates = {
+            k: replace(upload, tensors=decompress(upload.tensors, initial))
+            for k, upload in uploads.items()
+        }
+        return compress(
+            add(decompress(state, initial), weighted_mean(updates)), self.energy(round + 1)
+        )
 
     def check(self, upload: Upload, state: Tensors, client: int) -> None:
         """Each tensor dense, or as two factors that are together smaller."""
@@ -105,8 +122,15 @@ class FedKD(Method):
             rank = u.shape[1] if u is not None and u.ndim == 2 else 0
             out, rest = (like.shape[0], like.shape[1:].numel()) if like.ndim > 1 else (0, 0)
             factors = 0 < rank * (out + rest) < like.numel()
-            shapes = {f"{name}/u": (out, rank), f"{name}/v": (rank, rest)} if factors else {name: tuple(like.shape)}
-            layout |= {n: torch.empty(shape, dtype=like.dtype, device="meta") for n, shape in shapes.items()}
+            shapes = (
+                {f"{name}/u": (out, rank), f"{name}/v": (rank, rest)}
+                if factors
+                else {name: tuple(like.shape)}
+            )
+            layout |= {
+                n: torch.empty(shape, dtype=like.dtype, device="meta")
+                for n, shape in shapes.items()
+            }
         check_layout(upload.tensors, layout)
 
     def largest_upload(self, state: Tensors) -> int:
@@ -124,7 +148,9 @@ class FedKD(Method):
         start = add(self.initial, decompress(received, self.initial))
         return start if uploaded is None else add(start, decompress(uploaded, self.initial))
 
-    def shared_predictor(self, shared: Tensors, own: ClientModel | None = None) -> Callable[[Tensor], Tensor] | None:
+    def shared_predictor(
+        self, shared: Tensors, own: ClientModel | None = None
+    ) -> Callable[[Tensor], Tensor] | None:
         return filled(lambda: small_model(self), shared)
 
     @cached_property
@@ -135,7 +161,11 @@ class FedKD(Method):
 
     def energy(self, round: int) -> float:
         """The threshold of `round`: rises linearly from the first round to the last."""
-        start, end, last = self.options.energy_start, self.options.energy_end, self.experiment.rounds
+        start, end, last = (
+            self.options.energy_start,
+            self.options.energy_end,
+            self.experiment.rounds,
+        )
         return start + (end - start) * min(round - 1, last - 1) / max(1, last - 1)
 
 
@@ -145,13 +175,20 @@ def compress(tensors: Tensors, energy: float) -> Tensors:
     sent: Tensors = {}
     for name, tensor in tensors.items():
         u, v = truncated_svd(tensor.flatten(1), energy) if tensor.ndim > 1 else (tensor, tensor)
-        sent |= {f"{name}/u": u, f"{name}/v": v} if u.numel() + v.numel() < tensor.numel() else {name: tensor}
+        sent |= (
+            {f"{name}/u": u, f"{name}/v": v}
+            if u.numel() + v.numel() < tensor.numel()
+            else {name: tensor}
+        )
     return sent
 
 
 def decompress(sent: Tensors, like: Tensors) -> Tensors:
     """The tensors, in the shapes of `like`."""
-    return {n: sent[n] if n in sent else (sent[f"{n}/u"] @ sent[f"{n}/v"]).view(t.shape) for n, t in like.items()}
+    return {
+        n: sent[n] if n in sent else (sent[f"{n}/u"] @ sent[f"{n}/v"]).view(t.shape)
+        for n, t in like.items()
+    }
 
 
 def truncated_svd(matrix: Tensor, energy: float) -> tuple[Tensor, Tensor]:

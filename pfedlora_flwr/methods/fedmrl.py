@@ -16,7 +16,15 @@ from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.keys import key
-from pfedlora_flwr.methods.method import Method, Tensors, Upload, filled, seeded, tensors_of, weighted_mean
+from pfedlora_flwr.methods.method import (
+    Method,
+    Tensors,
+    Upload,
+    filled,
+    seeded,
+    tensors_of,
+    weighted_mean,
+)
 from pfedlora_flwr.models import registry
 from pfedlora_flwr.models.composite import Composite
 from pfedlora_flwr.models.linear import Linear
@@ -48,16 +56,22 @@ class FedMRL(Method):
 
     @dataclass(frozen=True)
     class Options(Method.Options):
-        representation_dim: int = key(100, "d1, the width of the small model's representation", low=1)
+        representation_dim: int = key(
+            100, "d1, the width of the small model's representation", low=1
+        )
         small_weight: float = key(1.0, "m_G, the weight of the small last layer's loss", low=0)
-        large_weight: float = key(1.0, "m_F, the weight of the client's own last layer's loss", low=0)
+        large_weight: float = key(
+            1.0, "m_F, the weight of the client's own last layer's loss", low=0
+        )
 
     def state_init(self, seed: int) -> Tensors:
         """θ⁰. Raises UserError where a client's R would be narrower than its nested part."""
         d1 = self.options.representation_dim
         for name in dict.fromkeys(self.model_names):
             if (d2 := registry.facts(name, self.task).widths[0]) < d1:
-                raise UserError(f"fedmrl.representation-dim is {d1}; allowed: at most {d2}, the width of {name}'s representation")
+                raise UserError(
+                    f"fedmrl.representation-dim is {d1}; allowed: at most {d2}, the width of {name}'s representation"
+                )
         with seeded(seed):
             return tensors_of(self._small())
 
@@ -66,7 +80,9 @@ class FedMRL(Method):
             local = self.client_model(client)  # first, so that it starts as with every other method
             return Matryoshka(local, self._small())
 
-    def local_update(self, model: Matryoshka, received: Tensors, data: Samples, visit: Visit) -> Upload:
+    def local_update(
+        self, model: Matryoshka, received: Tensors, data: Samples, visit: Visit
+    ) -> Upload:
         """Everything is trained end to end on the sum of the losses of both last layers."""
         o = self.options
         model.small.load_state_dict(received)  # θ_k ← θ^{t-1}
@@ -84,7 +100,9 @@ class FedMRL(Method):
         """θ^t = Σ n_k/n · θ_k^t, n over the admitted clients."""
         return weighted_mean(uploads)
 
-    def other_predictors(self, model: Matryoshka, received: Tensors) -> dict[str, Callable[[Tensor], Tensor]]:
+    def other_predictors(
+        self, model: Matryoshka, received: Tensors
+    ) -> dict[str, Callable[[Tensor], Tensor]]:
         """The small last layer on its part of R, and each model without the other."""
         return {
             "mix-small": lambda images: model.small_head(model.encode(images)),
@@ -92,7 +110,9 @@ class FedMRL(Method):
             "single-large": model.local,
         }
 
-    def shared_predictor(self, shared: Tensors, own: ClientModel | None = None) -> Callable[[Tensor], Tensor] | None:
+    def shared_predictor(
+        self, shared: Tensors, own: ClientModel | None = None
+    ) -> Callable[[Tensor], Tensor] | None:
         return filled(self._small, shared)
 
     def _small(self) -> ClientModel:

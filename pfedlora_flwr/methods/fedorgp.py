@@ -35,21 +35,31 @@ class FedORGP(FedTGP):
         """1 − cos(R, P̂_y), [B]."""
         return 1 - cosine_similarity(representation, prototype, dim=1)
 
-    def server_loss(self, means: Tensor, labels: Tensor) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    def server_loss(
+        self, means: Tensor, labels: Tensor
+    ) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
         """λ_s (1 − s) + γ d: s is the mean of cos(P_i, P̂_{y_i}), d the mean of |cos(P_i, P̂_j)| over the other classes j ≠ y_i."""
         o = self.options
 
         def loss(p: Tensor, y: Tensor, global_prototypes: Tensor) -> Tensor:
             cosines = cosines_of(p, global_prototypes)  # [B, C]
             own = one_hot(y, self.classes).bool()
-            return o.server_lambda * (1 - cosines[own].mean()) + o.gamma * cosines[~own].abs().mean()
+            return (
+                o.server_lambda * (1 - cosines[own].mean()) + o.gamma * cosines[~own].abs().mean()
+            )
 
         return loss
 
-    def other_predictors(self, model: ClientModel, received: Tensors) -> dict[str, Callable[[Tensor], Tensor]]:
+    def other_predictors(
+        self, model: ClientModel, received: Tensors
+    ) -> dict[str, Callable[[Tensor], Tensor]]:
         """The global prototype at the smallest angle; none before the first have arrived."""
         table, known = by_class(received, self.classes)
-        scores = {"prototype": lambda images: cosines_of(model.encode(images), table).where(known > 0, -2.0)}  # a cosine is ≥ −1
+        scores = {
+            "prototype": lambda images: cosines_of(model.encode(images), table).where(
+                known > 0, -2.0
+            )
+        }  # a cosine is ≥ −1
         return scores if len(received["classes"]) else {}
 
 

@@ -37,7 +37,11 @@ class FedProto(Method):
     @dataclass(frozen=True)
     class Options(Method.Options):
         lambda_: float = key(1.0, "λ, the weight of the distance to the global prototype", low=0)
-        weighting: str = key("count", "clients' weights in a global prototype: samples of the class, or equal", choices=("count", "equal"))
+        weighting: str = key(
+            "count",
+            "clients' weights in a global prototype: samples of the class, or equal",
+            choices=("count", "equal"),
+        )
 
     def state_init(self, seed: int) -> Tensors:
         width = self.shared_width
@@ -46,10 +50,16 @@ class FedProto(Method):
     def download(self, state: Tensors, client: int, round: int) -> Tensors:
         """C̄^{(j)} of every class that anyone has reported: the mean over all reporters' last prototypes."""
         prototypes = ClassMeans(self.classes, state["means"].shape[1])
-        prototypes.add(state["means"], state["classes"], state["counts"] if self.options.weighting == "count" else None)
+        prototypes.add(
+            state["means"],
+            state["classes"],
+            state["counts"] if self.options.weighting == "count" else None,
+        )
         return prototypes.tensors()
 
-    def local_update(self, model: ClientModel, received: Tensors, data: Samples, visit: Visit) -> Upload:
+    def local_update(
+        self, model: ClientModel, received: Tensors, data: Samples, visit: Visit
+    ) -> Upload:
         """CE + λ·MSE(R, C̄_y); a sample whose class has no global prototype has the first term only. Then the prototypes."""
         prototypes, known = by_class(received, self.classes)
 
@@ -70,12 +80,24 @@ class FedProto(Method):
     def check(self, upload: Upload, state: Tensors, client: int) -> None:
         check_report(upload.tensors, state, self.classes)
         counts = upload.tensors["counts"]
-        if int(counts.min()) < 1 or int(counts.max()) > upload.samples or int(counts.sum()) != upload.samples:
-            raise Refused(f"counts are {counts[:20].tolist()}, expected positive numbers that sum to its {upload.samples} samples")
+        if (
+            int(counts.min()) < 1
+            or int(counts.max()) > upload.samples
+            or int(counts.sum()) != upload.samples
+        ):
+            raise Refused(
+                f"counts are {counts[:20].tolist()}, expected positive numbers that sum to its {upload.samples} samples"
+            )
 
     def largest_upload(self, state: Tensors) -> int:
         return largest_report(state, self.classes)
 
-    def other_predictors(self, model: ClientModel, received: Tensors) -> dict[str, Callable[[Tensor], Tensor]]:
+    def other_predictors(
+        self, model: ClientModel, received: Tensors
+    ) -> dict[str, Callable[[Tensor], Tensor]]:
         """The nearest of the global prototypes that arrived; none before the first have."""
-        return {"prototype": nearest(model, received, self.classes)} if len(received["classes"]) else {}
+        return (
+            {"prototype": nearest(model, received, self.classes)}
+            if len(received["classes"])
+            else {}
+        )

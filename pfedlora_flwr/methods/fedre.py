@@ -33,23 +33,40 @@ class FedRE(FedGH):
     class Options(ServerOptions):
         pass
 
-    def local_update(self, model: ClientModel, received: Tensors, data: Samples, visit: Visit) -> Upload:
+    def local_update(
+        self, model: ClientModel, received: Tensors, data: Samples, visit: Visit
+    ) -> Upload:
         """FedGH's visit; then r̃ = Σ w_c R̄_c and ỹ_c = w_c, w drawn from U(0, 1) and normalised, anew in every round."""
         report = super().local_update(model, received, data, visit).tensors
         classes, means = report["classes"], report["means"]
-        weights = 1 - torch.rand(len(classes), generator=visit.generator)  # in (0, 1]: their sum is never 0
+        weights = 1 - torch.rand(
+            len(classes), generator=visit.generator
+        )  # in (0, 1]: their sum is never 0
         weights = (weights / weights.sum()).to(means.device)
         label = means.new_zeros(self.classes).index_copy_(0, classes, weights)
-        return Upload({"representation": (weights[:, None] * means).sum(0), "label": label}, len(data))
+        return Upload(
+            {"representation": (weights[:, None] * means).sum(0), "label": label}, len(data)
+        )
 
     def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
         """θ ← θ − η_s ∇ Σ_k −Σ_c ỹ_{k,c} log softmax(θ(r̃_k))_c, the sum, not the mean, over the vectors of a batch."""
-        inputs, targets = (torch.stack([u.tensors[name] for u in uploads.values()]) for name in ("representation", "label"))
-        return self.train_header(state, inputs, targets, partial(cross_entropy, reduction="sum"), round)
+        inputs, targets = (
+            torch.stack([u.tensors[name] for u in uploads.values()])
+            for name in ("representation", "label")
+        )
+        return self.train_header(
+            state, inputs, targets, partial(cross_entropy, reduction="sum"), round
+        )
 
     def check(self, upload: Upload, state: Tensors, client: int) -> None:
         classes, width = state["weight"].shape
-        check_layout(upload.tensors, {"representation": torch.empty(width, device="meta"), "label": torch.empty(classes, device="meta")})
+        check_layout(
+            upload.tensors,
+            {
+                "representation": torch.empty(width, device="meta"),
+                "label": torch.empty(classes, device="meta"),
+            },
+        )
         label = upload.tensors["label"]
         if not bool((label >= 0).all()) or not abs(float(label.sum()) - 1) <= ROUNDING:
             raise Refused(f"label is {label[:20].tolist()}, expected weights ≥ 0 that sum to 1")

@@ -15,7 +15,14 @@ import torch
 from torch import Tensor
 
 from pfedlora_flwr.keys import key
-from pfedlora_flwr.methods.class_means import ClassMeans, by_class, check_report, largest_report, no_reports, remember
+from pfedlora_flwr.methods.class_means import (
+    ClassMeans,
+    by_class,
+    check_report,
+    largest_report,
+    no_reports,
+    remember,
+)
 from pfedlora_flwr.methods.method import Method, Tensors, Upload
 from pfedlora_flwr.methods.standalone import train_locally
 from pfedlora_flwr.models.model import ClientModel
@@ -31,12 +38,16 @@ class FedSSA(Method):
 
     @dataclass(frozen=True)
     class Options(Method.Options):
-        mu: float = key(0.5, "μ₀, the first weight of a client's own row beside the global one", low=0)
+        mu: float = key(
+            0.5, "μ₀, the first weight of a client's own row beside the global one", low=0
+        )
         stable_rounds: int = key(2, "T_stable, the rounds in which that weight falls to 0", low=1)
 
     def state_init(self, seed: int) -> Tensors:
         with random_weights():  # the layer's shapes alone are asked for
-            width = sum(tensor[0].numel() for tensor in self.shared_last_layer(seed).values())  # and perhaps a bias
+            width = sum(
+                tensor[0].numel() for tensor in self.shared_last_layer(seed).values()
+            )  # and perhaps a bias
         return no_reports(width, counts=False)
 
     def download(self, state: Tensors, client: int, round: int) -> Tensors:
@@ -45,7 +56,9 @@ class FedSSA(Method):
         rows.add(state["means"], state["classes"])
         return rows.tensors()
 
-    def local_update(self, model: ClientModel, received: Tensors, data: Samples, visit: Visit) -> Upload:
+    def local_update(
+        self, model: ClientModel, received: Tensors, data: Samples, visit: Visit
+    ) -> Upload:
         """Blend the global rows of the classes held into the own ones, train the whole model, send the rows of the classes held."""
         table, known = by_class(received, self.classes)
         held = known * torch.zeros_like(known).index_fill_(0, data.labels, 1.0)

@@ -15,7 +15,14 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
 
 from pfedlora_flwr.keys import key
-from pfedlora_flwr.methods.class_means import ClassMeans, by_class, check_report, largest_report, local_prototypes, nearest
+from pfedlora_flwr.methods.class_means import (
+    ClassMeans,
+    by_class,
+    check_report,
+    largest_report,
+    local_prototypes,
+    nearest,
+)
 from pfedlora_flwr.methods.method import Method, Tensors, Upload, seeded, tensors_of
 from pfedlora_flwr.methods.server_training import ServerOptions, stacked, train
 from pfedlora_flwr.models.model import ClientModel
@@ -45,7 +52,9 @@ class FedTGP(Method):
     @dataclass(frozen=True)
     class Options(ServerOptions):
         lambda_: float = key(1.0, "λ, the weight of the distance to the global prototype", low=0)
-        margin_threshold: float = key(100.0, "τ, the largest margin δ between prototypes on the server", low=0)
+        margin_threshold: float = key(
+            100.0, "τ, the largest margin δ between prototypes on the server", low=0
+        )
         server_epochs: int = key(100, "passes over a round's reports on the server", low=1)
         server_batch: int = key(0, "reports a step on the server; 0: all at once", low=0)
 
@@ -53,20 +62,29 @@ class FedTGP(Method):
         width = self.shared_width
         with seeded(seed):
             net = PrototypeNet(self.classes, width)
-        return tensors_of(net) | {"classes": torch.zeros(0, dtype=torch.int64), "means": torch.zeros(0, width)}
+        return tensors_of(net) | {
+            "classes": torch.zeros(0, dtype=torch.int64),
+            "means": torch.zeros(0, width),
+        }
 
     def download(self, state: Tensors, client: int, round: int) -> Tensors:
         """P̂ of every class that anyone has reported; the net stays."""
         return {"classes": state["classes"], "means": state["means"]}
 
-    def local_update(self, model: ClientModel, received: Tensors, data: Samples, visit: Visit) -> Upload:
+    def local_update(
+        self, model: ClientModel, received: Tensors, data: Samples, visit: Visit
+    ) -> Upload:
         """CE + λ·pull(R, P̂_y); a sample whose class has no global prototype has the first term only. Then the prototypes."""
         table, known = by_class(received, self.classes)
 
         def loss(images: Tensor, labels: Tensor) -> Tensor:
             representation = model.encode(images)  # R, [B, d]
             own = cross_entropy(model.last_layer()(representation), labels)
-            return own + self.options.lambda_ * (known[labels] * self.pull(representation, table[labels])).mean()
+            return (
+                own
+                + self.options.lambda_
+                * (known[labels] * self.pull(representation, table[labels])).mean()
+            )
 
         visit.sgd("model", model.parameters(), loss, data)
         return Upload(local_prototypes(model, self.classes, data, visit).tensors(), len(data))
@@ -84,18 +102,28 @@ class FedTGP(Method):
         net.load_state_dict({name: state[name] for name in net.state_dict()})
         loss = self.server_loss(means, labels)
         generator = torch_generator(self.experiment.seed, "prototypes", round=round)
-        train(net, lambda index: loss(means[index], labels[index], net()), len(means), self.options, generator)
+        train(
+            net,
+            lambda index: loss(means[index], labels[index], net()),
+            len(means),
+            self.options,
+            generator,
+        )
         known = torch.cat([state["classes"], labels]).unique()
         with torch.no_grad():
             return tensors_of(net) | {"classes": known, "means": net()[known]}
 
-    def server_loss(self, means: Tensor, labels: Tensor) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    def server_loss(
+        self, means: Tensor, labels: Tensor
+    ) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
         """The loss of some of a round's reports, P [B, d] of classes y [B], beside P̂ [C, d]: cross-entropy of the distances
         d_ij = ‖P_i − P̂_j‖ + δ·[j = y_i], so a report's own prototype has to be nearer than any other by δ."""
         margin = self.margin(means, labels)
 
         def loss(p: Tensor, y: Tensor, global_prototypes: Tensor) -> Tensor:
-            return cross_entropy(-(distances(p, global_prototypes) + margin * one_hot(y, self.classes)), y)
+            return cross_entropy(
+                -(distances(p, global_prototypes) + margin * one_hot(y, self.classes)), y
+            )
 
         return loss
 
@@ -113,9 +141,15 @@ class FedTGP(Method):
     def largest_upload(self, state: Tensors) -> int:
         return largest_report(self.download(state, 0, 0), self.classes)
 
-    def other_predictors(self, model: ClientModel, received: Tensors) -> dict[str, Callable[[Tensor], Tensor]]:
+    def other_predictors(
+        self, model: ClientModel, received: Tensors
+    ) -> dict[str, Callable[[Tensor], Tensor]]:
         """The nearest of the global prototypes that arrived; none before the first have."""
-        return {"prototype": nearest(model, received, self.classes)} if len(received["classes"]) else {}
+        return (
+            {"prototype": nearest(model, received, self.classes)}
+            if len(received["classes"])
+            else {}
+        )
 
 
 def distances(left: Tensor, right: Tensor) -> Tensor:

@@ -13,7 +13,15 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.keys import key
-from pfedlora_flwr.methods.method import Method, Tensors, Upload, filled, seeded, tensors_of, weighted_mean
+from pfedlora_flwr.methods.method import (
+    Method,
+    Tensors,
+    Upload,
+    filled,
+    seeded,
+    tensors_of,
+    weighted_mean,
+)
 from pfedlora_flwr.methods.mutual import kl, received_model, small_model
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.training.loop import Samples, Visit
@@ -34,15 +42,21 @@ class FML(Method):
         with seeded(seed):
             return tensors_of(small_model(self))
 
-    def local_update(self, model: ClientModel, received: Tensors, data: Samples, visit: Visit) -> Upload:
+    def local_update(
+        self, model: ClientModel, received: Tensors, data: Samples, visit: Visit
+    ) -> Upload:
         """Deep mutual learning. The two losses share no gradient, so one SGD on their sum is one SGD on each."""
         alpha, beta = self.options.alpha, self.options.beta
         small = received_model(self, received, data.labels.device)
 
         def loss(images: Tensor, labels: Tensor) -> Tensor:
             local_logits, small_logits = model(images), small(images)
-            local_loss = alpha * cross_entropy(local_logits, labels) + (1 - alpha) * kl(local_logits, small_logits)
-            small_loss = beta * cross_entropy(small_logits, labels) + (1 - beta) * kl(small_logits, local_logits)
+            local_loss = alpha * cross_entropy(local_logits, labels) + (1 - alpha) * kl(
+                local_logits, small_logits
+            )
+            small_loss = beta * cross_entropy(small_logits, labels) + (1 - beta) * kl(
+                small_logits, local_logits
+            )
             return local_loss + small_loss
 
         visit.sgd("model", [*model.parameters(), *small.parameters()], loss, data)
@@ -51,5 +65,7 @@ class FML(Method):
     def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
         return weighted_mean(uploads)
 
-    def shared_predictor(self, shared: Tensors, own: ClientModel | None = None) -> Callable[[Tensor], Tensor] | None:
+    def shared_predictor(
+        self, shared: Tensors, own: ClientModel | None = None
+    ) -> Callable[[Tensor], Tensor] | None:
         return filled(lambda: small_model(self), shared)

@@ -27,7 +27,9 @@ class LGFedAvg(Method):
     def state_init(self, seed: int) -> Tensors:
         return self.shared_last_layer(seed)
 
-    def local_update(self, model: ClientModel, received: Tensors, data: Samples, visit: Visit) -> Upload:
+    def local_update(
+        self, model: ClientModel, received: Tensors, data: Samples, visit: Visit
+    ) -> Upload:
         model.last_layer().load_state_dict(received)
         train_locally(model, data, visit)
         return Upload(tensors_of(model.last_layer()), len(data))
@@ -35,6 +37,12 @@ class LGFedAvg(Method):
     def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
         return weighted_mean(uploads)
 
-    def shared_predictor(self, shared: Tensors, own: ClientModel | None = None) -> Callable[[Tensor], Tensor] | None:
+    def shared_predictor(
+        self, shared: Tensors, own: ClientModel | None = None
+    ) -> Callable[[Tensor], Tensor] | None:
         """The last layer needs an encoder."""
-        return (lambda images: linear(own.encode(images), shared["weight"], shared.get("bias"))) if own else None
+        return (
+            (lambda images: linear(own.encode(images), shared["weight"], shared.get("bias")))
+            if own
+            else None
+        )

@@ -125,7 +125,9 @@ class Method(ABC):
         """The personalised model inside what a client keeps."""
         return model
 
-    def other_predictors(self, model: Any, received: Tensors) -> dict[str, Callable[[Tensor], Tensor]]:
+    def other_predictors(
+        self, model: Any, received: Tensors
+    ) -> dict[str, Callable[[Tensor], Tensor]]:
         """Client: further predictors, by name, whose test accuracy is taken at the visit beside the personalised model's."""
         return {}
 
@@ -136,7 +138,9 @@ class Method(ABC):
         """
         return received if uploaded is None else uploaded
 
-    def shared_predictor(self, shared: Tensors, own: ClientModel | None = None) -> Callable[[Tensor], Tensor] | None:
+    def shared_predictor(
+        self, shared: Tensors, own: ClientModel | None = None
+    ) -> Callable[[Tensor], Tensor] | None:
         """Whoever has `shared_part`: logits by it alone or, where `own` is given, behind that model's encoder; None where it makes none.
 
         No federation asks for it: an audit of what uploads reveal does.
@@ -153,10 +157,17 @@ class Method(ABC):
 
     def shared_last_layer(self, seed: int) -> Tensors:
         """A fresh last layer that all clients can share. Raises UserError where some of theirs have a bias and some have none."""
-        with_bias = {name: registry.facts(name, self.task, self.built_width).bias for name in self.model_names}
+        with_bias = {
+            name: registry.facts(name, self.task, self.built_width).bias
+            for name in self.model_names
+        }
         if len(set(with_bias.values())) > 1:
-            told = ", ".join(f"{name} {'with' if bias else 'without'}" for name, bias in with_bias.items())
-            raise UserError(f"one last layer cannot fit some with a bias and some without ({told}); give all of them one, or none")
+            told = ", ".join(
+                f"{name} {'with' if bias else 'without'}" for name, bias in with_bias.items()
+            )
+            raise UserError(
+                f"one last layer cannot fit some with a bias and some without ({told}); give all of them one, or none"
+            )
         with seeded(seed):
             return tensors_of(self.client_model(0).last_layer())
 
@@ -180,7 +191,10 @@ class Method(ABC):
     def widths(self) -> dict[str, int]:
         """By model the width of its representation before the last `layers` layers, as it is built."""
         names = dict.fromkeys(self.model_names)
-        return {name: registry.facts(name, self.task, self.built_width).widths[self.layers - 1] for name in names}
+        return {
+            name: registry.facts(name, self.task, self.built_width).widths[self.layers - 1]
+            for name in names
+        }
 
     @property
     def shared_width(self) -> int:
@@ -253,7 +267,9 @@ def root_mean_square(tensors: Tensors) -> float:
     """Of all floating-point elements, in float64; 0 where there are none."""
     floats = [t for t in tensors.values() if t.is_floating_point()]
     count = sum(t.numel() for t in floats)
-    return math.sqrt(sum(float(t.double().square().sum()) for t in floats) / count) if count else 0.0
+    return (
+        math.sqrt(sum(float(t.double().square().sum()) for t in floats) / count) if count else 0.0
+    )
 
 
 def check_layout(tensors: Tensors, like: Tensors) -> None:
@@ -262,5 +278,8 @@ def check_layout(tensors: Tensors, like: Tensors) -> None:
         raise Refused(f"its tensors are {list(tensors)}, expected {list(like)}")
     for name, tensor in tensors.items():
         if tensor.dtype != like[name].dtype or tensor.shape != like[name].shape:
-            got, want = (f"{str(t.dtype).removeprefix('torch.')} {list(t.shape)}" for t in (tensor, like[name]))
+            got, want = (
+                f"{str(t.dtype).removeprefix('torch.')} {list(t.shape)}"
+                for t in (tensor, like[name])
+            )
             raise Refused(f"{name} is {got}, expected {want}")

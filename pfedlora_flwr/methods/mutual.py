@@ -24,4 +24,6 @@ def received_model(method: Method, tensors: Tensors, device: torch.device) -> Cl
 
 def kl(learner: Tensor, peer: Tensor) -> Tensor:
     """KL(softmax(peer) ‖ softmax(learner)) of logits [B, C], a batch's mean over samples; the peer only teaches: no gradient."""
-    return kl_div(learner.log_softmax(1), peer.detach().log_softmax(1), reduction="batchmean", log_target=True)
+    return kl_div(
+        learner.log_softmax(1), peer.detach().log_softmax(1), reduction="batchmean", log_target=True
+    )

@@ -14,7 +14,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from pfedlora_flwr.methods.method import Method, Tensors, Upload, frozen, seeded, tensors_of, weighted_mean
+from pfedlora_flwr.methods.method import (
+    Method,
+    Tensors,
+    Upload,
+    frozen,
+    seeded,
+    tensors_of,
+    weighted_mean,
+)
 from pfedlora_flwr.models import registry
 from pfedlora_flwr.models.composite import Composite
 from pfedlora_flwr.models.model import ClientModel
@@ -62,7 +70,9 @@ class PFedAFM(Method):
             local = self.client_model(client)  # first, so that it starts as with every other method
             return FeatureMixture(local, self._small())
 
-    def local_update(self, model: FeatureMixture, received: Tensors, data: Samples, visit: Visit) -> Upload:
+    def local_update(
+        self, model: FeatureMixture, received: Tensors, data: Samples, visit: Visit
+    ) -> Upload:
         """Freeze the extractor, train the model and α; then freeze the model, train a copy of the extractor under its last layer."""
         model.small.load_state_dict(received)  # θ_k ← θ^{t-1}
         small = copy.deepcopy(model.small)  # which is trained; G stays as it was received
@@ -87,10 +97,16 @@ class PFedAFM(Method):
         """θ^t = Σ n_k/n · θ_k^t, n over the admitted clients."""
         return weighted_mean(uploads)
 
-    def other_predictors(self, model: FeatureMixture, received: Tensors) -> dict[str, Callable[[Tensor], Tensor]]:
+    def other_predictors(
+        self, model: FeatureMixture, received: Tensors
+    ) -> dict[str, Callable[[Tensor], Tensor]]:
         """The mixture with the extractor as this visit has trained it, not as it arrived."""
         trained = model.trained
-        return {"trained-small": lambda images: model.head(model.mix(images, trained))} if trained else {}
+        return (
+            {"trained-small": lambda images: model.head(model.mix(images, trained))}
+            if trained
+            else {}
+        )
 
     def _small(self) -> ClientModel:
         return registry.small_extractor(self.model_names, self.task, self.shared_width)

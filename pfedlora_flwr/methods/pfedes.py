@@ -15,7 +15,15 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.keys import key
-from pfedlora_flwr.methods.method import Method, Tensors, Upload, frozen, seeded, tensors_of, weighted_mean
+from pfedlora_flwr.methods.method import (
+    Method,
+    Tensors,
+    Upload,
+    frozen,
+    seeded,
+    tensors_of,
+    weighted_mean,
+)
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.training.device import channels_last
 from pfedlora_flwr.training.loop import Samples, Visit
@@ -33,14 +41,23 @@ class PFedES(Method):
 
     @dataclass(frozen=True)
     class Options(Method.Options):
-        mu: float = key(0.5, "μ, the weight of the transformed images in a client's loss (the paper: 0 < μ ≤ 0.5)", low=0, high=1)
-        extractor_epochs: int | None = key(None, "epochs of extractor training a round; auto: local-epochs", low=1)
+        mu: float = key(
+            0.5,
+            "μ, the weight of the transformed images in a client's loss (the paper: 0 < μ ≤ 0.5)",
+            low=0,
+            high=1,
+        )
+        extractor_epochs: int | None = key(
+            None, "epochs of extractor training a round; auto: local-epochs", low=1
+        )
 
     def state_init(self, seed: int) -> Tensors:
         with seeded(seed):
             return tensors_of(extractor(self.task.shape[0]))
 
-    def local_update(self, model: ClientModel, received: Tensors, data: Samples, visit: Visit) -> Upload:
+    def local_update(
+        self, model: ClientModel, received: Tensors, data: Samples, visit: Visit
+    ) -> Upload:
         """Freeze the extractor, train the model on both images; then freeze the model, train the extractor through it."""
         mu, device = self.options.mu, data.labels.device
         proxy = loaded(received, device)  # θ_k ← θ^{t-1}
@@ -48,7 +65,9 @@ class PFedES(Method):
         def model_loss(images: Tensor, labels: Tensor) -> Tensor:
             with torch.no_grad():
                 transformed = proxy(images)  # x̂ = G(x)
-            return mu * cross_entropy(model(transformed), labels) + (1 - mu) * cross_entropy(model(images), labels)
+            return mu * cross_entropy(model(transformed), labels) + (1 - mu) * cross_entropy(
+                model(images), labels
+            )
 
         def extractor_loss(images: Tensor, labels: Tensor) -> Tensor:
             return cross_entropy(model(proxy(images)), labels)
@@ -56,14 +75,22 @@ class PFedES(Method):
         visit.sgd("model", model.parameters(), model_loss, data)
         model.eval()  # frozen: no running statistics, no dropout (in a model of the user's)
         with frozen(model):
-            visit.sgd("extractor", proxy.parameters(), extractor_loss, data, epochs=self.options.extractor_epochs)
+            visit.sgd(
+                "extractor",
+                proxy.parameters(),
+                extractor_loss,
+                data,
+                epochs=self.options.extractor_epochs,
+            )
         return Upload(tensors_of(proxy), len(data))  # θ_k^t goes up, ω_k^t stays
 
     def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
         """θ^t = Σ n_k/n · θ_k^t, n over the admitted clients."""
         return weighted_mean(uploads)
 
-    def other_predictors(self, model: ClientModel, received: Tensors) -> dict[str, Callable[[Tensor], Tensor]]:
+    def other_predictors(
+        self, model: ClientModel, received: Tensors
+    ) -> dict[str, Callable[[Tensor], Tensor]]:
         """The client's model on what the extractor that arrived makes of an image."""
         proxy = loaded(received, next(model.parameters()).device)
         return {"through-extractor": lambda images: model(proxy(images))}
@@ -71,7 +98,10 @@ class PFedES(Method):
 
 def extractor(channels: int) -> nn.Sequential:
     """A fresh G: [B, c, H, W] → the same shape, ≥ 0."""
-    first, second = nn.Conv2d(channels, FILTERS, 3, padding=1), nn.Conv2d(FILTERS, channels, 3, padding=1)
+    first, second = (
+        nn.Conv2d(channels, FILTERS, 3, padding=1),
+        nn.Conv2d(FILTERS, channels, 3, padding=1),
+    )
     return nn.Sequential(first, nn.ReLU(), second, nn.ReLU())
 
 

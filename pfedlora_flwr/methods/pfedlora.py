@@ -38,26 +38,43 @@ class PFedLoRA(Method):
             name="adapter.kind",
             choices=("auto", "reduced", "decomposed"),
         )
-        adapter_hidden_dim: int = key(60, "h, the adapter's hidden width (its rank)", name="adapter.hidden-dim", low=1, high=10_000)
+        adapter_hidden_dim: int = key(
+            60,
+            "h, the adapter's hidden width (its rank)",
+            name="adapter.hidden-dim",
+            low=1,
+            high=10_000,
+        )
         adapter_init: str = key(
             "random",
             "PyTorch's default, or first Gaussian and second zero",
             name="adapter.init",
             choices=("random", "lora"),
         )
-        mu: float = key(0.5, "μ, the weight of a client's own loss (Eq. 7; the paper uses 0.5 ≤ μ < 1)", low=0, high=1)
-        adapter_epochs: int | None = key(None, "epochs of adapter training a round; auto: local-epochs", low=1)
+        mu: float = key(
+            0.5,
+            "μ, the weight of a client's own loss (Eq. 7; the paper uses 0.5 ≤ μ < 1)",
+            low=0,
+            high=1,
+        )
+        adapter_epochs: int | None = key(
+            None, "epochs of adapter training a round; auto: local-epochs", low=1
+        )
         adapter_lr: float | None = key(None, "η_θ, the adapter's learning rate; auto: lr", above=0)
 
     def state_init(self, seed: int) -> Tensors:
         """θ⁰, the global adapter. Raises UserError where a reduced one cannot fit all models: no neck widens an FC1."""
         if len(set(self.widths.values())) > 1:
             told = ", ".join(f"{name} {width}" for name, width in self.widths.items())
-            raise UserError(f"one adapter cannot fit representations of different widths ({told}); set adapter.kind=decomposed")
+            raise UserError(
+                f"one adapter cannot fit representations of different widths ({told}); set adapter.kind=decomposed"
+            )
         with seeded(derive(seed, "adapter")):
             return tensors_of(self._adapter(self.shared_width))
 
-    def local_update(self, model: ClientModel, received: Tensors, data: Samples, visit: Visit) -> Upload:
+    def local_update(
+        self, model: ClientModel, received: Tensors, data: Samples, visit: Visit
+    ) -> Upload:
         """Freeze the adapter, train the model; then freeze the model, train the adapter."""
         adapter = self.received_adapter(model, received, data)
         self.train_model(model, adapter, data, visit)
@@ -70,7 +87,9 @@ class PFedLoRA(Method):
         adapter.load_state_dict(received)
         return adapter
 
-    def train_model(self, model: ClientModel, adapter: Adapter, data: Samples, visit: Visit) -> None:
+    def train_model(
+        self, model: ClientModel, adapter: Adapter, data: Samples, visit: Visit
+    ) -> None:
         """ω_k^t ← ω_k^{t-1} − η_ω ∇ℓ_ω (Eq. 8). The adapter is frozen, not detached: its loss flows through it into f_k."""
         mu, layers = self.own_weight(visit.round), self.layers
 
@@ -83,7 +102,9 @@ class PFedLoRA(Method):
         with frozen(adapter):
             visit.sgd("model", model.parameters(), model_loss, data)
 
-    def train_adapter(self, model: ClientModel, adapter: Adapter, data: Samples, visit: Visit) -> None:
+    def train_adapter(
+        self, model: ClientModel, adapter: Adapter, data: Samples, visit: Visit
+    ) -> None:
         """θ_k^t ← θ^{t-1} − η_θ ∇ℓ_θ, with f_k frozen."""
         e, o, layers = self.experiment, self.options, self.layers
         model.eval()  # frozen: no running statistics, no dropout (in a model of the user's)
@@ -98,10 +119,23 @@ class PFedLoRA(Method):
 
         epochs, lr = o.adapter_epochs or e.local_epochs, o.adapter_lr or e.lr
         if e.augment:  # each epoch sees other images, so R̃ is computed anew
-            visit.sgd("adapter", adapter.parameters(), adapter_loss_of_images, data, epochs=epochs, lr=lr)
+            visit.sgd(
+                "adapter", adapter.parameters(), adapter_loss_of_images, data, epochs=epochs, lr=lr
+            )
         else:  # f_k is frozen and the images are the same in every epoch: R̃ is computed once
-            features = Samples(visit.infer("adapter", lambda images: model.encode(images, layers), data), data.labels)
-            visit.sgd("adapter", adapter.parameters(), adapter_loss, features, epochs=epochs, lr=lr, augment=False)
+            features = Samples(
+                visit.infer("adapter", lambda images: model.encode(images, layers), data),
+                data.labels,
+            )
+            visit.sgd(
+                "adapter",
+                adapter.parameters(),
+                adapter_loss,
+                features,
+                epochs=epochs,
+                lr=lr,
+                augment=False,
+            )
 
     def own_weight(self, round: int) -> float:
         """μ of Eq. 7 in this round: the same in all."""
@@ -111,7 +145,9 @@ class PFedLoRA(Method):
         """θ^t = Σ n_k/n · θ_k^t, n over the admitted clients (Eq. 12)."""
         return weighted_mean(uploads)
 
-    def shared_predictor(self, shared: Tensors, own: ClientModel | None = None) -> Callable[[Tensor], Tensor] | None:
+    def shared_predictor(
+        self, shared: Tensors, own: ClientModel | None = None
+    ) -> Callable[[Tensor], Tensor] | None:
         """θ needs an encoder, and f_k stays with its client."""
         if own is None:
             return None

@@ -51,16 +51,22 @@ class PFedMoE(Method):
     def state_init(self, seed: int) -> Tensors:
         """θ⁰, the global expert: an extractor alone. Raises UserError for inputs of one number, which the gate cannot normalise."""
         if math.prod(self.task.shape) < 2:
-            raise UserError("method pfedmoe normalises each input by itself, and these have 1 number; allowed: at least 2")
+            raise UserError(
+                "method pfedmoe normalises each input by itself, and these have 1 number; allowed: at least 2"
+            )
         with seeded(seed):
             return tensors_of(self._small())
 
     def private_init(self, client: int, seed: int) -> Mixture:
         with seeded(seed):
             local = self.client_model(client)  # first, so that it starts as with every other method
-            return Mixture(local, self._small(), math.prod(self.task.shape), self.options.gate_hidden_dim)
+            return Mixture(
+                local, self._small(), math.prod(self.task.shape), self.options.gate_hidden_dim
+            )
 
-    def local_update(self, model: Mixture, received: Tensors, data: Samples, visit: Visit) -> Upload:
+    def local_update(
+        self, model: Mixture, received: Tensors, data: Samples, visit: Visit
+    ) -> Upload:
         """Both experts, the gate and the last layer are trained end to end."""
         model.small.load_state_dict(received)  # θ_k ← θ^{t-1}
 
@@ -74,7 +80,9 @@ class PFedMoE(Method):
         """θ^t = Σ n_k/n · θ_k^t, n over the admitted clients."""
         return weighted_mean(uploads)
 
-    def other_predictors(self, model: Mixture, received: Tensors) -> dict[str, Callable[[Tensor], Tensor]]:
+    def other_predictors(
+        self, model: Mixture, received: Tensors
+    ) -> dict[str, Callable[[Tensor], Tensor]]:
         """The last layer on either expert alone."""
         return {
             "global-expert": lambda images: model.head(model.small.encode(images)),

@@ -43,7 +43,9 @@ def find(name: str) -> type[Method]:
         raise UserError(f"method is {name!r}; allowed: {', '.join(NAMES)}, or package.module:Class")
     found = load_object(name, "method")
     if not inspect.isclass(found) or not issubclass(found, Method):
-        raise UserError(f"method {name!r}: expected a subclass of pfedlora_flwr.methods.method.Method")
+        raise UserError(
+            f"method {name!r}: expected a subclass of pfedlora_flwr.methods.method.Method"
+        )
     if inspect.isabstract(found):
         raise UserError(f"method {name!r}: it lacks {', '.join(sorted(found.__abstractmethods__))}")
     return found
@@ -53,9 +55,13 @@ def make(experiment: Experiment, task: Task) -> Method:
     """The Experiment's method, for what its models take and give. Raises UserError where it does not take such inputs."""
     found = find(experiment.method)
     if found.needs_images and task.kind != "images":
-        raise UserError(f"method {experiment.method} needs images, and the inputs are {task.kind} {list(task.shape)}")
+        raise UserError(
+            f"method {experiment.method} needs images, and the inputs are {task.kind} {list(task.shape)}"
+        )
     if experiment.augment and task.kind != "images":
-        raise UserError(f"augment is true; allowed: false for {task.kind}: only images are flipped and cropped")
+        raise UserError(
+            f"augment is true; allowed: false for {task.kind}: only images are flipped and cropped"
+        )
     with user_code("method", experiment.method):
         method = found(experiment, task)
     if experiment.batch_size == 1 and method.has_batch_norm:

@@ -25,7 +25,13 @@ class ServerOptions(Method.Options):
     server_batch: int = key(32, "reports a step on the server; 0: all at once", low=0)
 
 
-def train(module: nn.Module, loss_of: Callable[[Tensor], Tensor], rows: int, options: ServerOptions, generator: torch.Generator) -> None:
+def train(
+    module: nn.Module,
+    loss_of: Callable[[Tensor], Tensor],
+    rows: int,
+    options: ServerOptions,
+    generator: torch.Generator,
+) -> None:
     """Plain SGD of `module` on `loss_of(index)`, the loss of the reports `index` int64 [B], in shuffled passes over all `rows`."""
     optimizer = SGD(list(module.parameters()), options.server_lr, momentum=0.0, weight_decay=0.0)
     for _ in range(options.server_epochs):
@@ -39,4 +45,6 @@ def train(module: nn.Module, loss_of: Callable[[Tensor], Tensor], rows: int, opt
 def stacked(uploads: Mapping[int, Upload]) -> Tensors:
     """All clients' rows below each other, in the mapping's order."""
     names = next(iter(uploads.values())).tensors
-    return {name: torch.cat([upload.tensors[name] for upload in uploads.values()]) for name in names}
+    return {
+        name: torch.cat([upload.tensors[name] for upload in uploads.values()]) for name in names
+    }

@@ -18,7 +18,9 @@ class Standalone(Method):
     title = "Standalone"
     returns_own = False
 
-    def local_update(self, model: ClientModel, received: Tensors, data: Samples, visit: Visit) -> Upload:
+    def local_update(
+        self, model: ClientModel, received: Tensors, data: Samples, visit: Visit
+    ) -> Upload:
         train_locally(model, data, visit)
         return Upload({}, len(data))
 

@@ -15,7 +15,9 @@ class Adapter(nn.Module):
     `lora` starts with a Gaussian first matrix (σ = 1/√width) and a zero second one (Section 3.1), `random` with PyTorch's default.
     """
 
-    def __init__(self, width: int, hidden: int, classes: int, kind: str = "decomposed", init: str = "random") -> None:
+    def __init__(
+        self, width: int, hidden: int, classes: int, kind: str = "decomposed", init: str = "random"
+    ) -> None:
         super().__init__()
         self.reduced = kind == "reduced"
         self.down = Linear(width, hidden)

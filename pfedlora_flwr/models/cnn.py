@@ -14,7 +14,13 @@ from pfedlora_flwr.models.model import Family
 from pfedlora_flwr.models.task import Task
 
 WIDTH_FC2 = 500
-SHAPES = {"cnn1": (32, 2000), "cnn2": (16, 2000), "cnn3": (32, 1000), "cnn4": (32, 800), "cnn5": (32, 500)}
+SHAPES = {
+    "cnn1": (32, 2000),
+    "cnn2": (16, 2000),
+    "cnn3": (32, 1000),
+    "cnn4": (32, 800),
+    "cnn5": (32, 500),
+}
 """Filters of the second convolution and width of FC1."""
 KERNEL, SMALLEST = 5, 16
 """Of both convolutions; and the smallest image of which they leave anything."""
@@ -34,7 +40,9 @@ class CNN(Family):
         channels, *sides = task.shape
         rows, columns = (left(side) for side in sides)
         if min(rows, columns) < 1:
-            raise UserError(f"model {name!r} takes images of at least {SMALLEST} × {SMALLEST}, and they are {sides[0]} × {sides[1]}")
+            raise UserError(
+                f"model {name!r} takes images of at least {SMALLEST} × {SMALLEST}, and they are {sides[0]} × {sides[1]}"
+            )
         self.conv1 = nn.Conv2d(channels, 16, KERNEL)
         self.conv2 = nn.Conv2d(16, filters, KERNEL)
         self.fc1 = Linear(rows * columns * filters, width)
@@ -43,7 +51,9 @@ class CNN(Family):
         self.widths = width_fc2, width
 
     def trunk(self, inputs: Tensor) -> Tensor:
-        x = torch.relu(nn.functional.max_pool2d(self.conv1(inputs), 2))  # of 32 × 32: [B, 16, 14, 14]
+        x = torch.relu(
+            nn.functional.max_pool2d(self.conv1(inputs), 2)
+        )  # of 32 × 32: [B, 16, 14, 14]
         x = torch.relu(nn.functional.max_pool2d(self.conv2(x), 2))  # [B, c2, 5, 5]
         return torch.relu(self.fc1(x.flatten(1)))
 

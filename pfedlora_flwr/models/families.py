@@ -17,9 +17,13 @@ WIDTH = 128
 """Of R, for all ten."""
 FC1 = (512, 512, 256, 192, 128)
 """Width of FC1, from the largest model to the smallest."""
-MLP_SHAPES = {f"mlp{i + 1}": shape for i, shape in enumerate(zip((256, 128, 256, 256, 256), FC1, strict=True))}
+MLP_SHAPES = {
+    f"mlp{i + 1}": shape for i, shape in enumerate(zip((256, 128, 256, 256, 256), FC1, strict=True))
+}
 """Width of the first layer, and of FC1."""
-CONV1D_SHAPES = {f"conv1d{i + 1}": shape for i, shape in enumerate(zip((32, 16, 32, 32, 32), FC1, strict=True))}
+CONV1D_SHAPES = {
+    f"conv1d{i + 1}": shape for i, shape in enumerate(zip((32, 16, 32, 32, 32), FC1, strict=True))
+}
 """Filters of the second convolution, and width of FC1."""
 SHORTEST = 4
 
@@ -55,7 +59,9 @@ class Conv1d(Family):
         filters, width = CONV1D_SHAPES[name]
         channels, time = task.shape
         if time < SHORTEST:
-            raise UserError(f"model {name!r} takes series of at least {SHORTEST} steps, and they have {time}")
+            raise UserError(
+                f"model {name!r} takes series of at least {SHORTEST} steps, and they have {time}"
+            )
         self.conv1 = nn.Conv1d(channels, 16, 5, padding=2)
         self.conv2 = nn.Conv1d(16, filters, 5, padding=2)
         self.fc1 = Linear(time // 2 // 2 * filters, width)

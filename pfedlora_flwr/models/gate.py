@@ -22,7 +22,9 @@ class SwitchNorm1d(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(features))
         self.bias = nn.Parameter(torch.zeros(features))
-        self.mean_weight = nn.Parameter(torch.ones(2))  # of the sample's and the batch's, before the softmax
+        self.mean_weight = nn.Parameter(
+            torch.ones(2)
+        )  # of the sample's and the batch's, before the softmax
         self.var_weight = nn.Parameter(torch.ones(2))
         self.register_buffer("running_mean", torch.zeros(features))
         self.register_buffer("running_var", torch.ones(features))

@@ -33,7 +33,11 @@ def maker_of_cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 
 def faster_there(maker: str) -> bool:
     """Whether large products go to oneDNN on a processor of this maker."""
-    return maker == _MAKER and torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    return (
+        maker == _MAKER
+        and torch.backends.mkldnn.is_available()
+        and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    )
 
 
 _AVAILABLE = faster_there(maker_of_cpu())
@@ -43,9 +47,19 @@ class Linear(nn.Linear):
     """nn.Linear whose large fp32 products run on oneDNN when they are on the CPU. [B, in] → [B, out]."""
 
     def forward(self, inputs: Tensor) -> Tensor:
-        fast = _AVAILABLE and inputs.device.type == "cpu" and inputs.dtype == torch.float32 and inputs.ndim == 2
+        fast = (
+            _AVAILABLE
+            and inputs.device.type == "cpu"
+            and inputs.dtype == torch.float32
+            and inputs.ndim == 2
+        )
         exporting = torch.compiler.is_compiling()  # an exported program must run without oneDNN
-        if fast and not exporting and self.weight.numel() >= _WORTH and not torch.is_autocast_enabled("cpu"):
+        if (
+            fast
+            and not exporting
+            and self.weight.numel() >= _WORTH
+            and not torch.is_autocast_enabled("cpu")
+        ):
             return _OneDnn.apply(inputs, self.weight, self.bias)
         return super().forward(inputs)
 

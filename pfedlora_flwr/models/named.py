@@ -60,7 +60,9 @@ def parse(name: str) -> Named | None:
     library, _, rest = name.partition(":")
     found = Named(library, *rest.partition(":")[::2])
     if found.weights not in ("", "pretrained") and not found.file:
-        forms = ", ".join(f"{library}:{found.architecture}{end}" for end in ("", ":pretrained", f":{_FILE}FILE"))
+        forms = ", ".join(
+            f"{library}:{found.architecture}{end}" for end in ("", ":pretrained", f":{_FILE}FILE")
+        )
         raise UserError(f"models names {name!r}; allowed: {forms}")
     return found
 
@@ -68,13 +70,21 @@ def parse(name: str) -> Named | None:
 def located(name: str) -> str:
     """The name with its file, where it has one, made absolute."""
     found = parse(name)
-    return str(Named(found.library, found.architecture, f"{_FILE}{absolute(found.file)}")) if found and found.file else name
+    return (
+        str(Named(found.library, found.architecture, f"{_FILE}{absolute(found.file)}"))
+        if found and found.file
+        else name
+    )
 
 
 def without_path(name: str) -> str:
     """The name for people who have not this machine: of a file its last name alone."""
     found = parse(name)
-    return str(Named(found.library, found.architecture, f"{_FILE}{Path(found.file).name}")) if found and found.file else name
+    return (
+        str(Named(found.library, found.architecture, f"{_FILE}{Path(found.file).name}"))
+        if found and found.file
+        else name
+    )
 
 
 @contextmanager
@@ -90,7 +100,9 @@ def random_weights() -> Iterator[None]:
 def build(named: Named, task: Task) -> Whole:
     """The library's model with its head taken out, initialised from torch's global generator. Raises UserError where there is none."""
     if task.kind != "images":
-        raise UserError(f"model {str(named)!r} is for images, and the inputs are {task.kind} {list(task.shape)}")
+        raise UserError(
+            f"model {str(named)!r} is for images, and the inputs are {task.kind} {list(task.shape)}"
+        )
     _library(named)
     state = {} if _RANDOM.get() or not named.weights else _state(named)
     try:
@@ -99,7 +111,9 @@ def build(named: Named, task: Task) -> Whole:
     except UserError:
         raise
     except Exception as error:  # the library's own, which knows best: a size that it does not take, weights that do not fit
-        raise UserError(f"model {str(named)!r} for images {list(task.shape)}: {_in_a_line(error)}") from None
+        raise UserError(
+            f"model {str(named)!r} for images {list(task.shape)}: {_in_a_line(error)}"
+        ) from None
 
 
 @lru_cache(maxsize=256)
@@ -111,7 +125,9 @@ def _layout(named: Named, task: Task) -> weights.Layout:
     if named.library == "timm":
         head: object = module.get_classifier()  # type: ignore[operator]
         if not isinstance(head, nn.Linear):
-            raise UserError(f"model {str(named)!r}: its classifier is a {type(head).__name__}, and one linear layer is needed")
+            raise UserError(
+                f"model {str(named)!r}: its classifier is a {type(head).__name__}, and one linear layer is needed"
+            )
         place = next(place for place, layer in module.named_modules() if layer is head)
     else:
         place = last_linear(str(named), task, module)
@@ -127,9 +143,13 @@ def _timm(named: Named, task: Task, state: weights.State) -> nn.Module:
     about = timm.get_pretrained_cfg(named.architecture)
     sized = {"img_size": (height, width)} if about and about.fixed_input_size else {}
     if not state:
-        return timm.create_model(named.architecture, num_classes=task.classes, in_chans=channels, **sized)
+        return timm.create_model(
+            named.architecture, num_classes=task.classes, in_chans=channels, **sized
+        )
     layout = _layout(Named("timm", named.architecture, ""), task)
-    weights.check(str(named), state, layout, strict=bool(named.file))  # before timm, which names every tensor that does not fit
+    weights.check(
+        str(named), state, layout, strict=bool(named.file)
+    )  # before timm, which names every tensor that does not fit
     classes, first = (state.get(f"{layer}.weight") for layer in (layout.head, about.first_conv))
     told = {
         "state_dict": dict(state),  # from which timm takes out what does not fit
@@ -138,7 +158,12 @@ def _timm(named: Named, task: Task, state: weights.State) -> nn.Module:
         "input_size": (channels if first is None else first.shape[1], *about.input_size[1:]),
     }
     module = timm.create_model(
-        named.architecture, pretrained=True, pretrained_cfg_overlay=told, num_classes=task.classes, in_chans=channels, **sized
+        named.architecture,
+        pretrained=True,
+        pretrained_cfg_overlay=told,
+        num_classes=task.classes,
+        in_chans=channels,
+        **sized,
     )
     module.pretrained_cfg.pop("state_dict", None)
     return module
@@ -147,7 +172,9 @@ def _timm(named: Named, task: Task, state: weights.State) -> nn.Module:
 def _torchvision(named: Named, task: Task, state: weights.State) -> nn.Module:
     models: Any = _library(named)
     if task.shape[0] != 3:
-        raise UserError(f"model {str(named)!r} is for images of 3 channels, and they have {task.shape[0]}; timm's models take any number")
+        raise UserError(
+            f"model {str(named)!r} is for images of 3 channels, and they have {task.shape[0]}; timm's models take any number"
+        )
     module: nn.Module = models.get_model(named.architecture, weights=None, num_classes=task.classes)
     if state:
         layout = _layout(Named("torchvision", named.architecture, ""), task)
@@ -155,20 +182,33 @@ def _torchvision(named: Named, task: Task, state: weights.State) -> nn.Module:
     return module
 
 
-_BUILD: dict[str, Callable[[Named, Task, weights.State], nn.Module]] = {"timm": _timm, "torchvision": _torchvision}
+_BUILD: dict[str, Callable[[Named, Task, weights.State], nn.Module]] = {
+    "timm": _timm,
+    "torchvision": _torchvision,
+}
 
 
 def _library(named: Named) -> Any:
     """The library's module of models. Raises UserError where it is not installed or has no such model."""
     try:
-        library: Any = importlib.import_module("timm" if named.library == "timm" else "torchvision.models")
+        library: Any = importlib.import_module(
+            "timm" if named.library == "timm" else "torchvision.models"
+        )
     except ImportError:
-        raise UserError(f"model {str(named)!r} needs {named.library}, which is not installed: pip install {named.library}") from None
-    known = library.is_model if named.library == "timm" else library.list_models(module=library).__contains__
+        raise UserError(
+            f"model {str(named)!r} needs {named.library}, which is not installed: pip install {named.library}"
+        ) from None
+    known = (
+        library.is_model
+        if named.library == "timm"
+        else library.list_models(module=library).__contains__
+    )
     if not known(named.architecture):
         names = library.list_models(**({} if named.library == "timm" else {"module": library}))
         near = difflib.get_close_matches(named.architecture, names, _NEAR) or names[:_NEAR]
-        raise UserError(f"model {str(named)!r}: {named.library} has no {named.architecture!r}; near names: {', '.join(near)}")
+        raise UserError(
+            f"model {str(named)!r}: {named.library} has no {named.architecture!r}; near names: {', '.join(near)}"
+        )
     return library
 
 
@@ -180,7 +220,11 @@ def _state(named: Named) -> weights.State:
     try:
         if named.library == "timm":
             about = library.get_pretrained_cfg(named.architecture)
-            source = (about.hf_hub_id or "", about.hf_hub_filename or "", about.url or "") if about else ("", "", "")
+            source = (
+                (about.hf_hub_id or "", about.hf_hub_filename or "", about.url or "")
+                if about
+                else ("", "", "")
+            )
         else:
             source = ("", "", library.get_model_weights(named.architecture).DEFAULT.url)
     except (RuntimeError, AttributeError, ValueError) as error:

@@ -64,7 +64,11 @@ class Whole(WithLast):
 
     def own_names(self) -> dict[str, str]:
         at = f"{self.place}." if self.place else ""
-        return {name: at + rest if part == "last" else rest for name in self.state_dict() for part, _, rest in [name.partition(".")]}
+        return {
+            name: at + rest if part == "last" else rest
+            for name in self.state_dict()
+            for part, _, rest in [name.partition(".")]
+        }
 
 
 def construct(found: Any, task: Task) -> Any:
@@ -81,17 +85,23 @@ def client_model(name: str, task: Task, module: Any) -> ClientModel:
     parted = hasattr(module, "encoder") and isinstance(getattr(module, "head", None), nn.Linear)
     forward = isinstance(module, nn.Module) and type(module).forward is not nn.Module.forward
     if not isinstance(module, nn.Module) or not (parted or forward):
-        raise UserError(f"model {name!r}: expected an nn.Module with a `forward`, or with an `encoder` and a `head` that is an nn.Linear")
+        raise UserError(
+            f"model {name!r}: expected an nn.Module with a `forward`, or with an `encoder` and a `head` that is an nn.Linear"
+        )
     model = _with_forward(name, task, module, parted) if forward else _without(name, task, module)
     if lazy := [key for key, parameter in model.named_parameters() if is_lazy(parameter)]:
-        raise UserError(f"model {name!r}: {lazy[0]} has no shape: it belongs to a lazy layer that does not run")
+        raise UserError(
+            f"model {name!r}: {lazy[0]} has no shape: it belongs to a lazy layer that does not run"
+        )
     return model
 
 
 def _with_forward(name: str, task: Task, module: nn.Module, parted: bool) -> ClientModel:
     logits = outputs(module, module, task)
     if (found := _shape(logits[0])) != [2, task.classes]:
-        raise UserError(f"model {name!r}: its forward gives {found} for 2 {task.kind}, expected logits, [2, {task.classes}]")
+        raise UserError(
+            f"model {name!r}: its forward gives {found} for 2 {task.kind}, expected logits, [2, {task.classes}]"
+        )
     if parted and _is_head_of_encoder(module, task, logits):
         return Parted(module)
     return whole(name, task, module, last_linear(name, task, module), logits)
@@ -103,7 +113,9 @@ def whole(name: str, task: Task, module: nn.Module, place: str, logits: list[Any
     try:
         found = outputs(model, model, task)
     except Exception as error:  # it ran while the layer was there
-        told = f"its forward uses its last linear layer {place!r} other than by calling it at the end"
+        told = (
+            f"its forward uses its last linear layer {place!r} other than by calling it at the end"
+        )
         raise UserError(f"model {name!r}: {told} ({brief(error)})") from None
     if model.last.out_features != task.classes or not all(map(same, found, logits)):
         raise UserError(
@@ -127,7 +139,9 @@ def last_linear(name: str, task: Task, module: nn.Module) -> str:
         for handle in handles:
             handle.remove()
     if not ran:
-        raise UserError(f"model {name!r}: no nn.Linear runs in its forward; the last one is its head, without which it is no client model")
+        raise UserError(
+            f"model {name!r}: no nn.Linear runs in its forward; the last one is its head, without which it is no client model"
+        )
     return ran[-1]
 
 
@@ -179,11 +193,17 @@ def _without(name: str, task: Task, module: nn.Module) -> Parted:
     with _untouched(module), torch.no_grad():
         representation = module.eval().encoder(task.blank(2))  # type: ignore[operator]
         if not isinstance(representation, Tensor):
-            raise UserError(f"model {name!r}: the encoder gives {kind(representation)}, expected a tensor [{task.kind}, width]")
+            raise UserError(
+                f"model {name!r}: the encoder gives {kind(representation)}, expected a tensor [{task.kind}, width]"
+            )
         if (found := _shape(representation)) != [2, head.in_features]:
-            raise UserError(f"model {name!r}: the encoder gives {found} for 2 {task.kind}, its head takes [2, {head.in_features}]")
+            raise UserError(
+                f"model {name!r}: the encoder gives {found} for 2 {task.kind}, its head takes [2, {head.in_features}]"
+            )
         if head.out_features != task.classes:
-            raise UserError(f"model {name!r}: its head gives {head.out_features} logits, the dataset has {task.classes} classes")
+            raise UserError(
+                f"model {name!r}: its head gives {head.out_features} logits, the dataset has {task.classes} classes"
+            )
         head(representation)
     return Parted(module)
 

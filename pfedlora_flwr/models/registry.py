@@ -23,7 +23,9 @@ from pfedlora_flwr.rng import seeded
 FAMILIES = {"images": "cnn", "series": "conv1d", "vectors": "mlp"}
 """The kind of input → the family of models that `models: auto` takes."""
 _CLASSES: dict[str, type[CNN] | type[Conv1d] | type[MLP]] = (
-    dict.fromkeys(SHAPES, CNN) | dict.fromkeys(CONV1D_SHAPES, Conv1d) | dict.fromkeys(MLP_SHAPES, MLP)
+    dict.fromkeys(SHAPES, CNN)
+    | dict.fromkeys(CONV1D_SHAPES, Conv1d)
+    | dict.fromkeys(MLP_SHAPES, MLP)
 )
 """Models of ours, by name."""
 
@@ -83,7 +85,9 @@ def small_extractor(names: tuple[str, ...], task: Task, width: int | None = None
     model = small_model(names, task, width)
     model.drop_last_layer()
     if not any(True for _ in model.parameters()):
-        raise UserError(f"the smallest client model, {model.description}, is a last layer alone: it has no extractor that could be shared")
+        raise UserError(
+            f"the smallest client model, {model.description}, is a last layer alone: it has no extractor that could be shared"
+        )
     return model
 
 
@@ -94,7 +98,9 @@ def smallest(names: tuple[str, ...], task: Task) -> str:
 
 def located(models: str) -> str:
     """The key `models` with the files that it names made absolute."""
-    return ",".join(named.located(name.strip()) if "=" in name else name for name in models.split(","))
+    return ",".join(
+        named.located(name.strip()) if "=" in name else name for name in models.split(",")
+    )
 
 
 def load_object(path: str, what: str) -> Any:
@@ -105,9 +111,15 @@ def load_object(path: str, what: str) -> Any:
             imported = importlib.import_module(module)
     except UserCodeError as error:
         missing = error.__cause__
-        if isinstance(missing, ModuleNotFoundError) and missing.name and f"{module}.".startswith(f"{missing.name}."):
+        if (
+            isinstance(missing, ModuleNotFoundError)
+            and missing.name
+            and f"{module}.".startswith(f"{missing.name}.")
+        ):
             where = "run this in the folder where it lies, or install it"
-            raise UserError(f"{what} {path!r}: module {module!r} cannot be imported from {os.getcwd()}: {where}") from None
+            raise UserError(
+                f"{what} {path!r}: module {module!r} cannot be imported from {os.getcwd()}: {where}"
+            ) from None
         raise
     found = getattr(imported, attribute, None)
     if found is None:
@@ -125,13 +137,23 @@ def _allowed(task: Task) -> str:
 def _check_kind(name: str, task: Task) -> None:
     """Raises UserError where a model of ours does not take a Task's inputs."""
     if (kind := _CLASSES[name].kind) != task.kind:
-        raise UserError(f"model {name!r} is for {kind}, and the inputs are {task.kind} {list(task.shape)}; allowed: {_allowed(task)}")
+        raise UserError(
+            f"model {name!r} is for {kind}, and the inputs are {task.kind} {list(task.shape)}; allowed: {_allowed(task)}"
+        )
 
 
 @lru_cache(maxsize=256)
 def _facts(name: str, task: Task, width: int | None, source: object) -> Facts:
     """source: what a user's name stands for now."""
-    with seeded(0), named.random_weights():  # what the caller draws must not depend on whether this is the first call
+    with (
+        seeded(0),
+        named.random_weights(),
+    ):  # what the caller draws must not depend on whether this is the first call
         model = build(name, task, width)
     batch_norm = any(isinstance(module, BatchNorm) for module in model.modules())
-    return Facts(model.widths, sum(p.numel() for p in model.parameters()), model.last_layer().bias is not None, batch_norm)
+    return Facts(
+        model.widths,
+        sum(p.numel() for p in model.parameters()),
+        model.last_layer().bias is not None,
+        batch_norm,
+    )

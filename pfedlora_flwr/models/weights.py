@@ -29,16 +29,32 @@ _WITHIN = ("state_dict", "model", "state_dict_ema", "model_ema")
 def read(file: Path, name: str) -> State:
     """A model's tensors by name, from safetensors or from what torch saved, of which nothing is executed. Raises UserError."""
     try:
-        found: Any = safetensors.torch.load_file(file) if file.suffix == ".safetensors" else torch.load(file, "cpu", weights_only=True)
+        found: Any = (
+            safetensors.torch.load_file(file)
+            if file.suffix == ".safetensors"
+            else torch.load(file, "cpu", weights_only=True)
+        )
     except OSError as error:
-        raise UserError(f"model {name!r}: {file} cannot be read: {error.strerror or error}") from None
+        raise UserError(
+            f"model {name!r}: {file} cannot be read: {error.strerror or error}"
+        ) from None
     except Exception as error:  # what is in the file is somebody's
         said = next(iter(str(error).splitlines()), "") or type(error).__name__
-        raise UserError(f"model {name!r}: {file} holds no weights as safetensors or torch.save write them: {said[:200]}") from None
-    while isinstance(found, dict) and (inner := next((key for key in _WITHIN if isinstance(found.get(key), dict)), None)):
+        raise UserError(
+            f"model {name!r}: {file} holds no weights as safetensors or torch.save write them: {said[:200]}"
+        ) from None
+    while isinstance(found, dict) and (
+        inner := next((key for key in _WITHIN if isinstance(found.get(key), dict)), None)
+    ):
         found = found[inner]
-    if not isinstance(found, dict) or not found or not all(isinstance(tensor, Tensor) for tensor in found.values()):
-        raise UserError(f"model {name!r}: {file} holds no tensors by name, as a model's state_dict has")
+    if (
+        not isinstance(found, dict)
+        or not found
+        or not all(isinstance(tensor, Tensor) for tensor in found.values())
+    ):
+        raise UserError(
+            f"model {name!r}: {file} holds no tensors by name, as a model's state_dict has"
+        )
     return found
 
 
@@ -54,14 +70,18 @@ class Layout:
     @classmethod
     def of(cls, module: nn.Module, head: str) -> Layout:
         shapes = {key: tensor.shape for key, tensor in module.state_dict().items()}
-        return cls(head, shapes, frozenset(key for key, _ in module.named_buffers() if key not in shapes))
+        return cls(
+            head, shapes, frozenset(key for key, _ in module.named_buffers() if key not in shapes)
+        )
 
 
 def load(name: str, module: nn.Module, state: State, layout: Layout, *, strict: bool) -> None:
     """Loads `state`, but for a head of another number of classes. Raises UserError, or RuntimeError, where it is not this module's."""
     left_out = check(name, state, layout, strict=strict)
     own = module.state_dict()
-    module.load_state_dict(own | {key: tensor for key, tensor in state.items() if key in own and key not in left_out})
+    module.load_state_dict(
+        own | {key: tensor for key, tensor in state.items() if key in own and key not in left_out}
+    )
 
 
 def check(name: str, state: State, layout: Layout, *, strict: bool) -> list[str]:
@@ -70,16 +90,26 @@ def check(name: str, state: State, layout: Layout, *, strict: bool) -> list[str]
     Raises UserError where a tensor of another layer is missing or, if `strict`, `state` has one that the module has not.
     """
     own, heads = layout.shapes, [f"{layout.head}.weight", f"{layout.head}.bias"]
-    if missing := [key for key in own if key not in state and key not in heads and not key.endswith(_COUNTER)]:
-        raise UserError(f"model {name!r}: its weights lack {len(missing)} of its {len(own)} tensors: {some(missing, _NAMED)}")
+    if missing := [
+        key for key in own if key not in state and key not in heads and not key.endswith(_COUNTER)
+    ]:
+        raise UserError(
+            f"model {name!r}: its weights lack {len(missing)} of its {len(own)} tensors: {some(missing, _NAMED)}"
+        )
     known = {*own, *heads, *layout.derived}
-    if strict and (foreign := [key for key in state if key not in known and not key.endswith(_COUNTER)]):
+    if strict and (
+        foreign := [key for key in state if key not in known and not key.endswith(_COUNTER)]
+    ):
         raise UserError(
             f"model {name!r}: {len(foreign)} of the {len(state)} tensors in its weights are not its own: {some(foreign, _NAMED)}"
         )
-    left_out = [key for key in heads if key in own and (key not in state or state[key].shape != own[key])]
+    left_out = [
+        key for key in heads if key in own and (key not in state or state[key].shape != own[key])
+    ]
     if left_out:
-        _warn(f"model {name}: {', '.join(left_out)} of its weights are for other classes, and left out: its head begins at random")
+        _warn(
+            f"model {name}: {', '.join(left_out)} of its weights are for other classes, and left out: its head begins at random"
+        )
     return left_out
 
 
@@ -98,7 +128,9 @@ def fetched(name: str, repository: str, filename: str, url: str) -> Path:
         except Exception as error:
             raise _unfetched(name, str(error)) from None
     if not url:
-        raise UserError(f"model {name!r}: the library has no weights for it; leave out `pretrained`, or give weights=FILE")
+        raise UserError(
+            f"model {name!r}: the library has no weights for it; leave out `pretrained`, or give weights=FILE"
+        )
     place = Path(torch.hub.get_dir()) / "checkpoints" / Path(urlsplit(url).path).name
     if not place.exists():
         _check_reachable(name, url)
@@ -113,7 +145,9 @@ def fetched(name: str, repository: str, filename: str, url: str) -> Path:
 def _unfetched(name: str, why: str) -> UserError:
     way = name.replace(":pretrained", ":weights=FILE")
     said = next(iter(why.splitlines()), "")[:200]
-    return UserError(f"model {name!r}: its weights cannot be downloaded ({said}); give them as a file, {way}, or leave out `pretrained`")
+    return UserError(
+        f"model {name!r}: its weights cannot be downloaded ({said}); give them as a file, {way}, or leave out `pretrained`"
+    )
 
 
 def _check_reachable(name: str, url: str) -> None:

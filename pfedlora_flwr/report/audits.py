@@ -27,8 +27,15 @@ def audits(study: Study) -> Table:
         found = [audit for run in o.runs.values() if (audit := run.audit)]
         if not found:
             continue
-        by = " and ".join(dict.fromkeys("uploads" if audit["source"] == "uploads" else "the last sum" for audit in found))
-        rows.append({**words.names(o), "seeds": str(len(found)), "audited by": by} | {n: _cell(found, p) for n, p in _COLUMNS.items()})
+        by = " and ".join(
+            dict.fromkeys(
+                "uploads" if audit["source"] == "uploads" else "the last sum" for audit in found
+            )
+        )
+        rows.append(
+            {**words.names(o), "seeds": str(len(found)), "audited by": by}
+            | {n: _cell(found, p) for n, p in _COLUMNS.items()}
+        )
     note = (
         "What the server can tell of single clients: `classes`, which classes a client holds, from its upload and from the sum of all "
         "uploads; `samples`, which samples it trained on (of runs without uploads from the sum). AUC 0.5 tells nothing, 1 tells all; of "
@@ -47,7 +54,9 @@ def _cell(found: Sequence[Audit], place: str) -> str:
     if len(found) == 1 and place.endswith("/auc"):
         low, high = (_at(found[0], place.replace("/auc", f"/{end}")) for end in ("low", "high"))
         return f"{known.mean:.3f}" + ("" if low is None else f" ({low:.2f} – {high:.2f})")
-    shown = ", ".join(f"{value:.3f}" for value in (known.values if known.half is None else [known.mean]))
+    shown = ", ".join(
+        f"{value:.3f}" for value in (known.values if known.half is None else [known.mean])
+    )
     return shown + (f" ± {known.half:.3f}" if known.half is not None else "")
 
 

@@ -9,12 +9,19 @@ from pfedlora_flwr.report.table import Table
 
 def scores(study: Study) -> Table:
     """Accuracy beside the scores that give every class of a client the same weight; no rows for runs of versions without them."""
-    of_result = {"accuracy": "accuracy", "balanced accuracy": "balanced_accuracy", "macro-F1": "macro_f1"}
+    of_result = {
+        "accuracy": "accuracy",
+        "balanced accuracy": "balanced_accuracy",
+        "macro-F1": "macro_f1",
+    }
     rows = []
     for o in (o for o in study.in_order() if measures.over_seeds(o, "macro_f1/final")):
         row = {**words.names(o), "seeds": str(len(o.runs))}
         for when, name in (("at best validation", "at_best_validation"), ("final", "final")):
-            row |= {f"{title}, {when}": words.percent(measures.over_seeds(o, f"{part}/{name}")) for title, part in of_result.items()}
+            row |= {
+                f"{title}, {when}": words.percent(measures.over_seeds(o, f"{part}/{name}"))
+                for title, part in of_result.items()
+            }
         rows.append(row)
     note = (
         "Percent. Balanced accuracy is the mean recall, macro-F1 the mean F1 of the classes in a client's test part; "
@@ -30,10 +37,16 @@ def sampled(study: Study) -> Table:
         row = {
             **words.names(o),
             "seeds": str(len(o.runs)),
-            "all clients, at best validation": words.percent(measures.over_seeds(o, "accuracy/at_best_validation")),
+            "all clients, at best validation": words.percent(
+                measures.over_seeds(o, "accuracy/at_best_validation")
+            ),
             "all clients, final": words.percent(measures.over_seeds(o, "accuracy/final")),
-            "mean over the sampled clients, last round": words.percent(measures.over_seeds(o, "accuracy/sampled_last")),
-            "mean over the sampled clients, highest round": words.percent(measures.over_seeds(o, "accuracy/sampled_highest")),
+            "mean over the sampled clients, last round": words.percent(
+                measures.over_seeds(o, "accuracy/sampled_last")
+            ),
+            "mean over the sampled clients, highest round": words.percent(
+                measures.over_seeds(o, "accuracy/sampled_highest")
+            ),
         }
         printed = paper.accuracy(next(iter(o.runs.values())).experiment)
         rows.append(row | ({"the paper prints": printed} if printed else {}))

@@ -40,25 +40,43 @@ def histogram(study: Study, scenario: Keys, folder: Path) -> Picture:
     run = first_run(study, scenario)
     dataset, partition = data_of(run)
     labels = np.asarray(dataset.labels)
-    owned = [np.concatenate([split.train, split.validation, split.test]) for split in partition.clients]
-    counts = np.stack([np.bincount(labels[own], minlength=dataset.classes) for own in owned], axis=1)  # [classes, clients]
+    owned = [
+        np.concatenate([split.train, split.validation, split.test]) for split in partition.clients
+    ]
+    counts = np.stack(
+        [np.bincount(labels[own], minlength=dataset.classes) for own in owned], axis=1
+    )  # [classes, clients]
     with drawing(1, 1, (4.6, 2.8)) as (figure, axes):
         axis = axes[0][0]
         axis.grid(visible=False)
-        image = axis.imshow(counts, aspect="auto", cmap=_shades(int(counts.max())), vmin=0, interpolation="nearest")
+        image = axis.imshow(
+            counts, aspect="auto", cmap=_shades(int(counts.max())), vmin=0, interpolation="nearest"
+        )
         figure.colorbar(image, label=dataset.unit)
         if counts.size <= _NUMBERED:
             for (c, client), n in np.ndenumerate(counts):
                 if n:
-                    axis.text(client, c, n, ha="center", va="center", size=6, color="white" if 2 * n > counts.max() else "black")
+                    axis.text(
+                        client,
+                        c,
+                        n,
+                        ha="center",
+                        va="center",
+                        size=6,
+                        color="white" if 2 * n > counts.max() else "black",
+                    )
         client_ticks(axis, partition)
         axis.set_ylabel("class")
         if dataset.classes <= _MOST_CLASSES:
             axis.set_yticks(range(dataset.classes), dataset.class_names)
-        axis.set_title(f"{words.keys(scenario)}, seed {run.experiment.seed}\na cell: a client's {dataset.unit} of a class")
+        axis.set_title(
+            f"{words.keys(scenario)}, seed {run.experiment.seed}\na cell: a client's {dataset.unit} of a class"
+        )
         path = save(figure, folder, f"partition_{slug(scenario) or 'all'}")
     where = f"{words.keys(scenario)}, seed {run.experiment.seed}"
-    natural = " The clients are those whom the data names as its owners." if partition.owners else ""
+    natural = (
+        " The clients are those whom the data names as its owners." if partition.owners else ""
+    )
     cell = f"A cell is a client's {dataset.unit} of one class, all its parts together; blank: none.{natural}"
     return Picture(path, f"The partition, {where}. {cell}")
 
@@ -85,12 +103,22 @@ def representations(study: Study, scenario: Keys, folder: Path) -> Picture:
         for axis, run in zip(axes.flat, runs, strict=False):
             places, drawn = _embed(run, inputs)
             left_out = max(left_out, len(inputs) - len(drawn))
-            _scatter(axis, places, np.concatenate([labels[client] for client in drawn]), dataset.class_names)
+            _scatter(
+                axis,
+                places,
+                np.concatenate([labels[client] for client in drawn]),
+                dataset.class_names,
+            )
             axis.set_title(registry.title(run.experiment.method))
         handles, names = axes.flat[0].get_legend_handles_labels()
-        figure.legend(handles, names, loc="outside right upper", frameon=False, title="class", markerscale=1.8)
+        figure.legend(
+            handles, names, loc="outside right upper", frameon=False, title="class", markerscale=1.8
+        )
         figure.suptitle(words.keys(scenario), fontsize=8)
-        figure.supxlabel(f"a point: one of the test {dataset.unit}, as its own client's model represents it", fontsize=7)
+        figure.supxlabel(
+            f"a point: one of the test {dataset.unit}, as its own client's model represents it",
+            fontsize=7,
+        )
         path = save(figure, folder, f"t_sne_{slug(scenario) or 'all'}")
     caption = (
         f"A point is one of the test {dataset.unit}: the input of the last layer of its own client's final model, laid out in two "
@@ -125,7 +153,9 @@ def client_ticks(axis: Any, partition: Partition) -> None:
     clients, owners = len(partition.clients), partition.owners
     axis.set_xlabel("client")
     if owners and clients <= _MOST_NAMED:
-        axis.set_xticks(range(clients), owners, rotation=0 if max(map(len, owners)) * clients <= _BROAD else 90)
+        axis.set_xticks(
+            range(clients), owners, rotation=0 if max(map(len, owners)) * clients <= _BROAD else 90
+        )
     else:
         axis.set_xticks(np.unique(np.linspace(0, clients - 1, min(10, clients), dtype=int)))
 
@@ -145,7 +175,11 @@ def _on_the_same_data(study: Study, scenario: Keys) -> tuple[list[Run], list[str
     seed = max(seeds, key=seeds.count)
     found = {o.method: o.runs[seed] for o in outcomes if seed in o.runs}
     first = next(iter(found.values()))
-    runs = {method: run for method, run in found.items() if run.result["partition"] == first.result["partition"]}
+    runs = {
+        method: run
+        for method, run in found.items()
+        if run.result["partition"] == first.result["partition"]
+    }
     return list(runs.values()), [o.method for o in outcomes if o.method not in runs]
 
 
@@ -156,11 +190,17 @@ def _spread(partition: Partition) -> list[npt.NDArray[np.int64]]:
     return [test[np.linspace(0, len(test) - 1, min(share, len(test)), dtype=int)] for test in tests]
 
 
-def _scatter(axis: Any, places: npt.NDArray[np.float32], labels: npt.NDArray[Any], class_names: Sequence[str]) -> None:
+def _scatter(
+    axis: Any, places: npt.NDArray[np.float32], labels: npt.NDArray[Any], class_names: Sequence[str]
+) -> None:
     """Points at `places` [n, 2], coloured by class."""
     for c, name in enumerate(class_names):
         at, colour, cycle = places[labels == c], OKABE_ITO[c % len(OKABE_ITO)], c // len(OKABE_ITO)
-        look = {"facecolor": "none" if cycle % 2 else colour, "edgecolor": colour, "marker": MARKERS[cycle]}  # the second is hollow
+        look = {
+            "facecolor": "none" if cycle % 2 else colour,
+            "edgecolor": colour,
+            "marker": MARKERS[cycle],
+        }  # the second is hollow
         axis.scatter(at[:, 0], at[:, 1], s=8, label=name, linewidth=0.7, **look)
     axis.set_xticks([])
     axis.set_yticks([])
@@ -182,5 +222,9 @@ def _embed(run: Run, inputs: Sequence[Inputs]) -> tuple[npt.NDArray[np.float32],
         raise failures[0]
     found = np.concatenate(list(seen.values()))
     perplexity = min(30.0, (len(found) - 1) / 3)
-    with threadpool_limits(1):  # its threads wait for each other busily: on a machine with other work, many are far slower than one
-        return TSNE(2, perplexity=perplexity, init="pca", random_state=0).fit_transform(found), list(seen)
+    with threadpool_limits(
+        1
+    ):  # its threads wait for each other busily: on a machine with other work, many are far slower than one
+        return TSNE(2, perplexity=perplexity, init="pca", random_state=0).fit_transform(
+            found
+        ), list(seen)

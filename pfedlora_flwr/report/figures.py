@@ -54,10 +54,16 @@ def curves(study: Study, scenario: Keys, folder: Path) -> Picture:
         figure.suptitle(words.keys(scenario), fontsize=8)
         legend(figure, [o.method for o in outcomes])
         path = save(figure, folder, f"curves_{slug(scenario) or 'all'}")
-    silent = "A method that sends nothing is a level line at its last accuracy in the second panel. "
+    silent = (
+        "A method that sends nothing is a level line at its last accuracy in the second panel. "
+    )
     against = "rounds and operations" if control else "rounds, bytes and operations"
     caption = f"Accuracy against {against}, {words.keys(scenario)}: the mean over seeds"
-    spread = "; the band reaches from the lowest to the highest seed. " if any(len(o.runs) > 1 for o in outcomes) else ". "
+    spread = (
+        "; the band reaches from the lowest to the highest seed. "
+        if any(len(o.runs) > 1 for o in outcomes)
+        else ". "
+    )
     return Picture(path, caption + spread + (silent if any(_silent(o) for o in outcomes) else ""))
 
 
@@ -66,18 +72,33 @@ def boxes(study: Study, scenario: Keys, folder: Path) -> Picture:
     outcomes = study.ordered(scenario)
     with drawing(1, 1, (max(2.2, 0.72 * len(outcomes) + 0.8), 2.6)) as (figure, axes):
         axis = axes[0][0]
-        values = [[100 * a for run in o.runs.values() for a in run.clients.values()] for o in outcomes]
-        look = {"showmeans": True, "patch_artist": True, "widths": 0.6, "flierprops": {"marker": ".", "markersize": 3}}
+        values = [
+            [100 * a for run in o.runs.values() for a in run.clients.values()] for o in outcomes
+        ]
+        look = {
+            "showmeans": True,
+            "patch_artist": True,
+            "widths": 0.6,
+            "flierprops": {"marker": ".", "markersize": 3},
+        }
         plus = {"marker": "+", "markeredgecolor": "black", "markersize": 8, "markeredgewidth": 1.4}
         drawn = axis.boxplot(values, meanprops=plus, medianprops={"color": "black"}, **look)
         for box, outcome in zip(drawn["boxes"], outcomes, strict=True):
             box.set_facecolor(of_method(outcome.method)[0])
             box.set_alpha(0.4)
-        axis.set_xticks(range(1, len(outcomes) + 1), [registry.title(o.method) for o in outcomes], rotation=25, ha="right")
+        axis.set_xticks(
+            range(1, len(outcomes) + 1),
+            [registry.title(o.method) for o in outcomes],
+            rotation=25,
+            ha="right",
+        )
         axis.set_ylabel("client's test accuracy (%)")
         axis.set_title(words.keys(scenario))
         path = save(figure, folder, f"clients_{slug(scenario) or 'all'}")
-    return Picture(path, f"Test accuracy of each client's final model, all seeds together, {words.keys(scenario)}; + marks the mean.")
+    return Picture(
+        path,
+        f"Test accuracy of each client's final model, all seeds together, {words.keys(scenario)}; + marks the mean.",
+    )
 
 
 def trade_off(study: Study, scenario: Keys, folder: Path) -> Picture:
@@ -100,13 +121,25 @@ def trade_off(study: Study, scenario: Keys, folder: Path) -> Picture:
                 axis.plot([flops] * len(values), values, ".", color=colour, markersize=3)
             size = 25 + 375 * parameters / most
             label = f"{registry.title(outcome.method)}: {words.count(parameters)}"
-            axis.scatter(flops, y, s=size, color=colour, marker=marker, alpha=0.6, edgecolor="black", linewidth=0.6, label=label)
+            axis.scatter(
+                flops,
+                y,
+                s=size,
+                color=colour,
+                marker=marker,
+                alpha=0.6,
+                edgecolor="black",
+                linewidth=0.6,
+                label=label,
+            )
         axis.margins(0.18)
         low, high = axis.get_ylim()
         axis.set_ylim(max(low, -1), min(high, 101))  # an interval may leave the scale
         axis.xaxis.set_major_locator(MaxNLocator(4))
         axis.xaxis.set_major_formatter(large_numbers())
-        axis.set_xlabel("operations in training" + ("\nto the target accuracy" if to_target else "") + " (FLOP)")
+        axis.set_xlabel(
+            "operations in training" + ("\nto the target accuracy" if to_target else "") + " (FLOP)"
+        )
         axis.set_ylabel("test accuracy at best validation (%)")
         axis.set_title(words.keys(scenario))
         shown = figure.legend(loc="outside right upper", frameon=False, title="parameters sent")
@@ -114,7 +147,11 @@ def trade_off(study: Study, scenario: Keys, folder: Path) -> Picture:
         for handle in handles:
             handle.set_sizes([30])
         path = save(figure, folder, f"trade_off_{slug(scenario) or 'all'}")
-    span = "until the target accuracy is reached" if to_target else "in the whole run (not every run reaches the target accuracy)"
+    span = (
+        "until the target accuracy is reached"
+        if to_target
+        else "in the whole run (not every run reaches the target accuracy)"
+    )
     bars = "bars are each method's own 95 % interval over seeds; dots are its seeds, where there are fewer than three"
     caption = f"Accuracy, operations and, as the marker's area, parameters sent both ways {span}, {words.keys(scenario)}; {bars}."
     return Picture(path, caption)
@@ -123,7 +160,11 @@ def trade_off(study: Study, scenario: Keys, folder: Path) -> Picture:
 def robustness(study: Study, folder: Path) -> list[Picture]:
     """Accuracy against every numeric key that the scenarios vary alone, one panel for each setting of the others."""
     pairs = [pair for scenario in study.scenarios for pair in scenario.items()]
-    names = dict.fromkeys(key for key, value in pairs if isinstance(value, int | float) and not isinstance(value, bool))
+    names = dict.fromkeys(
+        key
+        for key, value in pairs
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    )
     return [picture for name in names if (picture := _robustness(study, name, folder))]
 
 
@@ -131,11 +172,15 @@ def _robustness(study: Study, name: str, folder: Path) -> Picture | None:
     groups: dict[tuple[Any, ...], list[Keys]] = {}
     for scenario in study.scenarios:
         if name in scenario and study.in_scenario(scenario):
-            groups.setdefault(tuple((k, v) for k, v in scenario.items() if k != name), []).append(scenario)
+            groups.setdefault(tuple((k, v) for k, v in scenario.items() if k != name), []).append(
+                scenario
+            )
     groups = {rest: members for rest, members in groups.items() if len(members) >= _SMALLEST_SWEEP}
     if not groups:
         return None
-    methods = registry.ordered({o.method for members in groups.values() for s in members for o in study.in_scenario(s)})
+    methods = registry.ordered(
+        {o.method for members in groups.values() for s in members for o in study.in_scenario(s)}
+    )
     with drawing(1, len(groups), (max(2.6, 2.6 * len(groups)), 2.6)) as (figure, axes):
         for axis, (rest, members) in zip(axes[0], groups.items(), strict=True):
             members.sort(key=lambda s: float(s[name]))
@@ -148,7 +193,8 @@ def _robustness(study: Study, name: str, folder: Path) -> Picture | None:
         legend(figure, methods)
         path = save(figure, folder, f"robustness_{short(name)}")
     return Picture(
-        path, f"Accuracy at best validation against {words.NAMES.get(name, name)}; bars: 95 % intervals over seeds (three or more)."
+        path,
+        f"Accuracy at best validation against {words.NAMES.get(name, name)}; bars: 95 % intervals over seeds (three or more).",
     )
 
 
@@ -156,9 +202,15 @@ def _sweep(axis: Any, method: str, found: Sequence[tuple[float, Outcome | None]]
     """One method's line: its accuracy at each value of the key, with the interval over seeds."""
     accuracies = [(x, [run.accuracy for run in o.runs.values()]) for x, o in found if o]
     points = [(x, e) for x, values in accuracies if (e := measures.estimate(values))]
-    xs, ys, halves = [x for x, _ in points], [100 * e.mean for _, e in points], [100 * (e.half or 0.0) for _, e in points]
+    xs, ys, halves = (
+        [x for x, _ in points],
+        [100 * e.mean for _, e in points],
+        [100 * (e.half or 0.0) for _, e in points],
+    )
     colour, marker, line = of_method(method)
-    axis.errorbar(xs, ys, halves, color=colour, marker=marker, linestyle=line, capsize=2, elinewidth=0.8)
+    axis.errorbar(
+        xs, ys, halves, color=colour, marker=marker, linestyle=line, capsize=2, elinewidth=0.8
+    )
 
 
 def _at_values(axis: Any, values: Sequence[float]) -> None:
@@ -174,7 +226,9 @@ def _silent(outcome: Outcome) -> bool:
     return all(c["bytes_up"] + c["bytes_down"] == 0 for c in sent)
 
 
-def _curve(axis: Any, outcome: Outcome, measure: Callable[[RoundRow], float] | None, scale: str) -> None:
+def _curve(
+    axis: Any, outcome: Outcome, measure: Callable[[RoundRow], float] | None, scale: str
+) -> None:
     """One method's line: the seeds share their rounds, and x is the seeds' mean of the measure summed up to the round."""
     colour, marker, line = of_method(outcome.method)
     runs = [run.rounds for run in outcome.runs.values()]
@@ -189,10 +243,19 @@ def _curve(axis: Any, outcome: Outcome, measure: Callable[[RoundRow], float] | N
         axis.axhline(mean[-1], color=colour, linestyle=line, linewidth=1.0)
         return
     first = next(i for i, x in enumerate(xs) if x > 0) if scale == "log" else 0
-    axis.plot(xs[first:], mean[first:], color=colour, linestyle=line, marker=marker, markevery=_spaced(len(xs) - first))
+    axis.plot(
+        xs[first:],
+        mean[first:],
+        color=colour,
+        linestyle=line,
+        marker=marker,
+        markevery=_spaced(len(xs) - first),
+    )
     if len(runs) > 1:
         low, high = ([pick(values) for values in zip(*ys, strict=True)] for pick in (min, max))
-        axis.fill_between(xs[first:], low[first:], high[first:], color=colour, alpha=0.15, linewidth=0)
+        axis.fill_between(
+            xs[first:], low[first:], high[first:], color=colour, alpha=0.15, linewidth=0
+        )
 
 
 def _ticks(axis: Any, label: str, scale: str) -> None:
@@ -202,7 +265,9 @@ def _ticks(axis: Any, label: str, scale: str) -> None:
     low, high = axis.dataLim.minposx, axis.dataLim.xmax
     if scale == "log" and low < high and high / low >= _DECADE:
         axis.set_xscale("log")
-        axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0) if high / low < _DECADE**2 else (1.0,), numticks=5))
+        axis.xaxis.set_major_locator(
+            LogLocator(subs=(1.0, 3.0) if high / low < _DECADE**2 else (1.0,), numticks=5)
+        )
         axis.xaxis.set_minor_formatter(NullFormatter())
     else:
         axis.xaxis.set_major_locator(MaxNLocator(4, integer=label == "round"))
@@ -220,7 +285,9 @@ def _spent(outcome: Outcome, to_target: bool) -> tuple[float, float]:
     runs: Sequence[Run] = list(outcome.runs.values())
     if to_target:
         found = [c for run in runs if (c := measures.cost(run))]
-        return statistics.fmean(c.flops for c in found), statistics.fmean(c.parameters for c in found)
+        return statistics.fmean(c.flops for c in found), statistics.fmean(
+            c.parameters for c in found
+        )
     sent = [run.result["communication"] for run in runs]
     flops = statistics.fmean(run.result["flops"] for run in runs)
     return flops, statistics.fmean(c["parameters_up"] + c["parameters_down"] for c in sent)

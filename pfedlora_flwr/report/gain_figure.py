@@ -26,18 +26,24 @@ Panel = Mapping[str, Mapping[str, Estimate]]
 def figures(study: Study, folder: Path) -> list[Picture]:
     """The table's differences, and the methods and their controls beside Standalone; none where no method stands beside a control."""
     own = f"{gains.HEADING}: each method's accuracy at best validation minus its control's"
-    beside = (
-        "The same accuracies, of each method (mean) and of its controls, minus Standalone's: what a method without sharing has of its lead"
-    )
+    beside = "The same accuracies, of each method (mean) and of its controls, minus Standalone's: what a method without sharing has of its lead"
     return [
         *_picture(study, folder, "sharing", gains.differences, "mean − {}", own),
-        *_picture(study, folder, "sharing_standalone", gains.beside_standalone, "{} − Standalone", beside),
+        *_picture(
+            study, folder, "sharing_standalone", gains.beside_standalone, "{} − Standalone", beside
+        ),
     ]
 
 
-def _picture(study: Study, folder: Path, name: str, differences: Differences, label: str, text: str) -> list[Picture]:
+def _picture(
+    study: Study, folder: Path, name: str, differences: Differences, label: str, text: str
+) -> list[Picture]:
     panels = _panels(study, differences)
-    kinds = [kind for kind in LOOKS if any(kind in found for panel in panels.values() for found in panel.values())]
+    kinds = [
+        kind
+        for kind in LOOKS
+        if any(kind in found for panel in panels.values() for found in panel.values())
+    ]
     if not panels:
         return []
     columns = min(_ACROSS, len(panels))
@@ -49,7 +55,12 @@ def _picture(study: Study, folder: Path, name: str, differences: Differences, la
             axis.set_title(title)
         for axis in axes.flat[len(panels) :]:
             axis.set_visible(False)
-        figure.legend(handles=[_handle(kind, label) for kind in kinds], loc="outside lower center", ncols=len(kinds), frameon=False)
+        figure.legend(
+            handles=[_handle(kind, label) for kind in kinds],
+            loc="outside lower center",
+            ncols=len(kinds),
+            frameon=False,
+        )
         path = style.save(figure, folder, name)
     bars = f"bars: 95 % intervals of the differences paired by seed; below {measures.FEWEST} seeds a point a seed"
     return [Picture(path, f"{text}; {bars}.")]
@@ -58,13 +69,20 @@ def _picture(study: Study, folder: Path, name: str, differences: Differences, la
 def _panels(study: Study, differences: Differences) -> dict[str, Panel]:
     """A panel a scenario, with a row a method; of one method in several scenarios one panel, with a row a scenario."""
     found = {
-        gains.name_of(scenario): {registry.title(o.method): row for o in gains.methods(study, scenario) if (row := differences(study, o))}
+        gains.name_of(scenario): {
+            registry.title(o.method): row
+            for o in gains.methods(study, scenario)
+            if (row := differences(study, o))
+        }
         for scenario in gains.shared(study)
     }
     panels: dict[str, Panel] = {scenario: panel for scenario, panel in found.items() if panel}
     methods = {method for panel in panels.values() for method in panel}
     if len(methods) == 1 < len(panels):
-        return {method: {scenario: panel[method] for scenario, panel in panels.items()} for method in methods}
+        return {
+            method: {scenario: panel[method] for scenario, panel in panels.items()}
+            for method in methods
+        }
     return panels
 
 
@@ -72,7 +90,12 @@ def _draw(axis: Any, panel: Panel, kinds: list[str]) -> None:
     axis.axvline(0, color="#808080", linewidth=0.8)
     for place, found in enumerate(panel.values()):
         for kind, difference in found.items():
-            _bar(axis, difference, place + 0.64 * ((kinds.index(kind) + 0.5) / len(kinds) - 0.5), kind)
+            _bar(
+                axis,
+                difference,
+                place + 0.64 * ((kinds.index(kind) + 0.5) / len(kinds) - 0.5),
+                kind,
+            )
     axis.set_yticks(range(len(panel)), list(panel))
     axis.set_ylim(len(panel) - 0.4, -0.6)
     axis.set_xlabel("points of test accuracy")
@@ -83,9 +106,19 @@ def _bar(axis: Any, difference: Estimate, height: float, kind: str) -> None:
     colour, marker = LOOKS[kind]
     if difference.half is None:
         points = [100 * value for value in difference.values]
-        axis.plot(points, [height] * len(points), marker, color=colour, fillstyle="none", markersize=3)
+        axis.plot(
+            points, [height] * len(points), marker, color=colour, fillstyle="none", markersize=3
+        )
     else:
-        axis.errorbar(100 * difference.mean, height, xerr=100 * difference.half, fmt=marker, color=colour, capsize=2, elinewidth=1.0)
+        axis.errorbar(
+            100 * difference.mean,
+            height,
+            xerr=100 * difference.half,
+            fmt=marker,
+            color=colour,
+            capsize=2,
+            elinewidth=1.0,
+        )
 
 
 def _handle(kind: str, label: str) -> Any:

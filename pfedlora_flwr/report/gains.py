@@ -59,7 +59,9 @@ def _row(study: Study, ours: Outcome) -> dict[str, str]:
         standalone, runs = _control(study, ours, kind)
         row[kind] = STANDALONE if standalone else _mean(runs)
     found = differences(study, ours)
-    return row | {f"mean − {kind}, points": words.percent(found.get(kind), sign=True) for kind in CONTROLS}
+    return row | {
+        f"mean − {kind}, points": words.percent(found.get(kind), sign=True) for kind in CONTROLS
+    }
 
 
 def differences(study: Study, ours: Outcome) -> dict[str, Estimate]:
@@ -72,7 +74,9 @@ def beside_standalone(study: Study, ours: Outcome) -> dict[str, Estimate]:
     """The accuracies of the method and of its controls minus Standalone's, in [−1, 1]; nothing without a control or without Standalone."""
     alone = study.alone(ours.scenario)
     runs = {"mean": ours.runs} | {kind: _control(study, ours, kind)[1] for kind in CONTROLS}
-    found = {kind: measures.paired(those, alone.runs) if alone else None for kind, those in runs.items()}
+    found = {
+        kind: measures.paired(those, alone.runs) if alone else None for kind, those in runs.items()
+    }
     kept = {kind: difference for kind, difference in found.items() if difference}
     return kept if len(kept) > 1 else {}
 

@@ -25,7 +25,9 @@ class Study:
 
     @property
     def scenarios(self) -> list[Keys]:
-        return [dict(items) for items in dict.fromkeys(tuple(o.scenario.items()) for o in self.outcomes)]
+        return [
+            dict(items) for items in dict.fromkeys(tuple(o.scenario.items()) for o in self.outcomes)
+        ]
 
     @property
     def methods(self) -> list[str]:
@@ -38,11 +40,15 @@ class Study:
 
     def at(self, scenario: Keys, method: str) -> Outcome | None:
         """The outcome of `method` in `scenario`, if it is part of the study."""
-        return next((o for o in self.outcomes if o.method == method and o.scenario == scenario), None)
+        return next(
+            (o for o in self.outcomes if o.method == method and o.scenario == scenario), None
+        )
 
     def alone(self, scenario: Keys) -> Outcome | None:
         """Standalone beside a scenario's methods. It shares nothing, so beside controls it is the one with `sharing=mean`."""
-        return self.at(scenario | {"sharing": "mean"} if "sharing" in scenario else scenario, "standalone")
+        return self.at(
+            scenario | {"sharing": "mean"} if "sharing" in scenario else scenario, "standalone"
+        )
 
     def in_scenario(self, scenario: Keys) -> list[Outcome]:
         """The outcomes of a scenario that have a completed run."""
@@ -72,13 +78,20 @@ def load(paths: Iterable[Path], target: float | None = None) -> Study:
     bare: list[tuple[Path, Run | Missing]] = []
     for path in paths:
         if plan := Plan.read(path):
-            of: Keys = {"comparison": _name(path, paths)} if len(paths) > 1 else {}  # another's scenarios are not its own
-            outcomes += [replace(outcome, scenario=of | outcome.scenario) for outcome in reported(path, plan)]
+            of: Keys = (
+                {"comparison": _name(path, paths)} if len(paths) > 1 else {}
+            )  # another's scenarios are not its own
+            outcomes += [
+                replace(outcome, scenario=of | outcome.scenario) for outcome in reported(path, plan)
+            ]
         else:
             bare += _runs(path)
     outcomes += _arranged(bare)
     if target is not None:
-        outcomes = [replace(o, runs={seed: replace(run, target=target) for seed, run in o.runs.items()}) for o in outcomes]
+        outcomes = [
+            replace(o, runs={seed: replace(run, target=target) for seed, run in o.runs.items()})
+            for o in outcomes
+        ]
     return Study(paths[0].absolute().name, tuple(outcomes))
 
 
@@ -93,7 +106,10 @@ def _runs(folder: Path) -> list[tuple[Path, Run | Missing]]:
     found = [(run.path, read_run(run.path)) for run in find_runs(folder)]
     missing = [run for _, run in found if isinstance(run, Missing)]
     if len(missing) == len(found):
-        raise UserError(f"{folder} holds no completed run" + (f"; the first one there is {missing[0].reason}" if missing else ""))
+        raise UserError(
+            f"{folder} holds no completed run"
+            + (f"; the first one there is {missing[0].reason}" if missing else "")
+        )
     return found
 
 
@@ -103,8 +119,12 @@ def _arranged(found: Sequence[tuple[Path, Run | Missing]]) -> list[Outcome]:
     A run whose method does not have such a key (Standalone has no μ) belongs to every scenario that the keys it has agree with.
     """
     flats = {folder: _flat(run.experiment) for folder, run in found if isinstance(run, Run)}
-    names = dict.fromkeys(key for flat in flats.values() for key in flat if key not in ("method", "seed"))
-    differing = [key for key in names if len({str(flat[key]) for flat in flats.values() if key in flat}) > 1]
+    names = dict.fromkeys(
+        key for flat in flats.values() for key in flat if key not in ("method", "seed")
+    )
+    differing = [
+        key for key in names if len({str(flat[key]) for flat in flats.values() if key in flat}) > 1
+    ]
 
     def part(flat: Keys) -> Keys:
         return {key: flat[key] for key in differing if key in flat}
@@ -115,26 +135,37 @@ def _arranged(found: Sequence[tuple[Path, Run | Missing]]) -> list[Outcome]:
 
     def cells_of(method: str, flat: Keys) -> list[Outcome]:
         own = part(flat)
-        homes = dict.fromkeys(tuple(s.items()) for s in scenarios if own.items() <= s.items()) or [tuple(own.items())]
-        return [cells.setdefault((method, home), Outcome(dict(home), method, Candidate({}, {}), {}, {})) for home in homes]
+        homes = dict.fromkeys(tuple(s.items()) for s in scenarios if own.items() <= s.items()) or [
+            tuple(own.items())
+        ]
+        return [
+            cells.setdefault((method, home), Outcome(dict(home), method, Candidate({}, {}), {}, {}))
+            for home in homes
+        ]
 
     for folder, run in found:
         if isinstance(run, Run):
             e = run.experiment
             for cell in cells_of(e.method, flats[folder]):
                 if e.seed in cell.runs:
-                    raise UserError(f"{folder} and {cell.runs[e.seed].path} hold the same Experiment; give one of them")
+                    raise UserError(
+                        f"{folder} and {cell.runs[e.seed].path} hold the same Experiment; give one of them"
+                    )
                 cell.runs[e.seed] = run
     for folder, run in found:
         if isinstance(run, Missing):
             try:
                 e = RunDirectory(folder).experiment()
-            except UserError:  # another version's, or its method's module is not here: it belongs to no scenario
+            except (
+                UserError
+            ):  # another version's, or its method's module is not here: it belongs to no scenario
                 continue
             for cell in cells_of(e.method, _flat(e)):
                 if e.seed not in cell.runs:
                     cell.missing[e.seed] = run
-    in_order = sorted(cells.items(), key=lambda cell: [(isinstance(value, str), value) for _, value in cell[0][1]])
+    in_order = sorted(
+        cells.items(), key=lambda cell: [(isinstance(value, str), value) for _, value in cell[0][1]]
+    )
     return [outcome for _, outcome in in_order]
 
 

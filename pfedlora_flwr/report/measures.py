@@ -75,7 +75,9 @@ def over_seeds(outcome: Outcome, place: str) -> Estimate | None:
 
 def paired(ours: Mapping[int, Run], theirs: Mapping[int, Run]) -> Estimate | None:
     """Our accuracy minus theirs, over the seeds that both have."""
-    return difference(*({seed: run.accuracy for seed, run in runs.items()} for runs in (ours, theirs)))
+    return difference(
+        *({seed: run.accuracy for seed, run in runs.items()} for runs in (ours, theirs))
+    )
 
 
 def difference(ours: Mapping[Any, float], theirs: Mapping[Any, float]) -> Estimate | None:
@@ -85,7 +87,9 @@ def difference(ours: Mapping[Any, float], theirs: Mapping[Any, float]) -> Estima
 
 def last_within(rounds: Sequence[RoundRow], flops: float) -> int:
     """The last round up to which the clients have executed no more operations than that."""
-    return max(t for t, spent in enumerate(accumulate(row["flops"] for row in rounds)) if spent <= flops)
+    return max(
+        t for t, spent in enumerate(accumulate(row["flops"] for row in rounds)) if spent <= flops
+    )
 
 
 def winner(outcomes: Sequence[Outcome]) -> Outcome | None:
@@ -103,7 +107,9 @@ def winner(outcomes: Sequence[Outcome]) -> Outcome | None:
 def win_rate(ours: Mapping[int, Run], theirs: Mapping[int, Run]) -> float | None:
     """The share of clients, over the common seeds, whose model is better at the end than under the other method; a tie is half a win."""
     wins = [
-        0.5 if accuracy == theirs[seed].clients[client] else float(accuracy > theirs[seed].clients[client])
+        0.5
+        if accuracy == theirs[seed].clients[client]
+        else float(accuracy > theirs[seed].clients[client])
         for seed in ours
         if seed in theirs
         for client, accuracy in ours[seed].clients.items()
@@ -138,7 +144,9 @@ def cost(run: Run) -> Cost | None:
     full = run.to_target
     if full["rounds"] is None:
         return None
-    assert full["parameters"] is not None and full["bytes"] is not None and full["flops"] is not None  # noqa: PT018
+    assert (  # noqa: PT018
+        full["parameters"] is not None and full["bytes"] is not None and full["flops"] is not None
+    )
     rows = [row for row in run.rounds if 0 < row["round"] <= full["rounds"]]
     visits = sum(len(row["admitted"]) for row in rows)
     upload = sum(row["parameters_up"] for row in rows) / visits if visits else 0.0
@@ -149,7 +157,9 @@ def cost(run: Run) -> Cost | None:
 def _sample_flops(run: Run) -> float:
     try:
         return sample_flops(run.experiment, task_of(run.experiment))
-    except UserError:  # a dataset whose name does not tell its classes, and whose files are not here
+    except (
+        UserError
+    ):  # a dataset whose name does not tell its classes, and whose files are not here
         return math.nan
 
 
@@ -165,7 +175,11 @@ class Ratios:
 
 def ratios(more: Mapping[int, Run], less: Mapping[int, Run]) -> Ratios | None:
     """The ratios of the summed costs; None where no seed saw both at the target."""
-    pairs = [(a, b) for seed in less if seed in more and (a := cost(more[seed])) and (b := cost(less[seed]))]
+    pairs = [
+        (a, b)
+        for seed in less
+        if seed in more and (a := cost(more[seed])) and (b := cost(less[seed]))
+    ]
     if not pairs:
         return None
 
@@ -173,4 +187,6 @@ def ratios(more: Mapping[int, Run], less: Mapping[int, Run]) -> Ratios | None:
         below = sum(getattr(b, name) for _, b in pairs)
         return sum(getattr(a, name) for a, _ in pairs) / below if below else math.inf
 
-    return Ratios(ratio("parameters"), ratio("flops"), ratio("paper_parameters"), ratio("paper_flops"))
+    return Ratios(
+        ratio("parameters"), ratio("flops"), ratio("paper_parameters"), ratio("paper_flops")
+    )

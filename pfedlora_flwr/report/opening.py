@@ -34,7 +34,9 @@ class _Difference:
 
     @property
     def in_words(self) -> str:
-        low, high = sorted(100 * abs(self.by.mean + side * (self.by.half or 0.0)) for side in (-1, 1))
+        low, high = sorted(
+            100 * abs(self.by.mean + side * (self.by.half or 0.0)) for side in (-1, 1)
+        )
         seeds = len(self.by.values)
         return f"by {100 * abs(self.by.mean):.2f} points (95 % interval {low:.2f} to {high:.2f}, {seeds} seeds)"
 
@@ -42,7 +44,9 @@ class _Difference:
 def conclusion(study: Study) -> str:
     """What the intervals of the paired differences say; below three seeds nothing but the values. Accuracy is that at best validation."""
     several = [scenario for scenario in study.scenarios if len(study.in_scenario(scenario)) > 1]
-    compared = [scenario for scenario in several if not any(map(is_control, study.in_scenario(scenario)))] or several
+    compared = [
+        scenario for scenario in several if not any(map(is_control, study.in_scenario(scenario)))
+    ] or several
     if not compared:
         return _alone(study)
     if not all(measures.same_data(study.in_scenario(scenario)) for scenario in compared):
@@ -54,7 +58,10 @@ def conclusion(study: Study) -> str:
     found = [_differences(study.ordered(scenario), reference) for scenario in compared]
     if not any(d.by.half is not None for differences in found for d in differences):
         only = study.ordered(compared[0]) if len(compared) == 1 else []
-        values = "; ".join(f"{registry.title(o.method)} {_values(o)} %" for o in only) or "the values are in the tables"
+        values = (
+            "; ".join(f"{registry.title(o.method)} {_values(o)} %" for o in only)
+            or "the values are in the tables"
+        )
         return f"With fewer than {FEWEST} seeds in common nothing is claimed; test accuracy by seed: {values}."
     name = registry.title(reference)
     return _in_one(found[0], name) if len(found) == 1 else _in_several(found, name)
@@ -70,7 +77,9 @@ def facts(study: Study) -> list[tuple[str, str]]:
     methods = ", ".join(map(registry.title, registry.ordered(study.methods)))
     every = [entry for found in about for entry in found.get("history", ())]
     dates = sorted({str(entry.get("date", ""))[:10] for entry in every} - {""})
-    of_seeds = f", {'seeds' if len(seeds) > 1 else 'seed'} {', '.join(map(str, seeds))}" if seeds else ""
+    of_seeds = (
+        f", {'seeds' if len(seeds) > 1 else 'seed'} {', '.join(map(str, seeds))}" if seeds else ""
+    )
     return [
         ("Data", _distinct(map(_data, experiments))),
         ("Methods", methods),
@@ -85,7 +94,11 @@ def facts(study: Study) -> list[tuple[str, str]]:
 def _differences(outcomes: Sequence[Outcome], reference: str) -> list[_Difference]:
     """Each method against the reference; none where that is not in the scenario."""
     base = next((o for o in outcomes if o.method == reference), None)
-    pairs = [(o.method, measures.paired(o.runs, base.runs)) for o in outcomes if o is not base] if base else []
+    pairs = (
+        [(o.method, measures.paired(o.runs, base.runs)) for o in outcomes if o is not base]
+        if base
+        else []
+    )
     return [_Difference(registry.title(method), by) for method, by in pairs if by]
 
 
@@ -97,16 +110,24 @@ def _in_one(found: Sequence[_Difference], reference: str) -> str:
         if len(there) == 1:
             parts.append(f"{there[0].method} is {side} {reference} {there[0].in_words}")
         elif there:
-            parts.append(f"{side} {reference} are {_listed([f'{d.method} {d.in_words}' for d in there])}")
+            parts.append(
+                f"{side} {reference} are {_listed([f'{d.method} {d.in_words}' for d in there])}"
+            )
     level = [d.method for d in found if d.by.half is not None and d.by.sign == 0]
     few = [d.method for d in found if d.by.half is None]
     if not parts:
         seeds = min(len(d.by.values) for d in found if d.by.half is not None)
-        parts.append(f"no method is distinguishable from {reference}: each 95 % interval of the differences holds 0 ({seeds} seeds)")
+        parts.append(
+            f"no method is distinguishable from {reference}: each 95 % interval of the differences holds 0 ({seeds} seeds)"
+        )
     elif level:
-        parts.append(f"{_listed(level)} {'is' if len(level) == 1 else 'are'} not distinguishable from it")
+        parts.append(
+            f"{_listed(level)} {'is' if len(level) == 1 else 'are'} not distinguishable from it"
+        )
     if few:
-        parts.append(f"of {_listed(few)} nothing is claimed, with fewer than {FEWEST} seeds in common")
+        parts.append(
+            f"of {_listed(few)} nothing is claimed, with fewer than {FEWEST} seeds in common"
+        )
     text = "; ".join(parts)
     return text[0].upper() + text[1:] + "."
 
@@ -116,7 +137,11 @@ def _in_several(found: Sequence[Sequence[_Difference]], reference: str) -> str:
     claimed = [d for differences in found for d in differences if d.by.half is not None]
     methods = dict.fromkeys(d.method for d in claimed)
     signs = {method: [d.by.sign for d in claimed if d.method == method] for method in methods}
-    told = [f"{m} is above in {s.count(1)} and below in {s.count(-1)} of {len(s)}" for m, s in signs.items() if any(s)]
+    told = [
+        f"{m} is above in {s.count(1)} and below in {s.count(-1)} of {len(s)}"
+        for m, s in signs.items()
+        if any(s)
+    ]
     if not told:
         where = f"in any of the {len(found)} scenarios (95 % intervals of the paired differences)"
         text = f"No method is distinguishable from {reference} {where}"
@@ -124,7 +149,11 @@ def _in_several(found: Sequence[Sequence[_Difference]], reference: str) -> str:
         text = f"Against {reference}, by 95 % intervals of the paired differences in each scenario: {'; '.join(told)}"
         text += "; the others are not distinguishable from it" if len(told) < len(signs) else ""
     few = sum(d.by.half is None for differences in found for d in differences)
-    return text + (f"; {few} differences have fewer than {FEWEST} seeds, and no claim" if few else "") + "."
+    return (
+        text
+        + (f"; {few} differences have fewer than {FEWEST} seeds, and no claim" if few else "")
+        + "."
+    )
 
 
 def _alone(study: Study) -> str:
@@ -165,7 +194,11 @@ def _data(e: Experiment) -> str:
 
 def _shape(dataset: Dataset) -> str:
     sides = " × ".join(map(str, dataset.inputs.shape[1:]))
-    return {"images": sides, "series": f"{sides} (channels × time)", "vectors": f"{sides} features"}[dataset.kind]
+    return {
+        "images": sides,
+        "series": f"{sides} (channels × time)",
+        "vectors": f"{sides} features",
+    }[dataset.kind]
 
 
 def _versions(about: dict[str, Any]) -> str:
@@ -179,8 +212,12 @@ def _machine(machine: dict[str, Any]) -> str:
         return ""
     gpus = machine.get("gpus") or ()
     cores = machine["cores"]
-    return f"{machine['processor']}, {cores} {'core' if cores == 1 else 'cores'}, {machine['memory'] / 1e9:.0f} GB" + "".join(
-        f"; {gpus.count(gpu)} × {gpu}" if gpus.count(gpu) > 1 else f"; {gpu}" for gpu in dict.fromkeys(gpus)
+    return (
+        f"{machine['processor']}, {cores} {'core' if cores == 1 else 'cores'}, {machine['memory'] / 1e9:.0f} GB"
+        + "".join(
+            f"; {gpus.count(gpu)} × {gpu}" if gpus.count(gpu) > 1 else f"; {gpu}"
+            for gpu in dict.fromkeys(gpus)
+        )
     )
 
 

@@ -44,12 +44,28 @@ def page(
 ) -> str:
     """The whole page: what the numbers say, what was run, the tables, the figures."""
     name = html.escape(title)
-    rows = "".join(f"<dt>{html.escape(label)}</dt><dd>{html.escape(text)}</dd>" for label, text in facts)
-    body = [f"<h1>{name}</h1>", f'<p class="conclusion">{html.escape(conclusion)}</p>', f"<dl>{rows}</dl>"]
+    rows = "".join(
+        f"<dt>{html.escape(label)}</dt><dd>{html.escape(text)}</dd>" for label, text in facts
+    )
+    body = [
+        f"<h1>{name}</h1>",
+        f'<p class="conclusion">{html.escape(conclusion)}</p>',
+        f"<dl>{rows}</dl>",
+    ]
     body += [f"<p>{html.escape(note.replace('**', ''))}</p>" for note in notes]
-    body += [*(table.html() for table in tables), "<h2>Figures</h2>", '<div class="figures">', *map(_figure, pictures), "</div>"]
+    body += [
+        *(table.html() for table in tables),
+        "<h2>Figures</h2>",
+        '<div class="figures">',
+        *map(_figure, pictures),
+        "</div>",
+    ]
     head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{name}</title><style>{_STYLE}</style>'
-    return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n' + "\n".join(body) + "\n</body></html>\n"
+    return (
+        f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n'
+        + "\n".join(body)
+        + "\n</body></html>\n"
+    )
 
 
 def _figure(picture: Picture) -> str:
@@ -58,7 +74,16 @@ def _figure(picture: Picture) -> str:
     drawn = picture.path.with_suffix(".svg").read_text(encoding="utf-8")
     drawn = re.sub(r"<metadata>.*?</metadata>", "", drawn[drawn.index("<svg") :], flags=re.DOTALL)
     width = _ZOOM * float(re.search(r'width="([\d.]+)pt"', drawn)[1])  # type: ignore[index]  # matplotlib always says it
-    style = f"width:{width:.0f}pt;max-width:100%;min-width:{min(_LEAST / _ZOOM * width, width):.0f}pt"
-    drawn = re.sub(r'width="[\d.]+pt" height="[\d.]+pt"|height="[\d.]+pt" width="[\d.]+pt"', f'style="{style}"', drawn, count=1)
-    drawn = drawn.replace("<svg ", f'<svg role="img" aria-label="{caption}" ', 1).replace("#000000", "currentColor")
+    style = (
+        f"width:{width:.0f}pt;max-width:100%;min-width:{min(_LEAST / _ZOOM * width, width):.0f}pt"
+    )
+    drawn = re.sub(
+        r'width="[\d.]+pt" height="[\d.]+pt"|height="[\d.]+pt" width="[\d.]+pt"',
+        f'style="{style}"',
+        drawn,
+        count=1,
+    )
+    drawn = drawn.replace("<svg ", f'<svg role="img" aria-label="{caption}" ', 1).replace(
+        "#000000", "currentColor"
+    )
     return f'<figure style="width:{width:.0f}pt"><div class="wide">{drawn}</div><figcaption>{caption}</figcaption></figure>'

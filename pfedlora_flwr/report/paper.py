@@ -63,8 +63,17 @@ def accuracy(e: Experiment) -> str | None:
     """The paper's accuracy for the Experiment's method and scenario as it prints it; None where the paper has no such cell."""
     row = ACCURACY[e.setting].get(e.dataset, {}).get(e.method)
     federation = (e.clients, e.participation)
-    split = e.partition_kind == "pathological" and e.partition_classes_per_client == _CLASSES_PER_CLIENT.get(e.dataset)
-    if row is None or federation not in _FEDERATIONS or not split or e.models != "auto" or e.sharing != "mean":
+    split = (
+        e.partition_kind == "pathological"
+        and e.partition_classes_per_client == _CLASSES_PER_CLIENT.get(e.dataset)
+    )
+    if (
+        row is None
+        or federation not in _FEDERATIONS
+        or not split
+        or e.models != "auto"
+        or e.sharing != "mean"
+    ):
         return None
     value = row[_FEDERATIONS.index(federation)]
     return "-" if value is None else f"{value:.2f}"

@@ -50,7 +50,9 @@ def of_method(name: str) -> tuple[str, str, Any]:
 
 
 @contextmanager
-def drawing(rows: int, columns: int, size: tuple[float, float], **options: Any) -> Iterator[tuple[Figure, Any]]:
+def drawing(
+    rows: int, columns: int, size: tuple[float, float], **options: Any
+) -> Iterator[tuple[Figure, Any]]:
     """A new figure of `size` inches and its axes, [rows, columns], under our settings; closed at the end."""
     import matplotlib
 
@@ -58,7 +60,9 @@ def drawing(rows: int, columns: int, size: tuple[float, float], **options: Any) 
     import matplotlib.pyplot as plt
 
     with plt.rc_context(_SETTINGS):
-        figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained", **options)
+        figure, axes = plt.subplots(
+            rows, columns, figsize=size, squeeze=False, layout="constrained", **options
+        )
         try:
             yield figure, axes
         finally:
@@ -87,8 +91,12 @@ def legend(figure: Figure, methods: list[str]) -> None:
     handles = []
     for name in methods:
         colour, marker, line = of_method(name)
-        handles.append(Line2D([], [], color=colour, marker=marker, linestyle=line, label=registry.title(name)))
-    figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(handles)), frameon=False)
+        handles.append(
+            Line2D([], [], color=colour, marker=marker, linestyle=line, label=registry.title(name))
+        )
+    figure.legend(
+        handles=handles, loc="outside lower center", ncols=min(4, len(handles)), frameon=False
+    )
 
 
 def _thin(figure: Figure) -> None:
@@ -97,8 +105,16 @@ def _thin(figure: Figure) -> None:
     for axes in figure.axes:
         for axis, side in ((axes.xaxis, 0), (axes.yaxis, 1)):
             low, high = sorted(axis.get_view_interval())
-            shown = [tick.label1 for tick in (*axis.get_major_ticks(), *axis.get_minor_ticks()) if low <= tick.get_loc() <= high]
-            boxes = [(label.get_window_extent(), label) for label in shown if label.get_text() and not label.get_rotation() % 90]
+            shown = [
+                tick.label1
+                for tick in (*axis.get_major_ticks(), *axis.get_minor_ticks())
+                if low <= tick.get_loc() <= high
+            ]
+            boxes = [
+                (label.get_window_extent(), label)
+                for label in shown
+                if label.get_text() and not label.get_rotation() % 90
+            ]
             end = -math.inf
             for box, label in sorted(boxes, key=lambda pair: pair[0].min[side]):
                 if box.min[side] < end + _GAP:

@@ -35,7 +35,9 @@ class Table:
     def markdown(self) -> str:
         """A heading, the table in GitHub's form, and the note."""
         lines = [self.columns, ["---"] * len(self.columns), *self.lines]
-        body = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+        body = "\n".join(
+            "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines
+        )
         return f"## {self.title}\n\n{body}\n" + (f"\n{self.note}\n" if self.note else "")
 
     def csv(self) -> str:
@@ -48,12 +50,19 @@ class Table:
     def html(self) -> str:
         """The same for a page; a column of numbers stands to the right."""
 
-        numeric = [all(re.match(r"\W*\d|–|$", line[i]) for line in self.lines) for i in range(len(self.columns))]
+        numeric = [
+            all(re.match(r"\W*\d|–|$", line[i]) for line in self.lines)
+            for i in range(len(self.columns))
+        ]
 
         def line(tag: str, cells: Sequence[str]) -> str:
             texts = (re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", html.escape(cell)) for cell in cells)
             opened = (f'<{tag} class="n">' if right else f"<{tag}>" for right in numeric)
-            return "<tr>" + "".join(f"{tag_}{text}</{tag}>" for tag_, text in zip(opened, texts, strict=True)) + "</tr>"
+            return (
+                "<tr>"
+                + "".join(f"{tag_}{text}</{tag}>" for tag_, text in zip(opened, texts, strict=True))
+                + "</tr>"
+            )
 
         body = "\n".join(line("td", cells) for cells in self.lines)
         text = re.sub(r"`(.+?)`", r"<code>\1</code>", html.escape(self.note))

@@ -45,27 +45,49 @@ _SENT = ("parameters, full", "bytes, full", "parameters, paper", "whole run: par
 
 def all_tables(study: Study) -> list[Table]:
     """Every table; one without rows has nothing to say."""
-    found = [accuracy(study), accuracies(study), gains(study), countings.scores(study), countings.sampled(study)]
-    return [*found, costs(study), headline(study), audits(study), clients(study), tuning(study), missing(study)]
+    found = [
+        accuracy(study),
+        accuracies(study),
+        gains(study),
+        countings.scores(study),
+        countings.sampled(study),
+    ]
+    return [
+        *found,
+        costs(study),
+        headline(study),
+        audits(study),
+        clients(study),
+        tuning(study),
+        missing(study),
+    ]
 
 
 def accuracy(study: Study) -> Table:
     """The paper's Tables 1 and 2: a row a method, a column a scenario, the paper's accuracy beside ours."""
     methods, scenarios = registry.ordered(study.methods), study.scenarios
-    of_method = dict(zip(methods, _distinct([registry.title(m) for m in methods], methods), strict=True))
+    of_method = dict(
+        zip(methods, _distinct([registry.title(m) for m in methods], methods), strict=True)
+    )
     plain = [", ".join(f"{k}={v}" for k, v in s.items()) for s in scenarios]
-    of_scenario = list(zip(scenarios, _distinct([words.keys(s) for s in scenarios], plain), strict=True))
+    of_scenario = list(
+        zip(scenarios, _distinct([words.keys(s) for s in scenarios], plain), strict=True)
+    )
     if len(scenarios) > _WIDE:
         rows = [
-            {"scenario": label} | {of_method[method]: _accuracy_cell(study, scenario, method) for method in methods}
+            {"scenario": label}
+            | {of_method[method]: _accuracy_cell(study, scenario, method) for method in methods}
             for scenario, label in of_scenario
         ]
     else:
         rows = [
-            {"method": of_method[method]} | {label: _accuracy_cell(study, scenario, method) for scenario, label in of_scenario}
+            {"method": of_method[method]}
+            | {label: _accuracy_cell(study, scenario, method) for scenario, label in of_scenario}
             for method in methods
         ]
-    note = "Mean test accuracy of all clients in percent, at the round of the best validation accuracy"
+    note = (
+        "Mean test accuracy of all clients in percent, at the round of the best validation accuracy"
+    )
     if len(study.runs) > 1:
         note += "; mean ± half-width of the 95 % t-interval over seeds, or, below three seeds, each seed's accuracy"
     note += "."
@@ -87,7 +109,9 @@ def accuracies(study: Study) -> Table:
         row = {
             **words.names(o),
             "seeds": str(len(o.runs)),
-            "at best validation": words.percent(measures.over_seeds(o, "accuracy/at_best_validation")),
+            "at best validation": words.percent(
+                measures.over_seeds(o, "accuracy/at_best_validation")
+            ),
             "final": words.percent(measures.over_seeds(o, "accuracy/final")),
             "max test": words.percent(measures.over_seeds(o, "accuracy/max_test")),
             "worst client": f"{100 * _average(o, 'accuracy/worst'):.2f}",
@@ -162,11 +186,18 @@ def tuning(study: Study) -> Table:
             row = {
                 **words.names(o),
                 "candidate": words.keys(tried.candidate.tuned),
-                "validation accuracy": f"{100 * run.validation:.2f}" if isinstance(run, Run) else f"– ({run.reason})",
+                "validation accuracy": f"{100 * run.validation:.2f}"
+                if isinstance(run, Run)
+                else f"– ({run.reason})",
                 "": "**chosen**" if tried.candidate == o.chosen else "",
             }
             rows.append(row)
-    return Table("tuning", "Tuned keys", rows, "Chosen by the validation accuracy of the first seed, never by test accuracy.")
+    return Table(
+        "tuning",
+        "Tuned keys",
+        rows,
+        "Chosen by the validation accuracy of the first seed, never by test accuracy.",
+    )
 
 
 def missing(study: Study) -> Table:
@@ -185,13 +216,18 @@ def runs_csv(study: Study) -> str:
     of_scenario = dict.fromkeys(k for s in study.scenarios for k in s)
     tuned = dict.fromkeys(k for o in study.outcomes if o.chosen for k in o.chosen.tuned)
     out = io.StringIO()
-    writer = csv.DictWriter(out, [*of_scenario, "method", *tuned, "seed", *_OF_RUN], lineterminator="\n")
+    writer = csv.DictWriter(
+        out, [*of_scenario, "method", *tuned, "seed", *_OF_RUN], lineterminator="\n"
+    )
     writer.writeheader()
     for o in study.outcomes:
         for seed, run in o.runs.items():
             keys = o.scenario | (o.chosen.tuned if o.chosen else {})
             left_out = ("parameters_up", "parameters_down") if is_control(o) else ()
-            numbers = {name: "" if name in left_out else measures.value(run, place) for name, place in _OF_RUN.items()}
+            numbers = {
+                name: "" if name in left_out else measures.value(run, place)
+                for name, place in _OF_RUN.items()
+            }
             writer.writerow({**keys, "method": o.method, "seed": seed, **numbers})
     return out.getvalue()
 
@@ -200,7 +236,11 @@ def settings(study: Study) -> Keys:
     """The keys on which all runs agree and that are not at their defaults; the data's name has a place of its own."""
     changed = [run.experiment.changed() for o in study.outcomes for run in o.runs.values()]
     common = changed[0].items() if changed else ()
-    return {k: v for k, v in common if k not in ("method", "seed", "dataset") and all(c.get(k) == v for c in changed)}
+    return {
+        k: v
+        for k, v in common
+        if k not in ("method", "seed", "dataset") and all(c.get(k) == v for c in changed)
+    }
 
 
 def _accuracy_cell(study: Study, scenario: Keys, method: str) -> str:
@@ -238,7 +278,9 @@ def _claims(study: Study, ours: Outcome) -> dict[str, str]:
         "scenario": words.keys(ours.scenario),
         "target": _target(ours),
         "best baseline": registry.title(best.method) if best else "–",
-        "pFedLoRA above it, points": words.percent(measures.paired(ours.runs, best.runs), sign=True) if best else "–",
+        "pFedLoRA above it, points": words.percent(measures.paired(ours.runs, best.runs), sign=True)
+        if best
+        else "–",
         "FedProto ÷ pFedLoRA: FLOP, full": ratio("flops"),
         "FLOP, paper": ratio("paper_flops"),
         "parameters, full": ratio("parameters"),
@@ -250,12 +292,20 @@ def _other(outcome: Outcome) -> str:
     """The further predictors' accuracies."""
     found = [run.result["accuracy"]["other"] for run in outcome.runs.values()]
     names = dict.fromkeys(name for other in found for name in other)
-    return ", ".join(f"{name} {100 * statistics.fmean(other[name] for other in found):.2f}" for name in names) or "–"
+    return (
+        ", ".join(
+            f"{name} {100 * statistics.fmean(other[name] for other in found):.2f}" for name in names
+        )
+        or "–"
+    )
 
 
 def _distinct(labels: Sequence[str], names: Sequence[str]) -> list[str]:
     """The labels; where two are the same, the names behind them: headings must differ."""
-    return [name if labels.count(label) > 1 else label for label, name in zip(labels, names, strict=True)]
+    return [
+        name if labels.count(label) > 1 else label
+        for label, name in zip(labels, names, strict=True)
+    ]
 
 
 def _first(outcome: Outcome) -> Run:

@@ -12,7 +12,14 @@ from pfedlora_flwr.keys import Scalar
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report.measures import Estimate
 
-_SYMBOLS = {"clients": "N", "mu": "μ", "adapter.hidden-dim": "h", "local-epochs": "E", "batch-size": "B", "rounds": "T"}
+_SYMBOLS = {
+    "clients": "N",
+    "mu": "μ",
+    "adapter.hidden-dim": "h",
+    "local-epochs": "E",
+    "batch-size": "B",
+    "rounds": "T",
+}
 NAMES = {
     "clients": "clients, N",
     "participation": "participation, C",
@@ -50,7 +57,10 @@ def percent(e: Estimate | None, *, sign: bool = False) -> str:
     """`96.66 ± 0.31`, in percent (or points, with their sign); where there are too few seeds for an interval, the seeds' values."""
     if e is None:
         return "–"
-    shown = [f"{100 * value:{'+' if sign else ''}.2f}" for value in (e.values if e.half is None else [e.mean])]
+    shown = [
+        f"{100 * value:{'+' if sign else ''}.2f}"
+        for value in (e.values if e.half is None else [e.mean])
+    ]
     return ", ".join(shown) + (f" ± {100 * e.half:.2f}" if e.half is not None else "")
 
 

@@ -11,7 +11,17 @@ from rich.console import Console
 from pfedlora_flwr.comparison.plan import Keys
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import make_folder, write_atomically
-from pfedlora_flwr.report import data_figures, figures, gain_figure, gains, input_figures, measures, opening, tables, words
+from pfedlora_flwr.report import (
+    data_figures,
+    figures,
+    gain_figure,
+    gains,
+    input_figures,
+    measures,
+    opening,
+    tables,
+    words,
+)
 from pfedlora_flwr.report.figures import Picture
 from pfedlora_flwr.report.load import Study, load
 from pfedlora_flwr.report.page import page
@@ -27,7 +37,9 @@ class Written:
     text: str
 
 
-def write_report(paths: Iterable[Path], output: Path, out: Console, target: float | None = None) -> Written:
+def write_report(
+    paths: Iterable[Path], output: Path, out: Console, target: float | None = None
+) -> Written:
     """Writes report.md, report.html, a CSV a table, runs.csv and the figures into `output`. Raises UserError.
 
     target: the accuracy that costs are counted to, in the place of the Experiments' own.
@@ -47,16 +59,25 @@ def write_report(paths: Iterable[Path], output: Path, out: Console, target: floa
     conclusion, facts = opening.conclusion(study), opening.facts(study)
     text = _markdown(study.name, conclusion, facts, notes, found)
     write_atomically(output / "report.md", (text + _markdown_figures(pictures)).encode())
-    write_atomically(output / "report.html", page(study.name, conclusion, facts, notes, found, pictures).encode())
+    write_atomically(
+        output / "report.html", page(study.name, conclusion, facts, notes, found, pictures).encode()
+    )
     return Written(output, text)
 
 
 def _draw(study: Study, output: Path) -> tuple[list[Picture], list[str]]:
     """Every figure, and a line for each that could not be drawn."""
-    pictures, left_out = [*gain_figure.figures(study, output), *figures.robustness(study, output)], dict[tuple[str, str], list[str]]()
+    pictures, left_out = (
+        [*gain_figure.figures(study, output), *figures.robustness(study, output)],
+        dict[tuple[str, str], list[str]](),
+    )
     drawers: dict[str, Callable[[Study, Keys, Path], Picture]] = {
         "curves": figures.curves,
-        **({"box plot": figures.boxes, "trade-off": figures.trade_off} if len(study.runs) > 1 else {}),
+        **(
+            {"box plot": figures.boxes, "trade-off": figures.trade_off}
+            if len(study.runs) > 1
+            else {}
+        ),
         "class histogram": data_figures.histogram,
         "figure of inputs": input_figures.inputs,
         "t-SNE": data_figures.representations,
@@ -69,7 +90,9 @@ def _draw(study: Study, output: Path) -> tuple[list[Picture], list[str]]:
                 pictures.append(draw(study, scenario, output))
             except UserError as error:
                 left_out.setdefault((name, str(error)), []).append(words.keys(scenario))
-    return pictures, [f"No {name} for {'; '.join(where)}: {reason}." for (name, reason), where in left_out.items()]
+    return pictures, [
+        f"No {name} for {'; '.join(where)}: {reason}." for (name, reason), where in left_out.items()
+    ]
 
 
 def _notes(study: Study) -> list[str]:
@@ -79,10 +102,14 @@ def _notes(study: Study) -> list[str]:
         everywhere = ", ".join(f"{name}={value}" for name, value in common.items())
         lines.append(f"Set: {everywhere}; everything else as the tables say, or at its default.")
     if len(made := commits(read_about(run.directory.config) for run in study.runs)) > 1:
-        lines.append(f"**The runs were made by {len(made)} versions of the code (Commit, above), which may not compute the same.**")
+        lines.append(
+            f"**The runs were made by {len(made)} versions of the code (Commit, above), which may not compute the same.**"
+        )
     if len(study.methods) == 1:
         return lines
-    paired = all(measures.same_data([o for o in study.outcomes if o.scenario == s]) for s in study.scenarios)
+    paired = all(
+        measures.same_data([o for o in study.outcomes if o.scenario == s]) for s in study.scenarios
+    )
     lines.append(
         "Within a scenario and seed all methods had the same partition."
         if paired
@@ -91,9 +118,21 @@ def _notes(study: Study) -> list[str]:
     return lines
 
 
-def _markdown(title: str, conclusion: str, facts: Sequence[tuple[str, str]], notes: Sequence[str], found: Sequence[Table]) -> str:
+def _markdown(
+    title: str,
+    conclusion: str,
+    facts: Sequence[tuple[str, str]],
+    notes: Sequence[str],
+    found: Sequence[Table],
+) -> str:
     listed = "".join(f"- {label}: {text}\n" for label, text in facts)
-    parts = [f"# {title}\n", f"{conclusion}\n", listed, *(f"{note}\n" for note in notes), *(table.markdown() for table in found)]
+    parts = [
+        f"# {title}\n",
+        f"{conclusion}\n",
+        listed,
+        *(f"{note}\n" for note in notes),
+        *(table.markdown() for table in found),
+    ]
     return "".join(f"{part}\n" for part in parts)
 
 

@@ -82,20 +82,33 @@ class ServerState:
         """By further predictor of the method: the unweighted mean of its test accuracy over the clients that have it."""
         found = self.other_accuracies.values()
         names = dict.fromkeys(name for shares in found for name in shares)
-        return {name: statistics.fmean(shares[name] for shares in found if name in shares) for name in names}
+        return {
+            name: statistics.fmean(shares[name] for shares in found if name in shares)
+            for name in names
+        }
 
     def to_json(self) -> dict[str, Any]:
         """Everything but the tensors."""
         meta = {k: v for k, v in self.__dict__.items() if k != "tensors"}
         counts = {k: asdict(c) for k, c in self.counts.items()}
-        return meta | {"counts": counts, "stale": sorted(self.stale), "totals": self.totals.as_dict()}
+        return meta | {
+            "counts": counts,
+            "stale": sorted(self.stale),
+            "totals": self.totals.as_dict(),
+        }
 
     @classmethod
     def from_json(cls, meta: dict[str, Any], tensors: dict[str, Tensor]) -> ServerState:
         meta = {"states": {}} | meta  # a run that was begun without them goes on
-        by_client = {n: {int(k): v for k, v in meta[n].items()} for n in ("versions", "models", "states", "other_accuracies", "counts")}
+        by_client = {
+            n: {int(k): v for k, v in meta[n].items()}
+            for n in ("versions", "models", "states", "other_accuracies", "counts")
+        }
         by_client["counts"] = {k: Counts(**c) for k, c in by_client["counts"].items()}
-        return cls(tensors, **(meta | by_client | {"stale": set(meta["stale"]), "totals": Cost(**meta["totals"])}))
+        return cls(
+            tensors,
+            **(meta | by_client | {"stale": set(meta["stale"]), "totals": Cost(**meta["totals"])}),
+        )
 
 
 class Checkpoints:
@@ -142,12 +155,18 @@ class Checkpoints:
                 damaged[path] = error
                 continue
             for other, reason in damaged.items():
-                logger.warning("checkpoint %s is damaged (%s): falling back to the one before", other.name, reason)
+                logger.warning(
+                    "checkpoint %s is damaged (%s): falling back to the one before",
+                    other.name,
+                    reason,
+                )
                 other.rename(other.with_suffix(".damaged"))
             return state
         if unreadable := [*damaged, *self.folder.glob("*.damaged")]:
             names = ", ".join(sorted(path.name for path in unreadable))
-            raise UserError(f"no checkpoint in {str(self.folder)!r} can be read ({names}); restore one, or begin anew with --overwrite")
+            raise UserError(
+                f"no checkpoint in {str(self.folder)!r} can be read ({names}); restore one, or begin anew with --overwrite"
+            )
         return None
 
     def _path(self, round: int) -> Path:
@@ -159,6 +178,10 @@ class Checkpoints:
         seal, payload = whole[:64], whole[64:]
         if hashlib.sha256(payload).hexdigest().encode() != seal:
             raise ValueError("its checksum differs")
-        metadata = json.loads(payload[8 : 8 + int.from_bytes(payload[:8], "little")])["__metadata__"]
+        metadata = json.loads(payload[8 : 8 + int.from_bytes(payload[:8], "little")])[
+            "__metadata__"
+        ]
         tensors = safetensors.torch.load(payload)
-        return ServerState.from_json(json.loads(metadata["state"]), {n: tensors[n] for n in json.loads(metadata["order"])})
+        return ServerState.from_json(
+            json.loads(metadata["state"]), {n: tensors[n] for n in json.loads(metadata["order"])}
+        )

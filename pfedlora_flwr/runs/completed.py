@@ -34,14 +34,18 @@ class Run:
     def rounds(self) -> list[RoundRow]:
         rows = self.directory.rounds()
         if not rows or rows[-1]["round"] != self.result["rounds"]:
-            raise UserError(f"{self.path}: its rounds.jsonl does not reach round {self.result['rounds']}, as result.json does; restore it")
+            raise UserError(
+                f"{self.path}: its rounds.jsonl does not reach round {self.result['rounds']}, as result.json does; restore it"
+            )
         return rows
 
     @cached_property
     def to_target(self) -> ToTarget:
         """What it took until the target."""
         e = self.experiment
-        return to_target(e if self.target is None else e.replace(target_accuracy=self.target), self.rounds)
+        return to_target(
+            e if self.target is None else e.replace(target_accuracy=self.target), self.rounds
+        )
 
     @cached_property
     def audit(self) -> Audit | None:
@@ -79,7 +83,11 @@ def read_run(path: Path) -> Run | Missing:
     result = directory.result()
     if result is None:
         rounds = directory.rounds()
-        return Missing("unfinished", f"unfinished after round {rounds[-1]['round']}") if rounds else Missing("not run", "not run")
+        return (
+            Missing("unfinished", f"unfinished after round {rounds[-1]['round']}")
+            if rounds
+            else Missing("not run", "not run")
+        )
     if result["status"] != "completed":
         return Missing(result["status"], f"{result['status']}: {result['error']}")
     if "sampled_last" not in result["accuracy"]:  # an older version's: its lines tell
@@ -89,4 +97,6 @@ def read_run(path: Path) -> Run | Missing:
 
 def completed_runs(folder: Path) -> list[Run]:
     """The completed runs in a folder, at any depth."""
-    return [run for directory in find_runs(folder) if isinstance(run := read_run(directory.path), Run)]
+    return [
+        run for directory in find_runs(folder) if isinstance(run := read_run(directory.path), Run)
+    ]

@@ -33,7 +33,13 @@ FORMAT = 2
 """Of the files that users parse: config.yaml, rounds.jsonl, clients.jsonl, result.json. Fields are added to it and none renamed."""
 _DYING = 60.0
 """Seconds that a server may need to notice that its SuperLink was restarted, and to let go of its run."""
-CONFIG, RESULT, ROUNDS, CLIENTS, AUDIT = "config.yaml", "result.json", "rounds.jsonl", "clients.jsonl", "audit.json"
+CONFIG, RESULT, ROUNDS, CLIENTS, AUDIT = (
+    "config.yaml",
+    "result.json",
+    "rounds.jsonl",
+    "clients.jsonl",
+    "audit.json",
+)
 
 
 class RunDirectory:
@@ -46,13 +52,20 @@ class RunDirectory:
         self.server = path / "server"
         self.states = self.server / "states"
         self.clients, self.logs = path / "clients", path / "logs"
-        self.report, self.events, self.source = (path / name for name in ("report", "events", "source"))
+        self.report, self.events, self.source = (
+            path / name for name in ("report", "events", "source")
+        )
         self.traceback_file = self.logs / "traceback.txt"
         self.launch_file, self.launch_lock = self.logs / "launch.json", self.logs / "launch.lock"
-        self.numbers_file, self.unmasking_file = self.server / "numbers.json", self.server / "unmasking.json"
+        self.numbers_file, self.unmasking_file = (
+            self.server / "numbers.json",
+            self.server / "unmasking.json",
+        )
         self.checkpoints, self.uploads = Checkpoints(self.server), Uploads(path / "uploads")
         self._rounds, self._clients = path / ROUNDS, path / CLIENTS
-        self._token, self._partition, self._progress = (self.server / name for name in ("token", "partition", "progress.json"))
+        self._token, self._partition, self._progress = (
+            self.server / name for name in ("token", "partition", "progress.json")
+        )
         self.lock_file = self.server / "lock"
         self._lock = FileLock(self.lock_file)
 
@@ -146,15 +159,26 @@ class RunDirectory:
             return
         inside = self.path.iterdir() if self.path.is_dir() else iter(())
         found = {p.name for p in inside if not p.match(".*.tmp")}
-        folders = (self.server, self.clients, self.logs, self.source, self.events, self.uploads.folder)
+        folders = (
+            self.server,
+            self.clients,
+            self.logs,
+            self.source,
+            self.events,
+            self.uploads.folder,
+        )
         ours = {CONFIG, RESULT, ROUNDS, CLIENTS, AUDIT, *(p.name for p in folders)}
         if experiment.overwrite and not found <= ours | {self.report.name}:
-            raise UserError(f"output {str(self.path)!r} is not a run's directory: it is not overwritten")
+            raise UserError(
+                f"output {str(self.path)!r} is not a run's directory: it is not overwritten"
+            )
         if self.path.is_file():
             raise UserError(f"output {str(self.path)!r} is a file; choose a directory")
         never_began = found <= {self.logs.name, RESULT} or (found <= ours and self._is_void)
         if not experiment.overwrite and not never_began:
-            raise UserError(f"output {str(self.path)!r} exists; continue it with --resume, replace it with --overwrite, or choose another")
+            raise UserError(
+                f"output {str(self.path)!r} exists; continue it with --resume, replace it with --overwrite, or choose another"
+            )
 
     def check_models(self, experiment: Experiment) -> None:
         """Raises UserError where more rounds shall go on from simulated clients' models that are not here any more."""
@@ -163,7 +187,11 @@ class RunDirectory:
             return
         state = self.checkpoints.load(before=repeated_round(saved, experiment, self.checkpoints))
         needed = state.versions.items() if state else ()
-        gone = [client for client, version in needed if not self.client_store(client).path(version).exists()]
+        gone = [
+            client
+            for client, version in needed
+            if not self.client_store(client).path(version).exists()
+        ]
         if state and gone:
             raise UserError(
                 f"output {str(self.path)!r} no longer holds the models of {len(gone)} clients after round {state.round}, from which "
@@ -179,7 +207,9 @@ class RunDirectory:
     def check_same(self, experiment: Experiment, advice: str) -> None:
         """Raises UserError, with the keys that differ, when the run here is of another Experiment."""
         if different := differences(self.experiment(), experiment):
-            raise UserError(f"output {str(self.path)!r} holds another Experiment ({'; '.join(different)}); {advice}")
+            raise UserError(
+                f"output {str(self.path)!r} holds another Experiment ({'; '.join(different)}); {advice}"
+            )
 
     def check_unlocked(self, patience: float = 0.0) -> None:
         """Raises UserError when a running run holds this directory for so many seconds. Changes nothing."""
@@ -195,32 +225,56 @@ class RunDirectory:
         """Raises UserError when files are gone that the run needs to go on, or that what it has done is told in."""
         check_whole(self.checkpoints, self.rounds(), self.visits(), self.path)
         if self.checkpoints.rounds() and not self._token.exists():
-            raise UserError(f"{self._token} is missing, by which nodes know the run; restore it, or begin anew with --overwrite")
+            raise UserError(
+                f"{self._token} is missing, by which nodes know the run; restore it, or begin anew with --overwrite"
+            )
 
     def check_partition(self, fingerprint: str) -> None:
         """Raises UserError when a resumed run's data is not what it was."""
         if self.partition not in (None, "own", fingerprint):
-            raise UserError(f"the data or its partition is not what the run in {str(self.path)!r} began with")
+            raise UserError(
+                f"the data or its partition is not what the run in {str(self.path)!r} began with"
+            )
 
     def is_completed(self, experiment: Experiment) -> bool:
         """Whether all rounds of the Experiment are done, and told."""
         result = self.result()
-        return result is not None and result["status"] == "completed" and result["rounds"] == experiment.rounds
+        return (
+            result is not None
+            and result["status"] == "completed"
+            and result["rounds"] == experiment.rounds
+        )
 
     def last_round(self, experiment: Experiment) -> int:
         """The round after which a resumed run goes on; 0 also where none is done."""
-        state = self.checkpoints.load(before=repeated_round(self.experiment(), experiment, self.checkpoints))
+        state = self.checkpoints.load(
+            before=repeated_round(self.experiment(), experiment, self.checkpoints)
+        )
         return state.round if state else 0
 
     # Writing
 
-    def write_config(self, experiment: Experiment, history: Sequence[Row] = (), last_round: int = 0) -> None:
+    def write_config(
+        self, experiment: Experiment, history: Sequence[Row] = (), last_round: int = 0
+    ) -> None:
         """The resolved configuration, with what made the run: versions, the git commit, and the history of its starts, this one added."""
         commit, now = git_commit(), datetime.now(UTC).isoformat(timespec="seconds")
-        begun = {"date": now, "git-commit": commit, "rounds": experiment.rounds, "after-round": last_round}
-        about = {"format": FORMAT, "versions": versions(), "git-commit": commit, "fingerprint": experiment.fingerprint()}
+        begun = {
+            "date": now,
+            "git-commit": commit,
+            "rounds": experiment.rounds,
+            "after-round": last_round,
+        }
+        about = {
+            "format": FORMAT,
+            "versions": versions(),
+            "git-commit": commit,
+            "fingerprint": experiment.fingerprint(),
+        }
         about |= {"machine": machine(experiment.device), "history": [*history, begun]}
-        content = yaml.safe_dump({**experiment.flat(), "about": about}, sort_keys=False, allow_unicode=True)
+        content = yaml.safe_dump(
+            {**experiment.flat(), "about": about}, sort_keys=False, allow_unicode=True
+        )
         write_atomically(self.config, content.encode())
 
     def write_result(self, result: Result) -> None:
@@ -240,7 +294,10 @@ class RunDirectory:
     def rewind(self, round: int) -> None:
         """Drops the lines and uploads of rounds after `round`: they were written before a checkpoint that never was."""
         self.uploads.rewind(round)
-        for path, rows in ((self._rounds, read_rounds(self._rounds)), (self._clients, read_visits(self._clients))):
+        for path, rows in (
+            (self._rounds, read_rounds(self._rounds)),
+            (self._clients, read_visits(self._clients)),
+        ):
             write_rows(path, (row for row in rows if row["round"] <= round))
 
     def progress(self, **what: Any) -> None:
@@ -269,16 +326,25 @@ class RunDirectory:
             check_extension(saved, experiment, self.checkpoints, self.path)
             self.check_same(experiment.replace(rounds=saved.rounds), "resume it as it was")
         else:
-            self.check_same(experiment, "resume it as it was; only -o rounds=N (in Flower's run-config with extend=true) extends it")
+            self.check_same(
+                experiment,
+                "resume it as it was; only -o rounds=N (in Flower's run-config with extend=true) extends it",
+            )
 
     def _go_on(self, experiment: Experiment) -> None:
         """Takes up the run here, adding to its history; for more rounds than it had, as if it had had them from the start."""
         saved, last = self.experiment(), self.last_round(experiment)
         again = repeated_round(saved, experiment, self.checkpoints)
         if again is not None:
-            self.checkpoints.drop(again)  # before the configuration says so: killed between the two, it ends as it would have
+            self.checkpoints.drop(
+                again
+            )  # before the configuration says so: killed between the two, it ends as it would have
         if last < experiment.rounds:
-            self.write_config(saved.replace(rounds=experiment.rounds), read_about(self.config).get("history", ()), last)
+            self.write_config(
+                saved.replace(rounds=experiment.rounds),
+                read_about(self.config).get("history", ()),
+                last,
+            )
 
     @property
     def _is_void(self) -> bool:
@@ -287,7 +353,12 @@ class RunDirectory:
             last = self.result()
         except UserError:
             return False
-        return last is not None and "fingerprint" in last and "rounds" not in last and not self.unmasking_file.exists()
+        return (
+            last is not None
+            and "fingerprint" in last
+            and "rounds" not in last
+            and not self.unmasking_file.exists()
+        )
 
     def _acquire(self, patience: float = 0.0) -> None:
         try:
@@ -296,22 +367,42 @@ class RunDirectory:
             raise in_use(self.path) from None
 
     def _clear(self) -> None:
-        for folder in (self.clients, self.states, self.report, self.events, self.source, self.uploads.folder):
+        for folder in (
+            self.clients,
+            self.states,
+            self.report,
+            self.events,
+            self.source,
+            self.uploads.folder,
+        ):
             shutil.rmtree(folder, ignore_errors=True)
-        files = [*self.path.glob("*.jsonl"), self.result_file, *self.server.glob("*.*"), self._partition, self.config]
+        files = [
+            *self.path.glob("*.jsonl"),
+            self.result_file,
+            *self.server.glob("*.*"),
+            self._partition,
+            self.config,
+        ]
         for file in (*files, *self.path.glob(".*.tmp")):
             file.unlink(missing_ok=True)
 
 
 def in_use(path: Path) -> UserError:
     """The error for a directory that a running run holds."""
-    return UserError(f"output {str(path)!r} is in use by a running run; wait for it, or choose another output")
+    return UserError(
+        f"output {str(path)!r} is in use by a running run; wait for it, or choose another output"
+    )
 
 
 def differences(one: Experiment, other: Experiment) -> list[str]:
     """The keys that can change a result and differ, as `key: was → is`."""
-    a, b = ({name: k.text(value) for name, (k, value) in e.keys().items() if k.result} for e in (one, other))
-    return [f"{name}: {a.get(name)!r} → {b.get(name)!r}" for name in a | b if a.get(name) != b.get(name)]
+    a, b = (
+        {name: k.text(value) for name, (k, value) in e.keys().items() if k.result}
+        for e in (one, other)
+    )
+    return [
+        f"{name}: {a.get(name)!r} → {b.get(name)!r}" for name in a | b if a.get(name) != b.get(name)
+    ]
 
 
 def find_runs(folder: Path) -> list[RunDirectory]:

@@ -57,5 +57,7 @@ def summary_writer() -> type[SummaryWriter]:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        raise UserError("tensorboard is true; it needs TensorBoard, which is not installed: pip install tensorboard") from None
+        raise UserError(
+            "tensorboard is true; it needs TensorBoard, which is not installed: pip install tensorboard"
+        ) from None
     return SummaryWriter

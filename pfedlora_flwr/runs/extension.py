@@ -11,10 +11,14 @@ from pfedlora_flwr.methods import registry
 from pfedlora_flwr.runs.checkpoint import Checkpoints
 
 
-def check_extension(saved: Experiment, wanted: Experiment, checkpoints: Checkpoints, path: Path) -> None:
+def check_extension(
+    saved: Experiment, wanted: Experiment, checkpoints: Checkpoints, path: Path
+) -> None:
     """Raises UserError unless the run of `saved` in `path` can go on to the rounds of `wanted` and be what that one is from the start."""
     if wanted.rounds < saved.rounds:
-        raise UserError(f"rounds is {wanted.rounds}; the run in {str(path)!r} ends at {saved.rounds}: it can be extended, not shortened")
+        raise UserError(
+            f"rounds is {wanted.rounds}; the run in {str(path)!r} ends at {saved.rounds}: it can be extended, not shortened"
+        )
     if wanted.rounds == saved.rounds:
         return
     whose = f"lr-schedule={saved.lr_schedule}" if saved.lr_schedule != "constant" else ""

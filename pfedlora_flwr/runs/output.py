@@ -31,11 +31,18 @@ def on_the_server(experiment: Experiment) -> Path:
     """
     if experiment.output:
         if not experiment.output.startswith(("/", "~")):
-            raise UserError(f"output is {experiment.output!r}; allowed: an absolute path (the app does not run in your folder)")
+            raise UserError(
+                f"output is {experiment.output!r}; allowed: an absolute path (the app does not run in your folder)"
+            )
         return absolute(experiment.output)
     if experiment.resume:
         raise UserError("resume needs output, the directory of the run to continue")
-    return Path.home() / ".pfedlora" / "runs" / f"{experiment.default_name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    return (
+        Path.home()
+        / ".pfedlora"
+        / "runs"
+        / f"{experiment.default_name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    )
 
 
 def from_here(directory: Path) -> Path:

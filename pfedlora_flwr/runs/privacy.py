@@ -21,6 +21,10 @@ def privacy_of(e: Experiment, simulated: bool) -> Privacy:
     """The section of `result.json`. simulated: whether the clients were this machine's."""
     on = e.secagg_enabled
     return {
-        "secagg": {"enabled": on, "threshold": e.secagg_threshold if on else None, "clip": e.secagg_clip if on else None},
+        "secagg": {
+            "enabled": on,
+            "threshold": e.secagg_threshold if on else None,
+            "clip": e.secagg_clip if on else None,
+        },
         "not_covered": [*([SIMULATED] if simulated else []), *(_SECURE if on else [_PLAIN])],
     }

@@ -44,7 +44,11 @@ def read_about(config: Path) -> dict[str, Any]:
 
 def commits(abouts: Iterable[Mapping[str, Any]]) -> list[str]:
     """The different commits of all starts of some runs, as `short` has them; "" for starts that have recorded none."""
-    return list(dict.fromkeys(short(entry.get("git-commit")) for about in abouts for entry in about.get("history", ())))
+    return list(
+        dict.fromkeys(
+            short(entry.get("git-commit")) for about in abouts for entry in about.get("history", ())
+        )
+    )
 
 
 def short(commit: str | None) -> str:
@@ -61,7 +65,9 @@ def git_commit(file: Path = Path(__file__)) -> str | None:
 
     def git(*words: str) -> str:
         command = ["git", "-C", folder, *words]
-        return subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout.strip()
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=5, check=True
+        ).stdout.strip()
 
     try:
         git("ls-files", "--error-unmatch", file.name)
@@ -92,6 +98,10 @@ def _gpus() -> list[str]:
     """Their names, asked of the driver: to ask PyTorch would start CUDA in the server."""
     command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip().splitlines()
+        return (
+            subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+            .stdout.strip()
+            .splitlines()
+        )
     except (OSError, subprocess.SubprocessError):
         return []

@@ -29,11 +29,21 @@ def read_result(path: Path, format: int) -> Result | None:
         return None
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read as a result ({error}); {advice}") from None
-    if not isinstance(found, dict) or found.get("status") not in get_args(Status) or "error" not in found:
+    if (
+        not isinstance(found, dict)
+        or found.get("status") not in get_args(Status)
+        or "error" not in found
+    ):
         raise UserError(f"{path} is no result of a run; {advice}")
     if found.get("format", format) != format:
-        raise UserError(f"{path} has format {found['format']}, and this version reads {format}: another version made this run")
-    lacks = [name for name in _MEASURES if found.get(name) is None] if found["status"] == "completed" else []
+        raise UserError(
+            f"{path} has format {found['format']}, and this version reads {format}: another version made this run"
+        )
+    lacks = (
+        [name for name in _MEASURES if found.get(name) is None]
+        if found["status"] == "completed"
+        else []
+    )
     if lacks:
         raise UserError(f"{path} lacks {', '.join(lacks)}; {advice}")
     return found  # type: ignore[return-value]
@@ -48,7 +58,9 @@ def read_audit(path: Path) -> Audit | None:
         return None
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read as an audit ({error}); {advice}") from None
-    lacks = [name for name in _OF_AN_AUDIT if name not in (found if isinstance(found, dict) else ())]
+    lacks = [
+        name for name in _OF_AN_AUDIT if name not in (found if isinstance(found, dict) else ())
+    ]
     if lacks:
         raise UserError(f"{path} lacks {', '.join(lacks)}; {advice}")
     return found
@@ -72,7 +84,9 @@ def read_visits(path: Path) -> Iterator[Any]:
     return read_rows(path, _OF_A_VISIT)
 
 
-def check_whole(checkpoints: Checkpoints, rounds: list[Any], visits: Iterable[Any], folder: Path) -> None:
+def check_whole(
+    checkpoints: Checkpoints, rounds: list[Any], visits: Iterable[Any], folder: Path
+) -> None:
     """Raises UserError unless the tables reach as far as the last checkpoint, and there is one where there are rounds.
 
     A round's lines are written before its checkpoint, so that at most one round of theirs has none.
@@ -80,12 +94,23 @@ def check_whole(checkpoints: Checkpoints, rounds: list[Any], visits: Iterable[An
     done, advice = checkpoints.rounds()[-1:], "restore it, or begin anew with --overwrite"
     if not done:
         if len(rounds) > 1:
-            raise UserError(f"{checkpoints.folder} has no checkpoint of the {len(rounds)} rounds in rounds.jsonl; {advice}")
+            raise UserError(
+                f"{checkpoints.folder} has no checkpoint of the {len(rounds)} rounds in rounds.jsonl; {advice}"
+            )
         return
     for name, rows, last in (
         ("rounds.jsonl", rounds, done[0]),
-        ("clients.jsonl", visits, max((row["round"] for row in rounds if row["admitted"] and row["round"] <= done[0]), default=0)),
+        (
+            "clients.jsonl",
+            visits,
+            max(
+                (row["round"] for row in rounds if row["admitted"] and row["round"] <= done[0]),
+                default=0,
+            ),
+        ),
     ):
         reached = max((row["round"] for row in rows), default=0)
         if reached < last or not rounds:
-            raise UserError(f"{folder / name} ends at round {reached}, and {last} rounds are done; {advice}")
+            raise UserError(
+                f"{folder / name} ends at round {reached}, and {last} rounds are done; {advice}"
+            )

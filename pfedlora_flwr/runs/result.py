@@ -17,7 +17,16 @@ from pfedlora_flwr.models.registry import names_of
 from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.directory import FORMAT, RunDirectory
 from pfedlora_flwr.runs.privacy import privacy_of
-from pfedlora_flwr.runs.rows import FailedVisitRow, Result, RoundRow, Sampled, Status, StoppedBy, ToTarget, VisitRow
+from pfedlora_flwr.runs.rows import (
+    FailedVisitRow,
+    Result,
+    RoundRow,
+    Sampled,
+    Status,
+    StoppedBy,
+    ToTarget,
+    VisitRow,
+)
 
 logger = logging.getLogger(__name__)
 LINE = "pfedlora: "
@@ -60,11 +69,17 @@ def write_result(
     return result
 
 
-def _with_measures(result: Result, run: RunDirectory, e: Experiment, state: ServerState, rows: list[RoundRow]) -> Result:
+def _with_measures(
+    result: Result, run: RunDirectory, e: Experiment, state: ServerState, rows: list[RoundRow]
+) -> Result:
     per_client = state.accuracies("test")
     over_all = comparable(rows)
     best = best_round(e, rows)
-    samples, nodes, lost = dict[int, int | None](), Counter[str](), 0  # of the clients' last visits, of all visits
+    samples, nodes, lost = (
+        dict[int, int | None](),
+        Counter[str](),
+        0,
+    )  # of the clients' last visits, of all visits
 
     def visits() -> Iterator[VisitRow | FailedVisitRow]:
         nonlocal lost
@@ -125,9 +140,13 @@ def _with_measures(result: Result, run: RunDirectory, e: Experiment, state: Serv
         "seconds": {
             "total": state.seconds,
             "training": state.training_seconds,
-            "per_round_median": statistics.median([row["seconds"] for row in trained]) if trained else 0.0,
+            "per_round_median": statistics.median([row["seconds"] for row in trained])
+            if trained
+            else 0.0,
             "workers": workers,
-            "busy_share": state.busy_seconds / (workers * state.seconds) if workers and state.seconds else 0.0,
+            "busy_share": state.busy_seconds / (workers * state.seconds)
+            if workers and state.seconds
+            else 0.0,
         },
         "machine": {"nodes": dict(nodes)},
         "shared_sha256": shared_sha256(e, state),
@@ -160,16 +179,28 @@ def sampled(visits: Iterable[VisitRow | FailedVisitRow]) -> Sampled:
         if row["status"] == "ok" and "accuracy" in row:
             by_round.setdefault(row["round"], []).append(row["accuracy"])
     means = [statistics.fmean(by_round[round]) for round in sorted(by_round)]
-    return {"sampled_last": means[-1] if means else None, "sampled_highest": max(means, default=None)}
+    return {
+        "sampled_last": means[-1] if means else None,
+        "sampled_highest": max(means, default=None),
+    }
 
 
 def to_target(e: Experiment, rows: list[RoundRow]) -> ToTarget:
     """Totals up to the first comparable round at the target accuracy, all clients and both ways; nulls when it was not reached."""
     target = e.target_accuracy if e.target_accuracy is not None else datasets.find(e.dataset).target
     first = max(1, comparable(rows)[0]["round"])
-    reached = next((i for i, row in enumerate(rows) if row["round"] >= first and row["accuracy"] >= target), None)
+    reached = next(
+        (i for i, row in enumerate(rows) if row["round"] >= first and row["accuracy"] >= target),
+        None,
+    )
     if reached is None:
-        return {"accuracy": target, "rounds": None, "parameters": None, "bytes": None, "flops": None}
+        return {
+            "accuracy": target,
+            "rounds": None,
+            "parameters": None,
+            "bytes": None,
+            "flops": None,
+        }
     until = rows[: reached + 1]
     return {
         "accuracy": target,
@@ -183,7 +214,11 @@ def to_target(e: Experiment, rows: list[RoundRow]) -> ToTarget:
 def shared_sha256(e: Experiment, state: ServerState) -> str:
     """SHA-256 of the server's tensors; under `sharing=none` over all clients' states, in client order (the first where none was merged)."""
     whole = tensors_sha256(state.tensors)
-    return _over_clients({k: state.states.get(k, whole) for k in range(e.clients)}) if e.sharing == "none" else whole
+    return (
+        _over_clients({k: state.states.get(k, whole) for k in range(e.clients)})
+        if e.sharing == "none"
+        else whole
+    )
 
 
 def models_sha256(state: ServerState) -> str:

@@ -22,7 +22,9 @@ _LOCATED = {"dataset": datasets.located, "models": models.located}
 def resumed_output(named: Flat, conf: Path | None) -> Path:
     """The directory of the run that these keys mean, which need not be all of its keys. Raises UserError for a wrong one."""
     values = config.parse(named)
-    meant = Experiment(**{KEYS[name].attribute: value for name, value in values.items() if name in KEYS})
+    meant = Experiment(
+        **{KEYS[name].attribute: value for name, value in values.items() if name in KEYS}
+    )
     config.check_way(meant)
     output = of_run(meant, conf)
     absolute(output)
@@ -37,10 +39,16 @@ def resumed(run: RunDirectory, conf: Flat, options: Flat, conf_name: str) -> tup
     """
     run.check_resumable()
     saved = run.experiment()
-    named = {name: value for name, value in {**conf, **options}.items() if name != "rounds" or name in options}
+    named = {
+        name: value
+        for name, value in {**conf, **options}.items()
+        if name != "rounds" or name in options
+    }
     check_unchanged(saved, named, run.path)
     extends = options.get("rounds", saved.rounds) != saved.rounds
-    experiment = config.from_flat({**run.saved_keys(), "overwrite": False, **named, "extend": extends})
+    experiment = config.from_flat(
+        {**run.saved_keys(), "overwrite": False, **named, "extend": extends}
+    )
     return experiment, "" if "rounds" in options else _unused_rounds(conf, conf_name, saved.rounds)
 
 
@@ -64,4 +72,6 @@ def _unused_rounds(conf: Flat, name: str, rounds: int) -> str:
     wanted = config.parse(conf).get("rounds", rounds)
     if wanted == rounds:
         return ""
-    return f"{name} says rounds={wanted}; this run ends at {rounds}" + (f"; -o rounds={wanted} extends it" if wanted > rounds else "")
+    return f"{name} says rounds={wanted}; this run ends at {rounds}" + (
+        f"; -o rounds={wanted} extends it" if wanted > rounds else ""
+    )

@@ -26,7 +26,9 @@ class CostFields(TypedDict):
     bytes_down: int  # the same, from server to client
     wire_up: int  # bytes of whole messages: tensors, names, metrics and headers
     wire_down: int  # the same, from server to client
-    flops: int  # of linear, convolutional and recurrent layers in training, from the first batch of each phase; evaluation is not counted
+    # of linear, convolutional and recurrent layers in training, from the first batch of each phase;
+    # evaluation is not counted
+    flops: int
 
 
 class RoundRow(CostFields):
@@ -34,23 +36,32 @@ class RoundRow(CostFields):
 
     round: int  # from 0
     sampled: list[int]  # the clients that were to take part, ascending; empty in round 0
-    admitted: list[
-        int
-    ]  # those whose update was merged, ascending; empty where `min-success` was not reached: then the good ones are in neither list
-    refused: list[
-        int
-    ]  # those without an admitted answer, ascending: absent, failed, refused, also at an evaluation; clients.jsonl says why
-    accuracy: float  # unweighted mean of the clients' last test accuracies; 0 while nobody has been evaluated
+    # those whose update was merged, ascending; empty where `min-success` was not reached: then the
+    # good ones are in neither list
+    admitted: list[int]
+    # those without an admitted answer, ascending: absent, failed, refused, also at an evaluation;
+    # clients.jsonl says why
+    refused: list[int]
+    # unweighted mean of the clients' last test accuracies; 0 while nobody has been evaluated
+    accuracy: float
     validation_accuracy: float  # the same of the validation parts
-    balanced_accuracy: float | None  # unweighted mean of the clients' last ones; null unless all evaluated clients have one
+    # unweighted mean of the clients' last ones; null unless all evaluated clients have one
+    balanced_accuracy: float | None
     macro_f1: float | None  # the same of their macro-F1
-    evaluated: int  # how many clients the four are means over: those that have been evaluated in this round or before
-    other_accuracies: dict[str, float]  # by further predictor of the method: mean test accuracy over the clients that have it; often empty
+    # how many clients the four are means over: those that have been evaluated in this round or
+    # before
+    evaluated: int
+    # by further predictor of the method: mean test accuracy over the clients that have it; often
+    # empty
+    other_accuracies: dict[str, float]
     loss: float | None  # mean over the admitted visits of their `loss`; null where there is none
-    server_flops: int  # executed by layers that the server trains in the merge; sums and means are not counted
+    # executed by layers that the server trains in the merge; sums and means are not counted
+    server_flops: int
     seconds: float  # the round's length: the sum of `server_seconds`
-    server_seconds: dict[str, float]  # by part: record (the round before), prepare, wait, aggregate, evaluate
-    training_seconds: float  # sum over the visits of the seconds that they trained, on whatever worker
+    # by part: record (the round before), prepare, wait, aggregate, evaluate
+    server_seconds: dict[str, float]
+    # sum over the visits of the seconds that they trained, on whatever worker
+    training_seconds: float
     evaluation_seconds: float  # the same of evaluating
     workers: int  # processes that the admitted visits ran in
 
@@ -64,16 +75,23 @@ class VisitRow(CostFields):
     model: str  # the client's architecture, as in the key `models`
     samples: int | None  # of training: n_k ≥ 1; null with secagg, under whose masks it travels
     lost: bool  # the client had lost its model and started again from its initial one
-    loss: float | None  # the first of `losses`; 0 where the method tells none; null with secagg, which does not send it
-    losses: dict[str, float] | None  # by phase, as the method names them: the mean over the phase's last epoch; null with secagg
-    accuracy: NotRequired[float]  # after training, on the client's own test part; only in rounds that evaluate
+    # the first of `losses`; 0 where the method tells none; null with secagg, which does not send it
+    loss: float | None
+    # by phase, as the method names them: the mean over the phase's last epoch; null with secagg
+    losses: dict[str, float] | None
+    # after training, on the client's own test part; only in rounds that evaluate
+    accuracy: NotRequired[float]
     validation_accuracy: NotRequired[float]  # the same on its validation part
-    balanced_accuracy: NotRequired[float]  # with `accuracy`: the mean recall of the classes in the client's test part
+    # with `accuracy`: the mean recall of the classes in the client's test part
+    balanced_accuracy: NotRequired[float]
     macro_f1: NotRequired[float]  # the same of their F1, 2TP / (2TP + FP + FN)
-    other_accuracies: dict[str, float]  # by further predictor of the method: test accuracy; often empty
-    flops_by_phase: dict[str, int] | None  # sums to `flops`; null with secagg, which does not send it
+    # by further predictor of the method: test accuracy; often empty
+    other_accuracies: dict[str, float]
+    # sums to `flops`; null with secagg, which does not send it
+    flops_by_phase: dict[str, int] | None
     seconds: dict[str, float]  # on the client, by part: load, train, evaluate, save
-    node: NotRequired[str]  # Ray's id of the node that the client trained on; of simulations by `flwr run` alone
+    # Ray's id of the node that the client trained on; of simulations by `flwr run` alone
+    node: NotRequired[str]
 
 
 class FailedVisitRow(TypedDict):
@@ -82,7 +100,8 @@ class FailedVisitRow(TypedDict):
     round: int  # 0: it could not be evaluated before the first round
     client: int
     status: Literal["failed"]
-    reason: str  # one line; it begins with "refused: " where an answer came and the server did not admit it
+    # one line; it begins with "refused: " where an answer came and the server did not admit it
+    reason: str
 
 
 class Sampled(TypedDict):
@@ -101,9 +120,11 @@ class Accuracy(Sampled):
     """Test accuracy: unweighted means over the clients, each on its own test part."""
 
     final: float  # after the last round
-    at_best_validation: float  # after the round with the highest mean validation accuracy (the first of ties): the headline
+    # after the round with the highest mean validation accuracy (the first of ties): the headline
+    at_best_validation: float
     best_validation_round: int  # that round
-    max_test: float  # of all rounds; a choice by the test data, for comparison with papers that report it
+    # of all rounds; a choice by the test data, for comparison with papers that report it
+    max_test: float
     std: float  # population standard deviation over the clients' last accuracies
     evaluated: int  # clients that `final`, `std` and `worst` are over
     worst: float  # the lowest of the clients' last accuracies
@@ -179,13 +200,16 @@ class Privacy(TypedDict):
     """What a run did to hide its clients' updates from the server."""
 
     secagg: SecAgg
-    not_covered: list[str]  # what the server, or whoever holds the run's files, can learn all the same; a line each
+    # what the server, or whoever holds the run's files, can learn all the same; a line each
+    not_covered: list[str]
 
 
 class Machine(TypedDict):
     """Where the clients of a simulation trained. What the server's host is stands in `config.yaml`, under `about`."""
 
-    nodes: dict[str, int]  # visits by Ray's id of the node: several of a cluster, or of the starts of a resumed run; empty without Ray
+    # visits by Ray's id of the node: several of a cluster, or of the starts of a resumed run; empty
+    # without Ray
+    nodes: dict[str, int]
 
 
 class Result(TypedDict):
@@ -193,28 +217,36 @@ class Result(TypedDict):
 
     status: Status
     error: str | None  # one line; null of a completed run
-    stopped_by: NotRequired[StoppedBy | None]  # of a stopped run: the user; the system, by SIGTERM; the time, by max-hours. Otherwise null
+    # of a stopped run: the user; the system, by SIGTERM; the time, by max-hours. Otherwise null
+    stopped_by: NotRequired[StoppedBy | None]
     format: NotRequired[int]  # of these files: 2
     method: NotRequired[str]
     dataset: NotRequired[str]
-    fingerprint: NotRequired[str]  # of every key that can change a result: equal ones are the same Experiment
+    # of every key that can change a result: equal ones are the same Experiment
+    fingerprint: NotRequired[str]
     clients: NotRequired[int]
-    resumable: NotRequired[bool]  # whether --resume goes on; false of a completed run, and where code or configuration is to be mended
+    # whether --resume goes on; false of a completed run, and where code or configuration is to be
+    # mended
+    resumable: NotRequired[bool]
     privacy: NotRequired[Privacy]
     rounds: NotRequired[int]  # done
     accuracy: NotRequired[Accuracy]
     balanced_accuracy: NotRequired[Score]
     macro_f1: NotRequired[Score]
-    per_client: NotRequired[dict[str, PerClient]]  # by client, ascending; those that have been evaluated
+    # by client, ascending; those that have been evaluated
+    per_client: NotRequired[dict[str, PerClient]]
     communication: NotRequired[Communication]
     flops: NotRequired[int]  # total, as in CostFields
     operations: NotRequired[Operations]
     to_target: NotRequired[ToTarget]
     seconds: NotRequired[Seconds]
     machine: NotRequired[Machine]
-    shared_sha256: NotRequired[str]  # of the server's tensors (with sharing=none, over all clients'): equal hashes, equal bits
-    models_sha256: NotRequired[str]  # over the SHA-256 of all visited clients' models, in client order
-    partition: NotRequired[str | None]  # fingerprint of who holds which samples; `own` where nodes brought their own data
+    # of the server's tensors (with sharing=none, over all clients'): equal hashes, equal bits
+    shared_sha256: NotRequired[str]
+    # over the SHA-256 of all visited clients' models, in client order
+    models_sha256: NotRequired[str]
+    # fingerprint of who holds which samples; `own` where nodes brought their own data
+    partition: NotRequired[str | None]
     refused: NotRequired[int]  # replies and nodes that were not admitted, over the whole run
     lost: NotRequired[int]  # visits whose client had lost its model
 
@@ -223,8 +255,10 @@ class Attack(TypedDict):
     """How well a score separates what is so from what is not, as `pfedlora audit` measures it."""
 
     auc: float  # area under the ROC curve: 0.5 tells nothing, 1 tells all
-    tpr_at_1pct: float  # of what is so, the share that is found where at most 1 % of what is not so is taken for it
-    low: float | None  # of the 95 % interval of `auc`, a bootstrap over clients; null: of classes from a sum
+    # of what is so, the share that is found where at most 1 % of what is not so is taken for it
+    tpr_at_1pct: float
+    # of the 95 % interval of `auc`, a bootstrap over clients; null: of classes from a sum
+    low: float | None
     high: float | None  # its upper end
 
 
@@ -237,27 +271,33 @@ class BestAttack(Attack):
 class ClassAudit(TypedDict):
     """Which classes does a client hold? Scored is each pair of a client and a class, in every audited round."""
 
-    layer: str | None  # the tensors with a row a class that the scores are from, or `classes` where uploads name them; null: there are none
+    # the tensors with a row a class that the scores are from, or `classes` where uploads name them;
+    # null: there are none
+    layer: str | None
     upload: (
         BestAttack | None
     )  # from each client's upload; null where there is no such layer, uploads were not kept or every client holds every class
     sum: (
         BestAttack | None
     )  # from what the server makes of all uploads, in which every client has the same score; null where it has no such layer
-    attacks: dict[str, Attack]  # by score, of the uploads (of the sum where those were not kept): `bias`, `row norm`, `named`
-    rounds: dict[
-        str, dict[str, float]
-    ]  # by round, then by attack: the AUC in that round alone, of uploads, and of the sum as `sum, ATTACK`
+    # by score, of the uploads (of the sum where those were not kept): `bias`, `row norm`, `named`
+    attacks: dict[str, Attack]
+    # by round, then by attack: the AUC in that round alone, of uploads, and of the sum as `sum,
+    # ATTACK`
+    rounds: dict[str, dict[str, float]]
 
 
 class MembershipAudit(BestAttack):
     """Was a sample trained on? A client's training part against its validation and test part, at most 1000 of either."""
 
-    of: Literal["upload", "sum"]  # what is attacked: each client's last upload, or what the server made of its last round's
-    attacks: dict[
-        str, Attack
-    ]  # by score (`loss`, its `fall`) and, where an encoder is needed, by whose it is: `initial`, `another client's`
-    bound: BestAttack | None  # with the client's own encoder, which never leaves it; null where none is needed or it is not here
+    # what is attacked: each client's last upload, or what the server made of its last round's
+    of: Literal["upload", "sum"]
+    # by score (`loss`, its `fall`) and, where an encoder is needed, by whose it is: `initial`,
+    # `another client's`
+    attacks: dict[str, Attack]
+    # with the client's own encoder, which never leaves it; null where none is needed or it is not
+    # here
+    bound: BestAttack | None
     bounds: dict[str, Attack]  # by score, all of those
 
 
@@ -266,7 +306,8 @@ class Audit(TypedDict):
 
     format: int  # of these files: 2
     method: str
-    source: Literal["uploads", "sum"]  # whether uploads were kept (`audit.uploads`), or the last two checkpoints alone are audited
+    # whether uploads were kept (`audit.uploads`), or the last two checkpoints alone are audited
+    source: Literal["uploads", "sum"]
     rounds: list[int]  # that were audited, ascending
     clients: int  # that sent anything in them
     classes: ClassAudit

@@ -88,7 +88,9 @@ def keep(run: RunDirectory, experiment: Experiment, after: int) -> None:
     _write(run.source, found.files)
     (run.source / _LEFT_OUT).unlink(missing_ok=True)
     if found.left_out:
-        write_atomically(run.source / _LEFT_OUT, "".join(f"{path}\n" for path in found.left_out).encode())
+        write_atomically(
+            run.source / _LEFT_OUT, "".join(f"{path}\n" for path in found.left_out).encode()
+        )
         logger.warning("%s", found.warning)
 
 
@@ -101,12 +103,22 @@ def use_copy(run: RunDirectory) -> str:
     if not held:
         return ""
     keys = run.saved_keys()
-    missing = [module for module in _own_modules(keys) if not _importable(module) and _file([run.source], module)]
+    missing = [
+        module
+        for module in _own_modules(keys)
+        if not _importable(module) and _file([run.source], module)
+    ]
     if not missing:
         here = collect(keys).files
         changed = [path for path, text in held.items() if here.get(path, text) != text]
-        return f"{some(changed, _NAMED)} has changed: the run's copy in {run.source} is another, and not used" if changed else ""
-    for name in [name for name in sys.modules if any(_top(name) == _top(module) for module in missing)]:
+        return (
+            f"{some(changed, _NAMED)} has changed: the run's copy in {run.source} is another, and not used"
+            if changed
+            else ""
+        )
+    for name in [
+        name for name in sys.modules if any(_top(name) == _top(module) for module in missing)
+    ]:
         del sys.modules[name]
     sys.dont_write_bytecode = True  # a run's directory is read
     sys.path.insert(0, str(run.source.absolute()))
@@ -116,13 +128,19 @@ def use_copy(run: RunDirectory) -> str:
 def named_modules(keys: Mapping[str, object]) -> list[str]:
     """The modules that an Experiment's flat keys name: those of models (libraries' among them), method and dataset."""
     dataset = str(keys.get("dataset", ""))
-    names = [*str(keys["models"]).split(","), str(keys["method"]), *([dataset] if is_function(dataset) else [])]
+    names = [
+        *str(keys["models"]).split(","),
+        str(keys["method"]),
+        *([dataset] if is_function(dataset) else []),
+    ]
     return list(dict.fromkeys(name.strip().partition(":")[0] for name in names if ":" in name))
 
 
 def _own_modules(keys: Mapping[str, object]) -> list[str]:
     """Of those the user's."""
-    return [module for module in named_modules(keys) if _top(module) not in (*LIBRARIES, _top(__name__))]
+    return [
+        module for module in named_modules(keys) if _top(module) not in (*LIBRARIES, _top(__name__))
+    ]
 
 
 def _top(module: str) -> str:
@@ -137,9 +155,16 @@ def _roots(module: str) -> list[Path]:
         return []
     if spec is None:
         return []
-    places = [*(spec.submodule_search_locations or ())] or ([spec.origin] if spec.origin and spec.has_location else [])
+    places = [*(spec.submodule_search_locations or ())] or (
+        [spec.origin] if spec.origin and spec.has_location else []
+    )
     roots = [Path(place).absolute().parent for place in places]
-    return [r for r in roots if not {"site-packages", "dist-packages"} & {*r.parts} and not r.is_relative_to(sysconfig.get_path("stdlib"))]
+    return [
+        r
+        for r in roots
+        if not {"site-packages", "dist-packages"} & {*r.parts}
+        and not r.is_relative_to(sysconfig.get_path("stdlib"))
+    ]
 
 
 def _file(roots: list[Path], module: str) -> tuple[Path, Path] | None:
@@ -147,7 +172,9 @@ def _file(roots: list[Path], module: str) -> tuple[Path, Path] | None:
     if _top(module) == _top(__name__):
         return None
     inside = module.replace(".", "/")
-    found = ((root, root / path) for root in roots for path in (f"{inside}/__init__.py", f"{inside}.py"))
+    found = (
+        (root, root / path) for root in roots for path in (f"{inside}/__init__.py", f"{inside}.py")
+    )
     return next(((root, file) for root, file in found if file.is_file()), None)
 
 
@@ -172,7 +199,9 @@ def _imported(module: str, file: Path, text: bytes) -> Iterator[str]:
 def _importable(module: str) -> bool:
     """Whether the module's file is found; one whose package raises is, and its import will say what."""
     try:
-        return getattr(importlib.util.find_spec(module), "origin", None) is not None  # a mere folder of that name has none
+        return (
+            getattr(importlib.util.find_spec(module), "origin", None) is not None
+        )  # a mere folder of that name has none
     except ModuleNotFoundError:
         return False
     except (Exception, SystemExit):
@@ -180,7 +209,9 @@ def _importable(module: str) -> bool:
 
 
 def _held(run: RunDirectory) -> dict[str, bytes]:
-    files = {file.relative_to(run.source).as_posix(): file for file in sorted(run.source.rglob("*.py"))}
+    files = {
+        file.relative_to(run.source).as_posix(): file for file in sorted(run.source.rglob("*.py"))
+    }
     return {path: file.read_bytes() for path, file in files.items() if not path.startswith(_BEFORE)}
 
 

@@ -34,7 +34,9 @@ class ClientStore:
 
     def versions(self) -> list[int]:
         """The rounds whose versions are on disk, ascending."""
-        return sorted(int(p.stem.removeprefix("round-")) for p in self.folder.glob("round-*.safetensors"))
+        return sorted(
+            int(p.stem.removeprefix("round-")) for p in self.folder.glob("round-*.safetensors")
+        )
 
     def load(self, version: int) -> dict[str, Tensor] | None:
         """The tensors of `version`, or None (with a warning) when the file is missing or damaged. Raises OSError when it cannot be read."""
@@ -54,7 +56,13 @@ class ClientStore:
             found = json.loads((stored.metadata() or {})["counts"])
         return Counts(**found) if found else None
 
-    def save(self, version: int, tensors: Mapping[str, Tensor], admitted: int, counts: Counts | None = None) -> str:
+    def save(
+        self,
+        version: int,
+        tensors: Mapping[str, Tensor],
+        admitted: int,
+        counts: Counts | None = None,
+    ) -> str:
         """Writes `version`, with what its evaluation counted, and returns the tensors' SHA-256.
 
         Keeps `admitted` (the version the server named), the one before it and the new one, and removes the others: whichever
@@ -82,7 +90,9 @@ class ClientStore:
             lacks = [name for name in _ABOUT if name not in found]
         except (OSError, ValueError, TypeError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
-            raise UserError(f"{path} cannot be read ({reason}), without which the model beside it is no use") from None
+            raise UserError(
+                f"{path} cannot be read ({reason}), without which the model beside it is no use"
+            ) from None
         if lacks:
             raise UserError(f"{path} lacks {', '.join(lacks)}")
         return found
@@ -106,7 +116,9 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     try:
         with safetensors.safe_open(path, "pt") as stored:
             metadata = stored.metadata() or {}
-            tensors = {name: stored.get_tensor(name) for name in metadata["order"].split("\n") if name}
+            tensors = {
+                name: stored.get_tensor(name) for name in metadata["order"].split("\n") if name
+            }
             expected = metadata["sha256"]
     except FileNotFoundError:
         raise UserError(f"{path} is missing") from None

@@ -65,7 +65,9 @@ class Trained:
     def samples(self, inputs: Inputs, labels: Tensor | None = None) -> Samples:
         """Inputs as a dataset has them, normalised as in training; labels: int64 [n], zeros where none are given."""
         labels = torch.zeros(len(inputs), dtype=torch.int64) if labels is None else labels
-        return local.samples(torch.from_numpy(inputs), labels, tuple(self.about["mean"]), tuple(self.about["std"]))
+        return local.samples(
+            torch.from_numpy(inputs), labels, tuple(self.about["mean"]), tuple(self.about["std"])
+        )
 
     def logits(self, inputs: Inputs) -> Tensor:
         """The model's output as the evaluation computes it, of inputs as a dataset has them: [n, classes]."""
@@ -86,14 +88,21 @@ def load_trained(place: Path, client: int) -> Trained:
     run = RunDirectory(place)
     if run.holds_run:
         return _from_run(run, client)
-    stores = [ClientStore(about.parent) for about in sorted([*place.glob(f"{client}/{ABOUT}"), *place.glob(f"*/{client}/{ABOUT}")])]
+    stores = [
+        ClientStore(about.parent)
+        for about in sorted([*place.glob(f"{client}/{ABOUT}"), *place.glob(f"*/{client}/{ABOUT}")])
+    ]
     if not stores:
         raise UserError(f"{place} holds neither a run nor a model of client {client}")
     if len(stores) > 1:
         places = ", ".join(str(store.folder.parent) for store in stores)
-        raise UserError(f"{place} holds models of client {client} from several runs; give one of {places}")
+        raise UserError(
+            f"{place} holds models of client {client} from several runs; give one of {places}"
+        )
     damaged = []
-    for version in reversed(stores[0].versions()):  # the newest whole one: the server, which knows what it admitted, is elsewhere
+    for version in reversed(
+        stores[0].versions()
+    ):  # the newest whole one: the server, which knows what it admitted, is elsewhere
         try:
             tensors = stores[0].read(version)
         except UserError as error:
@@ -102,7 +111,9 @@ def load_trained(place: Path, client: int) -> Trained:
         for line in damaged:
             logger.warning("%s: falling back to the one before", line)
         return _build(stores[0], client, version, tensors, stores[0].counts(version))
-    raise UserError(f"{stores[0].folder} holds no readable model: {'; '.join(damaged) or 'it is empty'}")
+    raise UserError(
+        f"{stores[0].folder} holds no readable model: {'; '.join(damaged) or 'it is empty'}"
+    )
 
 
 def clients_of(place: Path) -> tuple[list[int], list[int]]:
@@ -117,7 +128,9 @@ def clients_of(place: Path) -> tuple[list[int], list[int]]:
         trained = [client for client in everyone if state and state.versions.get(client, 0)]
         untrained = [client for client in everyone if client not in trained]
     else:
-        found = {about.parent.name for about in [*place.glob(f"*/{ABOUT}"), *place.glob(f"*/*/{ABOUT}")]}
+        found = {
+            about.parent.name for about in [*place.glob(f"*/{ABOUT}"), *place.glob(f"*/*/{ABOUT}")]
+        }
         trained, untrained = sorted(int(name) for name in found if name.isdecimal()), []
     if not trained:
         raise UserError(f"{place} holds no client's model")
@@ -152,11 +165,18 @@ def _token(run: RunDirectory) -> str:
 
 
 def _build(
-    store: ClientStore, client: int, version: int, tensors: dict[str, Tensor], counts: Counts | None, partition: str | None = None
+    store: ClientStore,
+    client: int,
+    version: int,
+    tensors: dict[str, Tensor],
+    counts: Counts | None,
+    partition: str | None = None,
 ) -> Trained:
     about = {"site": {}} | ({"partition": partition} if partition else {}) | store.about()
     experiment = from_flat(about["experiment"])
-    names = about["class_names"]  # of the client's own data, which may have fewer classes than the federation
+    names = about[
+        "class_names"
+    ]  # of the client's own data, which may have fewer classes than the federation
     classes = about.get("classes", len(names))
     about["class_names"] = [*names, *(f"class {i}" for i in range(len(names), classes))]
     method = registry.make(experiment, Task(classes, tuple(about.get("shape", Task.shape))))
@@ -166,6 +186,17 @@ def _build(
         module.load_state_dict(tensors)
     except RuntimeError as error:
         why = str(error).splitlines()[-1].strip()
-        raise UserError(f"{store.path(version)}: the code here makes another model than client {client} has: {why}") from None
+        raise UserError(
+            f"{store.path(version)}: the code here makes another model than client {client} has: {why}"
+        ) from None
     module = channels_last(module.eval())
-    return Trained(client, version, tensors_sha256(tensors_of(module)), experiment, method, module, about, counts)
+    return Trained(
+        client,
+        version,
+        tensors_sha256(tensors_of(module)),
+        experiment,
+        method,
+        module,
+        about,
+        counts,
+    )

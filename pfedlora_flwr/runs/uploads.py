@@ -30,7 +30,10 @@ class Uploads:
 
     def clients(self, round: int) -> list[int]:
         """Whose there are of a round, ascending."""
-        return sorted(int(path.stem.removeprefix("client-")) for path in self._round(round).glob("client-*.safetensors"))
+        return sorted(
+            int(path.stem.removeprefix("client-"))
+            for path in self._round(round).glob("client-*.safetensors")
+        )
 
     def state(self, round: int) -> Tensors:
         """The state that a round began with. Raises UserError when it is missing or damaged."""

@@ -22,7 +22,9 @@ def find_device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and not torch.cuda.is_available():
-        raise UserError("device is 'cuda' and PyTorch sees no GPU; use device=cpu, or install a CUDA build of PyTorch")
+        raise UserError(
+            "device is 'cuda' and PyTorch sees no GPU; use device=cpu, or install a CUDA build of PyTorch"
+        )
     return torch.device(name)
 
 

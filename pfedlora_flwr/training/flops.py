@@ -63,8 +63,14 @@ def recurrent_macs(module: nn.RNNBase, inputs: Tensor | PackedSequence) -> tuple
     """Multiply-adds of one call, every weight once a step of every sample; and those of them that read the inputs themselves."""
     data = data_of(inputs)
     steps = data.numel() // data.shape[-1]
-    weights = {name: parameter.numel() for name, parameter in module.named_parameters() if name.startswith("weight")}
-    return steps * sum(weights.values()), steps * sum(n for name, n in weights.items() if name.startswith("weight_ih_l0"))
+    weights = {
+        name: parameter.numel()
+        for name, parameter in module.named_parameters()
+        if name.startswith("weight")
+    }
+    return steps * sum(weights.values()), steps * sum(
+        n for name, n in weights.items() if name.startswith("weight_ih_l0")
+    )
 
 
 def data_of(value: Tensor | PackedSequence) -> Tensor:

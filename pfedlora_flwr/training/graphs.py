@@ -58,7 +58,10 @@ def capture(step: Callable[[Tensor], None], order: Tensor, batch: int) -> StepGr
     try:
         return StepGraph(step, order, batch)
     except RuntimeError as error:
-        logger.warning("the step cannot be captured as a CUDA graph and runs eagerly: %s", str(error).splitlines()[0])
+        logger.warning(
+            "the step cannot be captured as a CUDA graph and runs eagerly: %s",
+            str(error).splitlines()[0],
+        )
         return None
 
 
@@ -68,12 +71,23 @@ class Steps:
     batches_of_one: whether a last sample that is left over is a batch of its own; if not, it joins the batch before.
     """
 
-    def __init__(self, step: Callable[[Tensor], None], order: Tensor, batch: int, *, batches_of_one: bool = True) -> None:
+    def __init__(
+        self,
+        step: Callable[[Tensor], None],
+        order: Tensor,
+        batch: int,
+        *,
+        batches_of_one: bool = True,
+    ) -> None:
         self._step, self._order, self._batch = step, order, batch
-        self._sizes = [batch] * (len(order) // batch) + ([len(order) % batch] if len(order) % batch else [])
+        self._sizes = [batch] * (len(order) // batch) + (
+            [len(order) % batch] if len(order) % batch else []
+        )
         if not batches_of_one and self._sizes[-1] == 1 and len(self._sizes) > 1:
             self._sizes[-2:] = [self._sizes[-2] + 1]
-        self._whole = self._sizes.count(batch)  # what comes after, of another size, is never captured
+        self._whole = self._sizes.count(
+            batch
+        )  # what comes after, of another size, is never captured
         self._capturable = order.device.type == "cuda"
         self._done = 0
         self._graph: StepGraph | None = None
@@ -83,7 +97,12 @@ class Steps:
         batches = self._order.split(self._sizes)
         at = 0
         while at < len(batches):
-            if self._capturable and self._graph is None and self._done >= WARM_UP and at < self._whole:
+            if (
+                self._capturable
+                and self._graph is None
+                and self._done >= WARM_UP
+                and at < self._whole
+            ):
                 self._graph = capture(self._step, self._order, self._batch)
                 self._capturable = self._graph is not None
             if self._graph is not None and at < self._whole:

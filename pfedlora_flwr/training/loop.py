@@ -89,9 +89,14 @@ class Visit:
         def step(index: Tensor) -> None:
             nonlocal per_sample
             inputs = draws.augmented(data.inputs(index), index)
-            with mixed_precision(e.precision, device), nullcontext() if per_sample else count_operations() as operations:
+            with (
+                mixed_precision(e.precision, device),
+                nullcontext() if per_sample else count_operations() as operations,
+            ):
                 loss = loss_of(inputs, data.labels[index])
-            if operations is not None:  # every batch of a phase runs the same operations: the first one is counted
+            if (
+                operations is not None
+            ):  # every batch of a phase runs the same operations: the first one is counted
                 per_sample = operations.total // len(index)
             optimizer.zero_grad()
             loss.backward()
@@ -111,7 +116,10 @@ class Visit:
 
     def infer(self, phase: str, function: Callable[[Tensor], Tensor], data: Samples) -> Tensor:
         """`function` over all inputs in large batches, without gradients; its operations count towards `phase`."""
-        with count_operations() as operations, mixed_precision(self.experiment.precision, data.labels.device):
+        with (
+            count_operations() as operations,
+            mixed_precision(self.experiment.precision, data.labels.device),
+        ):
             output = infer(function, data)
         self._spend(phase, operations.total)
         return output
@@ -125,7 +133,9 @@ def infer(function: Callable[[Tensor], Tensor], data: Samples) -> Tensor:
     """`function` over all inputs in large batches, without gradients."""
     batch = EVALUATION_BATCH[data.labels.device.type]
     starts = range(0, len(data), batch)
-    return torch.cat([function(data.inputs(slice(start, start + batch))).float() for start in starts])
+    return torch.cat(
+        [function(data.inputs(slice(start, start + batch))).float() for start in starts]
+    )
 
 
 def count_correct(predict: Callable[[Tensor], Tensor], samples: Samples) -> int:
@@ -147,19 +157,25 @@ class Draws:
     a captured step may read them.
     """
 
-    def __init__(self, n: int, generator: torch.Generator, device: torch.device, padding: int | None) -> None:
+    def __init__(
+        self, n: int, generator: torch.Generator, device: torch.device, padding: int | None
+    ) -> None:
         self._generator = generator
         self._padding = padding
         self.order = torch.empty(n, dtype=torch.int64, device=device)  # [n]
         self.flip = torch.empty(n, dtype=torch.bool, device=device)  # [n], mirrored or not
-        self.place = torch.empty(2, n, dtype=torch.int64, device=device)  # rows and columns cut off, 0 to 2 · padding
+        self.place = torch.empty(
+            2, n, dtype=torch.int64, device=device
+        )  # rows and columns cut off, 0 to 2 · padding
 
     def redraw(self) -> None:
         """A new epoch."""
         self.order.copy_(torch.randperm(len(self.order), generator=self._generator))
         if self._padding is not None:
             self.flip.copy_(torch.rand(self.flip.shape, generator=self._generator) < 0.5)
-            self.place.copy_(torch.randint(0, 2 * self._padding + 1, self.place.shape, generator=self._generator))
+            self.place.copy_(
+                torch.randint(0, 2 * self._padding + 1, self.place.shape, generator=self._generator)
+            )
 
     def augmented(self, images: Tensor, index: Tensor) -> Tensor:
         """The images of the samples `index`, [B, 3, H, W], flipped and cropped as drawn; untouched without padding."""
@@ -176,8 +192,12 @@ def padding_of(pixels: Tensor) -> int:
 def flip_and_crop(images: Tensor, flip: Tensor, place: Tensor, padding: int) -> Tensor:
     """Images [B, 3, H, W], mirrored where `flip` [B], padded and cut back to their size at `place` [2, B] (row, column)."""
     b, _, h, w = images.shape
-    padded = nn.functional.pad(torch.where(flip[:, None, None, None], images.flip(3), images), (padding,) * 4)
+    padded = nn.functional.pad(
+        torch.where(flip[:, None, None, None], images.flip(3), images), (padding,) * 4
+    )
     rows = (place[0, :, None] + torch.arange(h, device=images.device))[:, :, None]  # [B, H, 1]
     columns = (place[1, :, None] + torch.arange(w, device=images.device))[:, None, :]  # [B, 1, W]
-    cropped = padded.permute(0, 2, 3, 1)[torch.arange(b, device=images.device)[:, None, None], rows, columns]  # [B, H, W, 3]
+    cropped = padded.permute(0, 2, 3, 1)[
+        torch.arange(b, device=images.device)[:, None, None], rows, columns
+    ]  # [B, H, W, 3]
     return cropped.permute(0, 3, 1, 2)  # channels_last in memory

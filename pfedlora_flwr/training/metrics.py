@@ -25,7 +25,11 @@ def confusion(predict: Callable[[Tensor], Tensor], samples: Samples, classes: in
         return torch.zeros(classes, classes, dtype=torch.int64)
     scored = infer(predict, samples)
     size = max(classes, scored.shape[1])
-    return torch.bincount(samples.labels * size + scored.argmax(1), minlength=size * size).reshape(size, size).cpu()
+    return (
+        torch.bincount(samples.labels * size + scored.argmax(1), minlength=size * size)
+        .reshape(size, size)
+        .cpu()
+    )
 
 
 def scores(confusion: Tensor) -> Scores:

@@ -42,7 +42,9 @@ class Optimizer(ABC):
 class SGD(Optimizer):
     """SGD with momentum and weight decay, fused; the same steps as `torch.optim.SGD(…, fused=True)`, which a test holds."""
 
-    def __init__(self, parameters: Sequence[Parameter], lr: float, momentum: float, weight_decay: float) -> None:
+    def __init__(
+        self, parameters: Sequence[Parameter], lr: float, momentum: float, weight_decay: float
+    ) -> None:
         super().__init__(parameters)
         self._lr, self._momentum, self._decay = lr, momentum, weight_decay
         self._buffers: dict[Parameter, Tensor | None] = {}
@@ -75,7 +77,11 @@ class AdamW(Optimizer):
     def _step(self, moved: list[Parameter], gradients: list[Tensor]) -> None:
         for p in moved:
             if p not in self._state:
-                self._state[p] = torch.zeros_like(p), torch.zeros_like(p), torch.zeros((), device=p.device)
+                self._state[p] = (
+                    torch.zeros_like(p),
+                    torch.zeros_like(p),
+                    torch.zeros((), device=p.device),
+                )
         first, second, steps = ([self._state[p][i] for p in moved] for i in range(3))
         adamw(
             list(moved),
@@ -98,9 +104,15 @@ class AdamW(Optimizer):
 def make(e: Experiment, parameters: Sequence[Parameter], lr: float, round: int) -> Optimizer:
     """The Experiment's optimiser, new, for a visit in `round`; `lr` is scaled by `lr-schedule`."""
     lr *= scale(e, round)
-    return AdamW(parameters, lr, e.weight_decay) if e.optimizer == "adamw" else SGD(parameters, lr, e.momentum, e.weight_decay)
+    return (
+        AdamW(parameters, lr, e.weight_decay)
+        if e.optimizer == "adamw"
+        else SGD(parameters, lr, e.momentum, e.weight_decay)
+    )
 
 
 def scale(e: Experiment, round: int) -> float:
     """What learning rates are multiplied by in round t: 1, or (1 + cos(π(t − 1)/T))/2, from 1 in the first to almost 0 in the last."""
-    return 1.0 if e.lr_schedule == "constant" else (1 + math.cos(math.pi * (round - 1) / e.rounds)) / 2
+    return (
+        1.0 if e.lr_schedule == "constant" else (1 + math.cos(math.pi * (round - 1) / e.rounds)) / 2
+    )

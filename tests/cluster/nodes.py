@@ -35,7 +35,9 @@ class Cluster:
 
     def __exit__(self, *error: object) -> None:
         for node in reversed(self._nodes):
-            for process in [*_below(node), psutil.Process(node.pid)] if is_running(node.pid) else []:
+            for process in (
+                [*_below(node), psutil.Process(node.pid)] if is_running(node.pid) else []
+            ):
                 process.kill()
             node.wait()
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -59,10 +61,19 @@ class Cluster:
 
     def workers(self) -> list[psutil.Process]:
         """What runs on it for somebody: actors and tasks, and idle workers of ours. Ray itself keeps an idle one that is nobody's."""
-        running = [process for node in self._nodes for process in _below(node) if is_running(process.pid)]
+        running = [
+            process for node in self._nodes for process in _below(node) if is_running(process.pid)
+        ]
         titles = [next(iter(process.cmdline()), "") for process in running]
-        busy = [title.startswith("ray::") and "Agent" not in title and title != "ray::IDLE" for title in titles]
-        return [process for process, works in zip(running, busy, strict=True) if works or MARKER in process.environ()]
+        busy = [
+            title.startswith("ray::") and "Agent" not in title and title != "ray::IDLE"
+            for title in titles
+        ]
+        return [
+            process
+            for process, works in zip(running, busy, strict=True)
+            if works or MARKER in process.environ()
+        ]
 
     def left(self, patience: float = 60) -> list[psutil.Process]:
         """Its workers after at most so many seconds in which they may end."""
@@ -73,12 +84,22 @@ class Cluster:
 
     @staticmethod
     def _kill(node: subprocess.Popen[bytes], name: str) -> None:
-        [daemon] = [process for process in psutil.Process(node.pid).children() if process.name() == name]
+        [daemon] = [
+            process for process in psutil.Process(node.pid).children() if process.name() == name
+        ]
         daemon.kill()
 
     def _start(self, *words: str) -> None:
         sizes = ["--num-cpus=1", "--num-gpus=0", f"--object-store-memory={_MEMORY}"]
-        command = [sys.executable, "-m", "ray.scripts.scripts", "start", *words, *sizes, "--node-ip-address=127.0.0.1"]
+        command = [
+            sys.executable,
+            "-m",
+            "ray.scripts.scripts",
+            "start",
+            *words,
+            *sizes,
+            "--node-ip-address=127.0.0.1",
+        ]
         environment = {name: value for name, value in os.environ.items() if name != ADDRESS}
         log = self._folder / f"node{len(self._nodes)}.log"
         with log.open("wb") as file:

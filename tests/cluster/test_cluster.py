@@ -37,15 +37,23 @@ def _left_as_it_was(cluster: Cluster) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("method", ["pfedlora", "fedkd"])
-def test_two_nodes_give_the_bits_of_one_machine(cluster: Cluster, cli: Cli, tmp_path: Path, method: str) -> None:
-    done = cli.run("cluster", *words(method=method, rounds=2), "--ray", cluster.address, timeout=600)
+def test_two_nodes_give_the_bits_of_one_machine(
+    cluster: Cluster, cli: Cli, tmp_path: Path, method: str
+) -> None:
+    done = cli.run(
+        "cluster", *words(method=method, rounds=2), "--ray", cluster.address, timeout=600
+    )
     assert done.code == 0, done.stderr
-    assert facts(done.result) == facts(run_locally(tmp_path / "here", KEYS | {"method": method, "rounds": 2}).result)
+    assert facts(done.result) == facts(
+        run_locally(tmp_path / "here", KEYS | {"method": method, "rounds": 2}).result
+    )
     used = {row["node"] for row in done.rows("clients.jsonl")}
     assert used == set(done.result["machine"]["nodes"]) == cluster.nodes()
 
 
-def test_a_node_that_dies_is_named_and_the_run_goes_on_to_the_same_bits(cluster: Cluster, cli: Cli, tmp_path: Path) -> None:
+def test_a_node_that_dies_is_named_and_the_run_goes_on_to_the_same_bits(
+    cluster: Cluster, cli: Cli, tmp_path: Path
+) -> None:
     process = cli.start("killed", *words(), "--ray", cluster.address)
     wait_for_rounds(tmp_path / "killed", 1, timeout=300)
     cluster.kill_last()
@@ -61,7 +69,9 @@ def test_a_node_that_dies_is_named_and_the_run_goes_on_to_the_same_bits(cluster:
     assert facts(done.result) == facts(here.result)
 
 
-def test_a_worker_that_dies_alone_is_told_and_the_run_goes_on_to_the_same_bits(cluster: Cluster, cli: Cli, tmp_path: Path) -> None:
+def test_a_worker_that_dies_alone_is_told_and_the_run_goes_on_to_the_same_bits(
+    cluster: Cluster, cli: Cli, tmp_path: Path
+) -> None:
     process = cli.start("alone", *words(rounds=60), "--ray", cluster.address)
     wait_for_rounds(tmp_path / "alone", 1, timeout=300)
     cluster.workers()[-1].kill()
@@ -72,7 +82,9 @@ def test_a_worker_that_dies_alone_is_told_and_the_run_goes_on_to_the_same_bits(c
     assert facts(done.result) == facts(run_locally(tmp_path / "here", KEYS | {"rounds": 60}).result)
 
 
-def test_ctrl_c_leaves_nothing_and_our_processes_carry_our_marker(cluster: Cluster, cli: Cli, tmp_path: Path) -> None:
+def test_ctrl_c_leaves_nothing_and_our_processes_carry_our_marker(
+    cluster: Cluster, cli: Cli, tmp_path: Path
+) -> None:
     process = cli.start("stopped", *words(), "--ray", cluster.address)
     wait_for_rounds(tmp_path / "stopped", 1, timeout=300)
     actors = [worker.environ() for worker in cluster.workers()]
@@ -80,16 +92,23 @@ def test_ctrl_c_leaves_nothing_and_our_processes_carry_our_marker(cluster: Clust
     process.communicate(timeout=60)
     assert process.returncode == 130
     assert len(actors) == 2
-    assert all(MARKER in actor and actor["OMP_NUM_THREADS"] == "1" and "SPT_NOENV" in actor for actor in actors)
+    assert all(
+        MARKER in actor and actor["OMP_NUM_THREADS"] == "1" and "SPT_NOENV" in actor
+        for actor in actors
+    )
     assert not cluster.left(10)
 
 
-def test_what_a_killed_launcher_leaves_is_stopped_at_the_next_start(cluster: Cluster, cli: Cli, tmp_path: Path) -> None:
+def test_what_a_killed_launcher_leaves_is_stopped_at_the_next_start(
+    cluster: Cluster, cli: Cli, tmp_path: Path
+) -> None:
     process = cli.start("left", *words(rounds=400), "--ray", cluster.address)
     wait_for_rounds(tmp_path / "left", 1, timeout=300)
     process.kill()
     process.communicate(timeout=10)
-    done = cli.run("left", "--resume", "-o", "max-hours=0.0001", timeout=300)  # on the same cluster, as its configuration says
+    done = cli.run(
+        "left", "--resume", "-o", "max-hours=0.0001", timeout=300
+    )  # on the same cluster, as its configuration says
     assert "that a killed launcher had left running" in done.stdout
     assert f"joins the Ray cluster at {cluster.address}: 2 actors" in done.stdout
     assert done.code == 75

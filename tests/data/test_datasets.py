@@ -53,10 +53,17 @@ def test_parquet_and_official_batches_give_the_same_arrays(tmp_path: Path) -> No
     for i in range(5):
         part = slice(10 * i, 10 * i + 10)
         rows = images[part].transpose(0, 3, 1, 2).reshape(10, 3072)
-        (official / f"data_batch_{i + 1}").write_bytes(pickle.dumps({b"data": rows, b"labels": labels[part].tolist()}))
+        (official / f"data_batch_{i + 1}").write_bytes(
+            pickle.dumps({b"data": rows, b"labels": labels[part].tolist()})
+        )
     rows = parts["test"][0].transpose(0, 3, 1, 2).reshape(10, 3072)
-    (official / "test_batch").write_bytes(pickle.dumps({b"data": rows, b"labels": parts["test"][1].tolist()}))
-    one, other = (datasets.load("cifar10", Reading(data_path=str(place))) for place in (parquet, official.parent))
+    (official / "test_batch").write_bytes(
+        pickle.dumps({b"data": rows, b"labels": parts["test"][1].tolist()})
+    )
+    one, other = (
+        datasets.load("cifar10", Reading(data_path=str(place)))
+        for place in (parquet, official.parent)
+    )
     for dataset in (one, other):
         assert np.array_equal(dataset.inputs, np.concatenate([parts["train"][0], parts["test"][0]]))
         assert np.array_equal(dataset.labels, np.concatenate([parts["train"][1], parts["test"][1]]))
@@ -70,7 +77,9 @@ def test_statistics_and_normalisation_match_numpy(tmp_path: Path) -> None:
     scaled = images.astype(np.float64) / 255
     assert np.allclose(dataset.mean, scaled.mean((0, 1, 2)))
     assert np.allclose(dataset.std, scaled.std((0, 1, 2)))
-    ours = samples(torch.from_numpy(images), torch.from_numpy(labels), dataset.mean, dataset.std).inputs(slice(None))
+    ours = samples(
+        torch.from_numpy(images), torch.from_numpy(labels), dataset.mean, dataset.std
+    ).inputs(slice(None))
     assert ours.shape == (40, 3, 32, 32)
     assert ours.is_contiguous(memory_format=torch.channels_last)
     theirs = ((scaled - scaled.mean((0, 1, 2))) / scaled.std((0, 1, 2))).transpose(0, 3, 1, 2)
@@ -89,33 +98,52 @@ def test_digits_are_scikit_learns() -> None:
 @pytest.mark.slow
 def test_two_processes_that_build_the_cache_at_once_agree(tmp_path: Path) -> None:
     code = "from pfedlora_flwr.data.datasets import load; d = load('synthetic:3000'); print(int(d.inputs.sum()), int(d.labels.sum()))"
-    both = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=os.environ) for _ in range(3)]
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=os.environ
+        )
+        for _ in range(3)
+    ]
     printed = {process.communicate(timeout=60)[0] for process in both}
     assert [process.returncode for process in both] == [0, 0, 0]
     assert len(printed) == 1
-    assert len([p for p in (tmp_path / "cache").iterdir() if p.is_dir()]) == 1, "a half-built cache was left"
+    assert len([p for p in (tmp_path / "cache").iterdir() if p.is_dir()]) == 1, (
+        "a half-built cache was left"
+    )
 
 
 def test_a_folder_of_images_a_class(tmp_path: Path) -> None:
     for name in ("cats", "dogs"):
         (tmp_path / "own" / name).mkdir(parents=True)
-        Image.new("L", (100, 60), 40 if name == "cats" else 200).save(tmp_path / "own" / name / "a.jpg")
+        Image.new("L", (100, 60), 40 if name == "cats" else 200).save(
+            tmp_path / "own" / name / "a.jpg"
+        )
     name = f"folder:{tmp_path / 'own'}"
     dataset = datasets.load(name)
     assert dataset.class_names == ("cats", "dogs")
-    assert (dataset.inputs.shape, dataset.shape, dataset.resized) == ((2, 60, 100, 3), (3, 60, 100), 0)
+    assert (dataset.inputs.shape, dataset.shape, dataset.resized) == (
+        (2, 60, 100, 3),
+        (3, 60, 100),
+        0,
+    )
     assert abs(int(dataset.inputs[1].mean()) - 200) < 3
     small = datasets.load(name, Reading(size=(32, 32), grey=True))
     assert (small.inputs.shape, small.shape, small.resized) == ((2, 32, 32, 1), (1, 32, 32), 2)
     Image.new("RGB", (64, 60)).save(tmp_path / "own" / "cats" / "b.png")
     with pytest.raises(
-        UserError, match=r"of different sizes \(cats/a.jpg has 60 × 100 pixels and cats/b.png has 60 × 64 pixels\): set image-size"
+        UserError,
+        match=r"of different sizes \(cats/a.jpg has 60 × 100 pixels and cats/b.png has 60 × 64 pixels\): set image-size",
     ):
         datasets.load(f"folder:{tmp_path / 'own' / '..' / 'own'}")
 
 
-def test_only_a_cifar_that_is_not_here_needs_a_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_cifar_that_is_not_here_needs_a_download(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PFEDLORA_CACHE", str(tmp_path))
     (tmp_path / "downloads" / "cifar-10-batches-py").mkdir(parents=True)
     assert datasets.needs_download("cifar100")
-    assert not any(datasets.needs_download(*words) for words in (("cifar10",), ("cifar100", Reading(data_path="there")), ("digits",)))
+    assert not any(
+        datasets.needs_download(*words)
+        for words in (("cifar10",), ("cifar100", Reading(data_path="there")), ("digits",))
+    )

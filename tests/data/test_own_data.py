@@ -39,7 +39,13 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def table() -> dict[str, list[object]]:
     """51 rows of three sites: a feature of any numbers, one of small changes about a large mean, a constant one."""
     values = np.random.default_rng(0).normal(3, 2, 51)
-    return {"a": [*values], "site": [*SITES], "b": [1e6 + i for i in range(51)], "c": [7] * 51, "label": [*LABELS]}
+    return {
+        "a": [*values],
+        "site": [*SITES],
+        "b": [1e6 + i for i in range(51)],
+        "c": [7] * 51,
+        "label": [*LABELS],
+    }
 
 
 def write_csv(path: Path) -> None:
@@ -52,15 +58,24 @@ def write_csv(path: Path) -> None:
 def test_a_table_with_a_client_column(kind: str, tmp_path: Path) -> None:
     write_csv(tmp_path / "t.csv")
     pq.write_table(pa.table(table()), tmp_path / "t.parquet")
-    keys = {"dataset": f"{kind}:t.{kind}", "clients": 2, "partition.kind": "natural", "data.client-column": "site"}
+    keys = {
+        "dataset": f"{kind}:t.{kind}",
+        "clients": 2,
+        "partition.kind": "natural",
+        "data.client-column": "site",
+    }
     e = from_flat(keys)
     dataset, partition = shared_partition(e)
     assert (dataset.kind, dataset.shape, dataset.class_names) == ("vectors", (3,), ("sick", "well"))
     assert [dataset.class_names[i] for i in dataset.labels] == LABELS
     assert partition.owners == ("east", "north"), "in sorted order, without the one that has 9 rows"
-    for split, owner, sizes in zip(partition.clients, partition.owners, ([10, 1, 1], [24, 3, 3]), strict=True):
+    for split, owner, sizes in zip(
+        partition.clients, partition.owners, ([10, 1, 1], [24, 3, 3]), strict=True
+    ):
         assert [len(part) for part in (split.train, split.validation, split.test)] == sizes
-        assert {SITES[i] for part in (split.train, split.validation, split.test) for i in part} == {owner}
+        assert {SITES[i] for part in (split.train, split.validation, split.test) for i in part} == {
+            owner
+        }
 
     ours = np.array([table()["a"], table()["b"], table()["c"]]).T
     trained = ours[np.concatenate([split.train for split in partition.clients])]
@@ -70,16 +85,31 @@ def test_a_table_with_a_client_column(kind: str, tmp_path: Path) -> None:
     assert np.allclose(site.mean, mean)
     assert np.allclose(site.std, std)
     test = site.load(torch.device("cpu")).test
-    assert np.allclose(test.inputs(slice(None)).numpy(), (ours[site.split.test] - mean) / std, atol=2e-2), "float32 holds 1e6 + i to 0.06"
+    assert np.allclose(
+        test.inputs(slice(None)).numpy(), (ours[site.split.test] - mean) / std, atol=2e-2
+    ), "float32 holds 1e6 + i to 0.06"
     assert not test.inputs(slice(None))[:, 2].any(), "what is constant is 0"
 
 
-def test_columns_of_no_numbers_are_left_out_and_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    rows = {"note": ["…"] * 4, "a": [1, 2, 3, 4], "day": pa.array([0, 1, 2, 3], pa.date32()), "b": [True] * 4, "label": ["x", "y"] * 2}
+def test_columns_of_no_numbers_are_left_out_and_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = {
+        "note": ["…"] * 4,
+        "a": [1, 2, 3, 4],
+        "day": pa.array([0, 1, 2, 3], pa.date32()),
+        "b": [True] * 4,
+        "label": ["x", "y"] * 2,
+    }
     pq.write_table(pa.table(rows), tmp_path / "t.parquet")
     assert datasets.load("parquet:t.parquet").feature_names == ("a", "b")
-    assert caplog.messages == ["t.parquet: left out, since they are no numbers: note (string), day (date32[day])"]
-    with pytest.raises(UserError, match=r"^t\.parquet: column 'note' holds string, and features are numbers: turn it into numbers"):
+    assert caplog.messages == [
+        "t.parquet: left out, since they are no numbers: note (string), day (date32[day])"
+    ]
+    with pytest.raises(
+        UserError,
+        match=r"^t\.parquet: column 'note' holds string, and features are numbers: turn it into numbers",
+    ):
         datasets.load("parquet:t.parquet", Reading(feature_names=("a", "note")))
     images = {"image": [{"bytes": b"", "path": None}] * 2, "label": ["x", "y"]}
     pq.write_table(pa.table(images), tmp_path / "i.parquet")
@@ -90,14 +120,20 @@ def test_columns_of_no_numbers_are_left_out_and_named(tmp_path: Path, caplog: py
         datasets.load("parquet:i.parquet")
 
 
-def test_a_hugging_face_table_leaves_out_what_is_no_number(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_hugging_face_table_leaves_out_what_is_no_number(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     hf = pytest.importorskip("datasets")
     rows = hf.Dataset.from_dict({"a": [1, 2], "seen": [{"x": 1}, {"x": 2}], "label": ["x", "y"]})
     rows.save_to_disk(str(tmp_path / "some"))
     rows.remove_columns(["a"]).save_to_disk(str(tmp_path / "none"))
     assert datasets.load("hf:some").feature_names == ("a",)
-    assert caplog.messages == ["dataset 'hf:some': left out, since they are no numbers: seen (struct<x: int64>)"]
-    with pytest.raises(UserError, match=r"no columns of features beside label, and no numbers in seen"):
+    assert caplog.messages == [
+        "dataset 'hf:some': left out, since they are no numbers: seen (struct<x: int64>)"
+    ]
+    with pytest.raises(
+        UserError, match=r"no columns of features beside label, and no numbers in seen"
+    ):
         datasets.load("hf:none")
 
 
@@ -105,18 +141,29 @@ def test_a_hugging_face_table_leaves_out_what_is_no_number(tmp_path: Path, caplo
 def test_a_run_does_not_go_on_with_other_columns(own: bool, tmp_path: Path, pfedlora: Call) -> None:
     turned = ["b", "site", "a", "c", "label"]
     write_csv(tmp_path / "t.csv")
-    keys = {"dataset": "csv:t.csv", "data.client-column": "site", "clients": 2, "partition.kind": "natural", "rounds": 1}
+    keys = {
+        "dataset": "csv:t.csv",
+        "data.client-column": "site",
+        "clients": 2,
+        "partition.kind": "natural",
+        "rounds": 1,
+    }
     done = run_locally(tmp_path / "run", keys)
     assert done.code == 0, done.stderr
     about = tmp_path / "run" / "clients" / "0" / "about.json"
     if own:  # as a node leaves it whose own data this is
         whole = json.loads(about.read_text())
-        about.write_text(json.dumps(whole | {"partition": "own", "site": {"dataset": f"csv:{tmp_path}/t.csv"}}))
+        about.write_text(
+            json.dumps(whole | {"partition": "own", "site": {"dataset": f"csv:{tmp_path}/t.csv"}})
+        )
         shutil.rmtree(tmp_path / "node", ignore_errors=True)
         shutil.copytree(about.parent, tmp_path / "node" / "0")
     columns = table()
     (tmp_path / "t.csv").write_text(
-        "\n".join(",".join(map(str, row)) for row in (turned, *zip(*(columns[n] for n in turned), strict=True)))
+        "\n".join(
+            ",".join(map(str, row))
+            for row in (turned, *zip(*(columns[n] for n in turned), strict=True))
+        )
     )
     datasets.load.cache_clear()
     shared_partition.cache_clear()
@@ -124,14 +171,22 @@ def test_a_run_does_not_go_on_with_other_columns(own: bool, tmp_path: Path, pfed
     assert (code, err.count("\n")) == (2, 1)
     assert "t.csv is not what client 0 was trained on; give DATA" in err
     if not own:
-        again = ("run", "--engine", "local", "--quiet", *(word for key, value in keys.items() for word in ("-o", f"{key}={value}")))
+        again = (
+            "run",
+            "--engine",
+            "local",
+            "--quiet",
+            *(word for key, value in keys.items() for word in ("-o", f"{key}={value}")),
+        )
         code, _, err = pfedlora(*again, "-o", "output=run", "-o", "rounds=2", "--resume")
         assert (code, err.count("\n")) == (2, 1)
         assert "the data or its partition is not what the run in" in err
 
 
 @pytest.mark.parametrize("kind", ["saved", "files"])
-def test_a_run_on_a_hugging_face_dataset_without_a_network(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_on_a_hugging_face_dataset_without_a_network(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hf = pytest.importorskip("datasets")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr(hf.config, "HF_HUB_OFFLINE", True)
@@ -145,15 +200,25 @@ def test_a_run_on_a_hugging_face_dataset_without_a_network(kind: str, tmp_path: 
         (tmp_path / "data").rename(tmp_path / "files")
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
-    keys = {"dataset": f"hf:../{kind}", "clients": 2, "partition.kind": "iid", "rounds": 1, "models": "tests.methods.narrow:Narrow"}
+    keys = {
+        "dataset": f"hf:../{kind}",
+        "clients": 2,
+        "partition.kind": "iid",
+        "rounds": 1,
+        "models": "tests.methods.narrow:Narrow",
+    }
     done = run_locally(tmp_path / "run", keys)
     assert done.code == 0, done.stderr
     about = json.loads((done.output / "clients" / "0" / "about.json").read_text())
     assert about["class_names"] == (["a", "b"] if kind == "saved" else ["0", "1"])
-    assert [(row["samples"], row["test"]) for row in done.result["per_client"].values()] == [(10, 1)] * 2, "24 samples"
+    assert [(row["samples"], row["test"]) for row in done.result["per_client"].values()] == [
+        (10, 1)
+    ] * 2, "24 samples"
 
 
-def test_a_hub_that_never_answers_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_that_never_answers_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hf = pytest.importorskip("datasets")
     monkeypatch.setattr(hf.config, "HF_DATASETS_CACHE", str(tmp_path / "hub"))
     local = r"; fetch it where there is a network, `save_to_disk\(PATH\)`, and take hf:PATH$"
@@ -173,7 +238,9 @@ def test_what_the_library_has_fetched_before_needs_no_hub(
 ) -> None:
     hf = pytest.importorskip("datasets")
     (tmp_path / "name").mkdir()
-    pq.write_table(pa.table({"a": [*range(20)], "label": ["x", "y"] * 10}), tmp_path / "name" / "train.parquet")
+    pq.write_table(
+        pa.table({"a": [*range(20)], "label": ["x", "y"] * 10}), tmp_path / "name" / "train.parquet"
+    )
     hf.load_dataset(str(tmp_path / "name"), cache_dir=str(tmp_path / "hub"))
     (tmp_path / "hub" / "name").rename(tmp_path / "hub" / "some___name")
     monkeypatch.setattr(hf.config, "HF_DATASETS_CACHE", str(tmp_path / "hub"))
@@ -181,23 +248,37 @@ def test_what_the_library_has_fetched_before_needs_no_hub(
     with made.no_hub(tmp_path):
         assert datasets.load("hf:some/name").inputs[:, 0].tolist() == [*range(20)]
     assert hf.config.HF_HUB_OFFLINE is offline
-    assert [message.endswith("; it is taken from the library's own cache") for message in caplog.messages] == [True] * (not offline)
+    assert [
+        message.endswith("; it is taken from the library's own cache")
+        for message in caplog.messages
+    ] == [True] * (not offline)
 
 
 def test_classes_that_a_nodes_table_has_not_keep_their_place(tmp_path: Path) -> None:
     write_csv(tmp_path / "t.csv")
-    dataset = datasets.load("csv:t.csv", Reading(client_column="site", class_names=("well", "ill", "sick")))
+    dataset = datasets.load(
+        "csv:t.csv", Reading(client_column="site", class_names=("well", "ill", "sick"))
+    )
     assert [dataset.class_names[i] for i in dataset.labels] == LABELS
     assert dataset.empty_classes == ["ill"]
     (tmp_path / "one.csv").write_text("a,label\n1,ill\n2,ill\n")
-    assert datasets.load("csv:one.csv", Reading(class_names=("well", "ill"))).labels.tolist() == [1, 1]
-    assert datasets.load("csv:one.csv", Reading(one_class=True)).class_names == ("ill",), "what is evaluated"
+    assert datasets.load("csv:one.csv", Reading(class_names=("well", "ill"))).labels.tolist() == [
+        1,
+        1,
+    ]
+    assert datasets.load("csv:one.csv", Reading(one_class=True)).class_names == ("ill",), (
+        "what is evaluated"
+    )
     np.savez(tmp_path / "one.npz", inputs=np.eye(3), labels=[1, 1, 1], class_names=["well", "ill"])
     assert datasets.load("npz:one.npz").empty_classes == ["well"]
     (tmp_path / "latin.csv").write_bytes("a,label\n1,grün\n2,rot\n".encode("latin-1"))
-    with pytest.raises(UserError, match=r"^latin\.csv: its text is not UTF-8; save it anew with this encoding$"):
+    with pytest.raises(
+        UserError, match=r"^latin\.csv: its text is not UTF-8; save it anew with this encoding$"
+    ):
         datasets.load("csv:latin.csv")
-    with pytest.raises(UserError, match=r"column 'label' has well, and data\.class-names ill, sick"):
+    with pytest.raises(
+        UserError, match=r"column 'label' has well, and data\.class-names ill, sick"
+    ):
         datasets.load("csv:t.csv", Reading(client_column="site", class_names=("ill", "sick")))
 
 
@@ -211,7 +292,9 @@ def test_series_are_normalised_by_channel(tmp_path: Path) -> None:
     site = Site.find(e, 0, {})
     assert np.allclose(site.mean, trained.mean((0, 2)))
     own = site.load(torch.device("cpu")).train.inputs(slice(None)).numpy()
-    expected = (inputs[site.split.train] - trained.mean((0, 2))[:, None]) / trained.std((0, 2))[:, None]
+    expected = (inputs[site.split.train] - trained.mean((0, 2))[:, None]) / trained.std((0, 2))[
+        :, None
+    ]
     assert np.allclose(own, expected, atol=1e-4)
 
 
@@ -237,7 +320,9 @@ def test_images_of_16_bits_become_bytes_as_those_in_files_do(tmp_path: Path) -> 
     assert np.abs(dataset.inputs[..., 0] - deep / 257).max() <= 0.5
 
 
-def test_images_of_12_bits_in_16_are_warned_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_images_of_12_bits_in_16_are_warned_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     deep = np.random.default_rng(0).integers(0, 2**11, (12, 8, 9), np.uint16)
     deep[7, 0, 0] = 4095
     np.savez(tmp_path / "d.npz", images=deep, labels=np.arange(12) % 2)
@@ -268,7 +353,9 @@ def test_datasets_of_a_known_size_are_resized() -> None:
     assert (oblong.shape, oblong.resized) == ((3, 16, 24), 1797)
     with pytest.raises(UserError, match="input-shape is 1x32x32; allowed: auto, or 3x32x32"):
         shared_partition(from_flat({"input-shape": "1x32x32"}))
-    ours = Image.fromarray(datasets.load("digits").inputs[5]).resize((48, 48), Image.Resampling.BILINEAR)
+    ours = Image.fromarray(datasets.load("digits").inputs[5]).resize(
+        (48, 48), Image.Resampling.BILINEAR
+    )
     assert np.array_equal(dataset.inputs[5], np.asarray(ours))
     assert datasets.load("digits", Reading(size=(32, 32))).mean == datasets.load("digits").mean
 
@@ -277,7 +364,9 @@ def test_a_nodes_own_images_are_brought_to_the_federations_shape(tmp_path: Path)
     for name in ("cats", "dogs"):
         (tmp_path / "own" / name).mkdir(parents=True)
         for i in range(20):
-            Image.effect_noise((30 + i, 40), 50).convert("RGB").save(tmp_path / "own" / name / f"{i}.png")
+            Image.effect_noise((30 + i, 40), 50).convert("RGB").save(
+                tmp_path / "own" / name / f"{i}.png"
+            )
     node = {"dataset": "folder:own"}
     (tmp_path / "alone").mkdir()
     (tmp_path / "alone" / "cats").symlink_to(tmp_path / "own" / "cats")
@@ -288,17 +377,34 @@ def test_a_nodes_own_images_are_brought_to_the_federations_shape(tmp_path: Path)
     site = Site.find(from_flat({"classes": 3, "input-shape": "1x24x16"}), 0, node)
     assert (site.dataset.shape, site.task.classes, site.fingerprint) == ((1, 24, 16), 3, "own")
     own = site.dataset.inputs[site.split.train] / 255
-    assert np.allclose((site.mean, site.std), [[own.mean()], [own.std()]]), "its own training part's"
-    np.savez(tmp_path / "a.npz", images=np.zeros((40, 32, 32, 3), np.uint8), labels=np.arange(40) % 2)
-    with pytest.raises(UserError, match=r"a\.npz' holds images of 3x32x32, the Experiment says vectors of 13; set input-shape"):
+    assert np.allclose((site.mean, site.std), [[own.mean()], [own.std()]]), (
+        "its own training part's"
+    )
+    np.savez(
+        tmp_path / "a.npz", images=np.zeros((40, 32, 32, 3), np.uint8), labels=np.arange(40) % 2
+    )
+    with pytest.raises(
+        UserError,
+        match=r"a\.npz' holds images of 3x32x32, the Experiment says vectors of 13; set input-shape",
+    ):
         Site.find(from_flat({"classes": 2, "input-shape": "13"}), 0, {"dataset": "npz:a.npz"})
 
 
 def test_a_hugging_face_dataset_that_was_saved(tmp_path: Path) -> None:
     hf = pytest.importorskip("datasets")
-    features = hf.Features({"picture": hf.Image(), "kind": hf.ClassLabel(names=["b", "a", "c"]), "who": hf.Value("string")})
+    features = hf.Features(
+        {
+            "picture": hf.Image(),
+            "kind": hf.ClassLabel(names=["b", "a", "c"]),
+            "who": hf.Value("string"),
+        }
+    )
     pixels = np.random.default_rng(0).integers(0, 256, (30, 20, 24, 3), np.uint8)
-    rows = {"picture": [Image.fromarray(p) for p in pixels], "kind": [i % 3 for i in range(30)], "who": [f"w{i // 15}" for i in range(30)]}
+    rows = {
+        "picture": [Image.fromarray(p) for p in pixels],
+        "kind": [i % 3 for i in range(30)],
+        "who": [f"w{i // 15}" for i in range(30)],
+    }
     whole = hf.Dataset.from_dict(rows, features=features)
     parts = {"train": whole.select(range(18)), "test": whole.select(range(18, 30))}
     hf.DatasetDict(parts).save_to_disk(str(tmp_path / "saved"))
@@ -318,22 +424,39 @@ def test_a_hugging_face_dataset_that_was_saved(tmp_path: Path) -> None:
 
 def test_the_clients_column_is_neither_label_nor_input(tmp_path: Path) -> None:
     hf = pytest.importorskip("datasets")
-    features = hf.Features({"a": hf.Value("float32"), "writer": hf.ClassLabel(names=["w0", "w1", "w2"]), "label": hf.Value("int64")})
-    rows = {"a": [*range(30)], "writer": [i // 10 for i in range(30)], "label": [i % 2 for i in range(30)]}
+    features = hf.Features(
+        {
+            "a": hf.Value("float32"),
+            "writer": hf.ClassLabel(names=["w0", "w1", "w2"]),
+            "label": hf.Value("int64"),
+        }
+    )
+    rows = {
+        "a": [*range(30)],
+        "writer": [i // 10 for i in range(30)],
+        "label": [i % 2 for i in range(30)],
+    }
     hf.Dataset.from_dict(rows, features=features).save_to_disk(str(tmp_path / "written"))
     dataset = datasets.load("hf:written", Reading(client_column="writer"))
     assert (dataset.class_names, dataset.feature_names) == (("0", "1"), ("a",))
     assert dataset.owners is not None
     assert dataset.owners.tolist() == rows["writer"]
-    with pytest.raises(UserError, match=r"column 'writer' is the label, and data\.client-column, too"):
+    with pytest.raises(
+        UserError, match=r"column 'writer' is the label, and data\.client-column, too"
+    ):
         datasets.load("hf:written", Reading(label_column="writer", client_column="writer"))
 
 
-def test_splits_without_labels_are_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_splits_without_labels_are_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     hf = pytest.importorskip("datasets")
     features = hf.Features({"a": hf.Value("float32"), "label": hf.ClassLabel(names=["x", "y"])})
     labels = {"train": [0, 1, 1], "hidden": [-1, -1], "test": [1, 0]}
-    parts = {name: hf.Dataset.from_dict({"a": [*range(len(own))], "label": own}, features=features) for name, own in labels.items()}
+    parts = {
+        name: hf.Dataset.from_dict({"a": [*range(len(own))], "label": own}, features=features)
+        for name, own in labels.items()
+    }
     hf.DatasetDict(parts).save_to_disk(str(tmp_path / "hidden"))
     assert datasets.load("hf:hidden").labels.tolist() == [0, 1, 1, 1, 0]
     assert caplog.messages == ["dataset 'hf:hidden': left out, since no row has a label: hidden"]
@@ -356,10 +479,18 @@ def test_a_parquet_folder_of_bare_bytes_and_columns_of_arrays(tmp_path: Path) ->
     hf = pytest.importorskip("datasets")
     images = [{"bytes": made.picture(), "path": None} for _ in range(12)]
     (tmp_path / "bare").mkdir()
-    pq.write_table(pa.table({"image": images, "label": ["x", "y"] * 6}), tmp_path / "bare" / "train.parquet")
+    pq.write_table(
+        pa.table({"image": images, "label": ["x", "y"] * 6}), tmp_path / "bare" / "train.parquet"
+    )
     assert datasets.load("hf:bare").shape == (3, 64, 64)
     series = np.random.default_rng(0).normal(size=(12, 2, 5)).astype("f4")
-    features = hf.Features({"signal": hf.Array2D((2, 5), "float32"), "age": hf.Value("int64"), "label": hf.Value("int64")})
+    features = hf.Features(
+        {
+            "signal": hf.Array2D((2, 5), "float32"),
+            "age": hf.Value("int64"),
+            "label": hf.Value("int64"),
+        }
+    )
     rows = {"signal": series.tolist(), "age": [*range(12)], "label": [3, 5] * 6}
     hf.Dataset.from_dict(rows, features=features).save_to_disk(str(tmp_path / "series"))
     dataset = datasets.load("hf:series")
@@ -367,12 +498,21 @@ def test_a_parquet_folder_of_bare_bytes_and_columns_of_arrays(tmp_path: Path) ->
     assert dataset.class_names == ("3", "5")
 
 
-def test_a_function_gives_arrays_or_takes_the_data_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_gives_arrays_or_takes_the_data_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made.own_code(tmp_path)
     monkeypatch.delitem(sys.modules, "own_data", raising=False)
     plain = datasets.load("own_data:right")
-    assert (plain.kind, plain.shape, plain.class_names, plain.owners) == ("vectors", (4,), ("a", "b", "c", "d"), None)
-    _, partition = shared_partition(from_flat({"dataset": "own_data:with_path", "clients": 2, "partition.kind": "natural"}))
+    assert (plain.kind, plain.shape, plain.class_names, plain.owners) == (
+        "vectors",
+        (4,),
+        ("a", "b", "c", "d"),
+        None,
+    )
+    _, partition = shared_partition(
+        from_flat({"dataset": "own_data:with_path", "clients": 2, "partition.kind": "natural"})
+    )
     assert partition.owners == ("0", "1")
     assert not list(datasets.cache.cache_root().glob("*")), "what a function gives may change"
     monkeypatch.delitem(sys.modules, "own_data")

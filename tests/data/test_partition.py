@@ -20,11 +20,15 @@ from tests.grown import Grown
 def fake(classes: int, each: int) -> Dataset:
     """A dataset of which only the labels matter."""
     labels = np.arange(classes * each, dtype=np.int64) % classes
-    return Dataset("fake", np.zeros((len(labels), 0, 0, 3), np.uint8), labels, tuple(map(str, range(classes))))
+    return Dataset(
+        "fake", np.zeros((len(labels), 0, 0, 3), np.uint8), labels, tuple(map(str, range(classes)))
+    )
 
 
 def check_sound(partition: Partition, labels: np.ndarray) -> None:
-    everything = np.concatenate([part for s in partition.clients for part in (s.train, s.validation, s.test)])
+    everything = np.concatenate(
+        [part for s in partition.clients for part in (s.train, s.validation, s.test)]
+    )
     assert len(np.unique(everything)) == len(everything), "a sample belongs to two parts"
     assert everything.min() >= 0
     assert everything.max() < len(labels)
@@ -32,8 +36,12 @@ def check_sound(partition: Partition, labels: np.ndarray) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("clients", "train", "rest"), [(10, 4800, 600), (50, 960, 120), (100, 480, 60)])
-def test_pathological_cifar10_has_the_papers_sizes(cifar10: str, clients: int, train: int, rest: int) -> None:
+@pytest.mark.parametrize(
+    ("clients", "train", "rest"), [(10, 4800, 600), (50, 960, 120), (100, 480, 60)]
+)
+def test_pathological_cifar10_has_the_papers_sizes(
+    cifar10: str, clients: int, train: int, rest: int
+) -> None:
     dataset = load("cifar10", Reading(data_path=cifar10))
     partition = make_partition(from_flat({"dataset": "cifar10", "clients": clients}), dataset)
     check_sound(partition, dataset.labels)
@@ -56,13 +64,17 @@ def test_pathological_deals_every_share_of_100_classes(clients: int, per_client:
 
 def test_shares_of_a_class_are_the_normalised_draws() -> None:
     """Two clients of one class each: sizes are ⌊n p⌋ with p from U(0.4, 0.6), so between 40/100 and 60/100 of the class."""
-    partition = make_partition(from_flat({"clients": 20, "partition.classes-per-client": 1}), fake(10, 1000))
+    partition = make_partition(
+        from_flat({"clients": 20, "partition.classes-per-client": 1}), fake(10, 1000)
+    )
     sizes = [len(s.train) + len(s.validation) + len(s.test) for s in partition.clients]
     assert all(400 <= size <= 600 for size in sizes)
     assert len(set(sizes)) > 5
 
 
-@pytest.mark.parametrize("keys", [{"partition.kind": "dirichlet", "partition.alpha": 0.5}, {"partition.kind": "iid"}])
+@pytest.mark.parametrize(
+    "keys", [{"partition.kind": "dirichlet", "partition.alpha": 0.5}, {"partition.kind": "iid"}]
+)
 def test_the_other_partitions_are_sound(keys: dict[str, object]) -> None:
     dataset = fake(10, 300)
     partition = make_partition(from_flat({"clients": 20, **keys}), dataset)
@@ -105,7 +117,9 @@ def test_the_same_seed_gives_the_same_partition_in_another_process() -> None:
         "from pfedlora_flwr.data.partition import make_partition;"
         "print(make_partition(from_flat({'seed': 3}), load('digits')).fingerprint)"
     )
-    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    other = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.strip()
     digits = load("digits")
     assert make_partition(from_flat({"seed": 3}), digits).fingerprint == other
     assert make_partition(from_flat({"seed": 4}), digits).fingerprint != other
@@ -115,9 +129,15 @@ def test_the_same_seed_gives_the_same_partition_in_another_process() -> None:
     ("keys", "expected"),
     [
         ({"clients": 7}, "7 clients × 2 classes a client is not a multiple of the 10 classes"),
-        ({"partition.classes-per-client": 11}, "partition.classes-per-client is 11; allowed: 1 to 10"),
+        (
+            {"partition.classes-per-client": 11},
+            "partition.classes-per-client is 11; allowed: 1 to 10",
+        ),
         ({"clients": 1000}, "clients is 1000"),
-        ({"clients": 100, "partition.kind": "dirichlet", "partition.alpha": 0.01}, "partition.alpha is 0.01"),
+        (
+            {"clients": 100, "partition.kind": "dirichlet", "partition.alpha": 0.01},
+            "partition.alpha is 0.01",
+        ),
     ],
 )
 def test_impossible_partitions_are_one_clear_line(keys: dict[str, object], expected: str) -> None:

@@ -58,7 +58,9 @@ def test_a_dataset_is_one_file_and_one_entry(tmp_path: Path) -> None:
     grown.add_file("data/stripes.py", READER)
     grown.add_import("data/registry.py", "from pfedlora_flwr.data.stripes import stripes")
     grown.add_line(
-        "data/registry.py", "_SOURCES", 'Source("stripes", stripes, "Stripes", classes=3, samples=120, shape=(3, 32, 32), target=0.7),'
+        "data/registry.py",
+        "_SOURCES",
+        'Source("stripes", stripes, "Stripes", classes=3, samples=120, shape=(3, 32, 32), target=0.7),',
     )
     grown.run(USE)
 
@@ -66,12 +68,19 @@ def test_a_dataset_is_one_file_and_one_entry(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["digits", "synthetic:30"])
 def test_an_entry_counts_what_is_there(name: str) -> None:
     loaded = datasets.load(name)
-    assert (datasets.count_classes(name), datasets.count_samples(name)) == (loaded.classes, len(loaded.labels))
+    assert (datasets.count_classes(name), datasets.count_samples(name)) == (
+        loaded.classes,
+        len(loaded.labels),
+    )
 
 
-def test_own_data_is_counted_from_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_own_data_is_counted_from_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PFEDLORA_CACHE", str(tmp_path / "cache"))
-    np.savez(tmp_path / "a.npz", images=np.zeros((12, 32, 32, 3), np.uint8), labels=np.arange(12) % 4)
+    np.savez(
+        tmp_path / "a.npz", images=np.zeros((12, 32, 32, 3), np.uint8), labels=np.arange(12) % 4
+    )
     name = f"npz:{tmp_path / 'a.npz'}"
     assert (datasets.count_classes(name), datasets.count_samples(name)) == (4, 12)
 
@@ -84,7 +93,11 @@ def test_the_two_cifars_have_a_name_for_each_class() -> None:
 def test_an_unknown_name_is_one_clear_line_wherever_it_is_found() -> None:
     for name in ("mnist", "folder:", "cifar10:x"):
         said = set()
-        for ask in (datasets.load, datasets.count_classes, lambda name: from_flat({"dataset": name})):
+        for ask in (
+            datasets.load,
+            datasets.count_classes,
+            lambda name: from_flat({"dataset": name}),
+        ):
             with pytest.raises(UserError) as caught:
                 ask(name)
             said.add(str(caught.value))
@@ -94,4 +107,9 @@ def test_an_unknown_name_is_one_clear_line_wherever_it_is_found() -> None:
 def test_only_paths_are_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names = ["digits", "synthetic:30", "folder:own", "npz:a.npz"]
-    assert [registry.located(name) for name in names] == ["digits", "synthetic:30", f"folder:{tmp_path}/own", f"npz:{tmp_path}/a.npz"]
+    assert [registry.located(name) for name in names] == [
+        "digits",
+        "synthetic:30",
+        f"folder:{tmp_path}/own",
+        f"npz:{tmp_path}/a.npz",
+    ]

@@ -29,7 +29,14 @@ class Federation:
     tls: the folder that `scripts/certificates.py` made. isolation: Flower's, of ServerApp and ClientApps.
     """
 
-    def __init__(self, folder: Path, *, tls: Path | None = None, isolation: str = "subprocess", **environment: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        tls: Path | None = None,
+        isolation: str = "subprocess",
+        **environment: str,
+    ) -> None:
         self.folder = folder
         self.tls = tls
         self.isolation = isolation
@@ -40,10 +47,16 @@ class Federation:
         home = folder / "flwr"
         home.mkdir(parents=True)
         trust = "insecure = true" if tls is None else f'root-certificates = "{tls / "ca.crt"}"'
-        (home / "config.toml").write_text(f'[superlink.test]\naddress = "127.0.0.1:{self.port}"\n{trust}\n')
-        tools = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+        (home / "config.toml").write_text(
+            f'[superlink.test]\naddress = "127.0.0.1:{self.port}"\n{trust}\n'
+        )
+        tools = os.pathsep.join(
+            [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
+        )
         own = {"FLWR_HOME": str(home), MARKER: self.marker, "PYTHONPATH": str(ROOT), "PATH": tools}
-        self.environment = os.environ | QUIET | {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5"} | own | environment
+        self.environment = (
+            os.environ | QUIET | {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5"} | own | environment
+        )
 
     def __enter__(self) -> Federation:
         return self
@@ -67,25 +80,62 @@ class Federation:
         """Starts the SuperLink, or starts it again, and waits until it answers."""
         security = ["--insecure"]
         if self.tls is not None:
-            security = ["--ssl-ca-certfile", str(self.tls / "ca.crt"), "--ssl-certfile", str(self.tls / "server.pem")]
+            security = [
+                "--ssl-ca-certfile",
+                str(self.tls / "ca.crt"),
+                "--ssl-certfile",
+                str(self.tls / "server.pem"),
+            ]
             security += ["--ssl-keyfile", str(self.tls / "server.key"), "--enable-supernode-auth"]
-        where = ["--host", "127.0.0.1", "--port", str(self.port), "--database", str(self.folder / "superlink.db")]
+        where = [
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(self.port),
+            "--database",
+            str(self.folder / "superlink.db"),
+        ]
         self.superlink = self.spawn(
-            "superlink", "flower-superlink", *security, *where, "--isolation", self.isolation, *options, **environment
+            "superlink",
+            "flower-superlink",
+            *security,
+            *where,
+            "--isolation",
+            self.isolation,
+            *options,
+            **environment,
         )
         wait(self._answers, self.superlink)
         return self.superlink
 
     def start_superexec(self, name: str, port: int) -> None:
         """With process isolation: what starts the apps of a SuperLink or a SuperNode."""
-        self.spawn(name, "flower-superexec", "--insecure", "--runtime-api-address", f"127.0.0.1:{port}")
+        self.spawn(
+            name, "flower-superexec", "--insecure", "--runtime-api-address", f"127.0.0.1:{port}"
+        )
 
-    def start_node(self, client: int, *options: str, key: str = "", ca: Path | None = None, **config: Any) -> subprocess.Popen[bytes]:
+    def start_node(
+        self, client: int, *options: str, key: str = "", ca: Path | None = None, **config: Any
+    ) -> subprocess.Popen[bytes]:
         """Starts the SuperNode `client`, or starts it again, with a state-path of its own and this node-config."""
-        config = {"state-path": str(self.folder / f"state{client}")} | {name.replace("_", "-"): value for name, value in config.items()}
-        words = ["--node-config", " ".join(f"{name}={json.dumps(value)}" for name, value in config.items())]
+        config = {"state-path": str(self.folder / f"state{client}")} | {
+            name.replace("_", "-"): value for name, value in config.items()
+        }
+        words = [
+            "--node-config",
+            " ".join(f"{name}={json.dumps(value)}" for name, value in config.items()),
+        ]
         port = free_port()
-        words += ["--superlink", f"127.0.0.1:{self.port}", "--host", "127.0.0.1", "--port", str(port), "--isolation", self.isolation]
+        words += [
+            "--superlink",
+            f"127.0.0.1:{self.port}",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+            "--isolation",
+            self.isolation,
+        ]
         if self.tls is None:
             words.append("--insecure")
         else:
@@ -98,7 +148,11 @@ class Federation:
 
     def submit(self, keys: dict[str, Any], *words: str) -> subprocess.Popen[bytes]:
         """Starts `pfedlora run --superlink` with these keys."""
-        options = [word for name, value in ({"output": self.output} | keys).items() for word in ("-o", f"{name}={value}")]
+        options = [
+            word
+            for name, value in ({"output": self.output} | keys).items()
+            for word in ("-o", f"{name}={value}")
+        ]
         return self.spawn("submit", "pfedlora", "run", "--superlink", "test", *options, *words)
 
     def run(self, keys: dict[str, Any], *words: str) -> int:
@@ -107,7 +161,14 @@ class Federation:
 
     def flwr(self, *words: str) -> str:
         """The `flwr` command against this SuperLink."""
-        done = subprocess.run([tool("flwr"), *words, "test"], env=self.environment, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            [tool("flwr"), *words, "test"],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
@@ -127,15 +188,24 @@ class Federation:
         return found
 
     def _answers(self) -> bool:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection(("127.0.0.1", self.port), timeout=1),
+        ):
             return True
         return False
 
 
-def wait(ready: Callable[[], object], process: subprocess.Popen[bytes] | None = None, patience: float = PATIENCE) -> None:
+def wait(
+    ready: Callable[[], object],
+    process: subprocess.Popen[bytes] | None = None,
+    patience: float = PATIENCE,
+) -> None:
     """Waits until `ready()`; fails when `process` ends before, or time runs out."""
     deadline = time.monotonic() + patience
     while not ready():
-        assert process is None or process.poll() is None, f"{process.args!r} ended with {process.returncode}"
+        assert process is None or process.poll() is None, (
+            f"{process.args!r} ended with {process.returncode}"
+        )
         assert time.monotonic() < deadline, "waited too long"
         time.sleep(0.1)

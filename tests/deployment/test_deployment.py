@@ -30,7 +30,14 @@ from tests.masked import pieces, secrets_of
 from tests.plain import Plain, make
 
 pytestmark = [pytest.mark.deployment, pytest.mark.timeout(600)]
-KEYS = {"clients": 3, "rounds": 2, "batch-size": 16, "dataset": "synthetic:300", "partition.kind": "iid", "evaluate-initial": False}
+KEYS = {
+    "clients": 3,
+    "rounds": 2,
+    "batch-size": 16,
+    "dataset": "synthetic:300",
+    "partition.kind": "iid",
+    "evaluate-initial": False,
+}
 OLD_FLOWER = "flwr==1.39.0"
 """The last release whose SuperNode speaks gRPC."""
 
@@ -45,7 +52,9 @@ class OwnData(Plain):
         self.places = places
 
     def data(self, client: int) -> LocalData:
-        return Site.find(self.experiment, client, {"dataset": self.places[client]}).load(torch.device("cpu"))
+        return Site.find(self.experiment, client, {"dataset": self.places[client]}).load(
+            torch.device("cpu")
+        )
 
 
 def sha256(plain: Plain, rounds: int) -> str:
@@ -64,15 +73,22 @@ def test_three_authenticated_nodes_over_tls_reach_the_simulations_bits(tmp_path:
             federation.flwr("supernode", "register", str(tls / f"node{node}.pub"))
             federation.start_node(node, partition_id=node, num_partitions=3)
         unregistered = federation.start_node(3, partition_id=0, num_partitions=3)
-        deceived = federation.start_node(4, key="node0", ca=foreign / "ca.crt", partition_id=0, num_partitions=3)
+        deceived = federation.start_node(
+            4, key="node0", ca=foreign / "ca.crt", partition_id=0, num_partitions=3
+        )
         assert federation.run(KEYS) == 0, federation.log("submit")
         assert unregistered.wait(PATIENCE) != 0
         assert deceived.wait(PATIENCE) != 0
         deployed, said = federation.result(), federation.log("submit")
-        models = {path.parent.parent.parent.name for path in federation.folder.glob("state*/*/*/round-000002.safetensors")}
+        models = {
+            path.parent.parent.parent.name
+            for path in federation.folder.glob("state*/*/*/round-000002.safetensors")
+        }
         assert models == {"state0", "state1", "state2"}
         assert not (federation.output / "clients").exists(), "a client's model left its node"
-        usable = load_trained(federation.folder / "state1", 1)  # as `pfedlora predict` and `export` do on the node
+        usable = load_trained(
+            federation.folder / "state1", 1
+        )  # as `pfedlora predict` and `export` do on the node
     assert "305" in federation.log("node3")
     assert "CERTIFICATE_VERIFY_FAILED" in federation.log("node4")
     assert "round 2/2" in said
@@ -86,7 +102,9 @@ def test_three_authenticated_nodes_over_tls_reach_the_simulations_bits(tmp_path:
     assert deployed["models_sha256"] == hashlib.sha256(lines.encode()).hexdigest()
 
 
-def test_three_nodes_sum_under_masks_and_one_that_restarts_spoils_its_round_alone(tmp_path: Path) -> None:
+def test_three_nodes_sum_under_masks_and_one_that_restarts_spoils_its_round_alone(
+    tmp_path: Path,
+) -> None:
     """Node 0 is killed in training, before its masked upload is there, and started again as a service manager would. Of three clients
     none may be missing, so nothing is unmasked in that round, and the next one goes on.
 
@@ -115,7 +133,9 @@ def test_three_nodes_sum_under_masks_and_one_that_restarts_spoils_its_round_alon
         federation.nodes[0].wait()
         (gates / "close-training-0-1").unlink()
         while run.poll() is None:
-            if federation.nodes[0].poll() is not None:  # it is refused until the SuperLink has noticed that it was gone
+            if (
+                federation.nodes[0].poll() is not None
+            ):  # it is refused until the SuperLink has noticed that it was gone
                 federation.start_node(0, partition_id=0, num_partitions=3, secagg="required")
             time.sleep(2)
         assert run.returncode == 0, federation.log("submit")
@@ -142,10 +162,14 @@ def test_three_nodes_sum_under_masks_and_one_that_restarts_spoils_its_round_alon
     assert not [str(path) for path, found in held.items() for needle in needles if needle in found]
     assert not [needle.hex() for needle in needles if needle in midway]
     elements = sum(tensor.numel() for tensor in first.values())
-    assert f"'<u4', 'fortran_order': False, 'shape': ({elements},)".encode() in midway, "no masked upload is in this copy"
+    assert f"'<u4', 'fortran_order': False, 'shape': ({elements},)".encode() in midway, (
+        "no masked upload is in this copy"
+    )
     for name, tensor in first.items():
         if found := pieces(tensor.contiguous().numpy().tobytes()):
-            assert any(piece in midway for piece in found), f"the search does not find the download's {name}"
+            assert any(piece in midway for piece in found), (
+                f"the search does not find the download's {name}"
+            )
 
 
 def test_own_data_and_process_isolation_outlive_a_killed_superlink(tmp_path: Path) -> None:
@@ -155,7 +179,9 @@ def test_own_data_and_process_isolation_outlive_a_killed_superlink(tmp_path: Pat
     places = []
     for node in range(2):
         part = slice(100 * node, 100 * (node + 1))
-        np.savez(tmp_path / f"own{node}.npz", images=shared.inputs[part], labels=shared.labels[part])
+        np.savez(
+            tmp_path / f"own{node}.npz", images=shared.inputs[part], labels=shared.labels[part]
+        )
         places.append(f"npz:{tmp_path}/own{node}.npz")
     keys = KEYS | {"clients": 2, "dataset": "digits", "classes": 12}
     with Federation(tmp_path / "federation", isolation="process") as federation:
@@ -173,7 +199,9 @@ def test_own_data_and_process_isolation_outlive_a_killed_superlink(tmp_path: Pat
         result = federation.result()
         numbers = json.loads((federation.output / "server" / "numbers.json").read_text())
         names = [(federation.folder / f"state{node}" / "name").read_text() for node in range(2)]
-    expected = OwnData({numbers[name]: place for name, place in zip(names, places, strict=True)}, keys)
+    expected = OwnData(
+        {numbers[name]: place for name, place in zip(names, places, strict=True)}, keys
+    )
     assert result["shared_sha256"] == sha256(expected, 2)
     assert result["partition"] == "own"
     assert result["lost"] == 0
@@ -182,15 +210,29 @@ def test_own_data_and_process_isolation_outlive_a_killed_superlink(tmp_path: Pat
 def test_three_nodes_over_grpc_reach_the_same_bits(tmp_path: Path) -> None:
     """Flower's switch makes the SuperLink offer gRPC; SuperNodes speak it up to 1.39, whose code runs here on the nodes' side."""
     old = tmp_path / "old"
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(old), OLD_FLOWER]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--dest",
+        str(old),
+        OLD_FLOWER,
+    ]
     if subprocess.run(command, capture_output=True, timeout=120, check=False).returncode:
-        pytest.skip(f"{OLD_FLOWER}, the last Flower whose SuperNode speaks gRPC, cannot be downloaded")
+        pytest.skip(
+            f"{OLD_FLOWER}, the last Flower whose SuperNode speaks gRPC, cannot be downloaded"
+        )
     with zipfile.ZipFile(next(old.glob("*.whl"))) as wheel:
         wheel.extractall(old / "code")
     port = free_port()
     keys = KEYS | {"rounds": 1}
     with Federation(tmp_path / "federation") as federation:
-        federation.start_superlink("--fleet-api-address", f"127.0.0.1:{port}", FLWR_INTERNAL_GRPC_FLEET_API="1")
+        federation.start_superlink(
+            "--fleet-api-address", f"127.0.0.1:{port}", FLWR_INTERNAL_GRPC_FLEET_API="1"
+        )
         path = f"{old / 'code'}:{federation.environment['PYTHONPATH']}"
         federation.port, http = port, federation.port
         federation.environment["PYTHONPATH"], here = path, federation.environment["PYTHONPATH"]
@@ -198,6 +240,8 @@ def test_three_nodes_over_grpc_reach_the_same_bits(tmp_path: Path) -> None:
             federation.start_node(node, "--grpc-rere", partition_id=node, num_partitions=3)
         federation.port, federation.environment["PYTHONPATH"] = http, here
         assert federation.run(keys) == 0, federation.log("submit")
-        assert all("gRPC Fleet API is deprecated" in federation.log(f"node{node}") for node in range(3))
+        assert all(
+            "gRPC Fleet API is deprecated" in federation.log(f"node{node}") for node in range(3)
+        )
         result = federation.result()
     assert result["shared_sha256"] == sha256(Plain(keys), 1)

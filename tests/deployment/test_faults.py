@@ -25,7 +25,13 @@ from tests.deployment.processes import PATIENCE, Federation, wait
 from tests.plain import Plain
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-KEYS = {"clients": 3, "rounds": 2, "batch-size": 16, "dataset": "synthetic:300", "partition.kind": "iid"}
+KEYS = {
+    "clients": 3,
+    "rounds": 2,
+    "batch-size": 16,
+    "dataset": "synthetic:300",
+    "partition.kind": "iid",
+}
 RUN = KEYS | {"evaluate-initial": "false", "method": "tests.deployment.paced:Paced", "actors": 2}
 POINTS = ("training", "trained", "saved", "aggregating")
 """Of round 2: client 0 is about to train; has trained and saved nothing; has saved its model; the server has merged the uploads and
@@ -35,8 +41,15 @@ DEFAULT = {("actor", "training")}
 
 def matrix(*targets: str) -> list[object]:
     """Every target at every point; all but the most telling only by `make fault-test`."""
-    pairs = [(t, point) for t in targets for point in POINTS if point != "aggregating" or t not in ("actor", "client")]
-    return [pytest.param(*pair, marks=[] if pair in DEFAULT else pytest.mark.faults) for pair in pairs]
+    pairs = [
+        (t, point)
+        for t in targets
+        for point in POINTS
+        if point != "aggregating" or t not in ("actor", "client")
+    ]
+    return [
+        pytest.param(*pair, marks=[] if pair in DEFAULT else pytest.mark.faults) for pair in pairs
+    ]
 
 
 class Gates:
@@ -47,7 +60,9 @@ class Gates:
         folder.mkdir()
 
     def close(self, point: str) -> None:
-        self.gate = {"training": "training-0-2", "aggregating": "aggregating-2"}.get(point, "trained-0-2")
+        self.gate = {"training": "training-0-2", "aggregating": "aggregating-2"}.get(
+            point, "trained-0-2"
+        )
         (self.folder / f"close-{self.gate}").touch()
 
     def reach(self, process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> int:
@@ -96,7 +111,9 @@ def kill(pid: int) -> None:
 
 
 @pytest.mark.parametrize(("target", "point"), matrix("server", "superlink", "actor", "launcher"))
-def test_simulation(target: str, point: str, cli: Cli, gates: Gates, undisturbed: str, tell: list[str]) -> None:
+def test_simulation(
+    target: str, point: str, cli: Cli, gates: Gates, undisturbed: str, tell: list[str]
+) -> None:
     words = [word for name, value in RUN.items() for word in ("-o", f"{name}={value}")]
     cli.environment[GATES] = os.environ[GATES]
     output = cli.folder / "run"
@@ -104,7 +121,9 @@ def test_simulation(target: str, point: str, cli: Cli, gates: Gates, undisturbed
     run = cli.start("run", *words)
     pid = gates.reach(run)
     word = {"server": "flwr-simulation", "superlink": "flower-superlink"}.get(target, "")
-    victims = {"launcher": [run.pid], "actor": [pid]}.get(target) or [p.pid for p, line in cli.processes().items() if word in line]
+    victims = {"launcher": [run.pid], "actor": [pid]}.get(target) or [
+        p.pid for p, line in cli.processes().items() if word in line
+    ]
     assert victims, f"no {word} is running"
     if point == "saved":
         gates.await_saved(output / "clients" / "0")
@@ -121,11 +140,17 @@ def test_simulation(target: str, point: str, cli: Cli, gates: Gates, undisturbed
         assert done.code == 0, done.stderr
     tell += ["simulation", target, point, outcome]
     result = json.loads((output / "result.json").read_text())
-    assert (result["status"], result["shared_sha256"], result["lost"]) == ("completed", undisturbed, 0)
+    assert (result["status"], result["shared_sha256"], result["lost"]) == (
+        "completed",
+        undisturbed,
+        0,
+    )
 
 
 @pytest.mark.faults
-def test_a_client_that_dies_at_every_attempt_is_left_out(tmp_path: Path, gates: Gates, tell: list[str]) -> None:
+def test_a_client_that_dies_at_every_attempt_is_left_out(
+    tmp_path: Path, gates: Gates, tell: list[str]
+) -> None:
     """With a lower min-success the run comes to the bits of one in which exactly this client's visit is left out."""
     with Federation(tmp_path / "federation", **{GATES: os.environ[GATES]}) as federation:
         federation.start_superlink()
@@ -145,7 +170,12 @@ def test_a_client_that_dies_at_every_attempt_is_left_out(tmp_path: Path, gates: 
             time.sleep(0.05)
         assert run.returncode == 0, federation.log("submit")
         rounds, result = RunDirectory(federation.output).rounds(), federation.result()
-    tell += ["deployment", "client", f"training, {len(killed)} times", "min-success=0.6: completed without this visit"]
+    tell += [
+        "deployment",
+        "client",
+        f"training, {len(killed)} times",
+        "min-success=0.6: completed without this visit",
+    ]
     expected = Plain(KEYS)
     expected.train(1)
     expected.play([1, 2])
@@ -153,8 +183,12 @@ def test_a_client_that_dies_at_every_attempt_is_left_out(tmp_path: Path, gates: 
     assert result["shared_sha256"] == tensors_sha256(expected.state)
 
 
-@pytest.mark.parametrize(("target", "point"), matrix("server", "superlink", "node", "client", "submitter"))
-def test_deployment(target: str, point: str, tmp_path: Path, gates: Gates, undisturbed: str, tell: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("target", "point"), matrix("server", "superlink", "node", "client", "submitter")
+)
+def test_deployment(
+    target: str, point: str, tmp_path: Path, gates: Gates, undisturbed: str, tell: list[str]
+) -> None:
     with Federation(tmp_path / "federation", **{GATES: os.environ[GATES]}) as federation:
         federation.start_superlink()
         for node in range(3):
@@ -162,8 +196,18 @@ def test_deployment(target: str, point: str, tmp_path: Path, gates: Gates, undis
         gates.close(point)
         run = federation.submit(RUN)
         pid = gates.reach(run)
-        process = {"superlink": federation.superlink, "node": federation.nodes[0], "submitter": run}.get(target)
-        victims = [process.pid] if process else [pid] if target == "client" else [p.pid for p in federation.processes("flwr-serverapp")]
+        process = {
+            "superlink": federation.superlink,
+            "node": federation.nodes[0],
+            "submitter": run,
+        }.get(target)
+        victims = (
+            [process.pid]
+            if process
+            else [pid]
+            if target == "client"
+            else [p.pid for p in federation.processes("flwr-serverapp")]
+        )
         if point == "saved":
             gates.await_saved(federation.folder / "state0")
         for victim in victims:
@@ -187,5 +231,9 @@ def test_deployment(target: str, point: str, tmp_path: Path, gates: Gates, undis
             assert federation.run(RUN, "--resume") == 0, federation.log("submit")
         tell += ["deployment", target, point, outcome]
         result = federation.result()
-        assert (result["status"], result["shared_sha256"], result["lost"]) == ("completed", undisturbed, 0)
+        assert (result["status"], result["shared_sha256"], result["lost"]) == (
+            "completed",
+            undisturbed,
+            0,
+        )
         assert [row["round"] for row in RunDirectory(federation.output).rounds()] == [1, 2]

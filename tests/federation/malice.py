@@ -12,7 +12,15 @@ import numpy as np
 from flwr.app import Context, RecordDict
 from flwr.client import Client
 from flwr.clientapp import ClientApp
-from flwr.common import Code, EvaluateIns, EvaluateRes, FitIns, FitRes, GetPropertiesIns, GetPropertiesRes
+from flwr.common import (
+    Code,
+    EvaluateIns,
+    EvaluateRes,
+    FitIns,
+    FitRes,
+    GetPropertiesIns,
+    GetPropertiesRes,
+)
 
 from pfedlora_flwr import server_app
 from pfedlora_flwr.client_app import prepare_process
@@ -57,7 +65,9 @@ def _samples(count: Any) -> Callable[[FitRes], None]:
 
 
 def _raw(*blobs: bytes) -> Callable[[FitRes], None]:
-    return lambda result: setattr(result.parameters, "tensors", [*blobs, *result.parameters.tensors[len(blobs) :]])
+    return lambda result: setattr(
+        result.parameters, "tensors", [*blobs, *result.parameters.tensors[len(blobs) :]]
+    )
 
 
 def _without(name: str) -> Callable[[FitRes], None]:
@@ -78,13 +88,18 @@ def _set(value: float) -> Callable[[np.ndarray], np.ndarray]:
 def _lie() -> bytes:
     """A header that promises 4 TB."""
     header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": (2**40,)})
+    np.lib.format.write_array_header_1_0(
+        header, {"descr": "<f4", "fortran_order": False, "shape": (2**40,)}
+    )
     return header.getvalue() + b"\0" * 64
 
 
 MALICE: dict[str, tuple[Callable[[FitRes], None], str]] = {
     "an array too few": (_arrays(lambda a: a[:-1]), "arrays have the names"),
-    "other names": (_metrics(names=json.dumps(["a", "b", "c", "d"])), "its tensors are ['a', 'b', 'c', 'd'], expected"),
+    "other names": (
+        _metrics(names=json.dumps(["a", "b", "c", "d"])),
+        "its tensors are ['a', 'b', 'c', 'd'], expected",
+    ),
     "one name twice": (_metrics(names=json.dumps(["a", "a", "c", "d"])), "arrays have the names"),
     "no names": (_without("names"), "its names cannot be read"),
     "names that nest deeply": (_metrics(names="[" * 50_000), "its names cannot be read"),
@@ -92,7 +107,10 @@ MALICE: dict[str, tuple[Callable[[FitRes], None], str]] = {
     "another dtype": (_arrays(lambda a: [a[0].view(np.int32), *a[1:]]), "is int32"),
     "NaN": (_first(_set(np.nan)), "not finite"),
     "infinity": (_first(_set(np.inf)), "not finite"),
-    "1000 times": (_arrays(lambda a: [x * 1000 if x.dtype.kind == "f" else x for x in a]), "clip-norm-factor"),
+    "1000 times": (
+        _arrays(lambda a: [x * 1000 if x.dtype.kind == "f" else x for x in a]),
+        "clip-norm-factor",
+    ),
     "overflow": (_first(_set(3e38)), "clip-norm-factor"),
     "no samples": (_samples(0), "sample count n_k is 0"),
     "negative samples": (_samples(-5), "sample count n_k is -5"),
@@ -103,17 +121,35 @@ MALICE: dict[str, tuple[Callable[[FitRes], None], str]] = {
     "too large": (_raw(_blob(np.zeros(10**6, np.float64))), "bytes, at most"),
     "a header that lies": (_raw(_lie()), "an array of shape"),
     "no array": (_raw(b"junk"), "no array"),
-    "a pickle": (_raw(_blob(np.array([{}], dtype=object), allow_pickle=True)), "an array of dtype object"),
+    "a pickle": (
+        _raw(_blob(np.array([{}], dtype=object), allow_pickle=True)),
+        "an array of dtype object",
+    ),
     "talkative": (_metrics(model="x" * 2**21), "bytes, of which"),
-    "more correct than there are": (_metrics(test_correct=10**6), "correct test predictions is 1000000"),
+    "more correct than there are": (
+        _metrics(test_correct=10**6),
+        "correct test predictions is 1000000",
+    ),
     "a loss of NaN": (_metrics(loss=float("nan")), "its loss is nan"),
-    "a huge loss": (_metrics(losses='{"model": 1' + "0" * 400 + "}"), "its losses[model] is a huge number"),
+    "a huge loss": (
+        _metrics(losses='{"model": 1' + "0" * 400 + "}"),
+        "its losses[model] is a huge number",
+    ),
     "a loss beyond all sums": (_metrics(loss=1.7e308), "its loss is 1.7e+308"),
-    "a name that forges a line": (_metrics(losses='{"x\\npfedlora: result {}\\n": true}'), "its losses[x\\npfedlora: result"),
+    "a name that forges a line": (
+        _metrics(losses='{"x\\npfedlora: result {}\\n": true}'),
+        "its losses[x\\npfedlora: result",
+    ),
     "no counts": (_without("test"), "its test sample count is None"),
     "no hash": (_metrics(model_sha256="Z" * 64), "its model hash is"),
-    "negative operations": (_metrics(flops_by_phase='{"model": -1}'), "its flops_by_phase[model] is -1"),
-    "an accuracy of 2": (_metrics(other_accuracies='{"global": 2}'), "its other_accuracies[global] is 2"),
+    "negative operations": (
+        _metrics(flops_by_phase='{"model": -1}'),
+        "its flops_by_phase[model] is -1",
+    ),
+    "an accuracy of 2": (
+        _metrics(other_accuracies='{"global": 2}'),
+        "its other_accuracies[global] is 2",
+    ),
     "a macro-F1 of 1.5": (_metrics(macro_f1=1.5), "its macro F1 is 1.5"),
     "no balanced accuracy": (_without("balanced_accuracy"), "its balanced accuracy is None"),
     "seconds that are none": (_metrics(seconds="[]"), "its seconds are []"),
@@ -126,7 +162,11 @@ OF_CLASSES: dict[str, tuple[Callable[[FitRes], None], str]] = {
     "one class always": (_first(np.zeros_like, "i"), "classes are [0, 0"),
 }
 """The same for methods that report by class."""
-FAILING: dict[str, str] = {"raises": "it raises", "not OK": "a status of its own", "a list": "malformed"}
+FAILING: dict[str, str] = {
+    "raises": "it raises",
+    "not OK": "a status of its own",
+    "a list": "malformed",
+}
 """Clients whose reply is an error, and a part of the failure that the server records."""
 GONE = "gone after round 1"
 STRANGERS: dict[str, str] = {
@@ -162,7 +202,10 @@ class Malicious(Client):
             raise RuntimeError("it is gone")
         result = self.honest.fit(ins)
         if self.sort == "not OK":
-            result.status.code, result.status.message = Code.FIT_NOT_IMPLEMENTED, "a status of its own"
+            result.status.code, result.status.message = (
+                Code.FIT_NOT_IMPLEMENTED,
+                "a status of its own",
+            )
         elif self.sort == "a list":
             result.metrics["loss"] = [1.0, 2.0]  # type: ignore[assignment]
         elif found := (MALICE | OF_CLASSES).get(self.sort or ""):
@@ -175,21 +218,35 @@ class Malicious(Client):
         return self.honest.evaluate(ins)
 
 
-def simulate(folder: Path, sorts: Mapping[int, str] = {}, strangers: Sequence[str] = (), **keys: Any) -> Path:
+def simulate(
+    folder: Path, sorts: Mapping[int, str] = {}, strangers: Sequence[str] = (), **keys: Any
+) -> Path:
     """Runs by the local engine's grid with these clients malicious and these nodes too many; the run's directory.
 
     The first nodes are the strangers, who have client 0's data; then come the clients in order.
     """
     output = folder / "run"
-    flat = KEYS | {"output": str(output)} | {name.replace("_", "-"): value for name, value in keys.items()}
+    flat = (
+        KEYS
+        | {"output": str(output)}
+        | {name.replace("_", "-"): value for name, value in keys.items()}
+    )
     experiment = from_flat(flat)
 
     def client_fn(context: Context) -> Client:
         index = int(context.node_config["partition-id"]) - len(strangers)
-        client = PersonalisedClient(experiment, {"partition-id": max(index, 0), "num-partitions": experiment.clients})
+        client = PersonalisedClient(
+            experiment, {"partition-id": max(index, 0), "num-partitions": experiment.clients}
+        )
         prepare_process(client.device)
         return Malicious(client.to_client(), sorts.get(index) if index >= 0 else strangers[index])
 
-    grid = LocalGrid(ClientApp(client_fn=client_fn), [{"partition-id": i} for i in range(experiment.clients + len(strangers))], flat)
-    server_app.serve(grid, Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=flat))
+    grid = LocalGrid(
+        ClientApp(client_fn=client_fn),
+        [{"partition-id": i} for i in range(experiment.clients + len(strangers))],
+        flat,
+    )
+    server_app.serve(
+        grid, Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=flat)
+    )
     return output

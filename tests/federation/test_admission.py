@@ -24,7 +24,9 @@ def without(absent: list[int], rounds: int, **keys: Any) -> Plain:
 
 
 @pytest.mark.slow
-def test_every_malice_is_refused_with_its_reason_and_changes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_every_malice_is_refused_with_its_reason_and_changes_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     honest = 4
     sorts = dict(enumerate([*malice.MALICE, *malice.FAILING], start=honest))
     clients = honest + len(sorts)
@@ -57,17 +59,27 @@ def test_two_of_ten_that_send_nan_and_1000_times_might_as_well_not_report(tmp_pa
     assert result["shared_sha256"] == tensors_sha256(expected.state)
     assert result["refused"] == 4
     assert [row["refused"] for row in RunDirectory(output).rounds()] == [[3, 8], [3, 8]]
-    models = {row["client"]: row for row in RunDirectory(output).visits() if row["round"] == 2 and row["status"] == "ok"}
+    models = {
+        row["client"]: row
+        for row in RunDirectory(output).visits()
+        if row["round"] == 2 and row["status"] == "ok"
+    }
     assert sorted(models) == [0, 1, 2, 4, 5, 6, 7, 9]
-    assert {k for k, row in result["per_client"].items() if row["last_round"] == 2} == {str(k) for k in models}
+    assert {k for k, row in result["per_client"].items() if row["last_round"] == 2} == {
+        str(k) for k in models
+    }
 
 
 @pytest.mark.slow
-def test_a_client_that_is_gone_before_it_was_evaluated_does_not_stop_the_others(tmp_path: Path) -> None:
+def test_a_client_that_is_gone_before_it_was_evaluated_does_not_stop_the_others(
+    tmp_path: Path,
+) -> None:
     keys = {"clients": 4, "min_success": 0.6, "evaluate_every": 2}
     output = simulate(tmp_path, {3: malice.GONE}, rounds=2, **keys)
     result = json.loads((output / "result.json").read_text())
     assert result["status"] == "completed"
     assert [row["refused"] for row in RunDirectory(output).rounds() if row["round"]] == [[], [3]]
-    last = {row["client"]: row["status"] for row in RunDirectory(output).visits() if row["round"] == 2}
+    last = {
+        row["client"]: row["status"] for row in RunDirectory(output).visits() if row["round"] == 2
+    }
     assert last == {0: "ok", 1: "ok", 2: "ok", 3: "failed"}

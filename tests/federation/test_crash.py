@@ -44,7 +44,9 @@ def test_a_full_disk_and_a_damaged_checkpoint_lose_nothing(
     with pytest.raises(OSError, match="No space left"):
         simulate(tmp_path, **SMALL)
     monkeypatch.setattr(os, "fsync", sync)
-    assert read(tmp_path / "run")["error"].startswith("No space left on device: nothing that was written before is lost")
+    assert read(tmp_path / "run")["error"].startswith(
+        "No space left on device: nothing that was written before is lost"
+    )
     assert {path.name for path in server.glob("*round-*")} == {"round-000001.checkpoint"}
 
     output = simulate(tmp_path, **SMALL, resume=True)
@@ -57,7 +59,10 @@ def test_a_full_disk_and_a_damaged_checkpoint_lose_nothing(
     shutil.rmtree(output / "clients" / "0")
     with caplog.at_level(logging.WARNING):
         simulate(tmp_path, **SMALL, resume=True)
-    assert "checkpoint round-000002.checkpoint is damaged (its checksum differs): falling back to the one before" in caplog.text
+    assert (
+        "checkpoint round-000002.checkpoint is damaged (its checksum differs): falling back to the one before"
+        in caplog.text
+    )
     assert "client 0 had lost its model" in caplog.text
     result = read(output)
     assert (result["status"], result["rounds"], result["lost"]) == ("completed", 2, 1)
@@ -68,4 +73,6 @@ def test_a_full_disk_and_a_damaged_checkpoint_lose_nothing(
         path.write_bytes(b"")
     with pytest.raises(UserError, match=r"no checkpoint in .* can be read"):
         simulate(tmp_path, **SMALL, resume=True)
-    assert sorted(output.glob("clients/*/round-*")) == models, "nothing is begun anew over the clients' models"
+    assert sorted(output.glob("clients/*/round-*")) == models, (
+        "nothing is begun anew over the clients' models"
+    )

@@ -24,7 +24,10 @@ def test_a_search_of_a_sixteenth_of_the_bits_finds_flowers_seed_and_not_ours() -
     planted = bytes(range(1, 29)) + bytes(4)
     fold = np.bitwise_xor.reduce(np.frombuffer(planted, "<u4")) ^ np.uint32(40_000)
     planted = planted[:28] + int(fold).to_bytes(4, "little")  # now it folds to 40000, one of 2^16
-    wanted = {draw.__module__: [int(x) for x in draw(planted, MODULUS, [(2,)])[0]] for draw in (pseudo_rand_gen, masks.masks)}
+    wanted = {
+        draw.__module__: [int(x) for x in draw(planted, MODULUS, [(2,)])[0]]
+        for draw in (pseudo_rand_gen, masks.masks)
+    }
     found: dict[str, list[int]] = {name: [] for name in wanted}
     generator = np.random.RandomState()
     for seed in range(2**16):

@@ -46,7 +46,10 @@ class Grid:
 
 
 def reply(to: Message, **properties: Any) -> Message:
-    return Message(getpropertiesres_to_recorddict(GetPropertiesRes(Status(Code.OK, ""), properties)), reply_to=to)
+    return Message(
+        getpropertiesres_to_recorddict(GetPropertiesRes(Status(Code.OK, ""), properties)),
+        reply_to=to,
+    )
 
 
 def client(number: int, partition: str = "p", **more: Any) -> dict[str, Any]:
@@ -57,9 +60,13 @@ def own(name: str, *classes: str, number: int = -1) -> dict[str, Any]:
     return client(number, "own", name=name, classes=json.dumps(classes))
 
 
-def roster(grid: Grid, clients: int, folder: Path, fingerprint: str | None = None, patience: float = 0.0) -> tuple[Roster, list[str]]:
+def roster(
+    grid: Grid, clients: int, folder: Path, fingerprint: str | None = None, patience: float = 0.0
+) -> tuple[Roster, list[str]]:
     refused: list[str] = []
-    return Roster(grid, clients, folder / "numbers.json", fingerprint, refused.append, patience), refused
+    return Roster(
+        grid, clients, folder / "numbers.json", fingerprint, refused.append, patience
+    ), refused
 
 
 def test_a_second_claimant_waits_until_the_first_is_gone(tmp_path: Path) -> None:
@@ -68,7 +75,9 @@ def test_a_second_claimant_waits_until_the_first_is_gone(tmp_path: Path) -> None
     found.refresh()
     found.refresh()
     assert found.node_of == {0: 10, 1: 11}
-    assert refused == ["node 12 is no client of this run: partition-id 1 is taken by node 11, which is connected"]
+    assert refused == [
+        "node 12 is no client of this run: partition-id 1 is taken by node 11, which is connected"
+    ]
     del grid.nodes[11]
     found.refresh()
     assert found.node_of == {0: 10, 1: 12}
@@ -92,7 +101,9 @@ def test_most_nodes_settle_the_partition_unless_the_run_has_one(tmp_path: Path) 
     assert sorted(found.node_of) == [1, 2]
     assert found.partition == "p"
     assert "its data or partition differs" in refused[0]
-    found, refused = roster(Grid(n10=client(0, "wrong"), n11=client(1), n12=client(2)), 3, tmp_path, "wrong")
+    found, refused = roster(
+        Grid(n10=client(0, "wrong"), n11=client(1), n12=client(2)), 3, tmp_path, "wrong"
+    )
     found.refresh()
     assert sorted(found.node_of) == [0]
     assert len(refused) == 2
@@ -104,12 +115,16 @@ def test_nodes_with_data_of_their_own_are_numbered_and_keep_their_numbers(tmp_pa
     found.refresh()
     assert found.node_of == {0: 10, 1: 11, 2: 12}
     assert found.partition == "own"
-    found, _ = roster(Grid(n20=own("c"), n21=own("b")), 3, tmp_path)  # a resumed run: new ids, the same names
+    found, _ = roster(
+        Grid(n20=own("c"), n21=own("b")), 3, tmp_path
+    )  # a resumed run: new ids, the same names
     found.refresh()
     assert found.node_of == {2: 20, 1: 21}
     found.grid.nodes |= {30: own("new")}  # type: ignore[attr-defined]
     found.refresh()
-    assert found.node_of == {2: 20, 1: 21, 0: 30}, "a node that lost its folder takes the place that is free"
+    assert found.node_of == {2: 20, 1: 21, 0: 30}, (
+        "a node that lost its folder takes the place that is free"
+    )
     found.grid.nodes |= {31: own("one too many")}  # type: ignore[attr-defined]
     found.refresh()
     assert found.refused == {31: "all 3 clients have their nodes, or have not been away for long"}
@@ -127,7 +142,9 @@ def test_a_named_node_keeps_its_number_from_newcomers(tmp_path: Path) -> None:
 
 
 def test_one_node_with_a_stray_class_does_not_turn_the_others_away(tmp_path: Path) -> None:
-    grid = Grid(n10=own("a", ".stray", "cat", "dog"), n11=own("b", "cat", "dog"), n12=own("c", "cat", "dog"))
+    grid = Grid(
+        n10=own("a", ".stray", "cat", "dog"), n11=own("b", "cat", "dog"), n12=own("c", "cat", "dog")
+    )
     found, refused = roster(grid, 3, tmp_path)
     found.refresh()
     assert sorted(found.node_of.values()) == [11, 12]
@@ -155,7 +172,9 @@ def test_own_tables_need_the_same_columns_in_the_same_order(tmp_path: Path) -> N
 
 
 def test_own_data_needs_the_same_classes_in_the_same_order(tmp_path: Path) -> None:
-    grid = Grid(n10=own("a", "cat", "dog", "owl"), n11=own("b", "cat", "dog"), n12=own("c", "dog", "owl"))
+    grid = Grid(
+        n10=own("a", "cat", "dog", "owl"), n11=own("b", "cat", "dog"), n12=own("c", "dog", "owl")
+    )
     found, refused = roster(grid, 3, tmp_path)
     found.refresh()
     assert found.node_of == {0: 10, 1: 11}
@@ -163,7 +182,9 @@ def test_own_data_needs_the_same_classes_in_the_same_order(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_a_node_that_cannot_answer_is_asked_again_and_waiting_for_it_is_bounded(tmp_path: Path) -> None:
+def test_a_node_that_cannot_answer_is_asked_again_and_waiting_for_it_is_bounded(
+    tmp_path: Path,
+) -> None:
     grid = Grid(n10={"error": "no disk"})
     found, refused = roster(grid, 2, tmp_path)
     began = time.monotonic()
@@ -210,7 +231,12 @@ def test_replies_that_come_twice_unasked_or_from_another_node_are_refused() -> N
 
     grid.push_messages, grid.pull_messages = meddle, everything  # type: ignore[assignment, method-assign]
     answers = exchange(grid, messages, 1.0, refused.append)
-    said = [None if a is None else a.content.config_records["getpropertiesres.properties"]["partition_id"] for _, a in answers]
+    said = [
+        None
+        if a is None
+        else a.content.config_records["getpropertiesres.properties"]["partition_id"]
+        for _, a in answers
+    ]
     assert said == [0, None, 2], "the first reply counts, and nobody answers for another"
     assert sorted(text.split("refused: ")[1] for text in refused) == [
         "it answers a message that was not sent in this round",
@@ -219,11 +245,15 @@ def test_replies_that_come_twice_unasked_or_from_another_node_are_refused() -> N
     ]
 
 
-def test_nodes_that_are_silent_at_first_are_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_nodes_that_are_silent_at_first_are_waited_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """As those of a simulation are whose processes have no room yet: who does not answer does not end the wait."""
     monkeypatch.setattr("pfedlora_flwr.federation.roster._QUESTION", 0.2)
     grid = Grid(n10=None, n11=None)
-    assert roster(grid, 2, tmp_path)[0].wait_for_count(2, 10.0, lambda connected: grid.nodes.update({10: client(0), 11: client(1)}))
+    assert roster(grid, 2, tmp_path)[0].wait_for_count(
+        2, 10.0, lambda connected: grid.nodes.update({10: client(0), 11: client(1)})
+    )
 
 
 def test_of_a_simulations_nodes_one_is_asked_for_all(tmp_path: Path) -> None:

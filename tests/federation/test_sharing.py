@@ -42,7 +42,9 @@ SILENT_AT_FIRST = {"fd", "fedproto", "fedssa", "fedtgp", "fedorgp"}
 
 
 def over_clients(digests: Mapping[int, str]) -> str:
-    return hashlib.sha256("".join(f"{k}:{digests[k]}\n" for k in sorted(digests)).encode()).hexdigest()
+    return hashlib.sha256(
+        "".join(f"{k}:{digests[k]}\n" for k in sorted(digests)).encode()
+    ).hexdigest()
 
 
 @pytest.mark.parametrize("method", ["pfedlora", "fedproto", "fedgh", "fedtgp", "pfedafm"])
@@ -52,14 +54,22 @@ def test_under_none_every_client_is_a_federation_of_one(tmp_path: Path, method: 
     for client, plain in enumerate(alone):
         plain.train(3, alone=client)
     done = run_locally(tmp_path / "run", keys | {"sharing": "none"})
-    assert done.result["shared_sha256"] == over_clients({k: tensors_sha256(plain.state) for k, plain in enumerate(alone)})
-    models = {k: tensors_sha256(tensors_of(model)) for plain in alone for k, model in plain.models.items()}
+    assert done.result["shared_sha256"] == over_clients(
+        {k: tensors_sha256(plain.state) for k, plain in enumerate(alone)}
+    )
+    models = {
+        k: tensors_sha256(tensors_of(model)) for plain in alone for k, model in plain.models.items()
+    }
     assert done.result["models_sha256"] == over_clients(models)
     visits = [row["admitted"] for row in done.rows("rounds.jsonl")[1:]]
-    assert any(k in visits[0] and k not in visits[1] and k in visits[2] for k in range(3)), "one missed a round and came back"
+    assert any(k in visits[0] and k not in visits[1] and k in visits[2] for k in range(3)), (
+        "one missed a round and came back"
+    )
 
 
-def test_under_start_every_client_receives_the_first_state_in_every_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_under_start_every_client_receives_the_first_state_in_every_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     received = []
     train = PFedLoRA.local_update
 
@@ -76,7 +86,9 @@ def test_under_start_every_client_receives_the_first_state_in_every_round(tmp_pa
     assert sent == 6 * 30_670, "uploads are admitted and counted"
 
 
-def test_a_run_that_ends_between_two_states_resumes_to_the_same_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_ends_between_two_states_resumes_to_the_same_hash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     keys = KEYS | {"sharing": "none"}
     undisturbed = run_locally(tmp_path / "undisturbed", keys)
     save, seen = ClientStore.save, list[str]()
@@ -91,7 +103,10 @@ def test_a_run_that_ends_between_two_states_resumes_to_the_same_hash(tmp_path: P
     monkeypatch.setattr(ClientStore, "save", full)
     assert run_locally(tmp_path / "run", keys).stderr.startswith("No space left on device")
     server = tmp_path / "run" / "server"
-    assert [(server / "states" / k / "round-000002.safetensors").exists() for k in seen] == [True, False]
+    assert [(server / "states" / k / "round-000002.safetensors").exists() for k in seen] == [
+        True,
+        False,
+    ]
     assert not (server / "round-000002.checkpoint").exists()
     monkeypatch.undo()
     done = run_locally(tmp_path / "run", keys | {"resume": True})
@@ -101,14 +116,21 @@ def test_a_run_that_ends_between_two_states_resumes_to_the_same_hash(tmp_path: P
     lost = next(server.glob("states/*/round-000003.safetensors"))
     lost.unlink()
     more = run_locally(tmp_path / "run", keys | {"resume": True, "extend": True, "rounds": 5})
-    assert more.stderr == f"{lost}, the state of client {lost.parent.name} on the server, is missing or damaged; restore it"
+    assert (
+        more.stderr
+        == f"{lost}, the state of client {lost.parent.name} on the server, is missing or damaged; restore it"
+    )
     run_locally(tmp_path / "run", keys | {"sharing": "mean", "overwrite": True})
     assert not (server / "states").exists()
 
 
 def test_which_controls_are_standalone_is_decided_by_the_first_state() -> None:
     def of(sharing: str) -> set[str]:
-        return {name for name in NAMES if is_standalone(from_flat(KEYS | {"method": name, "sharing": sharing}))}
+        return {
+            name
+            for name in NAMES
+            if is_standalone(from_flat(KEYS | {"method": name, "sharing": sharing}))
+        }
 
     assert of("mean") == set()
     assert of("none") == {"standalone", "fd"}
@@ -124,7 +146,9 @@ def test_a_control_that_is_standalone_by_construction_trains_the_same_model(meth
         model = one.private_init(0, 1)
         for round in (1, 2):
             first = one.download(one.state_init(1), 0, round)
-            upload = one.local_update(model.train(), first, data, visit(one.experiment, round=round))
+            upload = one.local_update(
+                model.train(), first, data, visit(one.experiment, round=round)
+            )
         back = one.download(one.aggregate({0: upload}, one.state_init(1), 1), 0, 2)
         assert any(tensor.numel() for tensor in back.values()) == one.returns_own
         return tensors_sha256(tensors_of(model))
@@ -140,7 +164,9 @@ def test_a_control_that_is_standalone_by_construction_trains_the_same_model(meth
         ("standalone", "none", "a client receives nothing of what it uploads itself"),
     ],
 )
-def test_a_control_that_is_standalone_is_refused_in_one_line(tmp_path: Path, method: str, sharing: str, why: str) -> None:
+def test_a_control_that_is_standalone_is_refused_in_one_line(
+    tmp_path: Path, method: str, sharing: str, why: str
+) -> None:
     text = f"method {method} with sharing={sharing} is Standalone by construction: {why}; run method=standalone"
     with pytest.raises(UserError, match=f"^{text}$"):
         run_locally(tmp_path / "run", KEYS | {"method": method, "sharing": sharing})

@@ -39,23 +39,41 @@ class Grid:
             message.metadata.__dict__["_message_id"] = f"to-{node}"
             config = {"partition-id": node - 10, "num-partitions": self.clients}
             if node - 10 != self.silent or message.metadata.message_type != TRAIN:
-                self.replies.append(app(message, Context(1, node, config, RecordDict(), dict(self.keys))))
+                self.replies.append(
+                    app(message, Context(1, node, config, RecordDict(), dict(self.keys)))
+                )
 
     def pull_messages(self, ids: Iterable[str]) -> Iterable[Message]:
         came, self.replies = self.replies, []
         return came
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
         self.push_messages(messages)
         return self.pull_messages([])
 
 
 @pytest.mark.parametrize("flowers", [False, True])
 def test_flowers_start_and_our_loop_come_to_the_same(tmp_path: Path, flowers: bool) -> None:
-    plain = Plain(KEYS | {"clients": 3, "rounds": 2, "participation": 0.7, "dataset": "synthetic:300", "output": str(tmp_path / "run")})
+    plain = Plain(
+        KEYS
+        | {
+            "clients": 3,
+            "rounds": 2,
+            "participation": 0.7,
+            "dataset": "synthetic:300",
+            "output": str(tmp_path / "run"),
+        }
+    )
     run = RunDirectory(tmp_path / "run")
     run.open(plain.experiment)
-    strategy = PersonalisedStrategy(plain.experiment, make(plain.experiment), run, ServerState(plain.method.state_init(derive(0, "state"))))
+    strategy = PersonalisedStrategy(
+        plain.experiment,
+        make(plain.experiment),
+        run,
+        ServerState(plain.method.state_init(derive(0, "state"))),
+    )
     assert isinstance(strategy, Strategy)
     grid = Grid(plain)
     if flowers:
@@ -73,10 +91,24 @@ def test_flowers_start_and_our_loop_come_to_the_same(tmp_path: Path, flowers: bo
 
 
 def test_flowers_start_counts_who_does_not_answer_and_continues_no_run(tmp_path: Path) -> None:
-    plain = Plain(KEYS | {"clients": 3, "rounds": 1, "min-success": 0.6, "dataset": "synthetic:300", "output": str(tmp_path / "run")})
+    plain = Plain(
+        KEYS
+        | {
+            "clients": 3,
+            "rounds": 1,
+            "min-success": 0.6,
+            "dataset": "synthetic:300",
+            "output": str(tmp_path / "run"),
+        }
+    )
     run = RunDirectory(tmp_path / "run")
     run.open(plain.experiment)
-    strategy = PersonalisedStrategy(plain.experiment, make(plain.experiment), run, ServerState(plain.method.state_init(derive(0, "state"))))
+    strategy = PersonalisedStrategy(
+        plain.experiment,
+        make(plain.experiment),
+        run,
+        ServerState(plain.method.state_init(derive(0, "state"))),
+    )
     strategy.start(Grid(plain, silent=1), ArrayRecord(), num_rounds=1)
     assert [(row["admitted"], row["refused"]) for row in run.rounds()] == [([0, 2], [1])]
     assert {row["client"]: row["status"] for row in run.visits()} == {0: "ok", 1: "failed", 2: "ok"}

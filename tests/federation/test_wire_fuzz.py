@@ -39,11 +39,18 @@ MANY = settings(max_examples=1000, deadline=None, suppress_health_check=list(Hea
 SOME = settings(MANY, max_examples=300)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 SCALARS = st.one_of(
-    st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(), st.text(max_size=20), st.binary(max_size=20), JSON.map(json.dumps)
+    st.booleans(),
+    st.integers(-(2**63), 2**63 - 1),
+    st.floats(),
+    st.text(max_size=20),
+    st.binary(max_size=20),
+    JSON.map(json.dumps),
 )
 
 
@@ -71,7 +78,9 @@ def good_blob() -> bytes:
 
 
 @MANY
-@given(st.binary(max_size=300) | st.binary(max_size=100).map(lambda tail: b"\x93NUMPY\x01\x00" + tail))
+@given(
+    st.binary(max_size=300) | st.binary(max_size=100).map(lambda tail: b"\x93NUMPY\x01\x00" + tail)
+)
 def test_decode_takes_any_bytes(data: bytes) -> None:
     with suppress(ValueError):
         assert wire.decode(data, 10**6).dtype.kind in "fiu"
@@ -90,7 +99,9 @@ def test_decode_takes_an_array_with_any_bytes_changed(data: st.DataObject) -> No
 
 HEADERS = st.fixed_dictionaries(
     {
-        "descr": st.sampled_from(["<f4", ">f8", "|O", "<U5", "|V8", "<c8", "|b1", "<i8", "<M8[s]", "f4,i4", "", "x"])
+        "descr": st.sampled_from(
+            ["<f4", ">f8", "|O", "<U5", "|V8", "<c8", "|b1", "<i8", "<M8[s]", "f4,i4", "", "x"]
+        )
         | st.text(max_size=6)
         | JSON,
         "fortran_order": st.booleans() | JSON,
@@ -102,7 +113,9 @@ HEADERS = st.fixed_dictionaries(
 @pytest.mark.slow
 @MANY
 @given(HEADERS, st.binary(max_size=64), st.sampled_from([(1, 0), (2, 0), (3, 0), (9, 9)]))
-def test_decode_takes_any_header(header: dict[str, Any], body: bytes, version: tuple[int, int]) -> None:
+def test_decode_takes_any_header(
+    header: dict[str, Any], body: bytes, version: tuple[int, int]
+) -> None:
     text = repr(header).encode("utf-8", "replace")
     length = len(text).to_bytes(2 if version == (1, 0) else 4, "little")
     with suppress(ValueError):
@@ -112,7 +125,8 @@ def test_decode_takes_any_header(header: dict[str, Any], body: bytes, version: t
 @SOME
 @given(
     arrays.arrays(
-        st.sampled_from([np.float16, np.float32, np.float64, np.int64, np.int32, np.uint8]), arrays.array_shapes(min_dims=0, min_side=0)
+        st.sampled_from([np.float16, np.float32, np.float64, np.int64, np.int32, np.uint8]),
+        arrays.array_shapes(min_dims=0, min_side=0),
     )
 )
 def test_decode_gives_back_what_was_encoded(array: np.ndarray[Any, Any]) -> None:
@@ -135,7 +149,14 @@ def server() -> SimpleNamespace:
         "model": "cnn1",
         "worker": "1",
     }
-    counts = {"test": 10, "test_correct": 5, "validation": 10, "validation_correct": 5, "balanced_accuracy": 0.5, "macro_f1": 0.4}
+    counts = {
+        "test": 10,
+        "test_correct": 5,
+        "validation": 10,
+        "validation_correct": 5,
+        "balanced_accuracy": 0.5,
+        "macro_f1": 0.4,
+    }
     honest = {
         "round": 1,
         "client": 0,
@@ -146,17 +167,28 @@ def server() -> SimpleNamespace:
         **told,
         **counts,
     }
-    return SimpleNamespace(method=method, state=state, metrics=honest, blobs=[blob(array) for array in wire.to_arrays(state)])
+    return SimpleNamespace(
+        method=method,
+        state=state,
+        metrics=honest,
+        blobs=[blob(array) for array in wire.to_arrays(state)],
+    )
 
 
 def read(content: RecordDict) -> wire.Reply:
     metadata = SimpleNamespace(message_type=wire.TRAIN)
-    return wire.read_reply(SimpleNamespace(has_error=lambda: False, metadata=metadata, content=content))
+    return wire.read_reply(
+        SimpleNamespace(has_error=lambda: False, metadata=metadata, content=content)
+    )
 
 
 def test_the_honest_reply_is_admitted(server: SimpleNamespace) -> None:
-    result = FitRes(Status(Code.OK, ""), Parameters(server.blobs, "numpy.ndarray"), 480, server.metrics)
-    visit, upload = admit(read(fitres_to_recorddict(result, True)), server.method, server.state, 0, 1, 1000)
+    result = FitRes(
+        Status(Code.OK, ""), Parameters(server.blobs, "numpy.ndarray"), 480, server.metrics
+    )
+    visit, upload = admit(
+        read(fitres_to_recorddict(result, True)), server.method, server.state, 0, 1, 1000
+    )
     assert tensors_sha256(upload.tensors) == tensors_sha256(server.state)
     assert visit.report.counts is not None
     assert visit.report.flops_by_phase == {"model": 10}
@@ -165,15 +197,21 @@ def test_the_honest_reply_is_admitted(server: SimpleNamespace) -> None:
 @pytest.mark.slow
 @MANY
 @given(st.data())
-def test_a_reply_with_anything_changed_is_admitted_failed_or_refused(server: SimpleNamespace, data: st.DataObject) -> None:
+def test_a_reply_with_anything_changed_is_admitted_failed_or_refused(
+    server: SimpleNamespace, data: st.DataObject
+) -> None:
     names = st.sampled_from([*server.metrics, "other"])
     metrics = server.metrics | data.draw(st.dictionaries(names, SCALARS, max_size=3))
     for name in data.draw(st.lists(names, max_size=2)):
         metrics.pop(name, None)
-    blobs = [data.draw(st.one_of(st.just(b), st.just(b), st.binary(max_size=40))) for b in server.blobs]
+    blobs = [
+        data.draw(st.one_of(st.just(b), st.just(b), st.binary(max_size=40))) for b in server.blobs
+    ]
     blobs = blobs[: data.draw(st.sampled_from([len(blobs)] * 4 + [1]))]
     samples = data.draw(st.one_of(st.just(480), st.integers(-(2**63), 2**63 - 1), st.floats()))
-    content = fitres_to_recorddict(FitRes(Status(Code.OK, ""), Parameters(blobs, "numpy.ndarray"), samples, metrics), True)
+    content = fitres_to_recorddict(
+        FitRes(Status(Code.OK, ""), Parameters(blobs, "numpy.ndarray"), samples, metrics), True
+    )
     dropped = data.draw(st.sampled_from([None, None, None, *content]))
     if dropped is not None:
         del content[dropped]
@@ -184,7 +222,9 @@ def test_a_reply_with_anything_changed_is_admitted_failed_or_refused(server: Sim
 
 
 @SOME
-@given(st.dictionaries(st.sampled_from(["partition_id", "partition", "name", "classes", "x"]), SCALARS))
+@given(
+    st.dictionaries(st.sampled_from(["partition_id", "partition", "name", "classes", "x"]), SCALARS)
+)
 def test_a_node_may_say_anything_of_itself(said: dict[str, Any]) -> None:
     with suppress(ValueError):
         assert Claim.from_metrics(said, 5).partition_id < 5
@@ -193,7 +233,9 @@ def test_a_node_may_say_anything_of_itself(said: dict[str, Any]) -> None:
 @SOME
 @given(st.data())
 def test_an_instruction_is_read_as_it_was_written_or_refused(data: st.DataObject) -> None:
-    told = Instruction(round=3, client=1, version=2, token="ab12", run="/r", evaluate=True, names=["w", "b"])
+    told = Instruction(
+        round=3, client=1, version=2, token="ab12", run="/r", evaluate=True, names=["w", "b"]
+    )
     config = told.to_config()
     assert Instruction.from_config(config) == told
     config |= data.draw(st.dictionaries(st.sampled_from([*config, "other"]), SCALARS, max_size=3))
@@ -230,7 +272,9 @@ def test_any_file_is_read_or_a_clear_line(content: bytes) -> None:
 
 
 @SOME
-@given(st.lists(st.text(max_size=20) | st.tuples(KEYS, st.text(max_size=12)).map("=".join), max_size=3))
+@given(
+    st.lists(st.text(max_size=20) | st.tuples(KEYS, st.text(max_size=12)).map("=".join), max_size=3)
+)
 def test_any_override_is_read_or_a_clear_line(overrides: list[str]) -> None:
     with documented(UserError):
         config.load(None, overrides)

@@ -22,13 +22,20 @@ def looked(monkeypatch: pytest.MonkeyPatch, folder: Path, changes: dict[str, Any
     def ask(address: str, request: Any, patience: float) -> Any:
         look = request["look"]
         found = [look_around(look["files"], look["token"], look["keys"]) for _ in NODES]
-        return {"looks": {node.id: answer for node, answer in zip(NODES, [found[0], found[1] | changes], strict=True)}}
+        return {
+            "looks": {
+                node.id: answer
+                for node, answer in zip(NODES, [found[0], found[1] | changes], strict=True)
+            }
+        }
 
     monkeypatch.setattr(cluster, "_ask", ask)
     check_nodes("10.0.0.1:6379", NODES, from_flat({}), {}, [folder / "run", folder / "cache"])
 
 
-def test_equal_nodes_pass_and_nothing_is_left_in_the_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_equal_nodes_pass_and_nothing_is_left_in_the_folders(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     looked(monkeypatch, tmp_path, {})
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
@@ -36,16 +43,31 @@ def test_equal_nodes_pass_and_nothing_is_left_in_the_folders(monkeypatch: pytest
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"silent": "no worker could be started"}, "does not answer (no worker could be started): look at it, or take it out"),
-        ({"lacks": "ModuleNotFoundError: no torch", "python": "/usr/bin/python3"}, "install this version of pfedlora-flwr for /usr/bin/py"),
+        (
+            {"silent": "no worker could be started"},
+            "does not answer (no worker could be started): look at it, or take it out",
+        ),
+        (
+            {"lacks": "ModuleNotFoundError: no torch", "python": "/usr/bin/python3"},
+            "install this version of pfedlora-flwr for /usr/bin/py",
+        ),
         ({"version": "0.1.0"}, "has pfedlora-flwr 0.1.0, this host "),
         ({"torch": "2.6.0"}, "has PyTorch 2.6.0, this host "),
         ({"source": "0" * 64}, "has other code in "),
         ({"cpu": "AVX2 avx avx2 fma"}, "has another kind of CPU (AVX2 avx avx2 fma; this host: "),
-        ({"unprepared": "dataset 'folder:/x': no such folder"}, "cannot train a client (dataset 'folder:/x': no such folder): data, "),
+        (
+            {"unprepared": "dataset 'folder:/x': no such folder"},
+            "cannot train a client (dataset 'folder:/x': no such folder): data, ",
+        ),
         ({"partition": "0" * 64}, "finds other data than this host: "),
-        ({"unseen": ["/home/me/runs"]}, "does not see /home/me/runs: it must lie on a file system that all nodes share"),
-        ({"unwritable": ["/home/me/runs"]}, "cannot write to /home/me/runs: let this user write there"),
+        (
+            {"unseen": ["/home/me/runs"]},
+            "does not see /home/me/runs: it must lie on a file system that all nodes share",
+        ),
+        (
+            {"unwritable": ["/home/me/runs"]},
+            "cannot write to /home/me/runs: let this user write there",
+        ),
     ],
 )
 def test_a_node_that_differs_is_named_with_what_to_do(
@@ -66,12 +88,20 @@ def test_gpus_without_a_pytorch_for_them_are_named() -> None:
 
 
 def test_a_look_finds_what_is_not_there(tmp_path: Path) -> None:
-    assert look_around([str(tmp_path / "none" / "token")], "token", {})["unseen"] == [str(tmp_path / "none")]
+    assert look_around([str(tmp_path / "none" / "token")], "token", {})["unseen"] == [
+        str(tmp_path / "none")
+    ]
     assert "no.such.module" in look_around([], "", {"models": "no.such.module:Net"})["unprepared"]
     assert "/no/such" in look_around([], "", {"dataset": "folder:/no/such"})["unprepared"]
 
 
 def test_what_ray_job_submit_says_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(cluster.JOB_CONFIG, '{"runtime_env": {"pip": ["x"], "env_vars": {"A": "1", "B": "1"}}, "metadata": {"job": "7"}}')
+    monkeypatch.setenv(
+        cluster.JOB_CONFIG,
+        '{"runtime_env": {"pip": ["x"], "env_vars": {"A": "1", "B": "1"}}, "metadata": {"job": "7"}}',
+    )
     given = json.loads(cluster.job_config({"B": "2", "C": "3"}))
-    assert given == {"runtime_env": {"pip": ["x"], "env_vars": {"A": "1", "B": "2", "C": "3"}}, "metadata": {"job": "7"}}
+    assert given == {
+        "runtime_env": {"pip": ["x"], "env_vars": {"A": "1", "B": "2", "C": "3"}},
+        "metadata": {"job": "7"},
+    }

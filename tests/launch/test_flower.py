@@ -26,7 +26,9 @@ def executable(path: Path, text: str = "") -> Path:
 def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An interpreter without scripts beside it, as Debian's or that of `pip install --user`."""
     monkeypatch.setattr(sys, "executable", str(tmp_path / "usr" / "bin" / "python3"))
-    monkeypatch.setattr(flower.sysconfig, "get_path", lambda name, scheme="": str(tmp_path / (scheme or "system")))
+    monkeypatch.setattr(
+        flower.sysconfig, "get_path", lambda name, scheme="": str(tmp_path / (scheme or "system"))
+    )
     monkeypatch.setattr(flower.site, "ENABLE_USER_SITE", True)
     monkeypatch.setenv("PATH", str(tmp_path / "local"))
     return tmp_path
@@ -40,7 +42,10 @@ def test_a_command_is_taken_from_beside_the_interpreter_first(bare: Path) -> Non
 
 
 def test_a_command_that_is_nowhere_is_one_line(bare: Path) -> None:
-    with pytest.raises(LaunchError, match=r"the command `flwr` is neither beside .*python3 nor on the PATH; pip install") as raised:
+    with pytest.raises(
+        LaunchError,
+        match=r"the command `flwr` is neither beside .*python3 nor on the PATH; pip install",
+    ) as raised:
         tool("flwr")
     assert "\n" not in str(raised.value)
 
@@ -58,7 +63,10 @@ def flwr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FlwrCommand:
 
 
 def test_what_flwr_answers_is_read(flwr: FlwrCommand, tmp_path: Path) -> None:
-    executable(tmp_path / "flwr", """echo '{"success": true, "run-id": "7", "runs": [{"status": "finished:completed"}]}'""")
+    executable(
+        tmp_path / "flwr",
+        """echo '{"success": true, "run-id": "7", "runs": [{"status": "finished:completed"}]}'""",
+    )
     assert flwr.run(tmp_path) == "7"
     assert flwr.status("7") == "finished:completed"
     flwr.stop("7")
@@ -67,15 +75,24 @@ def test_what_flwr_answers_is_read(flwr: FlwrCommand, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("script", "reason"),
     [
-        (r"""printf '%s' '{"success": false, "error-message": "Trying...\nError: no such connection"}'""", "Error: no such connection"),
+        (
+            r"""printf '%s' '{"success": false, "error-message": "Trying...\nError: no such connection"}'""",
+            "Error: no such connection",
+        ),
         ("echo 'ValueError: broken' >&2; exit 1", "ValueError: broken"),
         ("echo '│ no JSON │'", "no JSON"),
     ],
 )
-def test_what_flwr_refuses_is_one_line_with_its_reason(flwr: FlwrCommand, tmp_path: Path, script: str, reason: str) -> None:
+def test_what_flwr_refuses_is_one_line_with_its_reason(
+    flwr: FlwrCommand, tmp_path: Path, script: str, reason: str
+) -> None:
     executable(tmp_path / "flwr", script)
     log = tmp_path / "flwr.log"
-    for call, word in ((lambda: flwr.run(tmp_path), "run"), (lambda: flwr.status("7"), "list"), (lambda: flwr.stop("7"), "stop")):
+    for call, word in (
+        (lambda: flwr.run(tmp_path), "run"),
+        (lambda: flwr.status("7"), "list"),
+        (lambda: flwr.stop("7"), "stop"),
+    ):
         with pytest.raises(LaunchError) as raised:
             call()
         assert str(raised.value) == f"`flwr {word}` failed: {reason} (see {log})"
@@ -88,10 +105,14 @@ def test_a_run_that_flower_does_not_know_is_one_line(flwr: FlwrCommand, tmp_path
         flwr.status("7")
 
 
-def test_a_superlink_that_does_not_answer_is_one_line(flwr: FlwrCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_superlink_that_does_not_answer_is_one_line(
+    flwr: FlwrCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     executable(tmp_path / "flwr", "exec sleep 5")
     monkeypatch.setattr(flower, "_CALL", 0.2)
-    with pytest.raises(LaunchError, match=r"`flwr stop`: the SuperLink 'there' did not answer within 0\.2 s"):
+    with pytest.raises(
+        LaunchError, match=r"`flwr stop`: the SuperLink 'there' did not answer within 0\.2 s"
+    ):
         flwr.stop("7")
 
 
@@ -104,7 +125,9 @@ def test_a_superlink_that_does_not_answer_is_one_line(flwr: FlwrCommand, tmp_pat
         ("x" * 1000, "x" * 300),
     ],
 )
-def test_the_last_line_of_a_log_is_an_exceptions_first(tmp_path: Path, text: str, expected: str) -> None:
+def test_the_last_line_of_a_log_is_an_exceptions_first(
+    tmp_path: Path, text: str, expected: str
+) -> None:
     log = tmp_path / "log"
     log.write_text(text)
     assert last_line(log) == f"{expected} (see {log})"
@@ -116,7 +139,9 @@ def test_a_log_that_says_nothing(tmp_path: Path) -> None:
 
 def test_the_app_is_pyprojects_with_the_experiments_keys(tmp_path: Path) -> None:
     experiment = from_flat({"clients": 3, "output": '/a "quoted" place', "lr": 0.1})
-    app = tomllib.loads((write_app(tmp_path / "app", experiment) / "pyproject.toml").read_text(encoding="utf-8"))
+    app = tomllib.loads(
+        (write_app(tmp_path / "app", experiment) / "pyproject.toml").read_text(encoding="utf-8")
+    )
     ours = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert app["project"]["name"] == ours["project"]["name"]
     assert app["project"]["version"] == pfedlora_flwr.__version__

@@ -22,5 +22,7 @@ def test_a_package_of_our_name_in_the_current_folder_is_not_ours_and_a_users_mod
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])  # as the command line does
     command, environment = ours("own")
-    said = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    said = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=60, check=True
+    )
     assert said.stdout.strip() == pfedlora_flwr.__file__

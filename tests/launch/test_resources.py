@@ -20,7 +20,12 @@ from pfedlora_flwr.training.device import GPU_SHARE
 
 
 def held(**keys: object) -> Resources:
-    return resources(from_flat({"partition.kind": "iid"} | {name.replace("_", "-"): value for name, value in keys.items()}))
+    return resources(
+        from_flat(
+            {"partition.kind": "iid"}
+            | {name.replace("_", "-"): value for name, value in keys.items()}
+        )
+    )
 
 
 @pytest.fixture
@@ -60,11 +65,17 @@ def test_as_many_actors_fit_as_share_a_gpu(per_gpu: int) -> None:
     assert round(share * 10_000) * per_gpu <= 10_000
 
 
-def test_an_actor_is_bounded_to_its_share_of_the_gpus_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_actor_is_bounded_to_its_share_of_the_gpus_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     fractions: list[float] = []
     monkeypatch.setenv(GPU_SHARE, "0.25")
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", fractions.append)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: type("P", (), {"total_memory": 64 * 2**30}))
+    monkeypatch.setattr(
+        torch.cuda,
+        "get_device_properties",
+        lambda device: type("P", (), {"total_memory": 64 * 2**30}),
+    )
     monkeypatch.setattr(torch, "set_float32_matmul_precision", lambda precision: None)
     monkeypatch.setattr(MODELS, "limit", 0)
     prepare_process.__wrapped__(torch.device("cuda"))
@@ -85,16 +96,27 @@ def test_a_clusters_actors_are_those_that_fit_on_its_nodes(monkeypatch: pytest.M
 def test_a_clusters_gpus_have_as_many_actors_each(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster(monkeypatch, (16, 0), (16, 4), (2, 4))
     found = held(clients=100, ray="10.0.0.1:6379")
-    assert (found.actors, found.gpus, found.per_gpu, found.gpu, [node.gpus for node in found.nodes]) == (6, 8, 1, 1.0, [4, 4])
+    assert (
+        found.actors,
+        found.gpus,
+        found.per_gpu,
+        found.gpu,
+        [node.gpus for node in found.nodes],
+    ) == (6, 8, 1, 1.0, [4, 4])
     assert held(clients=100, actors=16, ray="10.0.0.1:6379").per_gpu == 2
     assert held(clients=100, device="cpu", ray="10.0.0.1:6379").actors == 34
 
 
 def test_a_cluster_without_room_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster(monkeypatch, (0, 0))
-    with pytest.raises(UserError, match=r"no node of the Ray cluster at 10\.0\.0\.1:6379 has a CPU for an actor"):
+    with pytest.raises(
+        UserError, match=r"no node of the Ray cluster at 10\.0\.0\.1:6379 has a CPU for an actor"
+    ):
         held(ray="10.0.0.1:6379")
-    with pytest.raises(UserError, match=r"device is .cuda. and no node of the Ray cluster at 10\.0\.0\.1:6379 has a GPU"):
+    with pytest.raises(
+        UserError,
+        match=r"device is .cuda. and no node of the Ray cluster at 10\.0\.0\.1:6379 has a GPU",
+    ):
         held(ray="10.0.0.1:6379", device="cuda")
 
 
@@ -104,7 +126,10 @@ def test_flowers_bound_on_clients_at_once_is_said(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(os, "process_cpu_count", lambda: 8, raising=False)
     found = held(clients=500, dataset="synthetic:9000", ray="10.0.0.1:6379")
     assert (found.actors, found.cpus, found.at_once) == (12, 17, 12)  # 3 a node
-    assert found.words() == "12 actors of 256 on 4 Ray nodes; Flower trains at most 12 clients at once here"
+    assert (
+        found.words()
+        == "12 actors of 256 on 4 Ray nodes; Flower trains at most 12 clients at once here"
+    )
     monkeypatch.setattr(module, "cores", lambda: 64)
     alone = held(clients=500, dataset="synthetic:9000", device="cpu")
     assert alone.words() == "12 actors of 64; Flower trains at most 12 clients at once here"
@@ -127,7 +152,11 @@ def test_ray_address_is_obeyed_but_for_local(monkeypatch: pytest.MonkeyPatch) ->
     ],
 )
 def test_runs_at_once_divide_the_gpus_and_their_memory(
-    monkeypatch: pytest.MonkeyPatch, gpus: str, count: int, owned: list[tuple[str, ...]], memory: list[float]
+    monkeypatch: pytest.MonkeyPatch,
+    gpus: str,
+    count: int,
+    owned: list[tuple[str, ...]],
+    memory: list[float],
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)
     found = shares(count)

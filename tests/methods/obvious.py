@@ -23,7 +23,9 @@ def softmax(logits: Array) -> Array:
 
 def cross_entropy(logits: Array, labels: list[int]) -> float:
     """Mean of −log p_y; logits [B, C]."""
-    return float(np.mean([-math.log(softmax(row)[y]) for row, y in zip(logits, labels, strict=True)]))
+    return float(
+        np.mean([-math.log(softmax(row)[y]) for row, y in zip(logits, labels, strict=True)])
+    )
 
 
 def soft_cross_entropy(target: Array, logits: Array) -> float:
@@ -39,4 +41,7 @@ def kl(peer: Array, learner: Array) -> float:
 
 def class_means(values: Array, labels: list[int]) -> dict[int, Array]:
     """The mean row of each class."""
-    return {y: np.mean([v for v, label in zip(values, labels, strict=True) if label == y], axis=0) for y in sorted(set(labels))}
+    return {
+        y: np.mean([v for v, label in zip(values, labels, strict=True) if label == y], axis=0)
+        for y in sorted(set(labels))
+    }

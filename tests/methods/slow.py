@@ -54,9 +54,13 @@ class Client:
         """E epochs of PyTorch's own SGD, in place; `after` is done after each step."""
         for p in parameters:
             p.requires_grad_(True)
-        optimizer = torch.optim.SGD(parameters, self.e.lr, self.e.momentum, weight_decay=self.e.weight_decay)
+        optimizer = torch.optim.SGD(
+            parameters, self.e.lr, self.e.momentum, weight_decay=self.e.weight_decay
+        )
         for _ in range(epochs or self.e.local_epochs):
-            for index in torch.randperm(len(self.y), generator=self.generator).split(self.e.batch_size):
+            for index in torch.randperm(len(self.y), generator=self.generator).split(
+                self.e.batch_size
+            ):
                 optimizer.zero_grad()
                 loss(self.x[index], self.y[index]).backward()
                 optimizer.step()
@@ -74,9 +78,13 @@ Server = Callable[[dict[int, Tensors], dict[int, int], Tensors, int], Tensors]
 """What the clients have sent, their n_k, the server's last state, the round → its next state."""
 
 
-def mean_by_samples(sent: dict[int, Tensors], counts: dict[int, int], state: Tensors, round: int) -> Tensors:
+def mean_by_samples(
+    sent: dict[int, Tensors], counts: dict[int, int], state: Tensors, round: int
+) -> Tensors:
     """Σ n_k θ_k / Σ n_k."""
-    return {name: sum(sent[k][name] * counts[k] for k in sent) / sum(counts.values()) for name in state}
+    return {
+        name: sum(sent[k][name] * counts[k] for k in sent) / sum(counts.values()) for name in state
+    }
 
 
 def largest_difference(
@@ -105,20 +113,29 @@ def largest_difference(
             found.append(difference(plain.received[k], download(state)))
             train = plain.data(k).train
             generator = torch_generator(plain.experiment.seed, "train", k, round)
-            client = Client(plain.experiment, train.inputs(slice(None)).double(), train.labels, generator, round)
+            client = Client(
+                plain.experiment, train.inputs(slice(None)).double(), train.labels, generator, round
+            )
             sent[k], counts[k] = turn(kept[k], doubled(download(state)), client), len(train)
             found.append(difference(plain.uploads[k].tensors, sent[k]))
             found.append(difference(tensors_of(plain.model(k)), kept[k]))
         visits.append(set(plain.uploads))
         state = server(sent, counts, state, round)
-    assert rounds < 2 or (visits[0] != visits[1] and len(visits[0] | visits[1]) == 3), "choose a seed that samples all of them"
-    return max(*found, difference(plain.method.download(plain.state, 0, rounds + 1), download(state)))
+    assert rounds < 2 or (visits[0] != visits[1] and len(visits[0] | visits[1]) == 3), (
+        "choose a seed that samples all of them"
+    )
+    return max(
+        *found, difference(plain.method.download(plain.state, 0, rounds + 1), download(state))
+    )
 
 
 def difference(ours: Tensors, slow: Tensors) -> float:
     """The largest relative difference of any tensor."""
     assert {n: t.shape for n, t in ours.items()} == {n: t.shape for n, t in slow.items()}
-    return max((float((ours[n].double() - t).norm() / t.norm().clamp(min=1e-6)) for n, t in slow.items()), default=0.0)
+    return max(
+        (float((ours[n].double() - t).norm() / t.norm().clamp(min=1e-6)) for n, t in slow.items()),
+        default=0.0,
+    )
 
 
 def doubled(tensors: Tensors) -> Tensors:

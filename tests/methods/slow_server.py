@@ -34,19 +34,36 @@ def own_loss(kept: Tensors, x: Tensor, y: Tensor) -> Tensor:
 def report(kept: Tensors, client: Client) -> Tensors:
     """The mean representation of every class that the client holds."""
     held = sorted(set(client.y.tolist()))
-    means = [torch.stack([extract(kept, client.x[i : i + 1])[0] for i in range(len(client.y)) if client.y[i] == c]).mean(0) for c in held]
+    means = [
+        torch.stack(
+            [
+                extract(kept, client.x[i : i + 1])[0]
+                for i in range(len(client.y))
+                if client.y[i] == c
+            ]
+        ).mean(0)
+        for c in held
+    ]
     return {"classes": torch.tensor(held).double(), "means": torch.stack(means)}
 
 
 def rows(sent: dict[int, Tensors]) -> list[tuple[int, Tensor]]:
     """Every reported class and its row, client by client."""
-    return [(int(c), row) for k in sorted(sent) for c, row in zip(sent[k]["classes"], sent[k]["means"], strict=True)]
+    return [
+        (int(c), row)
+        for k in sorted(sent)
+        for c, row in zip(sent[k]["classes"], sent[k]["means"], strict=True)
+    ]
 
 
 def batches(n: int, size: int, epochs: int, purpose: str, round: int) -> list[list[int]]:
     """The server's batches of a round, in the order of its own generator."""
     generator = torch_generator(SEED, purpose, round=round)
-    return [index.tolist() for _ in range(epochs) for index in torch.randperm(n, generator=generator).split(size or n)]
+    return [
+        index.tolist()
+        for _ in range(epochs)
+        for index in torch.randperm(n, generator=generator).split(size or n)
+    ]
 
 
 def step(parameters: list[Tensor], loss: Tensor, lr: float) -> None:

@@ -21,7 +21,13 @@ def method(classes: int = 10, **keys: object) -> Any:
 
 
 def report(rows: dict[int, list[float]]) -> Upload:
-    return Upload({"classes": torch.tensor(sorted(rows)), "means": torch.tensor([rows[c] for c in sorted(rows)])}, 5)
+    return Upload(
+        {
+            "classes": torch.tensor(sorted(rows)),
+            "means": torch.tensor([rows[c] for c in sorted(rows)]),
+        },
+        5,
+    )
 
 
 def as_dict(tensors: dict[str, torch.Tensor]) -> dict[int, list[float]]:
@@ -34,11 +40,16 @@ def test_loss_is_ce_plus_lambda_times_soft_ce_where_there_is_a_target(weight: fl
     model = fd.private_init(0, 1)
     logits = obvious.array(model(data.images))
     targets = {c: np.random.default_rng(c).normal(size=10).astype(np.float32) for c in (0, 7, 9)}
-    received = {"classes": torch.tensor([0, 7, 9]), "means": torch.tensor(np.stack(list(targets.values())))}
+    received = {
+        "classes": torch.tensor([0, 7, 9]),
+        "means": torch.tensor(np.stack(list(targets.values()))),
+    }
     expected = obvious.cross_entropy(logits, LABELS)
     for row, y in zip(logits, LABELS, strict=True):
         if y in targets:
-            expected += weight * obvious.soft_cross_entropy(targets[y].astype(float), row) / len(LABELS)
+            expected += (
+                weight * obvious.soft_cross_entropy(targets[y].astype(float), row) / len(LABELS)
+            )
     made = visit(fd.experiment)
     fd.local_update(model, received, data, made)
     assert made.losses["model"] == pytest.approx(expected, rel=1e-5)
@@ -50,10 +61,17 @@ def test_gradient_pulls_towards_the_target() -> None:
     model = fd.private_init(0, 1)
     before, logits = model.fc3.bias.detach().clone(), obvious.array(model(data.images))
     target = np.arange(10.0)
-    fd.local_update(model, {"classes": torch.tensor([4]), "means": torch.tensor(target[None]).float()}, data, visit(fd.experiment))
+    fd.local_update(
+        model,
+        {"classes": torch.tensor([4]), "means": torch.tensor(target[None]).float()},
+        data,
+        visit(fd.experiment),
+    )
     own = np.mean([obvious.softmax(row) - np.eye(10)[4] for row in logits], axis=0)
     pulled = np.mean([obvious.softmax(row) - obvious.softmax(target) for row in logits], axis=0)
-    np.testing.assert_allclose(obvious.array(model.fc3.bias), obvious.array(before) - 0.1 * (own + 3 * pulled), atol=1e-6)
+    np.testing.assert_allclose(
+        obvious.array(model.fc3.bias), obvious.array(before) - 0.1 * (own + 3 * pulled), atol=1e-6
+    )
 
 
 def test_nothing_received_is_standalone_to_the_bit() -> None:
@@ -70,7 +88,10 @@ def test_means_are_taken_while_it_trains_over_all_epochs() -> None:
     fd, data = method(**{"batch-size": 3, "local-epochs": 2, "lr": 0.1}), samples(LABELS)
     model, twin = fd.private_init(0, 1), fd.private_init(0, 1)
     upload = fd.local_update(model, fd.download(fd.state_init(0), 0, 1), data, visit(fd.experiment))
-    optimizer, generator = torch.optim.SGD(twin.parameters(), 0.1, momentum=0.9), visit(fd.experiment).generator
+    optimizer, generator = (
+        torch.optim.SGD(twin.parameters(), 0.1, momentum=0.9),
+        visit(fd.experiment).generator,
+    )
     seen, labels = [], []
     for _ in range(2):
         for index in torch.randperm(8, generator=generator).split(3):
@@ -82,16 +103,26 @@ def test_means_are_taken_while_it_trains_over_all_epochs() -> None:
             optimizer.step()
     expected = obvious.class_means(np.stack(seen), labels)
     assert upload.tensors["classes"].tolist() == list(expected) == [0, 1, 3, 7]
-    np.testing.assert_allclose(obvious.array(upload.tensors["means"]), np.stack(list(expected.values())), atol=1e-5)
+    np.testing.assert_allclose(
+        obvious.array(upload.tensors["means"]), np.stack(list(expected.values())), atol=1e-5
+    )
 
 
 def test_target_is_the_unweighted_mean_of_the_other_holders() -> None:
     fd = method(classes=2)
-    uploads = {0: report({0: [1.0, 2.0], 1: [9.0, 9.0]}), 3: report({0: [3.0, 6.0]}), 5: Upload(report({0: [5.0, 1.0]}).tensors, 10_000)}
+    uploads = {
+        0: report({0: [1.0, 2.0], 1: [9.0, 9.0]}),
+        3: report({0: [3.0, 6.0]}),
+        5: Upload(report({0: [5.0, 1.0]}).tensors, 10_000),
+    }
     state = fd.aggregate(uploads, fd.state_init(0), 1)
-    assert as_dict(fd.download(state, 0, 2)) == {0: [4.0, 3.5]}, "the only holder of class 1 has no target for it"
+    assert as_dict(fd.download(state, 0, 2)) == {0: [4.0, 3.5]}, (
+        "the only holder of class 1 has no target for it"
+    )
     assert as_dict(fd.download(state, 3, 2)) == {0: [3.0, 1.5], 1: [9.0, 9.0]}
-    assert as_dict(fd.download(state, 8, 2)) == {0: [3.0, 3.0], 1: [9.0, 9.0]}, "a client sampled for the first time, late"
+    assert as_dict(fd.download(state, 8, 2)) == {0: [3.0, 3.0], 1: [9.0, 9.0]}, (
+        "a client sampled for the first time, late"
+    )
 
 
 def test_server_agrees_with_a_plain_memory_over_rounds_of_changing_clients() -> None:
@@ -102,19 +133,27 @@ def test_server_agrees_with_a_plain_memory_over_rounds_of_changing_clients() -> 
         uploads = {}
         for k in sorted(random.choice(7, 3, replace=False).tolist()):
             held = random.choice(6, random.integers(1, 5), replace=False).tolist()
-            uploads[k] = report({c: random.normal(size=6).astype(np.float32).tolist() for c in held})
+            uploads[k] = report(
+                {c: random.normal(size=6).astype(np.float32).tolist() for c in held}
+            )
             memory[k] = as_dict(uploads[k].tensors)
         kept = {name: t.clone() for name, t in state.items()}
         new = fd.aggregate(uploads, state, round)
-        assert all(torch.equal(state[name], kept[name]) for name in kept), "aggregate changed the state it was given"
+        assert all(torch.equal(state[name], kept[name]) for name in kept), (
+            "aggregate changed the state it was given"
+        )
         state = new
         for k in range(8):
-            others = {c: [memory[j][c] for j in memory if j != k and c in memory[j]] for c in range(6)}
+            others = {
+                c: [memory[j][c] for j in memory if j != k and c in memory[j]] for c in range(6)
+            }
             expected = {c: np.mean(rows, axis=0) for c, rows in others.items() if rows}
             got = as_dict(fd.download(state, k, round + 1))
             assert list(got) == list(expected)
             for c, mean in expected.items():
-                np.testing.assert_allclose(got[c], mean, rtol=1e-6, err_msg=f"round {round}, client {k}, class {c}")
+                np.testing.assert_allclose(
+                    got[c], mean, rtol=1e-6, err_msg=f"round {round}, client {k}, class {c}"
+                )
 
 
 def test_order_of_arrival_does_not_matter() -> None:
@@ -136,7 +175,10 @@ def test_order_of_arrival_does_not_matter() -> None:
         ({"classes": torch.tensor([1, 10])}, "0 to 9"),
         ({"classes": torch.tensor([1, 3], dtype=torch.int32)}, "int32"),
         ({"classes": torch.tensor([[1], [3]])}, "classes"),
-        ({"classes": torch.zeros(0, dtype=torch.int64), "means": torch.zeros(0, 10)}, "expected some"),
+        (
+            {"classes": torch.zeros(0, dtype=torch.int64), "means": torch.zeros(0, 10)},
+            "expected some",
+        ),
         ({"extra": torch.zeros(1)}, "extra"),
     ],
 )
@@ -151,7 +193,9 @@ def test_refuses_what_is_no_report(change: dict[str, torch.Tensor], word: str) -
 
 def test_participation_below_one_stays_finite() -> None:
     """Where a careless FD divides 0 by 0: classes whose holders were not sampled yet, or only this client."""
-    plain = Plain(method="fd", models="cnn5", clients=10, participation=0.3, batch_size=16, local_epochs=1)
+    plain = Plain(
+        method="fd", models="cnn5", clients=10, participation=0.3, batch_size=16, local_epochs=1
+    )
     plain.train(4)
     assert all(np.isfinite(v.losses["model"]) for v in plain.visits.values())
     assert torch.isfinite(plain.state["means"]).all()

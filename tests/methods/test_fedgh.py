@@ -14,7 +14,13 @@ from pfedlora_flwr.training.flops import count_operations
 from tests.methods import obvious, slow, slow_server
 from tests.plain import make, samples, visit
 
-KEYS = {"method": "fedgh", "seed": slow_server.SEED, "fedgh.server-lr": 0.3, "fedgh.server-epochs": 2, "fedgh.server-batch": 4}
+KEYS = {
+    "method": "fedgh",
+    "seed": slow_server.SEED,
+    "fedgh.server-lr": 0.3,
+    "fedgh.server-epochs": 2,
+    "fedgh.server-batch": 4,
+}
 
 
 def method(classes: int = 10, **keys: object) -> FedGH:
@@ -24,7 +30,13 @@ def method(classes: int = 10, **keys: object) -> FedGH:
 
 
 def report(rows: dict[int, Tensor]) -> Upload:
-    return Upload({"classes": torch.tensor(sorted(rows)), "means": torch.stack([rows[c] for c in sorted(rows)])}, 5)
+    return Upload(
+        {
+            "classes": torch.tensor(sorted(rows)),
+            "means": torch.stack([rows[c] for c in sorted(rows)]),
+        },
+        5,
+    )
 
 
 def a_report(classes: list[int], seed: int = 0) -> Upload:
@@ -42,11 +54,15 @@ def largest_difference(wrong: str = "") -> float:
         slow_server.train(kept, client)
         return sent if wrong == "means before training" else slow_server.report(kept, client)
 
-    def server(sent: dict[int, Tensors], counts: dict[int, int], state: Tensors, round: int) -> Tensors:
+    def server(
+        sent: dict[int, Tensors], counts: dict[int, int], state: Tensors, round: int
+    ) -> Tensors:
         """Softmax regression, its gradient by hand."""
         reports = slow_server.rows(sent)
         weight, bias = state["weight"].clone(), state["bias"].clone()
-        for index in slow_server.batches(len(reports), 4, 2, "other" if wrong == "order" else "header", round):
+        for index in slow_server.batches(
+            len(reports), 4, 2, "other" if wrong == "order" else "header", round
+        ):
             gw, gb = torch.zeros_like(weight), torch.zeros_like(bias)
             for i in index:
                 c, mean = reports[i]
@@ -75,20 +91,35 @@ def test_one_report_is_one_step_of_softmax_regression() -> None:
     gh, upload = method(**{"fedgh.server-lr": 0.5}), a_report([3])
     state = gh.state_init(1)
     mean = obvious.array(upload.tensors["means"][0])
-    error = obvious.softmax(obvious.array(state["weight"]) @ mean + obvious.array(state["bias"])) - np.eye(10)[3]
+    error = (
+        obvious.softmax(obvious.array(state["weight"]) @ mean + obvious.array(state["bias"]))
+        - np.eye(10)[3]
+    )
     new = gh.aggregate({4: upload}, state, 1)
-    np.testing.assert_allclose(obvious.array(new["weight"]), obvious.array(state["weight"]) - 0.5 * np.outer(error, mean), atol=1e-6)
-    np.testing.assert_allclose(obvious.array(new["bias"]), obvious.array(state["bias"]) - 0.5 * error, atol=1e-6)
+    np.testing.assert_allclose(
+        obvious.array(new["weight"]),
+        obvious.array(state["weight"]) - 0.5 * np.outer(error, mean),
+        atol=1e-6,
+    )
+    np.testing.assert_allclose(
+        obvious.array(new["bias"]), obvious.array(state["bias"]) - 0.5 * error, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("batch", [0, 3, 10])
 def test_the_header_learns_the_reports(batch: int) -> None:
     gh = method(**{"fedgh.server-batch": batch, "fedgh.server-epochs": 5})
     uploads = {k: a_report([k, k + 5], seed=k) for k in range(5)}
-    rows, labels = (torch.cat([u.tensors[name] for u in uploads.values()]) for name in ("means", "classes"))
+    rows, labels = (
+        torch.cat([u.tensors[name] for u in uploads.values()]) for name in ("means", "classes")
+    )
     state, losses = gh.state_init(1), []
     for round in range(1, 4):
-        losses.append(obvious.cross_entropy(obvious.array(rows @ state["weight"].T + state["bias"]), labels.tolist()))
+        losses.append(
+            obvious.cross_entropy(
+                obvious.array(rows @ state["weight"].T + state["bias"]), labels.tolist()
+            )
+        )
         state = gh.aggregate(uploads, state, round)
     assert losses[0] > losses[1] > losses[2]
 
@@ -102,7 +133,9 @@ def test_aggregate_is_pure_and_its_operations_are_seen() -> None:
     with count_operations() as operations:
         first = gh.aggregate(uploads, state, 3)
     assert torch.equal(torch.get_rng_state(), drawn), "nothing is drawn from the global generator"
-    assert operations.total == 2 * 2 * 12 * 500 * 10, "forward, and the weight's gradient, of 12 rows"
+    assert operations.total == 2 * 2 * 12 * 500 * 10, (
+        "forward, and the weight's gradient, of 12 rows"
+    )
     torch.rand(7)
     again, later = gh.aggregate(uploads, state, 3), gh.aggregate(uploads, state, 4)
     assert all(torch.equal(first[n], again[n]) and torch.equal(state[n], kept[n]) for n in state)
@@ -112,16 +145,22 @@ def test_aggregate_is_pure_and_its_operations_are_seen() -> None:
 
 def test_a_last_batch_of_one_and_one_class_alone() -> None:
     gh = method(**{"batch-size": 4})
-    upload = gh.local_update(gh.private_init(0, 1), gh.state_init(1), samples([2] * 5), visit(gh.experiment))
+    upload = gh.local_update(
+        gh.private_init(0, 1), gh.state_init(1), samples([2] * 5), visit(gh.experiment)
+    )
     assert upload.tensors["classes"].tolist() == [2]
-    assert all(torch.isfinite(t).all() for t in gh.aggregate({0: upload}, gh.state_init(1), 1).values())
+    assert all(
+        torch.isfinite(t).all() for t in gh.aggregate({0: upload}, gh.state_init(1), 1).values()
+    )
 
 
 def test_the_received_header_is_another_predictor() -> None:
     gh, data = method(), samples([0, 1, 2])
     model, received = gh.private_init(0, 1), gh.state_init(9)
     logits = gh.other_predictors(model, received)["global-header"](data.images)
-    expected = obvious.array(model.encode(data.images)) @ obvious.array(received["weight"]).T + obvious.array(received["bias"])
+    expected = obvious.array(model.encode(data.images)) @ obvious.array(
+        received["weight"]
+    ).T + obvious.array(received["bias"])
     np.testing.assert_allclose(obvious.array(logits), expected, atol=1e-5)
 
 

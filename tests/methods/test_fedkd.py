@@ -24,7 +24,9 @@ def method(**keys: object) -> FedKD:
     return fedkd
 
 
-def matrix(rows: int, columns: int, spectrum: list[float] | None = None, seed: int = 0) -> torch.Tensor:
+def matrix(
+    rows: int, columns: int, spectrum: list[float] | None = None, seed: int = 0
+) -> torch.Tensor:
     """A random matrix, or one with these singular values."""
     random = np.random.default_rng(seed)
     if spectrum is None:
@@ -37,18 +39,31 @@ def matrix(rows: int, columns: int, spectrum: list[float] | None = None, seed: i
 @pytest.mark.parametrize("energy", [0.0, 0.3, 0.95, 0.98, 1.0])
 @pytest.mark.parametrize(
     "m",
-    [matrix(12, 30), matrix(30, 12), matrix(7, 7), matrix(1, 9), matrix(20, 15, [5, 3, 2, 1, 0.3, 0.1]), matrix(8, 8, [1.0] * 8)],
+    [
+        matrix(12, 30),
+        matrix(30, 12),
+        matrix(7, 7),
+        matrix(1, 9),
+        matrix(20, 15, [5, 3, 2, 1, 0.3, 0.1]),
+        matrix(8, 8, [1.0] * 8),
+    ],
     ids=["wide", "tall", "square", "row", "rank 6", "flat"],
 )
 def test_rank_is_the_smallest_that_reaches_the_energy(m: torch.Tensor, energy: float) -> None:
     u, v = truncated_svd(m, energy)
     left, sigma, right = np.linalg.svd(obvious.array(m), full_matrices=False)
     share = np.cumsum(sigma**2) / np.sum(sigma**2)
-    rank = next(r for r in range(1, len(sigma) + 1) if r == len(sigma) or share[r - 1] >= energy - 1e-9)
+    rank = next(
+        r for r in range(1, len(sigma) + 1) if r == len(sigma) or share[r - 1] >= energy - 1e-9
+    )
     assert u.shape == (m.shape[0], rank)
     assert v.shape == (rank, m.shape[1])
-    if rank < len(sigma) and sigma[rank - 1] - sigma[rank] > 1e-3:  # the best approximation is unique
-        np.testing.assert_allclose(obvious.array(u @ v), left[:, :rank] * sigma[:rank] @ right[:rank], atol=1e-5)
+    if (
+        rank < len(sigma) and sigma[rank - 1] - sigma[rank] > 1e-3
+    ):  # the best approximation is unique
+        np.testing.assert_allclose(
+            obvious.array(u @ v), left[:, :rank] * sigma[:rank] @ right[:rank], atol=1e-5
+        )
     lost = np.sum((obvious.array(m) - obvious.array(u @ v)) ** 2) / np.sum(sigma**2)
     assert lost <= 1 - min(energy, share[rank - 1]) + 1e-6
 
@@ -65,14 +80,22 @@ def test_flat_spectrum_is_not_zeroed() -> None:
 @pytest.mark.parametrize("energy", [0.0, 0.95, 1.0])
 def test_zeros_stay_zeros(energy: float) -> None:
     sent = compress({"w": torch.zeros(40, 30), "b": torch.zeros(40)}, energy)
-    assert {n: tuple(t.shape) for n, t in sent.items()} == {"w/u": (40, 1), "w/v": (1, 30), "b": (40,)}
+    assert {n: tuple(t.shape) for n, t in sent.items()} == {
+        "w/u": (40, 1),
+        "w/v": (1, 30),
+        "b": (40,),
+    }
     assert all(not t.isnan().any() for t in sent.values())
     assert not decompress(sent, {"w": torch.zeros(40, 30), "b": torch.zeros(40)})["w"].any()
 
 
 def test_factors_are_sent_where_they_are_smaller() -> None:
     """20×30: rank r costs 50 r, dense 600, so factors up to rank 11. A convolution is flattened to [out, -1]; vectors are dense."""
-    like = {"eleven": matrix(20, 30, [1.0] * 11), "twelve": matrix(20, 30, [1.0] * 12), "conv": matrix(16, 75, [2.0]).view(16, 3, 5, 5)}
+    like = {
+        "eleven": matrix(20, 30, [1.0] * 11),
+        "twelve": matrix(20, 30, [1.0] * 12),
+        "conv": matrix(16, 75, [2.0]).view(16, 3, 5, 5),
+    }
     like["bias"] = torch.randn(16)
     sent = compress(like, 1.0)
     shapes = {name: tuple(t.shape) for name, t in sent.items()}
@@ -91,9 +114,13 @@ def test_factors_are_sent_where_they_are_smaller() -> None:
 
 def test_energy_rises_linearly_from_the_first_round_to_the_last() -> None:
     fedkd = method(rounds=4)
-    assert [fedkd.energy(round) for round in (1, 2, 3, 4, 5)] == pytest.approx([0.95, 0.96, 0.97, 0.98, 0.98])
+    assert [fedkd.energy(round) for round in (1, 2, 3, 4, 5)] == pytest.approx(
+        [0.95, 0.96, 0.97, 0.98, 0.98]
+    )
     assert method(rounds=1).energy(1) == method(rounds=1).energy(2) == 0.95
-    assert method(**{"rounds": 3, "fedkd.energy-start": 0.0, "fedkd.energy-end": 1.0}).energy(2) == 0.5
+    assert (
+        method(**{"rounds": 3, "fedkd.energy-start": 0.0, "fedkd.energy-end": 1.0}).energy(2) == 0.5
+    )
 
 
 def test_loss_is_adaptive_mutual_distillation() -> None:
@@ -113,8 +140,15 @@ def test_loss_is_adaptive_mutual_distillation() -> None:
 def test_targets_and_denominator_get_no_gradient() -> None:
     """A step from θ̂ equals one on a loss whose targets and denominator were computed beforehand, as numbers."""
     fedkd, data = method(**{"lr": 0.1, "fedkd.energy-start": 1.0}), samples(LABELS)
-    model, twin, student = fedkd.private_init(0, 1), fedkd.private_init(0, 1), method().client_model(4)
-    moved = {name: 0.01 * torch.randn(t.shape, generator=torch.Generator().manual_seed(7)) for name, t in fedkd.initial.items()}
+    model, twin, student = (
+        fedkd.private_init(0, 1),
+        fedkd.private_init(0, 1),
+        method().client_model(4),
+    )
+    moved = {
+        name: 0.01 * torch.randn(t.shape, generator=torch.Generator().manual_seed(7))
+        for name, t in fedkd.initial.items()
+    }
     student.load_state_dict({name: t + moved[name] for name, t in fedkd.initial.items()})
     upload = fedkd.local_update(model, compress(moved, 1.0), data, visit(fedkd.experiment))
     h_t, h_s = twin.local.encode(data.images), student.encode(data.images)
@@ -123,15 +157,21 @@ def test_targets_and_denominator_get_no_gradient() -> None:
     p, q = torch.tensor(y_t.softmax(1).tolist()), torch.tensor(y_s.softmax(1).tolist())
     target_t, target_s = torch.tensor(h_t.tolist()), torch.tensor(projected.tolist())
     labelled = sum(-y.log_softmax(1)[range(8), LABELS].mean() for y in (y_t, y_s))
-    mutual = (q * (q.log() - y_t.log_softmax(1))).sum() / 8 + (p * (p.log() - y_s.log_softmax(1))).sum() / 8
+    mutual = (q * (q.log() - y_t.log_softmax(1))).sum() / 8 + (
+        p * (p.log() - y_s.log_softmax(1))
+    ).sum() / 8
     hidden = ((h_t - target_s) ** 2).mean() + ((projected - target_t) ** 2).mean()
     loss = labelled + (mutual + hidden) / labelled.item()
     both = [*twin.parameters(), *student.parameters()]
     gradients = torch.autograd.grad(loss, both)
-    for (name, now), start, gradient in zip(model.named_parameters(), twin.parameters(), gradients, strict=False):
+    for (name, now), start, gradient in zip(
+        model.named_parameters(), twin.parameters(), gradients, strict=False
+    ):
         assert torch.allclose(now, start - 0.1 * gradient, atol=1e-6), name
     updates = decompress(upload.tensors, fedkd.initial)
-    for (name, _), gradient in zip(student.named_parameters(), gradients[len(list(twin.parameters())) :], strict=True):
+    for (name, _), gradient in zip(
+        student.named_parameters(), gradients[len(list(twin.parameters())) :], strict=True
+    ):
         assert torch.allclose(updates[name], -0.1 * gradient, atol=1e-6), name
 
 
@@ -153,15 +193,25 @@ def test_server_adds_the_mean_update_to_what_the_clients_started_from() -> None:
     random, state = np.random.default_rng(0), fedkd.state_init(0)
     moved = {name: np.zeros(t.shape) for name, t in fedkd.initial.items()}
     for round, clients in ((1, {0: 10, 2: 30}), (2, {1: 5}), (3, {0: 1, 5: 1})):
-        updates = {k: {name: random.normal(size=t.shape) for name, t in fedkd.initial.items()} for k in clients}
-        uploads = {k: Upload({name: torch.tensor(u).float() for name, u in updates[k].items()}, n) for k, n in clients.items()}
+        updates = {
+            k: {name: random.normal(size=t.shape) for name, t in fedkd.initial.items()}
+            for k in clients
+        }
+        uploads = {
+            k: Upload({name: torch.tensor(u).float() for name, u in updates[k].items()}, n)
+            for k, n in clients.items()
+        }
         kept = {name: t.clone() for name, t in state.items()}
         new = fedkd.aggregate(uploads, state, round)
-        assert all(torch.equal(state[name], kept[name]) for name in kept), "aggregate changed the state it was given"
+        assert all(torch.equal(state[name], kept[name]) for name in kept), (
+            "aggregate changed the state it was given"
+        )
         state = new
         for name, total in moved.items():
             total += sum(updates[k][name] * n for k, n in clients.items()) / sum(clients.values())
-            got = obvious.array(decompress(fedkd.download(state, 7, round + 1), fedkd.initial)[name])
+            got = obvious.array(
+                decompress(fedkd.download(state, 7, round + 1), fedkd.initial)[name]
+            )
             np.testing.assert_allclose(got, total, atol=2e-5, err_msg=name)
 
 
@@ -179,10 +229,16 @@ def test_compression_is_what_the_clients_start_from() -> None:
         return u[:, :r] * s[:r] @ v[:r]
 
     name = "fc3.weight"
-    start = cut(cut(obvious.array(updates[0][name]), 0.2), 0.4)  # by the client in round 1, by the server for round 2
-    np.testing.assert_allclose(obvious.array(decompress(one, fedkd.initial)[name]), start, atol=1e-4)
+    start = cut(
+        cut(obvious.array(updates[0][name]), 0.2), 0.4
+    )  # by the client in round 1, by the server for round 2
+    np.testing.assert_allclose(
+        obvious.array(decompress(one, fedkd.initial)[name]), start, atol=1e-4
+    )
     expected = cut(start + cut(obvious.array(updates[1][name]), 0.4), 0.6)
-    np.testing.assert_allclose(obvious.array(decompress(two, fedkd.initial)[name]), expected, atol=1e-4)
+    np.testing.assert_allclose(
+        obvious.array(decompress(two, fedkd.initial)[name]), expected, atol=1e-4
+    )
 
 
 @pytest.mark.slow
@@ -190,18 +246,34 @@ def test_both_ends_make_the_same_initial_student() -> None:
     a, b = method(seed=3), method(seed=3)
     assert all(torch.equal(a.initial[name], b.initial[name]) for name in a.initial)
     assert not torch.equal(a.initial["fc1.weight"], method(seed=4).initial["fc1.weight"])
-    assert all(torch.equal(t, b.state_init(derive(3, "state"))[n]) for n, t in a.state_init(derive(3, "state")).items())
+    assert all(
+        torch.equal(t, b.state_init(derive(3, "state"))[n])
+        for n, t in a.state_init(derive(3, "state")).items()
+    )
 
 
 @pytest.mark.methods
 @pytest.mark.parametrize("energy", [0.0, 0.95, 1.0])
 @pytest.mark.parametrize("setting", ["heterogeneous", "homogeneous"])
-def test_a_client_that_missed_rounds_trains_on_the_same_student(setting: str, energy: float) -> None:
-    plain = Plain(method="fedkd", setting=setting, clients=5, rounds=3, fedkd__energy_start=energy, fedkd__energy_end=energy)
+def test_a_client_that_missed_rounds_trains_on_the_same_student(
+    setting: str, energy: float
+) -> None:
+    plain = Plain(
+        method="fedkd",
+        setting=setting,
+        clients=5,
+        rounds=3,
+        fedkd__energy_start=energy,
+        fedkd__energy_end=energy,
+    )
     for clients in ([0, 1], [1], [0, 4]):  # 0 misses round 2; 4 comes for the first time in round 3
         plain.play(clients)
         assert len({parameters(sent) for sent in plain.received.values()}) == 1
-        assert all(torch.isfinite(t).all() for upload in plain.uploads.values() for t in upload.tensors.values())
+        assert all(
+            torch.isfinite(t).all()
+            for upload in plain.uploads.values()
+            for t in upload.tensors.values()
+        )
     sent = [parameters(plain.uploads[0].tensors), parameters(plain.state)]
     assert isinstance(plain.method, FedKD)
     dense = parameters(plain.method.initial)
@@ -214,7 +286,10 @@ def test_private_model_and_projection_stay() -> None:
     model = fedkd.private_init(0, 1)
     upload = fedkd.local_update(model, fedkd.state_init(0), data, visit(fedkd.experiment))
     assert {name.partition("/")[0] for name in upload.tensors} == set(fedkd.initial)
-    student = {name: t + fedkd.initial[name] for name, t in decompress(upload.tensors, fedkd.initial).items()}
+    student = {
+        name: t + fedkd.initial[name]
+        for name, t in decompress(upload.tensors, fedkd.initial).items()
+    }
     for name, private in model.local.state_dict().items():
         assert (student[name] - fedkd.initial[name]).norm() < 0.5 * (student[name] - private).norm()
     assert fedkd.predictor(model) is model.local
@@ -252,7 +327,15 @@ def test_refuses_factors_that_are_larger_than_dense_and_takes_dense() -> None:
     fedkd.check(Upload({name: torch.zeros_like(t) for name, t in fedkd.initial.items()}, 5), {}, 0)
     rank = 500 * 800 // 1300 + 1
     with pytest.raises(Refused):
-        fedkd.check(Upload(good(fedkd) | {"fc1.weight/u": torch.zeros(500, rank), "fc1.weight/v": torch.zeros(rank, 800)}, 5), {}, 0)
+        fedkd.check(
+            Upload(
+                good(fedkd)
+                | {"fc1.weight/u": torch.zeros(500, rank), "fc1.weight/v": torch.zeros(rank, 800)},
+                5,
+            ),
+            {},
+            0,
+        )
 
 
 def test_private_init_does_not_depend_on_what_the_process_did_before() -> None:

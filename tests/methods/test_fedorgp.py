@@ -15,12 +15,24 @@ from tests.methods import obvious, slow, slow_server
 from tests.methods.test_fedtgp import a_report, net_of
 from tests.plain import make, samples, visit
 
-KEYS: dict[str, object] = {"fedorgp.lambda": 2.0, "fedorgp.server-lambda": 0.7, "fedorgp.gamma": 1.5}
-KEYS |= {"method": "fedorgp", "seed": slow_server.SEED, "fedorgp.server-lr": 0.3, "fedorgp.server-epochs": 3, "fedorgp.server-batch": 4}
+KEYS: dict[str, object] = {
+    "fedorgp.lambda": 2.0,
+    "fedorgp.server-lambda": 0.7,
+    "fedorgp.gamma": 1.5,
+}
+KEYS |= {
+    "method": "fedorgp",
+    "seed": slow_server.SEED,
+    "fedorgp.server-lr": 0.3,
+    "fedorgp.server-epochs": 3,
+    "fedorgp.server-batch": 4,
+}
 
 
 def method(classes: int = 10, **keys: object) -> FedORGP:
-    made = make(from_flat({"method": "fedorgp", "models": "cnn5", "batch-size": 8, **keys}), classes)
+    made = make(
+        from_flat({"method": "fedorgp", "models": "cnn5", "batch-size": 8, **keys}), classes
+    )
     assert isinstance(made, FedORGP)
     return made
 
@@ -44,21 +56,34 @@ def largest_difference(wrong: str = "") -> float:
         slow_server.descend(kept, client, loss)
         return slow_server.report(kept, client)
 
-    def server(sent: dict[int, Tensors], counts: dict[int, int], state: Tensors, round: int) -> Tensors:
+    def server(
+        sent: dict[int, Tensors], counts: dict[int, int], state: Tensors, round: int
+    ) -> Tensors:
         reports = slow_server.rows(sent)
-        new = {name: state[name].clone().requires_grad_() for name in PrototypeNet(1, 1).state_dict()}
+        new = {
+            name: state[name].clone().requires_grad_() for name in PrototypeNet(1, 1).state_dict()
+        }
         for index in slow_server.batches(len(reports), 4, 3, "prototypes", round):
             prototypes = net_of(new)
             own = [cosine(reports[i][1], prototypes[reports[i][0]]) for i in index]
-            other = [cosine(reports[i][1], prototypes[j]) for i in index for j in range(10) if j != reports[i][0] or wrong == "own too"]
+            other = [
+                cosine(reports[i][1], prototypes[j])
+                for i in index
+                for j in range(10)
+                if j != reports[i][0] or wrong == "own too"
+            ]
             d = torch.stack([c if wrong == "signed" else c.abs() for c in other]).mean()
             weights = (1.5, 0.7) if wrong == "swapped" else (0.7, 1.5)
-            slow_server.step(list(new.values()), weights[0] * (1 - torch.stack(own).mean()) + weights[1] * d, 0.3)
+            slow_server.step(
+                list(new.values()), weights[0] * (1 - torch.stack(own).mean()) + weights[1] * d, 0.3
+            )
         known = sorted({int(c) for c in state["classes"]} | {c for c, _ in reports})
         new = {name: t.detach() for name, t in new.items()}
         return new | {"classes": torch.tensor(known).double(), "means": net_of(new)[known]}
 
-    return slow.largest_difference(turn, server, lambda state: {n: state[n] for n in ("classes", "means")}, **KEYS)
+    return slow.largest_difference(
+        turn, server, lambda state: {n: state[n] for n in ("classes", "means")}, **KEYS
+    )
 
 
 @pytest.mark.slow
@@ -76,10 +101,15 @@ def test_server_loss_by_hand() -> None:
     """Three orthogonal axes: a report on its own prototype's axis, and one halfway to a third class's."""
     orgp = method(classes=3, **{"fedorgp.server-lambda": 2.0, "fedorgp.gamma": 3.0})
     axes = torch.eye(500)[:3] * torch.tensor([[5.0], [-1.0], [0.1]])
-    reports, labels = torch.stack([torch.eye(500)[0], torch.eye(500)[1] + torch.eye(500)[2]]), torch.tensor([0, 1])
+    reports, labels = (
+        torch.stack([torch.eye(500)[0], torch.eye(500)[1] + torch.eye(500)[2]]),
+        torch.tensor([0, 1]),
+    )
     s = (1 - np.sqrt(0.5)) / 2
     d = (0 + 0 + 0 + np.sqrt(0.5)) / 4
-    assert float(orgp.server_loss(reports, labels)(reports, labels, axes)) == pytest.approx(2 * (1 - s) + 3 * d)
+    assert float(orgp.server_loss(reports, labels)(reports, labels, axes)) == pytest.approx(
+        2 * (1 - s) + 3 * d
+    )
 
 
 def test_the_server_turns_prototypes_to_their_reports() -> None:
@@ -97,7 +127,9 @@ def test_the_server_turns_prototypes_to_their_reports() -> None:
 def test_vectors_of_zeros_have_finite_gradients() -> None:
     orgp = method()
     prototypes, zeros = torch.rand(10, 500, requires_grad=True), torch.zeros(2, 500)
-    orgp.server_loss(zeros, torch.tensor([0, 1]))(zeros, torch.tensor([0, 1]), prototypes).backward()
+    orgp.server_loss(zeros, torch.tensor([0, 1]))(
+        zeros, torch.tensor([0, 1]), prototypes
+    ).backward()
     representation = torch.zeros(2, 500, requires_grad=True)
     orgp.pull(representation, prototypes.detach()[:2]).sum().backward()
     assert torch.isfinite(prototypes.grad).all()
@@ -107,7 +139,12 @@ def test_vectors_of_zeros_have_finite_gradients() -> None:
 def test_a_last_batch_of_one_and_one_class_alone() -> None:
     orgp = method(**{"batch-size": 4})
     state = orgp.aggregate({0: a_report([2])}, orgp.state_init(1), 1)
-    upload = orgp.local_update(orgp.private_init(0, 1), orgp.download(state, 0, 2), samples([2] * 5), visit(orgp.experiment))
+    upload = orgp.local_update(
+        orgp.private_init(0, 1),
+        orgp.download(state, 0, 2),
+        samples([2] * 5),
+        visit(orgp.experiment),
+    )
     assert upload.tensors["classes"].tolist() == [2]
     assert all(torch.isfinite(t).all() for t in orgp.aggregate({0: upload}, state, 2).values())
 
@@ -116,7 +153,10 @@ def test_the_smallest_angle_is_another_predictor() -> None:
     orgp, data = method(), samples([0] * 20)
     model = orgp.private_init(0, 1)
     assert orgp.other_predictors(model, orgp.download(orgp.state_init(0), 0, 1)) == {}
-    received = {"classes": torch.tensor([1, 4, 8]), "means": torch.randn(3, 500, generator=torch.Generator().manual_seed(0))}
+    received = {
+        "classes": torch.tensor([1, 4, 8]),
+        "means": torch.randn(3, 500, generator=torch.Generator().manual_seed(0)),
+    }
     scores = obvious.array(orgp.other_predictors(model, received)["prototype"](data.images))
     for row, r in zip(scores, model.encode(data.images).detach(), strict=True):
         cosines = [float(cosine(r, p)) for p in received["means"]]

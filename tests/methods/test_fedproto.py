@@ -18,23 +18,32 @@ LABELS = [0, 0, 3, 3, 3, 7, 7, 1]
 
 
 def method(classes: int = 10, **keys: object) -> Any:
-    return make(from_flat({"method": "fedproto", "models": "cnn5", "batch-size": 8, **keys}), classes)
+    return make(
+        from_flat({"method": "fedproto", "models": "cnn5", "batch-size": 8, **keys}), classes
+    )
 
 
 def prototypes(classes: list[int], seed: int = 0) -> dict[str, torch.Tensor]:
-    return {"classes": torch.tensor(classes), "means": torch.rand(len(classes), 500, generator=torch.Generator().manual_seed(seed))}
+    return {
+        "classes": torch.tensor(classes),
+        "means": torch.rand(len(classes), 500, generator=torch.Generator().manual_seed(seed)),
+    }
 
 
 def report(rows: dict[int, tuple[float, int]]) -> Upload:
     """By class, a prototype that has one value in all of its 500 dimensions, and its count."""
     means = torch.tensor([[rows[c][0]] * 500 for c in sorted(rows)])
     counts = torch.tensor([rows[c][1] for c in sorted(rows)])
-    return Upload({"classes": torch.tensor(sorted(rows)), "means": means, "counts": counts}, int(counts.sum()))
+    return Upload(
+        {"classes": torch.tensor(sorted(rows)), "means": means, "counts": counts}, int(counts.sum())
+    )
 
 
 @pytest.mark.parametrize("weight", [0.0, 1.0, 4.0])
 @pytest.mark.parametrize("cut", ["decomposed", "reduced"])
-def test_loss_is_ce_plus_lambda_times_mse_where_there_is_a_prototype(weight: float, cut: str) -> None:
+def test_loss_is_ce_plus_lambda_times_mse_where_there_is_a_prototype(
+    weight: float, cut: str
+) -> None:
     proto, data = method(**{"fedproto.lambda": weight, "adapter.kind": cut}), samples(LABELS)
     model, received = proto.private_init(0, 1), prototypes([0, 7, 9])
     known = dict(zip([0, 7, 9], obvious.array(received["means"]), strict=True))
@@ -55,30 +64,45 @@ def test_a_step_follows_that_loss() -> None:
     for row, y in zip(twin.encode(data.images), LABELS, strict=True):
         if y in (3, 7):
             loss = loss + 3.0 * mse_loss(row, received["means"][0 if y == 3 else 1]) / 8
-    for now, start, gradient in zip(model.parameters(), twin.parameters(), torch.autograd.grad(loss, list(twin.parameters())), strict=True):
+    for now, start, gradient in zip(
+        model.parameters(),
+        twin.parameters(),
+        torch.autograd.grad(loss, list(twin.parameters())),
+        strict=True,
+    ):
         assert torch.allclose(now, start - 0.1 * gradient, atol=1e-6)
 
 
 def test_prototypes_are_the_means_of_a_clean_pass_after_training() -> None:
     proto, data = method(**{"augment": True, "lr": 0.1}), samples(LABELS)
     model = proto.private_init(0, 1)
-    upload = proto.local_update(model, proto.download(proto.state_init(0), 0, 1), data, visit(proto.experiment))
+    upload = proto.local_update(
+        model, proto.download(proto.state_init(0), 0, 1), data, visit(proto.experiment)
+    )
     expected = obvious.class_means(obvious.array(model.encode(data.images)), LABELS)
     assert upload.tensors["classes"].tolist() == list(expected) == [0, 1, 3, 7]
     assert upload.tensors["counts"].tolist() == [2, 1, 3, 2]
-    np.testing.assert_allclose(obvious.array(upload.tensors["means"]), np.stack(list(expected.values())), atol=1e-6)
+    np.testing.assert_allclose(
+        obvious.array(upload.tensors["means"]), np.stack(list(expected.values())), atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("weighting", ["count", "equal"])
 def test_global_prototype_is_the_mean_of_all_reporters_last_ones(weighting: str) -> None:
     proto = method(**{"fedproto.weighting": weighting})
-    state = proto.aggregate({0: report({2: (1.0, 3), 5: (8.0, 1)}), 1: report({2: (4.0, 1)})}, proto.state_init(0), 1)
-    state = proto.aggregate({1: report({2: (5.0, 1)}), 6: report({2: (9.0, 2)})}, state, 2)  # client 0 misses round 2, 6 comes late
+    state = proto.aggregate(
+        {0: report({2: (1.0, 3), 5: (8.0, 1)}), 1: report({2: (4.0, 1)})}, proto.state_init(0), 1
+    )
+    state = proto.aggregate(
+        {1: report({2: (5.0, 1)}), 6: report({2: (9.0, 2)})}, state, 2
+    )  # client 0 misses round 2, 6 comes late
     got = proto.download(state, 0, 3)
     two = (3 * 1 + 1 * 5 + 2 * 9) / 6 if weighting == "count" else (1 + 5 + 9) / 3
     assert got["classes"].tolist() == [2, 5]
     np.testing.assert_allclose(obvious.array(got["means"]), [[two] * 500, [8.0] * 500], rtol=1e-6)
-    assert all(torch.equal(got[name], proto.download(state, 4, 3)[name]) for name in got), "the same for everyone"
+    assert all(torch.equal(got[name], proto.download(state, 4, 3)[name]) for name in got), (
+        "the same for everyone"
+    )
 
 
 def test_the_nearest_prototype_is_another_predictor() -> None:
@@ -96,7 +120,10 @@ def test_the_nearest_prototype_is_another_predictor() -> None:
 
 def test_no_prototypes_no_other_predictor() -> None:
     proto = method()
-    assert proto.other_predictors(proto.private_init(0, 1), proto.download(proto.state_init(0), 0, 1)) == {}
+    assert (
+        proto.other_predictors(proto.private_init(0, 1), proto.download(proto.state_init(0), 0, 1))
+        == {}
+    )
 
 
 @pytest.mark.parametrize(
@@ -113,7 +140,11 @@ def test_no_prototypes_no_other_predictor() -> None:
 )
 def test_refuses_what_is_no_report(change: dict[str, torch.Tensor], word: str) -> None:
     proto = method()
-    good = {"classes": torch.tensor([1, 3]), "means": torch.zeros(2, 500), "counts": torch.tensor([2, 3])}
+    good = {
+        "classes": torch.tensor([1, 3]),
+        "means": torch.zeros(2, 500),
+        "counts": torch.tensor([2, 3]),
+    }
     proto.check(Upload(good, 5), proto.state_init(0), 0)
     with pytest.raises(Refused, match=word):
         proto.check(Upload(good | change, 5), proto.state_init(0), 0)

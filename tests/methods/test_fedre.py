@@ -13,7 +13,13 @@ from pfedlora_flwr.methods.method import Refused, Tensors, Upload
 from tests.methods import obvious, slow, slow_server
 from tests.plain import make, samples, visit
 
-KEYS = {"method": "fedre", "seed": slow_server.SEED, "fedre.server-lr": 0.2, "fedre.server-epochs": 3, "fedre.server-batch": 1}
+KEYS = {
+    "method": "fedre",
+    "seed": slow_server.SEED,
+    "fedre.server-lr": 0.2,
+    "fedre.server-epochs": 3,
+    "fedre.server-batch": 1,
+}
 
 
 def method(classes: int = 10, **keys: object) -> FedRE:
@@ -24,7 +30,13 @@ def method(classes: int = 10, **keys: object) -> FedRE:
 
 def mixture(weights: dict[int, float], seed: int = 0) -> Upload:
     label = torch.tensor([weights.get(c, 0.0) for c in range(10)])
-    return Upload({"representation": torch.rand(500, generator=torch.Generator().manual_seed(seed)), "label": label}, 5)
+    return Upload(
+        {
+            "representation": torch.rand(500, generator=torch.Generator().manual_seed(seed)),
+            "label": label,
+        },
+        5,
+    )
 
 
 def largest_difference(wrong: str = "", batch: int = 1) -> float:
@@ -36,12 +48,16 @@ def largest_difference(wrong: str = "", batch: int = 1) -> float:
         drawn = 1 - torch.rand(len(report["classes"]), generator=client.generator).double()
         weights = drawn.softmax(0) if wrong == "softmax" else drawn / drawn.sum()
         representation, label = torch.zeros(500).double(), torch.zeros(10).double()
-        for w, c, mean in zip(weights, report["classes"].int().tolist(), report["means"], strict=True):
+        for w, c, mean in zip(
+            weights, report["classes"].int().tolist(), report["means"], strict=True
+        ):
             representation += mean / len(weights) if wrong == "plain mean" else w * mean
             label[c] += w
         return {"representation": representation, "label": label}
 
-    def server(sent: dict[int, Tensors], counts: dict[int, int], state: Tensors, round: int) -> Tensors:
+    def server(
+        sent: dict[int, Tensors], counts: dict[int, int], state: Tensors, round: int
+    ) -> Tensors:
         """Σ_c ỹ_c · (gradient of softmax regression with label c), by hand."""
         weight, bias = state["weight"].clone(), state["bias"].clone()
         vectors = [sent[k] for k in sorted(sent)]
@@ -50,7 +66,9 @@ def largest_difference(wrong: str = "", batch: int = 1) -> float:
             for i in index:
                 r, label = vectors[i]["representation"], vectors[i]["label"]
                 p = (weight @ r + bias).softmax(0)
-                error = sum(label[c] * (p - torch.eye(10, dtype=torch.float64)[c]) for c in range(10))
+                error = sum(
+                    label[c] * (p - torch.eye(10, dtype=torch.float64)[c]) for c in range(10)
+                )
                 gw += torch.outer(error, r) / (len(index) if wrong == "mean" else 1)
                 gb += error / (len(index) if wrong == "mean" else 1)
             weight, bias = weight - 0.2 * gw, bias - 0.2 * gb
@@ -76,40 +94,60 @@ def test_an_upload_is_a_convex_mixture_drawn_anew_in_each_round() -> None:
     labels = []
     for round in (1, 2):
         model = fedre.private_init(0, 1)
-        upload = fedre.local_update(model, fedre.state_init(1), data, visit(fedre.experiment, 0, round))
+        upload = fedre.local_update(
+            model, fedre.state_init(1), data, visit(fedre.experiment, 0, round)
+        )
         label = obvious.array(upload.tensors["label"])
         means = obvious.class_means(obvious.array(model.encode(data.images)), data.labels.tolist())
         assert np.flatnonzero(label).tolist() == [1, 4, 9]
         assert label.sum() == pytest.approx(1)
-        np.testing.assert_allclose(obvious.array(upload.tensors["representation"]), sum(label[c] * means[c] for c in means), atol=1e-5)
+        np.testing.assert_allclose(
+            obvious.array(upload.tensors["representation"]),
+            sum(label[c] * means[c] for c in means),
+            atol=1e-5,
+        )
         labels.append(label)
     assert not np.allclose(*labels)
 
 
 def test_one_class_alone_is_its_mean_and_a_last_batch_of_one_is_no_trouble() -> None:
     fedre = method(**{"batch-size": 4})
-    upload = fedre.local_update(fedre.private_init(0, 1), fedre.state_init(1), samples([2] * 5), visit(fedre.experiment))
+    upload = fedre.local_update(
+        fedre.private_init(0, 1), fedre.state_init(1), samples([2] * 5), visit(fedre.experiment)
+    )
     assert upload.tensors["label"].tolist() == [0, 0, 1, 0, 0, 0, 0, 0, 0, 0]
-    assert all(torch.isfinite(t).all() for t in fedre.aggregate({0: upload}, fedre.state_init(1), 1).values())
+    assert all(
+        torch.isfinite(t).all()
+        for t in fedre.aggregate({0: upload}, fedre.state_init(1), 1).values()
+    )
 
 
 def test_the_loss_is_the_weighted_sum_of_cross_entropies() -> None:
     """Seen in the bias after one step on two vectors: b − η Σ_k Σ_c ỹ_{k,c} (softmax − e_c)."""
-    fedre, uploads = method(**{"fedre.server-lr": 0.1}), {0: mixture({0: 0.25, 7: 0.75}), 2: mixture({3: 1.0}, seed=1)}
+    fedre, uploads = (
+        method(**{"fedre.server-lr": 0.1}),
+        {0: mixture({0: 0.25, 7: 0.75}), 2: mixture({3: 1.0}, seed=1)},
+    )
     state = fedre.state_init(1)
     weight, bias = obvious.array(state["weight"]), obvious.array(state["bias"])
     pulled = np.zeros(10)
     for upload in uploads.values():
         p = obvious.softmax(weight @ obvious.array(upload.tensors["representation"]) + bias)
-        pulled += sum(w * (p - np.eye(10)[c]) for c, w in enumerate(obvious.array(upload.tensors["label"])))
-    np.testing.assert_allclose(obvious.array(fedre.aggregate(uploads, state, 1)["bias"]), bias - 0.1 * pulled, atol=1e-6)
+        pulled += sum(
+            w * (p - np.eye(10)[c]) for c, w in enumerate(obvious.array(upload.tensors["label"]))
+        )
+    np.testing.assert_allclose(
+        obvious.array(fedre.aggregate(uploads, state, 1)["bias"]), bias - 0.1 * pulled, atol=1e-6
+    )
 
 
 def test_aggregate_is_pure() -> None:
     fedre = method(**{"fedre.server-batch": 2})
     state, uploads = fedre.state_init(1), {k: mixture({k: 1.0}, seed=k) for k in range(5)}
     first, again = fedre.aggregate(uploads, state, 3), fedre.aggregate(uploads, state, 3)
-    assert all(torch.equal(first[n], again[n]) and not torch.equal(first[n], state[n]) for n in state)
+    assert all(
+        torch.equal(first[n], again[n]) and not torch.equal(first[n], state[n]) for n in state
+    )
 
 
 def test_a_client_that_misses_rounds_keeps_its_predictor() -> None:

@@ -25,7 +25,13 @@ def method(classes: int = 10, **keys: object) -> FedSSA:
 
 def report(rows: dict[int, float]) -> Upload:
     """By class, a row that has one value in all of its 501 places."""
-    return Upload({"classes": torch.tensor(sorted(rows)), "means": torch.tensor([[rows[c]] * 501 for c in sorted(rows)])}, 5)
+    return Upload(
+        {
+            "classes": torch.tensor(sorted(rows)),
+            "means": torch.tensor([[rows[c]] * 501 for c in sorted(rows)]),
+        },
+        5,
+    )
 
 
 def largest_difference(wrong: str = "") -> float:
@@ -38,14 +44,23 @@ def largest_difference(wrong: str = "") -> float:
                 kept["fc3.weight"][c] = own * row[:500] + mu * kept["fc3.weight"][c]
                 kept["fc3.bias"][c] = own * row[500] + mu * kept["fc3.bias"][c]
         slow_server.train(kept, client)
-        rows = [torch.cat([kept["fc3.weight"][c], kept["fc3.bias"][c : c + 1]]) for c in sorted(held)]
+        rows = [
+            torch.cat([kept["fc3.weight"][c], kept["fc3.bias"][c : c + 1]]) for c in sorted(held)
+        ]
         return {"classes": torch.tensor(sorted(held)).double(), "means": torch.stack(rows)}
 
-    def server(sent: dict[int, Tensors], counts: dict[int, int], state: Tensors, round: int) -> Tensors:
+    def server(
+        sent: dict[int, Tensors], counts: dict[int, int], state: Tensors, round: int
+    ) -> Tensors:
         """By client and class, the last row."""
-        memory = {} if wrong == "forgets" else {name: row for name, row in state.items() if "/" in name}
+        memory = (
+            {} if wrong == "forgets" else {name: row for name, row in state.items() if "/" in name}
+        )
         for k, upload in sent.items():
-            memory |= {f"{k}/{int(c)}": row for c, row in zip(upload["classes"], upload["means"], strict=True)}
+            memory |= {
+                f"{k}/{int(c)}": row
+                for c, row in zip(upload["classes"], upload["means"], strict=True)
+            }
         return memory
 
     def download(state: Tensors) -> Tensors:
@@ -54,7 +69,10 @@ def largest_difference(wrong: str = "") -> float:
             if "/" in name:
                 by_class.setdefault(int(name.split("/")[1]), []).append(row)
         means = [torch.stack(by_class[c]).mean(0) for c in sorted(by_class)]
-        return {"classes": torch.tensor(sorted(by_class)).double(), "means": torch.stack(means) if means else torch.zeros(0, 501)}
+        return {
+            "classes": torch.tensor(sorted(by_class)).double(),
+            "means": torch.stack(means) if means else torch.zeros(0, 501),
+        }
 
     return slow.largest_difference(turn, server, download, **KEYS)
 
@@ -78,7 +96,13 @@ def test_a_server_that_forgets_is_noticed() -> None:
 
 def test_own_weight_falls_to_zero() -> None:
     ssa = method(**{"fedssa.mu": 0.5, "fedssa.stable-rounds": 4})
-    assert [ssa.own_weight(1 + t) for t in (0, 2, 4, 5, 400)] == [0.5, pytest.approx(0.5 * math.sqrt(0.5)), 0, 0, 0]
+    assert [ssa.own_weight(1 + t) for t in (0, 2, 4, 5, 400)] == [
+        0.5,
+        pytest.approx(0.5 * math.sqrt(0.5)),
+        0,
+        0,
+        0,
+    ]
 
 
 def test_only_rows_of_held_and_known_classes_change_before_training() -> None:
@@ -89,18 +113,30 @@ def test_only_rows_of_held_and_known_classes_change_before_training() -> None:
     upload = ssa.local_update(model, received, data, visit(ssa.experiment))
     expected = before.clone()
     expected[0], expected[3] = 0.25 + 0.5 * before[0], -1.0 + 0.5 * before[3]
-    assert torch.allclose(rows_of(model), expected, atol=1e-6), "5 is not held, nobody has reported 7"
+    assert torch.allclose(rows_of(model), expected, atol=1e-6), (
+        "5 is not held, nobody has reported 7"
+    )
     assert upload.tensors["classes"].tolist() == [0, 3, 7]
     assert torch.equal(upload.tensors["means"], rows_of(model)[[0, 3, 7]])
 
 
 def test_global_rows_are_unweighted_means_of_the_reporters_last_ones() -> None:
     ssa = method()
-    state = ssa.aggregate({0: report({2: 1.0, 5: 8.0}), 1: Upload(report({2: 4.0}).tensors, 10_000)}, ssa.state_init(0), 1)
+    state = ssa.aggregate(
+        {0: report({2: 1.0, 5: 8.0}), 1: Upload(report({2: 4.0}).tensors, 10_000)},
+        ssa.state_init(0),
+        1,
+    )
     assert ssa.download(state, 7, 2)["means"][:, 0].tolist() == [2.5, 8.0]
-    state = ssa.aggregate({1: report({2: 5.0, 9: 3.0})}, state, 2)  # client 0 misses round 2, and its rows stay
+    state = ssa.aggregate(
+        {1: report({2: 5.0, 9: 3.0})}, state, 2
+    )  # client 0 misses round 2, and its rows stay
     got = ssa.download(state, 7, 3)
-    assert dict(zip(got["classes"].tolist(), got["means"][:, 500].tolist(), strict=True)) == {2: 3.0, 5: 8.0, 9: 3.0}
+    assert dict(zip(got["classes"].tolist(), got["means"][:, 500].tolist(), strict=True)) == {
+        2: 3.0,
+        5: 8.0,
+        9: 3.0,
+    }
 
 
 def test_the_first_visit_is_standalone_to_the_bit() -> None:
@@ -114,7 +150,12 @@ def test_the_first_visit_is_standalone_to_the_bit() -> None:
 
 def test_a_last_batch_of_one_and_one_class_alone() -> None:
     ssa = method(**{"batch-size": 4})
-    upload = ssa.local_update(ssa.private_init(0, 1), ssa.download(ssa.state_init(1), 0, 1), samples([2] * 5), visit(ssa.experiment))
+    upload = ssa.local_update(
+        ssa.private_init(0, 1),
+        ssa.download(ssa.state_init(1), 0, 1),
+        samples([2] * 5),
+        visit(ssa.experiment),
+    )
     assert upload.tensors["classes"].tolist() == [2]
     assert torch.isfinite(upload.tensors["means"]).all()
 

@@ -29,7 +29,13 @@ def method(classes: int = 10, **keys: object) -> FedTGP:
 
 def a_report(classes: list[int], seed: int = 0) -> Upload:
     random = torch.Generator().manual_seed(seed)
-    return Upload({"classes": torch.tensor(classes), "means": torch.rand(len(classes), 500, generator=random)}, 5)
+    return Upload(
+        {
+            "classes": torch.tensor(classes),
+            "means": torch.rand(len(classes), 500, generator=random),
+        },
+        5,
+    )
 
 
 def net_of(state: Tensors) -> Tensor:
@@ -57,23 +63,41 @@ def largest_difference(wrong: str = "") -> float:
         slow_server.descend(kept, client, loss)
         return slow_server.report(kept, client)
 
-    def server(sent: dict[int, Tensors], counts: dict[int, int], state: Tensors, round: int) -> Tensors:
+    def server(
+        sent: dict[int, Tensors], counts: dict[int, int], state: Tensors, round: int
+    ) -> Tensors:
         reports = slow_server.rows(sent)
-        centres = {c: torch.stack([row for y, row in reports if y == c]).mean(0) for c, _ in reports}
-        gaps = [min(float(distance(p, q)) for d, q in centres.items() if d != c) for c, p in centres.items()]
+        centres = {
+            c: torch.stack([row for y, row in reports if y == c]).mean(0) for c, _ in reports
+        }
+        gaps = [
+            min(float(distance(p, q)) for d, q in centres.items() if d != c)
+            for c, p in centres.items()
+        ]
         margin = min(min(gaps) if wrong == "least gap" else max(gaps), 100.0)
-        new = {name: state[name].clone().requires_grad_() for name in PrototypeNet(1, 1).state_dict()}
-        for index in slow_server.batches(len(reports), 4, 3, "other" if wrong == "order" else "prototypes", round):
+        new = {
+            name: state[name].clone().requires_grad_() for name in PrototypeNet(1, 1).state_dict()
+        }
+        for index in slow_server.batches(
+            len(reports), 4, 3, "other" if wrong == "order" else "prototypes", round
+        ):
             prototypes, loss = net_of(new), torch.zeros(())
             for y, row in (reports[i] for i in index):
-                apart = [distance(row, prototypes[j]) + margin * (j == y) * (wrong != "no margin") for j in range(10)]
-                loss = loss + (apart[y] + torch.stack([-d for d in apart]).logsumexp(0)) / len(index)
+                apart = [
+                    distance(row, prototypes[j]) + margin * (j == y) * (wrong != "no margin")
+                    for j in range(10)
+                ]
+                loss = loss + (apart[y] + torch.stack([-d for d in apart]).logsumexp(0)) / len(
+                    index
+                )
             slow_server.step(list(new.values()), loss, 0.02)
         known = sorted({int(c) for c in state["classes"]} | set(centres))
         new = {name: t.detach() for name, t in new.items()}
         return new | {"classes": torch.tensor(known).double(), "means": net_of(new)[known]}
 
-    return slow.largest_difference(turn, server, lambda state: {n: state[n] for n in ("classes", "means")}, **KEYS)
+    return slow.largest_difference(
+        turn, server, lambda state: {n: state[n] for n in ("classes", "means")}, **KEYS
+    )
 
 
 @pytest.mark.slow
@@ -110,8 +134,15 @@ def test_server_loss_is_cross_entropy_of_distances_with_a_margin() -> None:
     p, y = upload.tensors["means"], upload.tensors["classes"]
     prototypes = torch.rand(10, 500)
     margin = max(min(math.dist(p[i], p[j]) for j in range(3) if j != i) for i in range(3))
-    apart = np.array([[math.dist(row, q) + margin * (j == c) for j, q in enumerate(prototypes)] for row, c in zip(p, y, strict=True)])
-    assert float(tgp.server_loss(p, y)(p, y, prototypes)) == pytest.approx(obvious.cross_entropy(-apart, y.tolist()), rel=1e-5)
+    apart = np.array(
+        [
+            [math.dist(row, q) + margin * (j == c) for j, q in enumerate(prototypes)]
+            for row, c in zip(p, y, strict=True)
+        ]
+    )
+    assert float(tgp.server_loss(p, y)(p, y, prototypes)) == pytest.approx(
+        obvious.cross_entropy(-apart, y.tolist()), rel=1e-5
+    )
 
 
 def test_the_server_learns_and_sends_reported_classes_alone() -> None:
@@ -127,9 +158,13 @@ def test_the_server_learns_and_sends_reported_classes_alone() -> None:
     assert tgp.download(state, 0, 4)["classes"].tolist() == [1, 4, 8]
     assert torch.allclose(tgp.download(state, 0, 4)["means"], net_of(state)[[1, 4, 8]], atol=1e-5)
     later = tgp.download(tgp.aggregate({5: a_report([0])}, state, 4), 0, 5)
-    assert later["classes"].tolist() == [0, 1, 4, 8], "a class that is not reported in a round stays known"
+    assert later["classes"].tolist() == [0, 1, 4, 8], (
+        "a class that is not reported in a round stays known"
+    )
     assert torch.isfinite(later["means"]).all()
-    assert not torch.equal(later["means"][1:], tgp.download(state, 0, 4)["means"]), "and goes on moving"
+    assert not torch.equal(later["means"][1:], tgp.download(state, 0, 4)["means"]), (
+        "and goes on moving"
+    )
 
 
 @pytest.mark.parametrize("batch", [0, 3])
@@ -143,10 +178,16 @@ def test_aggregate_is_pure_and_its_operations_are_seen(batch: int) -> None:
         first = tgp.aggregate(uploads, state, 3)
     assert torch.equal(torch.get_rng_state(), drawn), "nothing is drawn from the global generator"
     layer = 2 * 10 * 500 * 500
-    assert operations.total == (2 * 2 if batch else 2) * 2 * 3 * layer + 2 * layer, "steps of two layers, and P̂ at the end"
+    assert operations.total == (2 * 2 if batch else 2) * 2 * 3 * layer + 2 * layer, (
+        "steps of two layers, and P̂ at the end"
+    )
     torch.rand(7)
     again = tgp.aggregate(uploads, state, 3)
-    assert all(torch.equal(first[n], again[n]) and torch.equal(state[n], kept[n]) for n in state if n not in ("classes", "means"))
+    assert all(
+        torch.equal(first[n], again[n]) and torch.equal(state[n], kept[n])
+        for n in state
+        if n not in ("classes", "means")
+    )
     assert torch.equal(first["means"], again["means"])
     assert not any(t.requires_grad for t in first.values())
 
@@ -163,7 +204,9 @@ def test_nothing_received_is_standalone_to_the_bit() -> None:
 def test_a_last_batch_of_one_and_one_class_alone() -> None:
     tgp = method(**{"batch-size": 4})
     state = tgp.aggregate({0: a_report([2])}, tgp.state_init(1), 1)
-    upload = tgp.local_update(tgp.private_init(0, 1), tgp.download(state, 0, 2), samples([2] * 5), visit(tgp.experiment))
+    upload = tgp.local_update(
+        tgp.private_init(0, 1), tgp.download(state, 0, 2), samples([2] * 5), visit(tgp.experiment)
+    )
     assert upload.tensors["classes"].tolist() == [2]
     assert all(torch.isfinite(t).all() for t in tgp.aggregate({0: upload}, state, 2).values())
 
@@ -173,10 +216,19 @@ def test_nearest_prototype_is_another_predictor() -> None:
     model = tgp.private_init(0, 1)
     assert tgp.other_predictors(model, tgp.download(tgp.state_init(0), 0, 1)) == {}
     rows = model.encode(data.images).detach()
-    received = {"classes": torch.tensor([1, 4, 8]), "means": rows[[3, 7, 11]]}  # near some images each
-    nearest = [min((math.dist(row, p), c) for c, p in zip([1, 4, 8], received["means"], strict=True))[1] for row in rows]
+    received = {
+        "classes": torch.tensor([1, 4, 8]),
+        "means": rows[[3, 7, 11]],
+    }  # near some images each
+    nearest = [
+        min((math.dist(row, p), c) for c, p in zip([1, 4, 8], received["means"], strict=True))[1]
+        for row in rows
+    ]
     assert len(set(nearest)) == 3
-    assert tgp.other_predictors(model, received)["prototype"](data.images).argmax(1).tolist() == nearest
+    assert (
+        tgp.other_predictors(model, received)["prototype"](data.images).argmax(1).tolist()
+        == nearest
+    )
 
 
 def test_a_client_that_misses_rounds_keeps_its_predictor() -> None:
@@ -196,4 +248,7 @@ def test_refuses_what_is_no_report(change: dict[str, Tensor], word: str) -> None
 @pytest.mark.parametrize(("classes", "expected"), [(10, 506_000), (100, 551_000)])
 def test_the_net_stays_on_the_server(classes: int, expected: int) -> None:
     tgp = method(classes)
-    assert sum(t.numel() for n, t in tgp.state_init(0).items() if n not in ("classes", "means")) == expected
+    assert (
+        sum(t.numel() for n, t in tgp.state_init(0).items() if n not in ("classes", "means"))
+        == expected
+    )

@@ -25,12 +25,20 @@ def method(**keys: object) -> Any:
 
 
 def test_kl_is_batchmean_and_its_peer_gets_no_gradient() -> None:
-    learner, peer = (torch.randn(6, 4, generator=torch.Generator().manual_seed(i), requires_grad=True) for i in (1, 2))
+    learner, peer = (
+        torch.randn(6, 4, generator=torch.Generator().manual_seed(i), requires_grad=True)
+        for i in (1, 2)
+    )
     loss = kl(learner, peer)
-    assert loss.item() == pytest.approx(obvious.kl(obvious.array(peer), obvious.array(learner)), rel=1e-5)
+    assert loss.item() == pytest.approx(
+        obvious.kl(obvious.array(peer), obvious.array(learner)), rel=1e-5
+    )
     loss.backward()
     assert peer.grad is None
-    difference = [obvious.softmax(q) - obvious.softmax(p) for q, p in zip(obvious.array(learner), obvious.array(peer), strict=True)]
+    difference = [
+        obvious.softmax(q) - obvious.softmax(p)
+        for q, p in zip(obvious.array(learner), obvious.array(peer), strict=True)
+    ]
     np.testing.assert_allclose(obvious.array(learner.grad), np.stack(difference) / 6, atol=1e-6)
     assert kl(peer, peer).item() == pytest.approx(0, abs=1e-6)
 
@@ -49,18 +57,36 @@ def test_loss_is_the_sum_of_both_models_losses() -> None:
 
 def test_a_step_is_one_step_of_each_model_with_its_own_optimiser() -> None:
     fml, data = method(**{"lr": 0.1, "fml.alpha": 0.3, "fml.beta": 0.8}), samples(LABELS)
-    model, twin, theta, small = fml.private_init(1, 1), fml.private_init(1, 1), fml.state_init(2), build("cnn5", Task(10))
+    model, twin, theta, small = (
+        fml.private_init(1, 1),
+        fml.private_init(1, 1),
+        fml.state_init(2),
+        build("cnn5", Task(10)),
+    )
     small.load_state_dict(theta)
     before = {name: t.clone() for name, t in theta.items()}
     upload = fml.local_update(model, theta, data, visit(fml.experiment))
     own, shared = twin(data.images), small(data.images)
     p, q = own.softmax(1), shared.softmax(1)
-    local_loss = 0.3 * cross_entropy(own, data.labels) + 0.7 * (q.detach() * (q.detach().log() - p.log())).sum() / 8
-    small_loss = 0.8 * cross_entropy(shared, data.labels) + 0.2 * (p.detach() * (p.detach().log() - q.log())).sum() / 8
-    for mine, theirs, loss in ((twin, model.state_dict(), local_loss), (small, upload.tensors, small_loss)):
-        for (name, start), gradient in zip(mine.named_parameters(), torch.autograd.grad(loss, list(mine.parameters())), strict=True):
+    local_loss = (
+        0.3 * cross_entropy(own, data.labels)
+        + 0.7 * (q.detach() * (q.detach().log() - p.log())).sum() / 8
+    )
+    small_loss = (
+        0.8 * cross_entropy(shared, data.labels)
+        + 0.2 * (p.detach() * (p.detach().log() - q.log())).sum() / 8
+    )
+    for mine, theirs, loss in (
+        (twin, model.state_dict(), local_loss),
+        (small, upload.tensors, small_loss),
+    ):
+        for (name, start), gradient in zip(
+            mine.named_parameters(), torch.autograd.grad(loss, list(mine.parameters())), strict=True
+        ):
             assert torch.allclose(theirs[name], start - 0.1 * gradient, atol=1e-6), name
-    assert all(torch.equal(theta[name], before[name]) for name in theta), "what was received was changed"
+    assert all(torch.equal(theta[name], before[name]) for name in theta), (
+        "what was received was changed"
+    )
 
 
 def test_without_mutual_terms_each_learns_alone() -> None:
@@ -69,16 +95,26 @@ def test_without_mutual_terms_each_learns_alone() -> None:
     one, two = fml.private_init(2, 1), alone.private_init(2, 1)
     fml.local_update(one, fml.state_init(2), data, visit(fml.experiment))
     alone.local_update(two, {}, data, visit(fml.experiment))
-    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+    assert all(
+        torch.allclose(a, b, atol=1e-6)
+        for a, b in zip(one.parameters(), two.parameters(), strict=True)
+    )
 
 
 @pytest.mark.parametrize(
     ("keys", "name"),
-    [({}, "cnn5"), ({"setting": "homogeneous"}, "cnn1"), ({"models": "cnn2,cnn3"}, "cnn3"), ({"models": "cnn4"}, "cnn4")],
+    [
+        ({}, "cnn5"),
+        ({"setting": "homogeneous"}, "cnn1"),
+        ({"models": "cnn2,cnn3"}, "cnn3"),
+        ({"models": "cnn4"}, "cnn4"),
+    ],
 )
 def test_small_model_is_the_smallest_client_model(keys: dict[str, object], name: str) -> None:
     shapes = {n: t.shape for n, t in build(name, Task(10)).state_dict().items()}
-    assert {n: t.shape for n, t in small_model(make(from_flat(keys))).state_dict().items()} == shapes
+    assert {
+        n: t.shape for n, t in small_model(make(from_flat(keys))).state_dict().items()
+    } == shapes
 
 
 def test_private_model_stays() -> None:

@@ -15,7 +15,9 @@ def begins(client: int, **keys: object) -> nn.Module:
 
 def same(one: nn.Module, other: nn.Module) -> bool:
     first, second = tensors_of(one), tensors_of(other)
-    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+    return first.keys() == second.keys() and all(
+        torch.equal(first[name], second[name]) for name in first
+    )
 
 
 def test_each_client_begins_by_itself() -> None:
@@ -26,7 +28,9 @@ def test_each_client_begins_by_itself() -> None:
 def test_all_clients_of_one_architecture_begin_as_its_first_client_would_alone() -> None:
     common = {"initial-models": "architecture"}
     for client in (0, 2, 3, 5):
-        assert same(begins(client, **common), begins(0)), "cnn5, whatever its place among the models"
+        assert same(begins(client, **common), begins(0)), (
+            "cnn5, whatever its place among the models"
+        )
     for client in (1, 4):
         assert same(begins(client, **common), begins(1))
     assert not same(begins(0, **common, seed=1), begins(0))

@@ -29,7 +29,9 @@ REFUSED = {
 QUICK = "pfedlora", "fedkd"
 """Methods whose run on images, a second or two each, stands for the others' but in `make methods-test`."""
 CELLS = [
-    pytest.param(name, kind, marks=[pytest.mark.methods] if kind == "images" and name not in QUICK else [])
+    pytest.param(
+        name, kind, marks=[pytest.mark.methods] if kind == "images" and name not in QUICK else []
+    )
     for name in registry.NAMES
     for kind in KINDS
 ]
@@ -38,7 +40,14 @@ CELLS = [
 @pytest.mark.parametrize(("name", "kind"), CELLS)
 def test_a_method_trains_on_a_kind_or_says_in_a_line_why_not(name: str, kind: str) -> None:
     task, models = KINDS[kind]
-    keys = {"method": name, "models": models, "clients": 3, "batch-size": 4, "fedtgp.server-epochs": 2, "fedmrl.representation-dim": 7}
+    keys = {
+        "method": name,
+        "models": models,
+        "clients": 3,
+        "batch-size": 4,
+        "fedtgp.server-epochs": 2,
+        "fedmrl.representation-dim": 7,
+    }
     if name == "fedavg":
         with pytest.raises(UserError, match="averages whole models, so all clients need the same"):
             from_flat(keys)
@@ -60,12 +69,21 @@ def two_rounds(method: Method) -> None:
         for k in clients:
             data = samples(task, 8, seed=k)
             received = method.download(state, k, round)
-            uploads[k] = method.local_update(models[k].train(), received, data, visit(method.experiment, k, round))
+            uploads[k] = method.local_update(
+                models[k].train(), received, data, visit(method.experiment, k, round)
+            )
             method.check(uploads[k], state, k)
-            for predict in (lambda x, k=k: method.predict(models[k], x), *method.other_predictors(models[k].eval(), received).values()):
+            for predict in (
+                lambda x, k=k: method.predict(models[k], x),
+                *method.other_predictors(models[k].eval(), received).values(),
+            ):
                 assert predict(data.images).shape == (8, task.classes)
         state = method.aggregate(uploads, state, round)
-    for tensors in [state, *(upload.tensors for upload in uploads.values()), *map(tensors_of, models.values())]:
+    for tensors in [
+        state,
+        *(upload.tensors for upload in uploads.values()),
+        *map(tensors_of, models.values()),
+    ]:
         assert all(bool(t.isfinite().all()) for t in tensors.values())
     for k, model in models.items():
         method.private_init(k, 3).load_state_dict(model.state_dict())
@@ -79,14 +97,20 @@ def samples(task: Task, n: int, seed: int) -> Samples:
 
 @pytest.mark.parametrize("name", [name for name in registry.NAMES if registry.find(name).one_width])
 def test_necks_stand_where_a_method_needs_one_width_and_models_have_another(name: str) -> None:
-    keys = {"method": name, "models": "cnn5,tests.methods.narrow:Narrow", "adapter.kind": "decomposed"}
+    keys = {
+        "method": name,
+        "models": "cnn5,tests.methods.narrow:Narrow",
+        "adapter.kind": "decomposed",
+    }
     for width in (500, 40):
         method = registry.make(from_flat(keys | {"representation-width": width}), Task(10))
         own = [method.predictor(method.private_init(k, 0)) for k in range(2)]
         locals_ = [getattr(model, "local", model) for model in own]
         assert [model.width for model in locals_] == [width, width] == [method.shared_width] * 2
         assert locals_[0].description == "cnn5"  # made at that width, without a neck
-        assert locals_[1].description == f"tests.methods.narrow:Narrow with a neck from 16 to {width}"
+        assert (
+            locals_[1].description == f"tests.methods.narrow:Narrow with a neck from 16 to {width}"
+        )
         added = sum(p.numel() for p in locals_[1].parameters()) - (3072 * 16 + 16)
         assert added == 16 * width + width + width * 10 + 10
     alike = registry.make(from_flat(keys | {"models": "tests.methods.narrow:Narrow"}), Task(10))
@@ -99,7 +123,14 @@ def test_what_a_user_froze_stays_frozen(name: str) -> None:
     """In the second visit as in the first, and so in a model that stayed in memory as in one that was loaded anew."""
     task = Task(3, (9,))
     models = "tests.models.modules:PartlyFrozen" + ("" if name == "fedavg" else ",mlp5")
-    keys = {"method": name, "models": models, "clients": 2, "batch-size": 4, "fedtgp.server-epochs": 2, "fedmrl.representation-dim": 7}
+    keys = {
+        "method": name,
+        "models": models,
+        "clients": 2,
+        "batch-size": 4,
+        "fedtgp.server-epochs": 2,
+        "fedmrl.representation-dim": 7,
+    }
     method = registry.make(from_flat(keys), task)
     model, fresh = method.private_init(0, 2), method.private_init(0, 2)
     flags = [p.requires_grad for p in fresh.parameters()]
@@ -107,7 +138,10 @@ def test_what_a_user_froze_stays_frozen(name: str) -> None:
     state = method.state_init(1)
     for round in (1, 2):
         upload = method.local_update(
-            model.train(), method.download(state, 0, round), samples(task, 8, 0), visit(method.experiment, 0, round)
+            model.train(),
+            method.download(state, 0, round),
+            samples(task, 8, 0),
+            visit(method.experiment, 0, round),
         )
         state = method.aggregate({0: upload}, state, round)
         assert [p.requires_grad for p in model.parameters()] == flags
@@ -126,16 +160,27 @@ def test_what_a_user_froze_stays_frozen(name: str) -> None:
 def test_one_last_layer_has_a_bias_with_all_or_with_none(name: str) -> None:
     keys = {"method": name, "models": "tests.models.modules:Unbiased,mlp5", "clients": 2}
     with pytest.raises(
-        UserError, match=r"cannot fit some with a bias and some without \(tests.models.modules:Unbiased without, mlp5 with\)"
+        UserError,
+        match=r"cannot fit some with a bias and some without \(tests.models.modules:Unbiased without, mlp5 with\)",
     ):
         registry.make(from_flat(keys), Task(3, (9,))).state_init(0)
-    alike = registry.make(from_flat(keys | {"models": "tests.models.modules:Unbiased"}), Task(3, (9,)))
+    alike = registry.make(
+        from_flat(keys | {"models": "tests.models.modules:Unbiased"}), Task(3, (9,))
+    )
     two_rounds(alike)
 
 
 def test_what_cannot_be_shared_or_weighed_is_said() -> None:
     for name in ("pfedmoe", "pfedafm"):
-        with pytest.raises(UserError, match=r"the smallest client model, tests\.models\.modules:Logistic, is a last layer alone"):
-            registry.make(from_flat({"method": name, "models": "tests.models.modules:Logistic"}), Task(3, (9,))).state_init(0)
-    with pytest.raises(UserError, match="method pfedmoe normalises each input by itself, and these have 1 number"):
+        with pytest.raises(
+            UserError,
+            match=r"the smallest client model, tests\.models\.modules:Logistic, is a last layer alone",
+        ):
+            registry.make(
+                from_flat({"method": name, "models": "tests.models.modules:Logistic"}),
+                Task(3, (9,)),
+            ).state_init(0)
+    with pytest.raises(
+        UserError, match="method pfedmoe normalises each input by itself, and these have 1 number"
+    ):
         registry.make(from_flat({"method": "pfedmoe"}), Task(3, (1,))).state_init(0)

@@ -23,8 +23,12 @@ def test_a_visit_is_local_sgd_from_the_received_last_layer() -> None:
     model, twin, received = lg.private_init(1, 1), lg.private_init(1, 1), lg.state_init(9)
     upload = lg.local_update(model, received, data, visit(lg.experiment))
     twin.fc3.load_state_dict(received)
-    make(lg.experiment.replace(method="standalone")).local_update(twin, {}, data, visit(lg.experiment))
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters(), strict=True))
+    make(lg.experiment.replace(method="standalone")).local_update(
+        twin, {}, data, visit(lg.experiment)
+    )
+    assert all(
+        torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters(), strict=True)
+    )
     assert {n: t.shape for n, t in upload.tensors.items()} == {"weight": (10, 500), "bias": (10,)}
     assert torch.equal(upload.tensors["weight"], model.fc3.weight)
 
@@ -33,9 +37,14 @@ def test_aggregate_is_the_mean_weighted_by_samples() -> None:
     lg, random = method(), np.random.default_rng(0)
     layers = {k: random.normal(size=(10, 500)) for k in (0, 3, 4)}
     counts = {0: 7, 3: 100, 4: 13}
-    uploads = {k: Upload({"weight": torch.tensor(layers[k]).float(), "bias": torch.zeros(10)}, counts[k]) for k in layers}
+    uploads = {
+        k: Upload({"weight": torch.tensor(layers[k]).float(), "bias": torch.zeros(10)}, counts[k])
+        for k in layers
+    }
     expected = sum(layers[k] * counts[k] for k in layers) / 120
-    np.testing.assert_allclose(obvious.array(lg.aggregate(uploads, lg.state_init(0), 1)["weight"]), expected, atol=1e-6)
+    np.testing.assert_allclose(
+        obvious.array(lg.aggregate(uploads, lg.state_init(0), 1)["weight"]), expected, atol=1e-6
+    )
 
 
 def test_models_of_different_structure_share_it() -> None:
@@ -43,10 +52,16 @@ def test_models_of_different_structure_share_it() -> None:
     plain.play([0, 3])
     plain.play([1])
     assert torch.equal(plain.uploads[1].tensors["weight"], plain.state["weight"])
-    assert [plain.models[k].fc1.out_features for k in (0, 1, 3)] == [2000, 2000, 800], "CNN-1, CNN-2 and CNN-4"
+    assert [plain.models[k].fc1.out_features for k in (0, 1, 3)] == [2000, 2000, 800], (
+        "CNN-1, CNN-2 and CNN-4"
+    )
 
 
 def test_refuses_another_layer() -> None:
     lg = method()
     with pytest.raises(Refused, match="weight"):
-        lg.check(Upload({"weight": torch.zeros(10, 501), "bias": torch.zeros(10)}, 3), lg.state_init(0), 0)
+        lg.check(
+            Upload({"weight": torch.zeros(10, 501), "bias": torch.zeros(10)}, 3),
+            lg.state_init(0),
+            0,
+        )

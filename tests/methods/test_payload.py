@@ -63,19 +63,25 @@ HEADER_DOWN = [
 LESS_THAN_FML = "fedkd"  # its ranks differ from upload to upload
 
 
-def first_visit(name: str, setting: str, classes: int, held: int) -> tuple[Tensors, Tensors, Upload]:
+def first_visit(
+    name: str, setting: str, classes: int, held: int
+) -> tuple[Tensors, Tensors, Upload]:
     """State, download and upload of a first visit by client 0, which holds `held` classes."""
     method = make(from_flat({"method": name, "setting": setting}), classes)
     state, data = method.state_init(1), samples([i % held for i in range(2 * held)])
     received = method.download(state, 0, 1)
-    upload = method.local_update(method.private_init(0, 1), received, data, visit(method.experiment))
+    upload = method.local_update(
+        method.private_init(0, 1), received, data, visit(method.experiment)
+    )
     method.check(upload, state, 0)
     assert payload_bytes(upload.tensors) <= method.largest_upload(state)
     return state, received, upload
 
 
 def test_every_method_is_counted() -> None:
-    assert {row[0] for row in AS_MUCH_DOWN_AS_UP + CLASS_MEANS + HEADER_DOWN} | {LESS_THAN_FML} == set(NAMES)
+    assert {row[0] for row in AS_MUCH_DOWN_AS_UP + CLASS_MEANS + HEADER_DOWN} | {
+        LESS_THAN_FML
+    } == set(NAMES)
 
 
 @pytest.mark.parametrize(("name", "setting", "classes", "expected"), AS_MUCH_DOWN_AS_UP)
@@ -86,31 +92,45 @@ def test_as_much_down_as_up(name: str, setting: str, classes: int, expected: int
 
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize(("name", "classes", "held", "up", "down"), CLASS_MEANS)
-def test_class_means_cost_a_row_for_each_class(name: str, setting: str, classes: int, held: int, up: int, down: int) -> None:
+def test_class_means_cost_a_row_for_each_class(
+    name: str, setting: str, classes: int, held: int, up: int, down: int
+) -> None:
     state, received, upload = first_visit(name, setting, classes, held)
     assert (parameters(received), parameters(upload.tensors)) == (0, up)
     method = make(from_flat({"method": name, "setting": setting}), classes)
-    everything = {n: torch.ones(classes, *t.shape[1:]).to(t.dtype) for n, t in upload.tensors.items()} | {"classes": torch.arange(classes)}
+    everything = {
+        n: torch.ones(classes, *t.shape[1:]).to(t.dtype) for n, t in upload.tensors.items()
+    } | {"classes": torch.arange(classes)}
     full = method.aggregate({0: upload, 1: Upload(everything, classes)}, state, 1)
     assert parameters(method.download(full, 2, 2)) == down
-    assert parameters(method.download(full, 1, 2)) == (up if name == "fd" else down), "FD: the other clients' classes"
+    assert parameters(method.download(full, 1, 2)) == (up if name == "fd" else down), (
+        "FD: the other clients' classes"
+    )
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize(("name", "classes", "held", "up", "down"), HEADER_DOWN)
-def test_a_header_down_and_means_up(name: str, setting: str, classes: int, held: int, up: int, down: int) -> None:
+def test_a_header_down_and_means_up(
+    name: str, setting: str, classes: int, held: int, up: int, down: int
+) -> None:
     _, received, upload = first_visit(name, setting, classes, held)
     assert (parameters(received), parameters(upload.tensors)) == (down, up)
 
 
-@pytest.mark.parametrize(("setting", "fml"), [("heterogeneous", 670_058), ("homogeneous", 2_621_558)])
+@pytest.mark.parametrize(
+    ("setting", "fml"), [("heterogeneous", 670_058), ("homogeneous", 2_621_558)]
+)
 def test_fedkd_costs_less_than_fml(setting: str, fml: int) -> None:
     """At rank r, a matrix [m, n] costs r (m + n): counted from the factors' own shapes."""
     _, received, upload = first_visit(LESS_THAN_FML, setting, 10, 2)
     for sent in (received, upload.tensors):
         matrices = [(sent[n], sent[f"{n[:-2]}/v"]) for n in sent if n.endswith("/u")]
         vectors = sum(t.numel() for n, t in sent.items() if "/" not in n)
-        assert parameters(sent) == sum(len(u) * u.shape[1] + u.shape[1] * v.shape[1] for u, v in matrices) + vectors < fml
+        assert (
+            parameters(sent)
+            == sum(len(u) * u.shape[1] + u.shape[1] * v.shape[1] for u, v in matrices) + vectors
+            < fml
+        )
 
 
 @pytest.mark.methods
@@ -119,7 +139,14 @@ def test_every_method_trains_on_digits(name: str, setting: str) -> None:
     """Four clients of five classes each, so each class has two holders; chance is 0.2."""
     models = {"models": "cnn5"} if setting == "homogeneous" else {"models": "cnn4,cnn5"}
     plain = Plain(
-        method=name, setting=setting, clients=4, partition__classes_per_client=5, batch_size=16, participation=0.5, rounds=6, **models
+        method=name,
+        setting=setting,
+        clients=4,
+        partition__classes_per_client=5,
+        batch_size=16,
+        participation=0.5,
+        rounds=6,
+        **models,
     )
     plain.train(6)
     assert all(np.isfinite(loss) for v in plain.visits.values() for loss in v.losses.values())

@@ -36,12 +36,21 @@ def slow(wrong: str = "") -> Turn:
 
         def model_phase() -> None:
             also = list(small.values()) if wrong == "not frozen" else []
-            client.sgd([*local.values(), alpha, *also], mixture, after=lambda: None if wrong == "never clamped" else alpha.clamp_(0, 1))
+            client.sgd(
+                [*local.values(), alpha, *also],
+                mixture,
+                after=lambda: None if wrong == "never clamped" else alpha.clamp_(0, 1),
+            )
 
         def extractor_phase() -> None:
-            client.sgd(list(trained.values()), lambda x, y: cross_entropy(layer(local, "fc3", extract(trained, x)), y))
+            client.sgd(
+                list(trained.values()),
+                lambda x, y: cross_entropy(layer(local, "fc3", extract(trained, x)), y),
+            )
 
-        for phase in (extractor_phase, model_phase) if wrong == "order" else (model_phase, extractor_phase):
+        for phase in (
+            (extractor_phase, model_phase) if wrong == "order" else (model_phase, extractor_phase)
+        ):
             phase()
         if wrong == "keeps the trained":
             for name, t in trained.items():
@@ -90,7 +99,9 @@ def test_alpha_starts_at_one_and_stays_between_0_and_1(monkeypatch: pytest.Monke
     afm.local_update(model, afm.state_init(2), data, visit(afm.experiment))
     assert all(bool(((a >= 0) & (a <= 1)).all()) for a in seen)
     assert ((model.alpha >= 0) & (model.alpha <= 1)).all()
-    assert max(int((a == bound).sum()) for a in seen for bound in (0, 1)) > 1, "nothing was stopped at a bound"
+    assert max(int((a == bound).sum()) for a in seen for bound in (0, 1)) > 1, (
+        "nothing was stopped at a bound"
+    )
 
 
 def test_a_frozen_alpha_of_one_is_standalone() -> None:
@@ -115,15 +126,26 @@ def test_each_phase_leaves_the_other_part_alone(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(turn, "sgd", watched)
     upload = afm.local_update(model, received, data, turn)
     assert list(seen) == ["model", "extractor"]
-    assert all(torch.equal(part(seen["model"], "small.")[name], t) for name, t in received.items()), "phase 1 changed θ"
+    assert all(
+        torch.equal(part(seen["model"], "small.")[name], t) for name, t in received.items()
+    ), "phase 1 changed θ"
     seen["model"]["alpha"].clamp_(0, 1)  # the last step's
-    assert all(torch.equal(seen["model"][name], t) for name, t in seen["extractor"].items()), "phase 2 changed ω_k or α"
+    assert all(torch.equal(seen["model"][name], t) for name, t in seen["extractor"].items()), (
+        "phase 2 changed ω_k or α"
+    )
     assert not any(torch.equal(upload.tensors[name], t) for name, t in received.items())
     assert all(p.requires_grad for p in model.local.parameters()), "left frozen"
 
 
 def test_it_predicts_with_the_extractor_that_arrived_and_shows_the_trained_one_beside() -> None:
-    plain = Plain(method="pfedafm", models="cnn4,cnn5", clients=2, partition__kind="iid", dataset="synthetic:60", seed=1)
+    plain = Plain(
+        method="pfedafm",
+        models="cnn4,cnn5",
+        clients=2,
+        partition__kind="iid",
+        dataset="synthetic:60",
+        seed=1,
+    )
     images = samples([0, 1, 2]).images
     stir(plain.model(0))
     plain.play([0, 1])
@@ -132,30 +154,49 @@ def test_it_predicts_with_the_extractor_that_arrived_and_shows_the_trained_one_b
     local, alpha = part(before, "local."), before["alpha"]
 
     def expected(theta: Tensors) -> Tensor:
-        return layer(local, "fc3", alpha * extract(local, images) + (1 - alpha) * extract(theta, images))
+        return layer(
+            local, "fc3", alpha * extract(local, images) + (1 - alpha) * extract(theta, images)
+        )
 
-    torch.testing.assert_close(plain.method.predict(model, images), expected(received), rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        plain.method.predict(model, images), expected(received), rtol=0, atol=1e-5
+    )
     found = plain.method.other_predictors(model, received)
     assert list(found) == ["trained-small"]
     torch.testing.assert_close(found["trained-small"](images), expected(sent), rtol=0, atol=1e-5)
     assert (expected(received) - expected(sent)).abs().max() > 1e-4, "the two are too alike to tell"
     plain.play([1])
-    assert all(torch.equal(t, before[name]) for name, t in tensors_of(model).items()), "a client that is not sampled predicts as before"
+    assert all(torch.equal(t, before[name]) for name, t in tensors_of(model).items()), (
+        "a client that is not sampled predicts as before"
+    )
     assert plain.method.other_predictors(plain.method.private_init(0, 1), received) == {}
 
 
-@pytest.mark.parametrize(("setting", "expected"), [("heterogeneous", 665_048), ("homogeneous", 2_616_548)])
+@pytest.mark.parametrize(
+    ("setting", "expected"), [("heterogeneous", 665_048), ("homogeneous", 2_616_548)]
+)
 def test_neither_alpha_nor_last_layer_travels(setting: str, expected: int) -> None:
-    afm, data = make(from_flat({"method": "pfedafm", "setting": setting, "batch-size": 8})), samples([0, 1, 2, 3] * 2)
-    upload = afm.local_update(afm.private_init(0, 1), afm.state_init(2), data, visit(afm.experiment))
-    assert list(upload.tensors) == [f"{name}.{kind}" for name in ("conv1", "conv2", "fc1", "fc2") for kind in ("weight", "bias")]
+    afm, data = (
+        make(from_flat({"method": "pfedafm", "setting": setting, "batch-size": 8})),
+        samples([0, 1, 2, 3] * 2),
+    )
+    upload = afm.local_update(
+        afm.private_init(0, 1), afm.state_init(2), data, visit(afm.experiment)
+    )
+    assert list(upload.tensors) == [
+        f"{name}.{kind}" for name in ("conv1", "conv2", "fc1", "fc2") for kind in ("weight", "bias")
+    ]
     assert sum(t.numel() for t in upload.tensors.values()) == expected
 
 
-@pytest.mark.parametrize("labels", [[4] * 8, [0, 1, 2, 3, 4, 5, 6, 7, 8]], ids=["one class", "a last batch of one"])
+@pytest.mark.parametrize(
+    "labels", [[4] * 8, [0, 1, 2, 3, 4, 5, 6, 7, 8]], ids=["one class", "a last batch of one"]
+)
 def test_small_data(labels: list[int]) -> None:
     afm, data = method(), samples(labels)
-    upload = afm.local_update(afm.private_init(0, 1).train(), afm.state_init(2), data, visit(afm.experiment))
+    upload = afm.local_update(
+        afm.private_init(0, 1).train(), afm.state_init(2), data, visit(afm.experiment)
+    )
     assert all(bool(t.isfinite().all()) for t in upload.tensors.values())
 
 

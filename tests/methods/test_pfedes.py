@@ -33,15 +33,23 @@ def slow(wrong: str = "") -> Turn:
 
         def model_phase() -> None:
             def loss(x: Tensor, y: Tensor) -> Tensor:
-                return mu * cross_entropy(predicted(transformed(x)), y) + (1 - mu) * cross_entropy(predicted(x), y)
+                return mu * cross_entropy(predicted(transformed(x)), y) + (1 - mu) * cross_entropy(
+                    predicted(x), y
+                )
 
             client.sgd(list(kept.values()), loss)
 
         def extractor_phase() -> None:
             epochs = 2 if wrong == "one epoch fewer" else 3
-            client.sgd(list(theta.values()), lambda x, y: cross_entropy(predicted(transformed(x)), y), epochs=epochs)
+            client.sgd(
+                list(theta.values()),
+                lambda x, y: cross_entropy(predicted(transformed(x)), y),
+                epochs=epochs,
+            )
 
-        for phase in (extractor_phase, model_phase) if wrong == "order" else (model_phase, extractor_phase):
+        for phase in (
+            (extractor_phase, model_phase) if wrong == "order" else (model_phase, extractor_phase)
+        ):
             phase()
         return {name: t.clone() for name, t in theta.items()}
 
@@ -89,8 +97,12 @@ def test_each_phase_leaves_the_other_part_alone(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(turn, "sgd", watched)
     upload = es.local_update(model, received, data, turn)
     assert list(seen) == ["model", "extractor"]
-    assert all(torch.equal(t, seen["model"][name]) for name, t in seen["extractor"].items()), "phase 2 changed the model"
-    assert all(torch.equal(received[name], t) for name, t in start.items()), "what was received was changed"
+    assert all(torch.equal(t, seen["model"][name]) for name, t in seen["extractor"].items()), (
+        "phase 2 changed the model"
+    )
+    assert all(torch.equal(received[name], t) for name, t in start.items()), (
+        "what was received was changed"
+    )
     assert not any(torch.equal(upload.tensors[name], t) for name, t in start.items())
     assert all(p.requires_grad for p in model.parameters()), "left frozen"
 
@@ -110,7 +122,9 @@ def test_phase_2_steps_along_the_finite_difference() -> None:
     model, theta = es.private_init(0, 1), es.state_init(2)
     turn = visit(es.experiment)
     sgd = turn.sgd
-    turn.sgd = lambda phase, *arguments, **more: sgd(phase, *arguments, **more) if phase == "extractor" else None  # type: ignore[method-assign]
+    turn.sgd = lambda phase, *arguments, **more: (  # type: ignore[method-assign]
+        sgd(phase, *arguments, **more) if phase == "extractor" else None
+    )
     sent = es.local_update(model, theta, data, turn).tensors
     exact = model.double()
 
@@ -124,7 +138,9 @@ def test_phase_2_steps_along_the_finite_difference() -> None:
 
     for name, at in (("0.weight", 17), ("0.bias", 3), ("2.weight", 100), ("2.bias", 1)):
         slope = (loss(name, at, 1e-6) - loss(name, at, -1e-6)) / 2e-6
-        assert float((theta[name] - sent[name]).view(-1)[at]) == pytest.approx(slope, rel=1e-3, abs=1e-6)
+        assert float((theta[name] - sent[name]).view(-1)[at]) == pytest.approx(
+            slope, rel=1e-3, abs=1e-6
+        )
 
 
 def test_phase_2_changes_no_statistic_of_a_model_with_batch_normalisation() -> None:
@@ -146,10 +162,14 @@ def test_through_extractor_is_the_model_on_transformed_images() -> None:
     torch.testing.assert_close(es.predict(model, images), model(images))
 
 
-@pytest.mark.parametrize("labels", [[4] * 8, [0, 1, 2, 3, 4, 5, 6, 7, 8]], ids=["one class", "a last batch of one"])
+@pytest.mark.parametrize(
+    "labels", [[4] * 8, [0, 1, 2, 3, 4, 5, 6, 7, 8]], ids=["one class", "a last batch of one"]
+)
 def test_small_data(labels: list[int]) -> None:
     es, data = method(), samples(labels)
-    upload = es.local_update(es.private_init(0, 1).train(), es.state_init(2), data, visit(es.experiment))
+    upload = es.local_update(
+        es.private_init(0, 1).train(), es.state_init(2), data, visit(es.experiment)
+    )
     assert all(bool(t.isfinite().all()) for t in upload.tensors.values())
 
 

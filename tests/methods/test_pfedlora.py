@@ -20,14 +20,18 @@ from pfedlora_flwr.training.loop import Samples, Visit
 def setup(**keys: object) -> tuple[PFedLoRA, Samples]:
     experiment = from_flat({"batch-size": 8, "models": "cnn5", **keys})
     torch.manual_seed(1)
-    return PFedLoRA(experiment, Task(10)), Samples(torch.randn(20, 3, 32, 32), torch.arange(20) % 10)
+    return PFedLoRA(experiment, Task(10)), Samples(
+        torch.randn(20, 3, 32, 32), torch.arange(20) % 10
+    )
 
 
 def visit(method: PFedLoRA, seed: int = 0) -> Visit:
     return Visit(method.experiment, 0, 1, torch_generator(seed, "train"))
 
 
-def test_the_first_adapter_depends_on_the_seed_and_its_shape_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_adapter_depends_on_the_seed_and_its_shape_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """θ⁰ has a purpose of its own: no model is built for it, and which models there are changes nothing."""
     one, other = setup()[0], setup(models="cnn5,cnn1")[0]
     first, _ = (one.state_init(5), one.state_init(6)), other.state_init(6)
@@ -48,18 +52,25 @@ def test_phase_1_changes_no_adapter_weight_and_gives_fc3_the_own_loss_alone() ->
     twin = method.private_init(0, 3)
     adapter = Adapter(500, 60, 10)
     adapter.load_state_dict(theta)
-    own, through = cross_entropy(twin(data.images), data.labels), cross_entropy(adapter(twin.encode(data.images)), data.labels)
+    own, through = (
+        cross_entropy(twin(data.images), data.labels),
+        cross_entropy(adapter(twin.encode(data.images)), data.labels),
+    )
     grads_own = torch.autograd.grad(own, list(twin.parameters()), retain_graph=True)
     grads_through = torch.autograd.grad(through, list(twin.parameters()), allow_unused=True)
     method.local_update(model, theta, data, visit(method))
-    for (name, now), start, g2, g1 in zip(model.named_parameters(), twin.parameters(), grads_own, grads_through, strict=True):
+    for (name, now), start, g2, g1 in zip(
+        model.named_parameters(), twin.parameters(), grads_own, grads_through, strict=True
+    ):
         if name.startswith("fc3"):
             assert g1 is None
             expected = start - 0.1 * 0.7 * g2
         else:
             expected = start - 0.1 * (0.7 * g2 + 0.3 * g1)
         assert torch.allclose(now, expected, atol=1e-6), name
-    assert all(torch.equal(theta[name], before[name]) for name in before), "the received adapter was changed"
+    assert all(torch.equal(theta[name], before[name]) for name in before), (
+        "the received adapter was changed"
+    )
 
 
 def test_phase_2_changes_no_statistic_of_a_model_with_batch_normalisation() -> None:
@@ -76,8 +87,14 @@ def test_phase_2_changes_no_model_weight_and_steps_the_adapter_on_the_updated_mo
     upload = method.local_update(model, theta, data, visit(method))
     adapter = Adapter(500, 60, 10)
     adapter.load_state_dict(theta)
-    loss = cross_entropy(adapter(model.encode(data.images).detach()), data.labels)  # with the model as phase 1 left it
-    for (name, start), gradient in zip(adapter.named_parameters(), torch.autograd.grad(loss, list(adapter.parameters())), strict=True):
+    loss = cross_entropy(
+        adapter(model.encode(data.images).detach()), data.labels
+    )  # with the model as phase 1 left it
+    for (name, start), gradient in zip(
+        adapter.named_parameters(),
+        torch.autograd.grad(loss, list(adapter.parameters())),
+        strict=True,
+    ):
         assert torch.allclose(upload.tensors[name], start - 0.5 * gradient, atol=1e-6), name
     assert upload.samples == 20
 
@@ -94,7 +111,9 @@ def test_cached_features_give_the_adapter_that_recomputed_ones_give() -> None:
     for _ in range(3):
         for index in torch.randperm(20, generator=generator).split(8):
             optimizer.zero_grad()
-            cross_entropy(adapter(model.encode(data.images[index]).detach()), data.labels[index]).backward()
+            cross_entropy(
+                adapter(model.encode(data.images[index]).detach()), data.labels[index]
+            ).backward()
             optimizer.step()
     for name, parameter in adapter.named_parameters():
         assert torch.allclose(upload.tensors[name], parameter, atol=1e-6), name
@@ -118,12 +137,18 @@ def test_the_aggregate_is_the_weighted_mean() -> None:
     rng = np.random.default_rng(0)
     state = method.state_init(0)
     uploads = {
-        k: Upload({n: torch.from_numpy(rng.normal(size=t.shape).astype("f4")) for n, t in state.items()}, n_k)
+        k: Upload(
+            {n: torch.from_numpy(rng.normal(size=t.shape).astype("f4")) for n, t in state.items()},
+            n_k,
+        )
         for k, n_k in [(0, 5), (4, 7), (9, 100)]
     }
     merged = method.aggregate(uploads, state, 1)
     for name in state:
-        by_hand = sum(n / 112 * uploads[k].tensors[name].numpy().astype("f8") for k, n in [(0, 5), (4, 7), (9, 100)])
+        by_hand = sum(
+            n / 112 * uploads[k].tensors[name].numpy().astype("f8")
+            for k, n in [(0, 5), (4, 7), (9, 100)]
+        )
         assert np.allclose(merged[name].numpy(), by_hand, atol=1e-7)
         assert merged[name].dtype == torch.float32
 

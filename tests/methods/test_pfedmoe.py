@@ -33,7 +33,10 @@ def slow(wrong: str = "") -> Turn:
         def loss(x: Tensor, y: Tensor) -> Tensor:
             z = x.flatten(1)
             if len(x) > 1:
-                batch_mean, batch_var = z.mean(0), z.var(0, correction=0 if wrong == "biased variance" else 1)
+                batch_mean, batch_var = (
+                    z.mean(0),
+                    z.var(0, correction=0 if wrong == "biased variance" else 1),
+                )
                 if wrong != "no running statistics":
                     mean.copy_(0.9 * mean + 0.1 * batch_mean)
                     var.copy_(0.9 * var + 0.1 * batch_var)
@@ -45,7 +48,9 @@ def slow(wrong: str = "") -> Turn:
             spread = v[0] * z.var(1)[:, None] + v[1] * batch_var[None]
             z = (z - middle) / (spread + 1e-5).sqrt() * gate["switch.weight"] + gate["switch.bias"]
             h = layer(gate, "down", z)
-            h = (h - h.mean(1)[:, None]) / (h.var(1, correction=0)[:, None] + 1e-5).sqrt() * gate["norm.weight"] + gate["norm.bias"]
+            h = (h - h.mean(1)[:, None]) / (h.var(1, correction=0)[:, None] + 1e-5).sqrt() * gate[
+                "norm.weight"
+            ] + gate["norm.bias"]
             a = layer(gate, "up", 1 / (1 + (-h).exp())).exp()
             a = a / a.sum(1)[:, None]
             if wrong == "no gradient of the gate":
@@ -77,7 +82,12 @@ def method(**keys: object) -> Any:
 
 def test_the_experts_weights_sum_to_one() -> None:
     gate = Gate(48, 5)
-    for inputs in (torch.randn(9, 3, 4, 4), torch.randn(1, 48), 1e4 * torch.randn(9, 48), torch.zeros(9, 48)):
+    for inputs in (
+        torch.randn(9, 3, 4, 4),
+        torch.randn(1, 48),
+        1e4 * torch.randn(9, 48),
+        torch.zeros(9, 48),
+    ):
         for mode in (True, False):
             weights = gate.train(mode)(inputs)
             assert weights.shape == (len(inputs), 2)
@@ -110,39 +120,67 @@ def test_switchable_normalisation_number_by_number() -> None:
         return out
 
     inputs = torch.from_numpy(x).float()
-    np.testing.assert_allclose(array(norm.train()(inputs)), expected(x, x.mean(0), x.var(0, ddof=1)), atol=1e-5)
+    np.testing.assert_allclose(
+        array(norm.train()(inputs)), expected(x, x.mean(0), x.var(0, ddof=1)), atol=1e-5
+    )
     np.testing.assert_allclose(array(norm.running_mean), running_mean, atol=1e-6)
     np.testing.assert_allclose(array(norm.running_var), running_var, atol=1e-5)
-    np.testing.assert_allclose(array(norm(inputs[:1])), expected(x[:1], running_mean, running_var), atol=1e-5)
-    np.testing.assert_allclose(array(norm.eval()(inputs)), expected(x, running_mean, running_var), atol=1e-5)
-    np.testing.assert_allclose(array(norm.running_mean), running_mean, atol=1e-6, err_msg="only batches of the training move it")
+    np.testing.assert_allclose(
+        array(norm(inputs[:1])), expected(x[:1], running_mean, running_var), atol=1e-5
+    )
+    np.testing.assert_allclose(
+        array(norm.eval()(inputs)), expected(x, running_mean, running_var), atol=1e-5
+    )
+    np.testing.assert_allclose(
+        array(norm.running_mean),
+        running_mean,
+        atol=1e-6,
+        err_msg="only batches of the training move it",
+    )
 
 
 def test_equal_experts_leave_nothing_to_the_gate() -> None:
     moe, images = method(models="cnn5"), samples([0, 1, 2]).images
     model = moe.private_init(0, 1).eval()
-    model.small.load_state_dict({name: t for name, t in tensors_of(model.local).items() if not name.startswith("fc3")})
+    model.small.load_state_dict(
+        {name: t for name, t in tensors_of(model.local).items() if not name.startswith("fc3")}
+    )
     before = moe.predict(model, images)
     nn.init.normal_(model.gate.up.weight, std=10)
     torch.testing.assert_close(moe.predict(model, images), before)
     torch.testing.assert_close(before, model.local(images))
 
 
-@pytest.mark.parametrize(("setting", "expected"), [("heterogeneous", 665_048), ("homogeneous", 2_616_548)])
+@pytest.mark.parametrize(
+    ("setting", "expected"), [("heterogeneous", 665_048), ("homogeneous", 2_616_548)]
+)
 def test_neither_gate_nor_last_layer_travels(setting: str, expected: int) -> None:
-    moe, data = make(from_flat({"method": "pfedmoe", "setting": setting, "batch-size": 8})), samples([0, 1, 2, 3] * 2)
+    moe, data = (
+        make(from_flat({"method": "pfedmoe", "setting": setting, "batch-size": 8})),
+        samples([0, 1, 2, 3] * 2),
+    )
     received = moe.state_init(2)
     model = moe.private_init(0, 1)
     model.small.load_state_dict(received)
     before = {name: t.clone() for name, t in tensors_of(model).items()}
     upload = moe.local_update(model.train(), received, data, visit(moe.experiment))
-    assert list(upload.tensors) == [f"{name}.{kind}" for name in ("conv1", "conv2", "fc1", "fc2") for kind in ("weight", "bias")]
+    assert list(upload.tensors) == [
+        f"{name}.{kind}" for name in ("conv1", "conv2", "fc1", "fc2") for kind in ("weight", "bias")
+    ]
     assert sum(t.numel() for t in upload.tensors.values()) == expected
-    assert not [name for name, t in tensors_of(model).items() if torch.equal(t, before[name])], "left untrained"
+    assert not [name for name, t in tensors_of(model).items() if torch.equal(t, before[name])], (
+        "left untrained"
+    )
 
 
 def test_a_client_that_is_not_sampled_predicts_as_before() -> None:
-    plain = Plain(method="pfedmoe", models="cnn4,cnn5", clients=2, partition__kind="iid", dataset="synthetic:60")
+    plain = Plain(
+        method="pfedmoe",
+        models="cnn4,cnn5",
+        clients=2,
+        partition__kind="iid",
+        dataset="synthetic:60",
+    )
     plain.play([0, 1])
     whole = {name: t.clone() for name, t in tensors_of(plain.model(0)).items()}
     plain.play([1])
@@ -160,10 +198,16 @@ def test_either_expert_alone() -> None:
         torch.testing.assert_close(predict(images), expected, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("labels", [[4] * 8, [0, 1, 2, 3, 4, 5, 6, 7, 8], [3]], ids=["one class", "a last batch of one", "one sample"])
+@pytest.mark.parametrize(
+    "labels",
+    [[4] * 8, [0, 1, 2, 3, 4, 5, 6, 7, 8], [3]],
+    ids=["one class", "a last batch of one", "one sample"],
+)
 def test_small_data(labels: list[int]) -> None:
     moe, data = method(), samples(labels)
-    upload = moe.local_update(moe.private_init(0, 1).train(), moe.state_init(2), data, visit(moe.experiment))
+    upload = moe.local_update(
+        moe.private_init(0, 1).train(), moe.state_init(2), data, visit(moe.experiment)
+    )
     assert all(bool(t.isfinite().all()) for t in upload.tensors.values())
 
 

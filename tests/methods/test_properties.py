@@ -36,10 +36,16 @@ KEYS = {
     "fedtgp.server-epochs": 3,
     "device": "cpu",
 }
-GROUPS = [pytest.param(cell, marks=pytest.mark.xdist_group("-".join(cell)), id="-".join(cell)) for cell in CELLS]
+GROUPS = [
+    pytest.param(cell, marks=pytest.mark.xdist_group("-".join(cell)), id="-".join(cell))
+    for cell in CELLS
+]
 """All tests of a cell on one worker, so that its runs are made once."""
 
-OTHERWISE = {("fedre", "1000 times"): "expected weights ≥ 0", ("standalone", "other names"): "its 0 arrays have the names"}
+OTHERWISE = {
+    ("fedre", "1000 times"): "expected weights ≥ 0",
+    ("standalone", "other names"): "its 0 arrays have the names",
+}
 """Method, malice and a part of the reason, where it is not the one in `malice.py`."""
 
 
@@ -93,7 +99,14 @@ def killed(keys: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Ki
 
 def test_it_trains_with_a_last_batch_of_one(whole: Done) -> None:
     rows = whole.rows("clients.jsonl")
-    assert [(row["round"], row["client"]) for row in rows] == [(1, 0), (1, 1), (2, 0), (2, 2), (3, 0), (3, 2)]
+    assert [(row["round"], row["client"]) for row in rows] == [
+        (1, 0),
+        (1, 1),
+        (2, 0),
+        (2, 2),
+        (3, 0),
+        (3, 2),
+    ]
     assert {row["samples"] % KEYS["batch-size"] for row in rows} == {1}
     assert all(np.isfinite(loss) for row in rows for loss in [row["loss"], *row["losses"].values()])
     for k in range(3):
@@ -105,7 +118,9 @@ def test_it_trains_with_a_last_batch_of_one(whole: Done) -> None:
 def test_neither_a_kill_nor_evaluation_changes_a_bit(whole: Done, killed: Killed) -> None:
     assert "killed" in killed.error
     assert killed.resumed.code == 0, killed.resumed.stderr
-    assert {row["round"] for row in killed.resumed.rows("clients.jsonl") if "accuracy" in row} == {3}
+    assert {row["round"] for row in killed.resumed.rows("clients.jsonl") if "accuracy" in row} == {
+        3
+    }
     for name in ("models_sha256", "shared_sha256", "per_client", "flops"):
         assert killed.resumed.result[name] == whole.result[name], name
     assert killed.resumed.result["accuracy"]["final"] == whole.result["accuracy"]["final"]
@@ -119,16 +134,24 @@ def test_a_client_that_misses_rounds_keeps_its_predictor(whole: Done, killed: Ki
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_export_and_predict_give_the_model_that_was_evaluated(whole: Done, keys: dict[str, Any], tmp_path: Path) -> None:
+def test_export_and_predict_give_the_model_that_was_evaluated(
+    whole: Done, keys: dict[str, Any], tmp_path: Path
+) -> None:
     dataset, partition = shared_partition(RunDirectory(whole.output).experiment())
     state = RunDirectory(whole.output).checkpoints.load()
     assert state is not None
     for k, row in whole.result["per_client"].items():
         trained, own = load_trained(whole.output, int(k)), partition.clients[int(k)]
         assert trained.sha256 == state.models[int(k)]
-        said, true = trained.logits(dataset.inputs[own.test]).argmax(1).numpy(), dataset.labels[own.test]
+        said, true = (
+            trained.logits(dataset.inputs[own.test]).argmax(1).numpy(),
+            dataset.labels[own.test],
+        )
         assert (said == true).mean() == pytest.approx(row["accuracy"])
-        said, true = trained.logits(dataset.inputs[own.validation]).argmax(1).numpy(), dataset.labels[own.validation]
+        said, true = (
+            trained.logits(dataset.inputs[own.validation]).argmax(1).numpy(),
+            dataset.labels[own.validation],
+        )
         assert trained.counts is not None
         assert (said == true).sum() == trained.counts.validation_correct
     form = "torch-export" if keys["setting"] == "heterogeneous" else "safetensors"
@@ -138,13 +161,27 @@ def test_export_and_predict_give_the_model_that_was_evaluated(whole: Done, keys:
 @pytest.mark.parametrize("name", registry.NAMES)
 def test_malicious_uploads_are_refused_and_change_nothing(name: str, tmp_path: Path) -> None:
     setting = dict(reversed(CELLS))[name]
-    keys = KEYS | malice.KEYS | {"method": name, "setting": setting, "models": SMALLEST[setting], "rounds": 1, "participation": 1.0}
+    keys = (
+        KEYS
+        | malice.KEYS
+        | {
+            "method": name,
+            "setting": setting,
+            "models": SMALLEST[setting],
+            "rounds": 1,
+            "participation": 1.0,
+        }
+    )
     alone = Plain(keys)
     alone.play([0, 1])
     sent = alone.uploads[0].tensors
     sorts = ["NaN", "1000 times", "another shape"] if sent else ["other names"]
     sorts += [*malice.OF_CLASSES] if "classes" in sent else []
-    keys |= {"clients": 2 + len(sorts), "dataset": f"synthetic:{41 * (2 + len(sorts))}", "min-success": 0.1}
+    keys |= {
+        "clients": 2 + len(sorts),
+        "dataset": f"synthetic:{41 * (2 + len(sorts))}",
+        "min-success": 0.1,
+    }
     output = malice.simulate(tmp_path, dict(enumerate(sorts, start=2)), **keys)
     reasons = {row["client"]: row.get("reason") for row in RunDirectory(output).visits()}
     for k, sort in enumerate(sorts, start=2):
@@ -160,4 +197,6 @@ def test_malicious_uploads_are_refused_and_change_nothing(name: str, tmp_path: P
 
 
 def test_the_page_of_methods_has_the_costs_that_are_counted() -> None:
-    assert written.PAGE.read_text(encoding="utf-8") == written.page(written.costs()), "run `make docs`"
+    assert written.PAGE.read_text(encoding="utf-8") == written.page(written.costs()), (
+        "run `make docs`"
+    )

@@ -10,7 +10,12 @@ from tests.conftest import Cli, run_locally
 from tests.test_run import KEYS, SMALL, facts, wait_for_rounds
 
 pytestmark = [pytest.mark.methods, pytest.mark.timeout(600)]
-KINDS = {"mean": "pfedlora", "class means": "fedproto", "trained on the server": "fedgh", "composite": "fedmrl"}
+KINDS = {
+    "mean": "pfedlora",
+    "class means": "fedproto",
+    "trained on the server": "fedgh",
+    "composite": "fedmrl",
+}
 
 
 @pytest.mark.parametrize("method", KINDS.values(), ids=KINDS)
@@ -24,7 +29,9 @@ def test_neither_actors_nor_a_kill_change_a_bit(cli: Cli, tmp_path: Path, method
     process = cli.start("two", *words, "-o", "actors=2")
     wait_for_rounds(cli.folder / "two", 2)
     cli.kill(process)
-    assert len((cli.folder / "two" / "rounds.jsonl").read_text().splitlines()) < 6, "it was over before it was killed"
+    assert len((cli.folder / "two" / "rounds.jsonl").read_text().splitlines()) < 6, (
+        "it was over before it was killed"
+    )
     resumed = cli.run("two", "--resume")
     assert resumed.code == 0, resumed.stderr
     assert facts(resumed.result) == facts(here.result)

@@ -24,17 +24,28 @@ BASE = {"models": "cnn5", "batch-size": 8, "local-epochs": 2}
 
 
 def variant(options: str = "", **keys: object) -> Variant:
-    return Variant(from_flat({**BASE, "method": "benchmarks.variants:Variant", "method-options": options, **keys}), Task(10))
+    return Variant(
+        from_flat(
+            {**BASE, "method": "benchmarks.variants:Variant", "method-options": options, **keys}
+        ),
+        Task(10),
+    )
 
 
-def trained(method: PFedLoRA, state: Tensors, round: int = 1, *, seed: int = 0) -> tuple[Any, Upload]:
+def trained(
+    method: PFedLoRA, state: Tensors, round: int = 1, *, seed: int = 0
+) -> tuple[Any, Upload]:
     """What a client keeps and sends after a visit with `state`."""
     model = method.private_init(0, 3)
-    return model, method.local_update(model, method.download(state, 0, round), samples(seed), visit(method, round, seed))
+    return model, method.local_update(
+        model, method.download(state, 0, round), samples(seed), visit(method, round, seed)
+    )
 
 
 def samples(seed: int = 0) -> Samples:
-    return Samples(torch.randn(len(LABELS), 3, 32, 32, generator=torch_generator(seed, "images")), LABELS)
+    return Samples(
+        torch.randn(len(LABELS), 3, 32, 32, generator=torch_generator(seed, "images")), LABELS
+    )
 
 
 def visit(method: PFedLoRA, round: int = 1, seed: int = 0) -> Visit:
@@ -42,7 +53,9 @@ def visit(method: PFedLoRA, round: int = 1, seed: int = 0) -> Visit:
 
 
 def equal(ours: Tensors, theirs: Tensors) -> bool:
-    return list(ours) == list(theirs) and all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
+    return list(ours) == list(theirs) and all(
+        torch.equal(tensor, theirs[name]) for name, tensor in ours.items()
+    )
 
 
 def test_without_options_it_is_pfedlora() -> None:
@@ -60,7 +73,10 @@ def test_rows_are_weighted_by_the_samples_of_their_class() -> None:
     method = variant("rows=classes")
     state = method.state_init(5)
     generator = torch_generator(1, "uploads")
-    a, b = ({name: torch.randn(t.shape, generator=generator) for name, t in state.items()} for _ in range(2))
+    a, b = (
+        {name: torch.randn(t.shape, generator=generator) for name, t in state.items()}
+        for _ in range(2)
+    )
     sent = {
         0: Upload(a | {"counts": torch.tensor([3, 1] + [0] * 8)}, 4),
         1: Upload(b | {"counts": torch.tensor([1, 0, 4] + [0] * 7)}, 5),
@@ -71,7 +87,9 @@ def test_rows_are_weighted_by_the_samples_of_their_class() -> None:
         assert torch.equal(merged[name][1], a[name][1])
         assert torch.equal(merged[name][2], b[name][2])
         assert torch.equal(merged[name][3:], state[name][3:]), "nobody holds these classes"
-    assert torch.allclose(merged["down.weight"], (4 * a["down.weight"] + 5 * b["down.weight"]) / 9, atol=1e-6)
+    assert torch.allclose(
+        merged["down.weight"], (4 * a["down.weight"] + 5 * b["down.weight"]) / 9, atol=1e-6
+    )
     assert list(merged) == list(state)
 
 
@@ -95,7 +113,9 @@ def test_a_client_trains_and_sends_its_classes_rows_alone() -> None:
     for name in ("up.weight", "up.bias"):
         assert torch.equal(upload.tensors[name][OUTSIDE], state[name][OUTSIDE])
         assert not torch.equal(upload.tensors[name][5], state[name][5])
-        assert not torch.equal(trained(variant(), state)[1].tensors[name][OUTSIDE], state[name][OUTSIDE])
+        assert not torch.equal(
+            trained(variant(), state)[1].tensors[name][OUTSIDE], state[name][OUTSIDE]
+        )
     assert upload.tensors["counts"].tolist() == [0, 0, 4, 0, 0, 8, 0, 4, 0, 0]
     method.check(upload, state, 0)
     upload.tensors["counts"][0] = 1
@@ -117,7 +137,9 @@ def test_a_private_first_matrix_stays_with_the_client_and_is_trained_on() -> Non
     state = method.state_init(5)
     assert list(state) == ["up.weight", "up.bias"]
     first = method.private_init(0, 3)
-    assert equal(method.predictor(first).state_dict(), variant().private_init(0, 3).state_dict()), "the model starts as without"
+    assert equal(method.predictor(first).state_dict(), variant().private_init(0, 3).state_dict()), (
+        "the model starts as without"
+    )
     model, upload = trained(method, state)
     assert isinstance(model, Kept)
     assert list(upload.tensors) == ["up.weight", "up.bias"]
@@ -126,9 +148,13 @@ def test_a_private_first_matrix_stays_with_the_client_and_is_trained_on() -> Non
     whole = {f"down.{n}": t.clone() for n, t in model.down.state_dict().items()} | upload.tensors
     twin, plain = method.private_init(0, 3).local, variant()
     twin.load_state_dict(model.local.state_dict())
-    expected = plain.local_update(twin, {n: whole[n] for n in plain.state_init(5)}, samples(), visit(plain, 2))
+    expected = plain.local_update(
+        twin, {n: whole[n] for n in plain.state_init(5)}, samples(), visit(plain, 2)
+    )
     again = method.local_update(model, upload.tensors, samples(), visit(method, 2))
-    assert torch.equal(again.tensors["up.weight"], expected.tensors["up.weight"]), "as pFedLoRA with the whole adapter received"
+    assert torch.equal(again.tensors["up.weight"], expected.tensors["up.weight"]), (
+        "as pFedLoRA with the whole adapter received"
+    )
     assert torch.equal(model.down.weight, expected.tensors["down.weight"])
 
 
@@ -152,17 +178,25 @@ def test_the_adapter_may_be_trained_first() -> None:
     plain.train_model(twin.train(), adapter, samples(), by_hand)
     assert equal(upload.tensors, adapter.state_dict())
     assert equal(model.state_dict(), twin.state_dict())
-    assert not torch.equal(upload.tensors["up.weight"], trained(plain, state)[1].tensors["up.weight"])
+    assert not torch.equal(
+        upload.tensors["up.weight"], trained(plain, state)[1].tensors["up.weight"]
+    )
 
 
 def test_the_weight_of_the_own_loss_may_warm_up() -> None:
     method = variant("warmup=4 mu=0.6")
-    assert [method.own_weight(round) for round in (1, 2, 3, 5, 9)] == pytest.approx([1.0, 0.9, 0.8, 0.6, 0.6])
+    assert [method.own_weight(round) for round in (1, 2, 3, 5, 9)] == pytest.approx(
+        [1.0, 0.9, 0.8, 0.6, 0.6]
+    )
     method = variant("warmup=4 mu-start=0.2 mu=0.6")
     assert [method.own_weight(round) for round in (1, 3, 5)] == pytest.approx([0.2, 0.4, 0.6])
     assert variant("mu=0.7").own_weight(1) == 0.7
-    alone, warm = (trained(variant(options), variant().state_init(5))[0] for options in ("mu=1", "warmup=4"))
-    assert equal(alone.state_dict(), warm.state_dict()), "in the first round the model sees its own loss alone"
+    alone, warm = (
+        trained(variant(options), variant().state_init(5))[0] for options in ("mu=1", "warmup=4")
+    )
+    assert equal(alone.state_dict(), warm.state_dict()), (
+        "in the first round the model sees its own loss alone"
+    )
 
 
 @pytest.mark.parametrize("name", ["gain", "gain-confirm", "gain-standalone", "sensitivity"])

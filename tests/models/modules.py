@@ -24,7 +24,13 @@ class Normalised(nn.Sequential):
 
     def __init__(self, classes: int, shape: tuple[int, ...]) -> None:
         super().__init__(
-            nn.Linear(shape[0], 20), nn.BatchNorm1d(20), nn.ReLU(), nn.Dropout(0.2), nn.Linear(20, 12), nn.ReLU(), nn.Linear(12, classes)
+            nn.Linear(shape[0], 20),
+            nn.BatchNorm1d(20),
+            nn.ReLU(),
+            nn.Dropout(0.2),
+            nn.Linear(20, 12),
+            nn.ReLU(),
+            nn.Linear(12, classes),
         )
 
 
@@ -32,7 +38,9 @@ class PartlyFrozen(nn.Sequential):
     """A first layer that is not trained, as of a backbone whose weights came from elsewhere."""
 
     def __init__(self, classes: int, shape: tuple[int, ...]) -> None:
-        super().__init__(nn.Linear(shape[0], 20), nn.ReLU(), nn.Linear(20, 12), nn.ReLU(), nn.Linear(12, classes))
+        super().__init__(
+            nn.Linear(shape[0], 20), nn.ReLU(), nn.Linear(20, 12), nn.ReLU(), nn.Linear(12, classes)
+        )
         self[0].requires_grad_(False)
 
 

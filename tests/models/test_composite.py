@@ -17,8 +17,15 @@ from tests.plain import make
 @pytest.mark.parametrize("name", ["fedmrl", "pfedmoe", "pfedafm"])
 def test_both_models_are_exported_and_named(name: str, tmp_path: Path) -> None:
     method = make(from_flat({"method": name}))
-    about = {"mean": [0.5] * 3, "std": [0.25] * 3, "class_names": list("0123456789"), "versions": {}}
-    trained = Trained(1, 3, "0" * 64, method.experiment, method, method.private_init(1, 5).eval(), about, None)
+    about = {
+        "mean": [0.5] * 3,
+        "std": [0.25] * 3,
+        "class_names": list("0123456789"),
+        "versions": {},
+    }
+    trained = Trained(
+        1, 3, "0" * 64, method.experiment, method, method.private_init(1, 5).eval(), about, None
+    )
     assert export(trained, "safetensors", tmp_path / "model") < 1e-5
     with safetensors.safe_open(tmp_path / "model", "pt") as stored:
         assert stored.metadata()["architecture"] == "cnn2 with a shared cnn5"

@@ -15,8 +15,26 @@ from pfedlora_flwr.models.task import Task
 
 TASKS = [Task(3, (1, 64, 48)), Task(4, (6, 50)), Task(2, (9,))]
 PARAMETERS = {
-    "images": {"cnn1": 13 * 9 * 32 * 2000 + 2000 + (1 * 25 * 16 + 16) + (16 * 25 * 32 + 32) + 2000 * 500 + 500 + 500 * 3 + 3},
-    "series": {"conv1d5": 12 * 32 * 128 + 128 + (6 * 5 * 16 + 16) + (16 * 5 * 32 + 32) + 128 * 128 + 128 + 128 * 4 + 4},
+    "images": {
+        "cnn1": 13 * 9 * 32 * 2000
+        + 2000
+        + (1 * 25 * 16 + 16)
+        + (16 * 25 * 32 + 32)
+        + 2000 * 500
+        + 500
+        + 500 * 3
+        + 3
+    },
+    "series": {
+        "conv1d5": 12 * 32 * 128
+        + 128
+        + (6 * 5 * 16 + 16)
+        + (16 * 5 * 32 + 32)
+        + 128 * 128
+        + 128
+        + 128 * 4
+        + 4
+    },
     "vectors": {"mlp2": 9 * 128 + 128 + 128 * 512 + 512 + 512 * 128 + 128 + 128 * 2 + 2},
 }
 
@@ -25,7 +43,10 @@ PARAMETERS = {
 def test_a_family_has_five_sizes_one_width_and_two_places_to_part(task: Task) -> None:
     names = names_of(from_flat({}), task)
     models = [build(name, task) for name in names]
-    sizes = {name: sum(p.numel() for p in model.parameters()) for name, model in zip(names, models, strict=True)}
+    sizes = {
+        name: sum(p.numel() for p in model.parameters())
+        for name, model in zip(names, models, strict=True)
+    }
     assert all(larger > smaller for larger, smaller in itertools.pairwise(sizes.values()))
     for name, expected in PARAMETERS[task.kind].items():
         assert sizes[name] == expected
@@ -43,20 +64,38 @@ def test_a_family_has_five_sizes_one_width_and_two_places_to_part(task: Task) ->
 
 def test_a_reduced_adapter_stands_after_fc1_of_any_family() -> None:
     experiment = from_flat({"setting": "homogeneous", "adapter.hidden-dim": 10})
-    assert [PFedLoRA(experiment, task).state_init(0)["down.weight"].shape[1] for task in TASKS] == [2000, 512, 512]
+    assert [PFedLoRA(experiment, task).state_init(0)["down.weight"].shape[1] for task in TASKS] == [
+        2000,
+        512,
+        512,
+    ]
 
 
 @pytest.mark.parametrize(
     ("name", "task", "expected"),
     [
-        ("cnn1", Task(2, (3, 15, 40)), "model 'cnn1' takes images of at least 16 × 16, and they are 15 × 40"),
-        ("conv1d3", Task(2, (2, 3)), "model 'conv1d3' takes series of at least 4 steps, and they have 3"),
-        ("mlp1", Task(2), r"model 'mlp1' is for vectors, and the inputs are images \[3, 32, 32\]; allowed: cnn1, cnn2, cnn3, cnn4, cnn5, "),
+        (
+            "cnn1",
+            Task(2, (3, 15, 40)),
+            "model 'cnn1' takes images of at least 16 × 16, and they are 15 × 40",
+        ),
+        (
+            "conv1d3",
+            Task(2, (2, 3)),
+            "model 'conv1d3' takes series of at least 4 steps, and they have 3",
+        ),
+        (
+            "mlp1",
+            Task(2),
+            r"model 'mlp1' is for vectors, and the inputs are images \[3, 32, 32\]; allowed: cnn1, cnn2, cnn3, cnn4, cnn5, ",
+        ),
         ("cnn2", Task(2, (9,)), r"for images, and the inputs are vectors \[9\]; allowed: mlp1, "),
         ("cnn", Task(2, (2, 90)), "models names 'cnn'; allowed: conv1d1, "),
     ],
 )
-def test_a_model_that_does_not_fit_the_inputs_is_one_line(name: str, task: Task, expected: str) -> None:
+def test_a_model_that_does_not_fit_the_inputs_is_one_line(
+    name: str, task: Task, expected: str
+) -> None:
     with pytest.raises(UserError, match=expected):
         build(name, task)
     for smallest in (Task(2, (3, 16, 16)), Task(2, (2, 4)), Task(2, (1,))):

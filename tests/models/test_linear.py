@@ -20,17 +20,30 @@ def _on_amd(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linear, "_AVAILABLE", torch.backends.mkldnn.is_available())
 
 
-@pytest.mark.parametrize(("batch", "width", "out"), [(64, 800, 2000), (64, 500, 60), (1, 300, 100), (3, 500, 10), (7, 400, 500)])
-def test_outputs_and_gradients_are_those_of_functional_linear(batch: int, width: int, out: int) -> None:
+@pytest.mark.parametrize(
+    ("batch", "width", "out"),
+    [(64, 800, 2000), (64, 500, 60), (1, 300, 100), (3, 500, 10), (7, 400, 500)],
+)
+def test_outputs_and_gradients_are_those_of_functional_linear(
+    batch: int, width: int, out: int
+) -> None:
     torch.manual_seed(0)
     layer = Linear(width, out)
     images = torch.randn(batch, width, requires_grad=True)
     gradient = torch.randn(batch, out)
-    ours = [layer(images), *torch.autograd.grad(layer(images), [images, layer.weight, layer.bias], gradient)]
+    ours = [
+        layer(images),
+        *torch.autograd.grad(layer(images), [images, layer.weight, layer.bias], gradient),
+    ]
     exact_images = images.detach().double().requires_grad_()
-    w, b = layer.weight.detach().double().requires_grad_(), layer.bias.detach().double().requires_grad_()
+    w, b = (
+        layer.weight.detach().double().requires_grad_(),
+        layer.bias.detach().double().requires_grad_(),
+    )
     y = nn.functional.linear(exact_images, w, b)
-    for mine, exact in zip(ours, [y, *torch.autograd.grad(y, [exact_images, w, b], gradient.double())], strict=True):
+    for mine, exact in zip(
+        ours, [y, *torch.autograd.grad(y, [exact_images, w, b], gradient.double())], strict=True
+    ):
         assert (mine.double() - exact).norm() / exact.norm() < 1e-6
 
 
@@ -49,12 +62,16 @@ class Operations(TorchDispatchMode):
         super().__init__()
         self.names: list[str] = []
 
-    def __torch_dispatch__(self, operation: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, operation: Any, _types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         self.names.append(operation.name())
         return operation(*args, **(kwargs or {}))
 
 
-@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="PyTorch was built without oneDNN")
+@pytest.mark.skipif(
+    not torch.backends.mkldnn.is_available(), reason="PyTorch was built without oneDNN"
+)
 def test_large_products_run_on_onednn_and_small_ones_do_not() -> None:
     for out, fast in ((10, False), (60, True)):
         with Operations() as seen:
@@ -63,8 +80,12 @@ def test_large_products_run_on_onednn_and_small_ones_do_not() -> None:
         assert ("aten::addmm" in seen.names) == (not fast)
 
 
-@pytest.mark.parametrize(("maker", "fast"), [("AuthenticAMD", True), ("GenuineIntel", False), ("", False)])
-def test_only_on_amd_processors_products_go_to_onednn(maker: str, fast: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("maker", "fast"), [("AuthenticAMD", True), ("GenuineIntel", False), ("", False)]
+)
+def test_only_on_amd_processors_products_go_to_onednn(
+    maker: str, fast: bool, tmp_path: Path
+) -> None:
     """By a fixed rule, in a process that sees a processor of this maker."""
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text("processor\t: 0\n" + (f"vendor_id\t: {maker}\n" if maker else ""))

@@ -51,11 +51,15 @@ def test_parameters_of_the_models(name: str) -> None:
         ("decomposed", 500, 80, 100, 48_180),
     ],
 )
-def test_parameters_of_the_adapters(kind: str, width: int, hidden: int, classes: int, expected: int) -> None:
+def test_parameters_of_the_adapters(
+    kind: str, width: int, hidden: int, classes: int, expected: int
+) -> None:
     assert count(Adapter(width, hidden, classes, kind)) == expected
 
 
-@pytest.mark.parametrize(("setting", "expected"), [("heterogeneous", 30_670), ("homogeneous", 120_670)])
+@pytest.mark.parametrize(
+    ("setting", "expected"), [("heterogeneous", 30_670), ("homogeneous", 120_670)]
+)
 def test_the_setting_chooses_the_adapter(setting: str, expected: int) -> None:
     method = PFedLoRA(from_flat({"setting": setting}), Task(10))
     assert sum(t.numel() for t in method.state_init(0).values()) == expected
@@ -108,7 +112,9 @@ def test_lora_starts_gaussian_and_zero() -> None:
 
 def test_one_adapter_cannot_fit_different_widths() -> None:
     experiment = from_flat({"adapter.kind": "reduced"})
-    with pytest.raises(UserError, match=r"cnn1 2000, cnn2 2000, cnn3 1000.*adapter.kind=decomposed"):
+    with pytest.raises(
+        UserError, match=r"cnn1 2000, cnn2 2000, cnn3 1000.*adapter.kind=decomposed"
+    ):
         PFedLoRA(experiment, Task(10)).state_init(0)
 
 
@@ -125,8 +131,14 @@ class TooWide(nn.Module):
         ("cnn6", "allowed: cnn1"),
         ("nowhere:Net", "cannot be imported"),
         ("tests.models.test_models:Missing", "has no 'Missing'"),
-        ("torch.nn:Identity", r"its forward gives \[2, 3, 32, 32\] for 2 images, expected logits, \[2, 10\]"),
-        ("tests.models.test_models:TooWide", r"the encoder gives \[2, 70\] for 2 images, its head takes \[2, 60\]"),
+        (
+            "torch.nn:Identity",
+            r"its forward gives \[2, 3, 32, 32\] for 2 images, expected logits, \[2, 10\]",
+        ),
+        (
+            "tests.models.test_models:TooWide",
+            r"the encoder gives \[2, 70\] for 2 images, its head takes \[2, 60\]",
+        ),
     ],
 )
 def test_wrong_models_are_one_clear_line(name: str, expected: str) -> None:

@@ -37,13 +37,18 @@ GREY = Task(4, (1, 32, 32))
         ("torchvision:mobilenet_v3_small", Task(4), 1024, True),
     ],
 )
-def test_a_model_by_name_is_the_librarys_and_parted_before_its_classifier(name: str, task: Task, width: int, batch_norm: bool) -> None:
+def test_a_model_by_name_is_the_librarys_and_parted_before_its_classifier(
+    name: str, task: Task, width: int, batch_norm: bool
+) -> None:
     def seeded() -> torch.nn.Module:
         torch.manual_seed(1)
         return build(name, task).eval()
 
     model, again, x = seeded(), seeded(), torch.randn(2, *task.shape)
-    assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), again.state_dict().values(), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(model.state_dict().values(), again.state_dict().values(), strict=True)
+    )
     assert model.encode(x).shape == (2, width)
     assert model.last_layer().out_features == 4
     assert torch.equal(model.head(model.encode(x)), model(x))
@@ -53,7 +58,11 @@ def test_a_model_by_name_is_the_librarys_and_parted_before_its_classifier(name: 
         torch.manual_seed(1)
         theirs = timm.create_model("resnet10t", num_classes=4, in_chans=1).eval()
         assert torch.allclose(theirs(x), model(x), atol=1e-6)
-        assert torch.allclose(theirs.forward_head(theirs.forward_features(x), pre_logits=True), model.encode(x), atol=1e-6)
+        assert torch.allclose(
+            theirs.forward_head(theirs.forward_features(x), pre_logits=True),
+            model.encode(x),
+            atol=1e-6,
+        )
 
 
 @pytest.mark.parametrize("form", ["safetensors", "pt", "nested.pt"])
@@ -66,7 +75,12 @@ def test_weights_come_from_a_file_but_for_a_classifier_of_other_classes(
     if form == "safetensors":
         safetensors.torch.save_file(source.state_dict(), file)
     else:
-        torch.save({"state_dict": source.state_dict(), "epoch": 3} if form == "nested.pt" else source.state_dict(), file)
+        torch.save(
+            {"state_dict": source.state_dict(), "epoch": 3}
+            if form == "nested.pt"
+            else source.state_dict(),
+            file,
+        )
     x = torch.randn(2, 3, 32, 32)
     name = f"timm:mobilenetv3_small_050:weights={file}"
     with caplog.at_level(logging.WARNING):
@@ -77,17 +91,24 @@ def test_weights_come_from_a_file_but_for_a_classifier_of_other_classes(
     assert [r.message for r in caplog.records if "left out" in r.message] == [
         f"model {name}: classifier.weight, classifier.bias of its weights are for other classes, and left out: its head begins at random"
     ]
-    assert torch.allclose(build(name, Task(9)).eval()(x), source(x), atol=1e-5)  # with its classes the head is there, too
+    assert torch.allclose(
+        build(name, Task(9)).eval()(x), source(x), atol=1e-5
+    )  # with its classes the head is there, too
     assert model.description == "timm:mobilenetv3_small_050"
     grey = build(name, Task(9, (1, 32, 32)))
-    assert grey(torch.randn(2, 1, 32, 32)).shape == (2, 9)  # timm sums the first layer over its channels
+    assert grey(torch.randn(2, 1, 32, 32)).shape == (
+        2,
+        9,
+    )  # timm sums the first layer over its channels
     torch.manual_seed(0)
     build(name, Task(4))
     drawn = torch.get_rng_state()
     torch.manual_seed(0)
     with random_weights():
         assert not torch.allclose(build(name, Task(4)).eval().encode(x), own)
-    assert torch.equal(torch.get_rng_state(), drawn)  # what is drawn after it does not depend on whether the file is read
+    assert torch.equal(
+        torch.get_rng_state(), drawn
+    )  # what is drawn after it does not depend on whether the file is read
     file.unlink()
     with random_weights():
         build(name, Task(4))
@@ -97,22 +118,40 @@ def test_torchvisions_weights_come_from_a_file(tmp_path: Path) -> None:
     torchvision = pytest.importorskip("torchvision")
     source = torchvision.models.mobilenet_v3_small(num_classes=9).eval()
     torch.save(source.state_dict(), tmp_path / "w.pth")
-    model, x = build(f"torchvision:mobilenet_v3_small:weights={tmp_path / 'w.pth'}", Task(4)).eval(), torch.randn(2, 3, 32, 32)
-    body = torch.nn.Sequential(source.features, source.avgpool, torch.nn.Flatten(), *source.classifier[:-1])
+    model, x = (
+        build(f"torchvision:mobilenet_v3_small:weights={tmp_path / 'w.pth'}", Task(4)).eval(),
+        torch.randn(2, 3, 32, 32),
+    )
+    body = torch.nn.Sequential(
+        source.features, source.avgpool, torch.nn.Flatten(), *source.classifier[:-1]
+    )
     assert torch.allclose(model.encode(x), body(x), atol=1e-5)
-    wide = {key: torch.cat([t, t]) if key.startswith("features.1.") and t.ndim else t for key, t in source.state_dict().items()}
+    wide = {
+        key: torch.cat([t, t]) if key.startswith("features.1.") and t.ndim else t
+        for key, t in source.state_dict().items()
+    }
     torch.save(wide, tmp_path / "w.pth")
-    with pytest.raises(UserError, match=r"RuntimeError: Error\(s\) in loading state_dict for MobileNetV3: size mismatch"):
+    with pytest.raises(
+        UserError,
+        match=r"RuntimeError: Error\(s\) in loading state_dict for MobileNetV3: size mismatch",
+    ):
         build(f"torchvision:mobilenet_v3_small:weights={tmp_path / 'w.pth'}", Task(4))
 
 
-def test_weights_that_cannot_be_downloaded_are_a_line_that_names_the_file_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_that_cannot_be_downloaded_are_a_line_that_names_the_file_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     import huggingface_hub
 
     monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *_: None)
-    monkeypatch.setattr(huggingface_hub, "hf_hub_url", lambda *_: "http://127.0.0.1:9/model.safetensors")
+    monkeypatch.setattr(
+        huggingface_hub, "hf_hub_url", lambda *_: "http://127.0.0.1:9/model.safetensors"
+    )
     begun = time.monotonic()
-    with pytest.raises(UserError, match=r"cannot be downloaded \(127.0.0.1:9: .*give them as a file, timm:resnet10t:weights=FILE"):
+    with pytest.raises(
+        UserError,
+        match=r"cannot be downloaded \(127.0.0.1:9: .*give them as a file, timm:resnet10t:weights=FILE",
+    ):
         build("timm:resnet10t:pretrained", GREY)
     assert time.monotonic() - begun < 10
 
@@ -123,13 +162,25 @@ def test_weights_that_cannot_be_downloaded_are_a_line_that_names_the_file_way(mo
         ("timm:resnet10", GREY, "timm has no 'resnet10'; near names: resnet10t, "),
         ("torchvision:resnet19", Task(4), "torchvision has no 'resnet19'; near names: resnet18, "),
         ("torchvision:fcn_resnet50", Task(4), "torchvision has no 'fcn_resnet50'"),
-        ("timm:resnet10t:best", GREY, "allowed: timm:resnet10t, timm:resnet10t:pretrained, timm:resnet10t:weights=FILE"),
+        (
+            "timm:resnet10t:best",
+            GREY,
+            "allowed: timm:resnet10t, timm:resnet10t:pretrained, timm:resnet10t:weights=FILE",
+        ),
         ("timm:resnet10t:weights=none.pt", GREY, "none.pt cannot be read: No such file"),
         ("timm:resnet10t", Task(4, (3, 50)), r"is for images, and the inputs are series \[3, 50\]"),
-        ("torchvision:resnet18", GREY, "is for images of 3 channels, and they have 1; timm's models take any number"),
+        (
+            "torchvision:resnet18",
+            GREY,
+            "is for images of 3 channels, and they have 1; timm's models take any number",
+        ),
         ("timm:dla34", GREY, "its classifier is a Conv2d, and one linear layer is needed"),
         ("timm:inception_v3", GREY, r"for images \[1, 32, 32\]: RuntimeError: "),
-        ("torchvision:vit_b_16", Task(4), "AssertionError: Wrong image height! Expected 224 but got 32!"),
+        (
+            "torchvision:vit_b_16",
+            Task(4),
+            "AssertionError: Wrong image height! Expected 224 but got 32!",
+        ),
     ],
 )
 def test_a_name_that_gives_no_model_is_one_line(name: str, task: Task, expected: str) -> None:
@@ -143,37 +194,63 @@ def test_a_file_that_holds_no_weights_is_one_line(content: bytes, tmp_path: Path
     for suffix in ("pt", "safetensors"):
         file = tmp_path / f"broken.{suffix}"
         file.write_bytes(content)
-        with pytest.raises(UserError, match=f"{file} holds no weights as safetensors or torch.save write them") as error:
+        with pytest.raises(
+            UserError, match=f"{file} holds no weights as safetensors or torch.save write them"
+        ) as error:
             build(f"timm:resnet10t:weights={file}", GREY)
         assert len(str(error.value).splitlines()) == 1
     torch.save({"conv1.weight": torch.zeros(3)}, tmp_path / "other.pt")
-    with pytest.raises(UserError, match=r"its weights lack \d+ of its \d+ tensors: conv1.0.weight, "):
+    with pytest.raises(
+        UserError, match=r"its weights lack \d+ of its \d+ tensors: conv1.0.weight, "
+    ):
         build(f"timm:resnet10t:weights={tmp_path / 'other.pt'}", GREY)
 
 
 @pytest.mark.parametrize("library", ["timm", "torchvision"])
-def test_the_weights_of_a_larger_model_are_refused_in_a_line(library: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_weights_of_a_larger_model_are_refused_in_a_line(
+    library: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     models = timm if library == "timm" else pytest.importorskip("torchvision").models
-    create = timm.create_model if library == "timm" else lambda name, **keys: models.get_model(name, weights=None, **keys)
+    create = (
+        timm.create_model
+        if library == "timm"
+        else lambda name, **keys: models.get_model(name, weights=None, **keys)
+    )
     state = create("resnet18", num_classes=4).state_dict()
     deeper = {
-        f"layer1.2.{key}": torch.zeros(3) for key in ("conv1.weight", "bn1.weight", "bn1.bias", "conv2.weight", "bn2.num_batches_tracked")
+        f"layer1.2.{key}": torch.zeros(3)
+        for key in (
+            "conv1.weight",
+            "bn1.weight",
+            "bn1.bias",
+            "conv2.weight",
+            "bn2.num_batches_tracked",
+        )
     }
     with caplog.at_level(logging.WARNING):
         torch.save(state | deeper, tmp_path / "resnet34.pt")
-        with pytest.raises(UserError, match=r"4 of the 127 tensors in its weights are not its own: layer1.2.conv1.weight, ") as error:
+        with pytest.raises(
+            UserError,
+            match=r"4 of the 127 tensors in its weights are not its own: layer1.2.conv1.weight, ",
+        ) as error:
             build(f"{library}:resnet18:weights={tmp_path / 'resnet34.pt'}", Task(4))
     assert len(str(error.value).splitlines()) == 1
     assert not caplog.records
-    counted = {key: tensor for key, tensor in state.items() if not key.endswith("num_batches_tracked")}
+    counted = {
+        key: tensor for key, tensor in state.items() if not key.endswith("num_batches_tracked")
+    }
     torch.save(counted, tmp_path / "resnet18.pt")
     model = build(f"{library}:resnet18:weights={tmp_path / 'resnet18.pt'}", Task(4))
     assert torch.equal(model.last_layer().weight, state["fc.weight"])
 
 
 @pytest.mark.slow
-def test_a_client_reads_the_file_until_it_has_a_model_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    safetensors.torch.save_file(timm.create_model("resnet10t", num_classes=10).state_dict(), tmp_path / "w.safetensors")
+def test_a_client_reads_the_file_until_it_has_a_model_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    safetensors.torch.save_file(
+        timm.create_model("resnet10t", num_classes=10).state_dict(), tmp_path / "w.safetensors"
+    )
     keys = {
         "models": f"timm:resnet10t:weights={tmp_path / 'w.safetensors'}",
         "clients": 2,
@@ -182,7 +259,9 @@ def test_a_client_reads_the_file_until_it_has_a_model_of_its_own(tmp_path: Path,
     }
     seen: list[str] = []
     real = weights.read
-    monkeypatch.setattr(weights, "read", lambda file, name: (seen.append(name), real(file, name))[1])
+    monkeypatch.setattr(
+        weights, "read", lambda file, name: (seen.append(name), real(file, name))[1]
+    )
     monkeypatch.setattr(MODELS, "take", lambda *_: None)
     counted = []
     for rounds in (1, 2):
@@ -193,7 +272,9 @@ def test_a_client_reads_the_file_until_it_has_a_model_of_its_own(tmp_path: Path,
     assert counted[0] == counted[1] >= 2
 
 
-def test_names_with_files_are_absolute_in_a_run_and_several_models_stand_beside_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_with_files_are_absolute_in_a_run_and_several_models_stand_beside_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     e = from_flat({"models": "timm:resnet10t:weights=w.pt, cnn1,my:Own", "output": "x"})
     monkeypatch.chdir("/tmp")
     assert located(e, Path("x")).models == "timm:resnet10t:weights=/tmp/w.pt, cnn1,my:Own"
@@ -206,20 +287,34 @@ def test_an_exported_client_is_loaded_by_its_library_and_by_name(name: str, tmp_
     trained, file = made(name), tmp_path / "model.safetensors"
     assert export(trained, "safetensors", file) < 1e-5
     models = timm if library == "timm" else pytest.importorskip("torchvision").models
-    theirs = timm.create_model(architecture, num_classes=10) if library == "timm" else models.get_model(architecture, num_classes=10)
+    theirs = (
+        timm.create_model(architecture, num_classes=10)
+        if library == "timm"
+        else models.get_model(architecture, num_classes=10)
+    )
     theirs.load_state_dict(timm.models.load_state_dict(file))
     again, x = build(f"{name}:weights={file}", Task(10)).eval(), torch.randn(2, 3, 32, 32)
     for model in (theirs.eval(), again):
         assert torch.allclose(model(x), trained.module(x), atol=1e-5)
     text = (tmp_path / "model.safetensors.md").read_text()
-    assert f"by the names of the module's own state_dict (`models={name}:weights=model.safetensors` begins with them)" in text
+    assert (
+        f"by the names of the module's own state_dict (`models={name}:weights=model.safetensors` begins with them)"
+        in text
+    )
 
 
 def made(name: str) -> Trained:
     """Client 1 with such a model, untrained."""
     method = make(from_flat({"method": "standalone", "models": name}))
-    about = {"mean": [0.5] * 3, "std": [0.25] * 3, "class_names": list("0123456789"), "versions": {}}
-    return Trained(1, 3, "0" * 64, method.experiment, method, method.private_init(1, 5).eval(), about, None)
+    about = {
+        "mean": [0.5] * 3,
+        "std": [0.25] * 3,
+        "class_names": list("0123456789"),
+        "versions": {},
+    }
+    return Trained(
+        1, 3, "0" * 64, method.experiment, method, method.private_init(1, 5).eval(), about, None
+    )
 
 
 @pytest.mark.slow

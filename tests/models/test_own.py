@@ -26,7 +26,13 @@ IMAGES, SERIES, VECTORS = Task(4), Task(4, (3, 20)), Task(4, (9,))
 
 @pytest.mark.parametrize(
     ("name", "task", "width"),
-    [("Recurrent", SERIES, 24), ("Normalised", VECTORS, 12), ("Logistic", VECTORS, 9), ("Dropped", IMAGES, 16), ("Pooled", IMAGES, 8)],
+    [
+        ("Recurrent", SERIES, 24),
+        ("Normalised", VECTORS, 12),
+        ("Logistic", VECTORS, 9),
+        ("Dropped", IMAGES, 16),
+        ("Pooled", IMAGES, 8),
+    ],
 )
 def test_a_whole_module_computes_what_its_forward_did(name: str, task: Task, width: int) -> None:
     found = getattr(modules, name)
@@ -46,7 +52,10 @@ def test_a_whole_module_computes_what_its_forward_did(name: str, task: Task, wid
     assert model.encode(x).shape == (5, width)
     assert sum(p.numel() for p in model.parameters()) == sum(p.numel() for p in plain.parameters())
     model.drop_last_layer()
-    assert sum(p.numel() for p in model.parameters()) == sum(p.numel() for p in plain.parameters()) - width * 4 - 4
+    assert (
+        sum(p.numel() for p in model.parameters())
+        == sum(p.numel() for p in plain.parameters()) - width * 4 - 4
+    )
 
 
 def test_parts_that_are_the_forward_stay_parts_and_trying_a_module_leaves_it_as_it_was() -> None:
@@ -67,21 +76,35 @@ def test_parts_that_are_the_forward_stay_parts_and_trying_a_module_leaves_it_as_
     after = torch.get_rng_state()
     torch.set_rng_state(before)
     build(HERE + "Normalised", VECTORS)
-    assert torch.equal(torch.get_rng_state(), after)  # what is drawn after it is what was always drawn
+    assert torch.equal(
+        torch.get_rng_state(), after
+    )  # what is drawn after it is what was always drawn
 
 
 def test_a_module_with_a_convolution_in_three_dimensions_is_trained_shared_and_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(MODELS, "take", lambda *_: None)
-    keys = {"method": "fml", "models": HERE + "Volume", "clients": 2, "partition.kind": "iid", "rounds": 2, "dataset": "synthetic:100"}
+    keys = {
+        "method": "fml",
+        "models": HERE + "Volume",
+        "clients": 2,
+        "partition.kind": "iid",
+        "rounds": 2,
+        "dataset": "synthetic:100",
+    }
     done = run_locally(tmp_path / "run", keys)
     assert done.code == 0, done.stderr
     trained = load_trained(done.output, 1)
     assert export(trained, "safetensors", tmp_path / "model") < 1e-5
     modules.Volume(10).load_state_dict(load_file(tmp_path / "model"))
-    assert ", by the names of the module's own state_dict. Input: " in (tmp_path / "model.md").read_text()
-    assert trained.module.get_parameter("module.flat.weight").is_contiguous(memory_format=torch.channels_last)
+    assert (
+        ", by the names of the module's own state_dict. Input: "
+        in (tmp_path / "model.md").read_text()
+    )
+    assert trained.module.get_parameter("module.flat.weight").is_contiguous(
+        memory_format=torch.channels_last
+    )
     shared = tensors_of(trained.method.predictor(trained.module))
     predict = trained.method.shared_predictor(shared)
     x = torch.randn(3, 3, 32, 32)
@@ -99,7 +122,10 @@ def test_what_is_asked_often_is_known() -> None:
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("Softmaxed", "its forward gives something else than its last linear layer, 'head', on what comes before: it must end with"),
+        (
+            "Softmaxed",
+            "its forward gives something else than its last linear layer, 'head', on what comes before: it must end with",
+        ),
         ("Auxiliary", "its forward gives something else than its last linear layer, 'head'"),
         (
             "Looking",

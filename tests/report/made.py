@@ -43,7 +43,12 @@ def make_run(
     validation = validation or accuracies
     for round, accuracy in enumerate(accuracies):
         k = n if round else 0
-        sent = {"parameters_up": k * up, "parameters_down": 2 * k * up, "bytes_up": 4 * k * up, "bytes_down": 8 * k * up}
+        sent = {
+            "parameters_up": k * up,
+            "parameters_down": 2 * k * up,
+            "bytes_up": 4 * k * up,
+            "bytes_down": 8 * k * up,
+        }
         admitted = list(range(k))
         row = {
             "round": round,
@@ -53,7 +58,9 @@ def make_run(
             "validation_accuracy": validation[round],
             "evaluated": n,
         }
-        rows.append(row | sent | {"flops": k * flops, "seconds": 1.0, "other_accuracies": {}, "loss": 1.0})
+        rows.append(
+            row | sent | {"flops": k * flops, "seconds": 1.0, "other_accuracies": {}, "loss": 1.0}
+        )
     (folder / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     visits = [
         {"round": round, "client": k, "status": "ok", "accuracy": mean}
@@ -78,7 +85,10 @@ def make_run(
             "worst": min(clients),
             "other": {},
         },
-        **{name: {"final": x * accuracies[-1], "at_best_validation": x * accuracies[best]} for name, x in SCORES.items()},
+        **{
+            name: {"final": x * accuracies[-1], "at_best_validation": x * accuracies[best]}
+            for name, x in SCORES.items()
+        },
         "per_client": {
             str(k): {
                 "model": e.model_names()[k % len(e.model_names())],

@@ -32,65 +32,107 @@ def study(tmp_path: Path) -> Study:
     )
     folder = tmp_path / "runs"
     Comparison.load(file).plan().write(folder)
-    for sharing, of in (("mean", MEAN), ("none", {"pfedlora": NONE}), ("start", {"pfedlora": START})):
+    for sharing, of in (
+        ("mean", MEAN),
+        ("none", {"pfedlora": NONE}),
+        ("start", {"pfedlora": START}),
+    ):
         for method, accuracies in of.items():
             for seed, accuracy in enumerate(accuracies):
                 place = folder / f"sharing-{sharing}_lr-0.1" / method / f"seed-{seed}"
-                make_run(place, [0.1, accuracy], [accuracy] * 2, method=method, seed=seed, sharing=sharing, lr=0.1)
+                make_run(
+                    place,
+                    [0.1, accuracy],
+                    [accuracy] * 2,
+                    method=method,
+                    seed=seed,
+                    sharing=sharing,
+                    lr=0.1,
+                )
     return load([folder])
 
 
 def test_gains_are_paired_by_seed_and_have_an_interval_from_three_seeds_on(study: Study) -> None:
     t2 = 4.30265  # the 97.5 % quantile of Student's t with two degrees of freedom
     fd, ours = gains(study).rows
-    assert ours == {
-        "scenario": "lr=0.1",
-        "method": "pFedLoRA",
-        "seeds": "3",
-        "mean": "92.00",
-        "none": "90.00",
-        "start": "85.50",
-        "mean − none, points": f"+2.00 ± {t2 * 1 / math.sqrt(3):.2f}",  # 2, 1 and 3 points: their standard deviation is 1
-        "mean − start, points": "+5.00, +6.00",
-    }
-    assert fd == {
-        "scenario": "lr=0.1",
-        "method": "FD",
-        "seeds": "3",
-        "mean": "83.00",
-        "none": "= Standalone",
-        "start": "= Standalone",
-        "mean − none, points": f"+1.00 ± {t2 * 2 / math.sqrt(3):.2f}",  # 3, 1 and −1 points beside Standalone
-        "mean − start, points": f"+1.00 ± {t2 * 2 / math.sqrt(3):.2f}",
-    }
+    assert (
+        ours
+        == {
+            "scenario": "lr=0.1",
+            "method": "pFedLoRA",
+            "seeds": "3",
+            "mean": "92.00",
+            "none": "90.00",
+            "start": "85.50",
+            "mean − none, points": f"+2.00 ± {t2 * 1 / math.sqrt(3):.2f}",  # 2, 1 and 3 points: their standard deviation is 1
+            "mean − start, points": "+5.00, +6.00",
+        }
+    )
+    assert (
+        fd
+        == {
+            "scenario": "lr=0.1",
+            "method": "FD",
+            "seeds": "3",
+            "mean": "83.00",
+            "none": "= Standalone",
+            "start": "= Standalone",
+            "mean − none, points": f"+1.00 ± {t2 * 2 / math.sqrt(3):.2f}",  # 3, 1 and −1 points beside Standalone
+            "mean − start, points": f"+1.00 ± {t2 * 2 / math.sqrt(3):.2f}",
+        }
+    )
     assert gains(study).csv().splitlines()[0].split(",")[:3] == ["scenario", "method", "seeds"]
 
 
-def test_the_other_tables_say_what_is_standalone_and_count_no_communication_of_controls(study: Study) -> None:
+def test_the_other_tables_say_what_is_standalone_and_count_no_communication_of_controls(
+    study: Study,
+) -> None:
     cells = {row["method"]: list(row.values())[1:] for row in tables.accuracy(study).rows}
     assert cells["Standalone"][1:] == ["= Standalone"] * 2
     assert cells["FD"][1:] == ["= Standalone"] * 2
-    assert not [row for row in tables.missing(study).rows if row["method"] != "pFedLoRA"], "only the third seed of pFedLoRA's start"
-    against = {row["scenario"]: row["− Standalone, points"] for row in tables.accuracies(study).rows if row["method"] == "pFedLoRA"}
+    assert not [row for row in tables.missing(study).rows if row["method"] != "pFedLoRA"], (
+        "only the third seed of pFedLoRA's start"
+    )
+    against = {
+        row["scenario"]: row["− Standalone, points"]
+        for row in tables.accuracies(study).rows
+        if row["method"] == "pFedLoRA"
+    }
     assert against["sharing=none, lr=0.1"].startswith("+8.00"), "beside the one Standalone there is"
-    sent = {row["scenario"]: row["whole run: parameters up"] for row in tables.costs(study).rows if row["method"] == "pFedLoRA"}
+    sent = {
+        row["scenario"]: row["whole run: parameters up"]
+        for row in tables.costs(study).rows
+        if row["method"] == "pFedLoRA"
+    }
     assert list(sent.values()) == ["20", "–", "–"]
     said = conclusion(study)
-    assert said.startswith("PFedLoRA is above Standalone by 10.00 points"), "one scenario: controls are compared in a table of their own"
-    ups = [line["parameters_up"] for line in csv.DictReader(tables.runs_csv(study).splitlines()) if line["method"] == "pfedlora"]
+    assert said.startswith("PFedLoRA is above Standalone by 10.00 points"), (
+        "one scenario: controls are compared in a table of their own"
+    )
+    ups = [
+        line["parameters_up"]
+        for line in csv.DictReader(tables.runs_csv(study).splitlines())
+        if line["method"] == "pfedlora"
+    ]
     assert ups == ["20"] * 3 + [""] * 5
 
 
-def test_the_picture_shows_the_differences_of_the_table(study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_picture_shows_the_differences_of_the_table(
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     drawn: list[Any] = []
     save = style.save
-    monkeypatch.setattr(style, "save", lambda figure, *where: drawn.append(figure) or save(figure, *where))
+    monkeypatch.setattr(
+        style, "save", lambda figure, *where: drawn.append(figure) or save(figure, *where)
+    )
     picture, _ = gain_figure.figures(study, tmp_path)
     assert picture.path.stat().st_size > 0
     [axis] = drawn[0].axes
     assert [label.get_text() for label in axis.get_yticklabels()] == ["FD", "pFedLoRA"]
     means = [(bar.lines[0].get_xdata()[0], bar.lines[0].get_ydata()[0]) for bar in axis.containers]
-    assert means == pytest.approx(np.array([(1, -0.16), (1, 0.16), (2, 0.84)])), "FD beside Standalone twice, ours beside none"
+    assert means == pytest.approx(np.array([(1, -0.16), (1, 0.16), (2, 0.84)])), (
+        "FD beside Standalone twice, ours beside none"
+    )
     half = 4.30265 * 1 / math.sqrt(3)
     left, right = axis.containers[2].lines[2][0].get_segments()[0][:, 0]
     assert (left, right) == pytest.approx((2 - half, 2 + half), abs=1e-3)
@@ -102,25 +144,49 @@ def test_the_second_picture_shows_each_method_and_its_controls_beside_standalone
     study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[Any] = []
-    monkeypatch.setattr(style, "save", lambda figure, folder, name: drawn.append(figure) or folder / name)
+    monkeypatch.setattr(
+        style, "save", lambda figure, folder, name: drawn.append(figure) or folder / name
+    )
     gain_figure.figures(study, tmp_path)
     [axis] = drawn[1].axes
-    assert [text.get_text() for text in drawn[1].legends[0].get_texts()] == [f"{kind} − Standalone" for kind in ("mean", "none", "start")]
-    means = [(bar.lines[0].get_xdata()[0], round(bar.lines[0].get_ydata()[0])) for bar in axis.containers]
-    assert means == pytest.approx(np.array([(1, 0), (0, 0), (0, 0), (10, 1), (8, 1)])), "FD, whose controls are Standalone; then ours"
-    assert sorted(axis.lines[-1].get_xdata()) == pytest.approx([4, 5]), "two seeds of start: 85 and 86 beside 80 and 82"
+    assert [text.get_text() for text in drawn[1].legends[0].get_texts()] == [
+        f"{kind} − Standalone" for kind in ("mean", "none", "start")
+    ]
+    means = [
+        (bar.lines[0].get_xdata()[0], round(bar.lines[0].get_ydata()[0])) for bar in axis.containers
+    ]
+    assert means == pytest.approx(np.array([(1, 0), (0, 0), (0, 0), (10, 1), (8, 1)])), (
+        "FD, whose controls are Standalone; then ours"
+    )
+    assert sorted(axis.lines[-1].get_xdata()) == pytest.approx([4, 5]), (
+        "two seeds of start: 85 and 86 beside 80 and 82"
+    )
 
 
-def test_one_method_in_several_scenarios_is_one_panel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_method_in_several_scenarios_is_one_panel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A row for each scenario of which a control has run; nothing stands for the control that no scenario has."""
     drawn: list[Any] = []
-    monkeypatch.setattr(style, "save", lambda figure, folder, name: drawn.append(figure) or folder / name)
+    monkeypatch.setattr(
+        style, "save", lambda figure, folder, name: drawn.append(figure) or folder / name
+    )
     for lr, sharings in ((0.1, ("mean", "none")), (0.2, ("mean", "none")), (0.3, ("mean",))):
         for sharing in sharings:
-            make_run(tmp_path / f"{lr}{sharing}", [0.1, 0.5], [0.5], method="pfedlora", sharing=sharing, lr=lr)
+            make_run(
+                tmp_path / f"{lr}{sharing}",
+                [0.1, 0.5],
+                [0.5],
+                method="pfedlora",
+                sharing=sharing,
+                lr=lr,
+            )
     gain_figure.figures(load([tmp_path]), tmp_path)
     [axis] = drawn[0].axes
-    assert (axis.get_title(), [label.get_text() for label in axis.get_yticklabels()]) == ("pFedLoRA", ["lr=0.1", "lr=0.2"])
+    assert (axis.get_title(), [label.get_text() for label in axis.get_yticklabels()]) == (
+        "pFedLoRA",
+        ["lr=0.1", "lr=0.2"],
+    )
     assert [text.get_text() for text in drawn[0].legends[0].get_texts()] == ["mean − none"]
 
 
@@ -134,4 +200,8 @@ def test_runs_without_a_plan_are_compared_too(tmp_path: Path) -> None:
     make_run(tmp_path / "a", [0.1, 0.5], [0.5], method="pfedlora")
     make_run(tmp_path / "b", [0.1, 0.4], [0.4], method="pfedlora", sharing="none")
     [row] = gains(load([tmp_path])).rows
-    assert (row["scenario"], row["mean − none, points"], row["mean − start, points"]) == ("all runs", "+10.00", "–")
+    assert (row["scenario"], row["mean − none, points"], row["mean − start, points"]) == (
+        "all runs",
+        "+10.00",
+        "–",
+    )

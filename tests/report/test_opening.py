@@ -25,15 +25,28 @@ def concluded(folder: Path, *, rounds: int = 1, **accuracies: list[float]) -> st
     ("accuracies", "expected"),
     [
         (  # differences of 0.3, 0.8 and 1.3 points: 0.8 ± 4.30265 · 0.5 / √3
-            {"standalone": [0.5, 0.6, 0.7], "fedproto": [0.503, 0.608, 0.713], "pfedlora": [0.4, 0.6, 0.8]},
+            {
+                "standalone": [0.5, 0.6, 0.7],
+                "fedproto": [0.503, 0.608, 0.713],
+                "pfedlora": [0.4, 0.6, 0.8],
+            },
             "No method is distinguishable from Standalone: each 95 % interval of the differences holds 0 (3 seeds).",
         ),
         (
-            {"standalone": [0.5, 0.6, 0.7], "fedproto": [0.507, 0.608, 0.709], "pfedlora": [0.4, 0.6, 0.8]},
+            {
+                "standalone": [0.5, 0.6, 0.7],
+                "fedproto": [0.507, 0.608, 0.709],
+                "pfedlora": [0.4, 0.6, 0.8],
+            },
             "FedProto is above Standalone by 0.80 points (95 % interval 0.55 to 1.05, 3 seeds); pFedLoRA is not distinguishable from it.",
         ),
         (
-            {"standalone": [0.5, 0.6, 0.7], "fml": [0.41, 0.5, 0.59], "fedkd": [0.31, 0.4, 0.49], "fd": [0.6, 0.7]},
+            {
+                "standalone": [0.5, 0.6, 0.7],
+                "fml": [0.41, 0.5, 0.59],
+                "fedkd": [0.31, 0.4, 0.49],
+                "fd": [0.6, 0.7],
+            },
             "Below Standalone are FML by 10.00 points (95 % interval 7.52 to 12.48, 3 seeds) and FedKD by 20.00 points "
             "(95 % interval 17.52 to 22.48, 3 seeds); of FD nothing is claimed, with fewer than 3 seeds in common.",
         ),
@@ -49,13 +62,27 @@ def concluded(folder: Path, *, rounds: int = 1, **accuracies: list[float]) -> st
         ),
     ],
 )
-def test_the_sentence_claims_what_the_intervals_support(tmp_path: Path, accuracies: dict[str, list[float]], expected: str) -> None:
+def test_the_sentence_claims_what_the_intervals_support(
+    tmp_path: Path, accuracies: dict[str, list[float]], expected: str
+) -> None:
     assert concluded(tmp_path, **accuracies) == expected
 
 
 def test_of_several_scenarios_it_counts_those_in_which_a_method_is_above(tmp_path: Path) -> None:
-    concluded(tmp_path, rounds=1, standalone=[0.5, 0.6, 0.7], fml=[0.5, 0.6, 0.7], pfedlora=[0.6, 0.7, 0.8])
-    text = concluded(tmp_path, rounds=2, standalone=[0.5, 0.6, 0.7], fml=[0.5, 0.6, 0.7], pfedlora=[0.4, 0.6, 0.8])
+    concluded(
+        tmp_path,
+        rounds=1,
+        standalone=[0.5, 0.6, 0.7],
+        fml=[0.5, 0.6, 0.7],
+        pfedlora=[0.6, 0.7, 0.8],
+    )
+    text = concluded(
+        tmp_path,
+        rounds=2,
+        standalone=[0.5, 0.6, 0.7],
+        fml=[0.5, 0.6, 0.7],
+        pfedlora=[0.4, 0.6, 0.8],
+    )
     assert text == (
         "Against Standalone, by 95 % intervals of the paired differences in each scenario: "
         "pFedLoRA is above in 1 and below in 0 of 2; the others are not distinguishable from it."
@@ -65,10 +92,14 @@ def test_of_several_scenarios_it_counts_those_in_which_a_method_is_above(tmp_pat
 def test_nothing_is_concluded_from_methods_with_other_data(tmp_path: Path) -> None:
     concluded(tmp_path, standalone=[0.5, 0.6, 0.7])
     make_run(tmp_path / "other", [0.1, 0.9], [0.9, 0.9], method="fd", partition="another")
-    assert opening.conclusion(load([tmp_path])).endswith("did not all have the same partition, so nothing is concluded.")
+    assert opening.conclusion(load([tmp_path])).endswith(
+        "did not all have the same partition, so nothing is concluded."
+    )
 
 
-def test_the_facts_are_what_the_runs_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_facts_are_what_the_runs_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     host = {"processor": "Abacus", "cores": 2, "memory": 16_000_000_000, "gpus": ["H200", "H200"]}
     monkeypatch.setattr(directory, "machine", lambda device: host)
     monkeypatch.setattr(directory, "git_commit", lambda: "0123456789abcdef-dirty")
@@ -80,5 +111,15 @@ def test_the_facts_are_what_the_runs_recorded(tmp_path: Path, monkeypatch: pytes
     assert facts["Commit"] == "0123456789-dirty"
     assert facts["Machine"] == "Abacus, 2 cores, 16 GB; 2 × H200"
     assert "flwr 1." in facts["Versions"]
-    make_run(tmp_path / "own", [0.1, 0.5], [0.5], method="fd", dataset=f"folder:{tmp_path}/private/images", partition="any")
-    assert dict(opening.facts(load([tmp_path / "own"])))["Data"] == "folder:images: its files are not here"
+    make_run(
+        tmp_path / "own",
+        [0.1, 0.5],
+        [0.5],
+        method="fd",
+        dataset=f"folder:{tmp_path}/private/images",
+        partition="any",
+    )
+    assert (
+        dict(opening.facts(load([tmp_path / "own"])))["Data"]
+        == "folder:images: its files are not here"
+    )

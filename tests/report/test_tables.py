@@ -19,19 +19,44 @@ from tests.report.made import make_run
 
 # The 97.5 % quantile of Student's t with two degrees of freedom is 4.30265; the standard error of (m − d, m, m + d) is d / √3.
 T2 = 4.30265 / 3**0.5
-PAPER = {"dataset": "cifar10", "partition.kind": "pathological", "partition.classes-per-client": 2, "participation": 1.0}
+PAPER = {
+    "dataset": "cifar10",
+    "partition.kind": "pathological",
+    "partition.classes-per-client": 2,
+    "participation": 1.0,
+}
 """With ten clients the paper's first column; its partition is not made here."""
 
 
 @pytest.fixture
 def study(tmp_path: Path) -> Study:
     """Three methods, two seeds, two clients (CNN-1 and CNN-2), the target at 90 %."""
-    make_run(tmp_path / "s0", [0.2, 0.86, 0.88, 0.86], [0.90, 0.80], method="standalone", seed=0, up=0)
-    make_run(tmp_path / "s1", [0.2, 0.90, 0.89, 0.90], [0.95, 0.85], method="standalone", seed=1, up=0)
+    make_run(
+        tmp_path / "s0", [0.2, 0.86, 0.88, 0.86], [0.90, 0.80], method="standalone", seed=0, up=0
+    )
+    make_run(
+        tmp_path / "s1", [0.2, 0.90, 0.89, 0.90], [0.95, 0.85], method="standalone", seed=1, up=0
+    )
     make_run(tmp_path / "p0", [0.2, 0.85, 0.90, 0.89], [0.90, 0.90], method="pfedlora", seed=0)
     make_run(tmp_path / "p1", [0.2, 0.94, 0.90, 0.93], [0.90, 0.95], method="pfedlora", seed=1)
-    make_run(tmp_path / "f0", [0.2, 0.70, 0.80, 0.90], [0.90, 0.90], method="fedproto", seed=0, up=25, flops=3000)
-    make_run(tmp_path / "f1", [0.2, 0.60, 0.70, 0.80], [0.80, 0.80], method="fedproto", seed=1, up=25, flops=3000)
+    make_run(
+        tmp_path / "f0",
+        [0.2, 0.70, 0.80, 0.90],
+        [0.90, 0.90],
+        method="fedproto",
+        seed=0,
+        up=25,
+        flops=3000,
+    )
+    make_run(
+        tmp_path / "f1",
+        [0.2, 0.60, 0.70, 0.80],
+        [0.80, 0.80],
+        method="fedproto",
+        seed=1,
+        up=25,
+        flops=3000,
+    )
     return load([tmp_path])
 
 
@@ -43,28 +68,51 @@ def three_seeds(folder: Path, **accuracies: list[float]) -> Study:
     """Methods with an accuracy a seed, on two clients."""
     for method, values in accuracies.items():
         for seed, accuracy in enumerate(values):
-            make_run(folder / f"{method}{seed}", [0.1, accuracy], [accuracy] * 2, method=method, seed=seed)
+            make_run(
+                folder / f"{method}{seed}",
+                [0.1, accuracy],
+                [accuracy] * 2,
+                method=method,
+                seed=seed,
+            )
     return load([folder])
 
 
 def test_accuracy_is_the_mean_over_seeds_with_its_t_interval(tmp_path: Path) -> None:
-    table = tables.accuracy(three_seeds(tmp_path, standalone=[0.88, 0.89, 0.90], fedproto=[0.80, 0.85, 0.90], pfedlora=[0.90, 0.92, 0.94]))
+    table = tables.accuracy(
+        three_seeds(
+            tmp_path,
+            standalone=[0.88, 0.89, 0.90],
+            fedproto=[0.80, 0.85, 0.90],
+            pfedlora=[0.90, 0.92, 0.94],
+        )
+    )
     assert [row["method"] for row in table.rows] == ["Standalone", "FedProto", "pFedLoRA"]
     assert row(table, "Standalone")["all runs"] == f"89.00 ± {T2 * 1.0:.2f}"
-    assert row(table, "pFedLoRA")["all runs"] == f"92.00 ± {T2 * 2.0:.2f}"  # by 3 ± 2.48 above Standalone, but 7 ± 7.45 above FedProto
+    assert (
+        row(table, "pFedLoRA")["all runs"] == f"92.00 ± {T2 * 2.0:.2f}"
+    )  # by 3 ± 2.48 above Standalone, but 7 ± 7.45 above FedProto
     assert row(table, "FedProto")["all runs"] == f"85.00 ± {T2 * 5.0:.2f}"
 
 
-def test_bold_is_what_is_above_every_other_method_by_the_interval_of_the_differences(tmp_path: Path) -> None:
+def test_bold_is_what_is_above_every_other_method_by_the_interval_of_the_differences(
+    tmp_path: Path,
+) -> None:
     """Wide intervals that overlap, and differences of 3, 4 and 5 points: the seeds are paired."""
     study = three_seeds(tmp_path, standalone=[0.50, 0.70, 0.90], pfedlora=[0.53, 0.74, 0.95])
     assert row(tables.accuracy(study), "pFedLoRA")["all runs"] == f"**74.00 ± {T2 * 21.0:.2f}**"
-    assert row(tables.accuracies(study), "pFedLoRA")["− Standalone, points"] == f"+4.00 ± {T2 * 1.0:.2f}"
+    assert (
+        row(tables.accuracies(study), "pFedLoRA")["− Standalone, points"]
+        == f"+4.00 ± {T2 * 1.0:.2f}"
+    )
     assert "**" not in row(tables.accuracy(study), "Standalone")["all runs"]
 
 
 def test_below_three_seeds_the_values_stand_without_an_interval(study: Study) -> None:
-    cells = [row(tables.accuracy(study), method)["all runs"] for method in ("Standalone", "FedProto", "pFedLoRA")]
+    cells = [
+        row(tables.accuracy(study), method)["all runs"]
+        for method in ("Standalone", "FedProto", "pFedLoRA")
+    ]
     assert cells == ["88.00, 90.00", "90.00, 80.00", "90.00, 94.00"]
 
 
@@ -89,10 +137,27 @@ def test_balanced_accuracy_and_macro_f1_stand_beside_accuracy(study: Study) -> N
     assert float(line["macro_f1"]) == pytest.approx(0.8 * float(line["at_best_validation"]))
 
 
-def test_both_ways_of_counting_stand_beside_the_papers_figure_also_for_runs_that_only_have_lines(tmp_path: Path) -> None:
-    paper = {"partition": "any", "dataset": "cifar10", "partition.kind": "pathological", "partition.classes-per-client": 2}
-    for seed, means in enumerate(([0.5, 0.9, 0.8], [0.5, 0.6, 0.7])):  # the results of these runs have neither figure
-        make_run(tmp_path / str(seed), [0.1, 0.5, 0.5, 0.5], [0.5] * 10, method="pfedlora", seed=seed, sampled=means, **paper)
+def test_both_ways_of_counting_stand_beside_the_papers_figure_also_for_runs_that_only_have_lines(
+    tmp_path: Path,
+) -> None:
+    paper = {
+        "partition": "any",
+        "dataset": "cifar10",
+        "partition.kind": "pathological",
+        "partition.classes-per-client": 2,
+    }
+    for seed, means in enumerate(
+        ([0.5, 0.9, 0.8], [0.5, 0.6, 0.7])
+    ):  # the results of these runs have neither figure
+        make_run(
+            tmp_path / str(seed),
+            [0.1, 0.5, 0.5, 0.5],
+            [0.5] * 10,
+            method="pfedlora",
+            seed=seed,
+            sampled=means,
+            **paper,
+        )
     ours = row(countings.sampled(load([tmp_path])), "pFedLoRA")
     assert ours["all clients, final"] == "50.00, 50.00"
     assert ours["mean over the sampled clients, last round"] == "80.00, 70.00"
@@ -101,19 +166,40 @@ def test_both_ways_of_counting_stand_beside_the_papers_figure_also_for_runs_that
 
 
 def test_the_headline_is_the_test_accuracy_at_the_best_validation(tmp_path: Path) -> None:
-    make_run(tmp_path / "a", [0.1, 0.5, 0.9, 0.7], [0.7], method="pfedlora", validation=[0.2, 0.8, 0.6, 0.8])
+    make_run(
+        tmp_path / "a",
+        [0.1, 0.5, 0.9, 0.7],
+        [0.7],
+        method="pfedlora",
+        validation=[0.2, 0.8, 0.6, 0.8],
+    )
     study = load([tmp_path])
-    assert row(tables.accuracy(study), "pFedLoRA")["all runs"] == "50.00"  # the first of two best rounds, not the best test round
+    assert (
+        row(tables.accuracy(study), "pFedLoRA")["all runs"] == "50.00"
+    )  # the first of two best rounds, not the best test round
     found = row(tables.accuracies(study), "pFedLoRA")
-    assert (found["at best validation"], found["final"], found["max test"]) == ("50.00", "70.00", "90.00")
+    assert (found["at best validation"], found["final"], found["max test"]) == (
+        "50.00",
+        "70.00",
+        "90.00",
+    )
 
 
 def test_without_round_0_the_rounds_that_leave_clients_out_are_not_compared() -> None:
     counts = {"parameters_up": 1, "parameters_down": 1, "bytes_up": 4, "bytes_down": 4, "flops": 5}
     seen = [(1, 2, 0.95), (2, 4, 0.7), (3, 4, 0.9)]
-    rows = [{"round": round, "evaluated": clients, "accuracy": accuracy, **counts} for round, clients, accuracy in seen]
+    rows = [
+        {"round": round, "evaluated": clients, "accuracy": accuracy, **counts}
+        for round, clients, accuracy in seen
+    ]
     assert [row["round"] for row in comparable(rows)] == [2, 3]
-    assert to_target(Experiment(), rows) == {"accuracy": 0.9, "rounds": 3, "parameters": 6, "bytes": 24, "flops": 15}
+    assert to_target(Experiment(), rows) == {
+        "accuracy": 0.9,
+        "rounds": 3,
+        "parameters": 6,
+        "bytes": 24,
+        "flops": 15,
+    }
 
 
 def test_costs_in_both_conventions(study: Study) -> None:
@@ -149,28 +235,65 @@ def test_headline_ratios_count_the_seeds_in_which_both_arrive(tmp_path: Path) ->
     for method, curves in of_seed.items():
         costs = {"up": 25, "flops": 3000} if method == "fedproto" else {}
         for seed, curve in enumerate(curves):
-            make_run(tmp_path / f"{method}{seed}", curve, [0.9] * 10, method=method, seed=seed, partition="any", **costs, **PAPER)
+            make_run(
+                tmp_path / f"{method}{seed}",
+                curve,
+                [0.9] * 10,
+                method=method,
+                seed=seed,
+                partition="any",
+                **costs,
+                **PAPER,
+            )
     table = tables.headline(load([tmp_path]))
     ours = table.rows[0]
     assert ours["best baseline"] == "Standalone"
     assert ours["pFedLoRA above it, points"] == "+2.00, +4.00"
-    assert ours["FedProto ÷ pFedLoRA: FLOP, full"] == "4.50"  # seed 0 alone: 3 rounds × 3000 against 2 rounds × 1000
+    assert (
+        ours["FedProto ÷ pFedLoRA: FLOP, full"] == "4.50"
+    )  # seed 0 alone: 3 rounds × 3000 against 2 rounds × 1000
     assert ours["FLOP, paper"] == "1.50"  # 3 rounds against 2
     assert ours["parameters, full"] == "3.75"  # 3 × 25 against 2 × 10
     assert ours["parameters, paper"] == "3.75"
-    assert table.lines[-1] == ["**the paper, at most**", "", "", "**+1.35**", "", "**11.81**", "", "**7.41**"]
+    assert table.lines[-1] == [
+        "**the paper, at most**",
+        "",
+        "",
+        "**+1.35**",
+        "",
+        "**11.81**",
+        "",
+        "**7.41**",
+    ]
 
 
 def test_the_papers_figure_stands_beside_ours_in_its_own_scenarios_only(tmp_path: Path) -> None:
     paper = PAPER | {"partition": "any"}
     make_run(tmp_path / "a", [0.1, 0.5], [0.5] * 10, method="pfedlora", **paper)
-    make_run(tmp_path / "b", [0.1, 0.5], [0.5] * 10, method="pfedlora", **paper | {"setting": "homogeneous"})
+    make_run(
+        tmp_path / "b",
+        [0.1, 0.5],
+        [0.5] * 10,
+        method="pfedlora",
+        **paper | {"setting": "homogeneous"},
+    )
     make_run(tmp_path / "c", [0.1, 0.5], [0.5] * 50, method="fd", **paper | {"participation": 0.2})
-    make_run(tmp_path / "d", [0.1, 0.5], [0.5] * 10, method="pfedlora", **paper | {"partition.classes-per-client": 4})
+    make_run(
+        tmp_path / "d",
+        [0.1, 0.5],
+        [0.5] * 10,
+        method="pfedlora",
+        **paper | {"partition.classes-per-client": 4},
+    )
     printed = [tables.accuracy(load([tmp_path / name])).lines[0][1] for name in "abcd"]
     assert printed == ["50.00 [96.66]", "50.00 [96.69]", "50.00 [-]", "50.00"]
     rows = [len(tables.headline(load([tmp_path / name])).rows) for name in "abcd"]
-    assert rows == [2, 2, 0, 0]  # ours and the paper's; c has no pFedLoRA, d is no cell of the paper
+    assert rows == [
+        2,
+        2,
+        0,
+        0,
+    ]  # ours and the paper's; c has no pFedLoRA, d is no cell of the paper
 
 
 def test_csv_holds_the_same_cells_and_runs_csv_the_unrounded_numbers(study: Study) -> None:
@@ -181,7 +304,11 @@ def test_csv_holds_the_same_cells_and_runs_csv_the_unrounded_numbers(study: Stud
     lines = list(csv.DictReader(io.StringIO(tables.runs_csv(study))))
     assert len(lines) == 6
     ours = next(line for line in lines if line["method"] == "pfedlora" and line["seed"] == "1")
-    assert (float(ours["at_best_validation"]), float(ours["final"]), int(ours["parameters_up"])) == (0.94, 0.93, 60)
+    assert (
+        float(ours["at_best_validation"]),
+        float(ours["final"]),
+        int(ours["parameters_up"]),
+    ) == (0.94, 0.93, 60)
 
 
 def test_scenarios_are_the_keys_that_differ(tmp_path: Path) -> None:
@@ -192,14 +319,29 @@ def test_scenarios_are_the_keys_that_differ(tmp_path: Path) -> None:
     assert tables.accuracy(study).columns == ["method", "μ=0.5", "μ=0.9"]
 
 
-def test_two_methods_of_the_same_name_have_a_column_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_methods_of_the_same_name_have_a_column_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     for module in ("mine_one", "mine_two"):
-        lines = "from pfedlora_flwr.methods.standalone import Standalone", "class Mine(Standalone): ..."
+        lines = (
+            "from pfedlora_flwr.methods.standalone import Standalone",
+            "class Mine(Standalone): ...",
+        )
         (tmp_path / f"{module}.py").write_text("\n".join(lines))
         for n in range(9):  # so many scenarios that the methods are the columns
-            make_run(tmp_path / "runs" / f"{module}{n}", [0.1, 0.5], [0.5], method=f"{module}:Mine", lr=(n + 1) / 100)
-    assert tables.accuracy(load([tmp_path / "runs"])).columns == ["scenario", "mine_one:Mine", "mine_two:Mine"]
+            make_run(
+                tmp_path / "runs" / f"{module}{n}",
+                [0.1, 0.5],
+                [0.5],
+                method=f"{module}:Mine",
+                lr=(n + 1) / 100,
+            )
+    assert tables.accuracy(load([tmp_path / "runs"])).columns == [
+        "scenario",
+        "mine_one:Mine",
+        "mine_two:Mine",
+    ]
 
 
 def planned(folder: Path, setting: str, **accuracies: float) -> None:
@@ -209,7 +351,13 @@ def planned(folder: Path, setting: str, **accuracies: float) -> None:
     comparison = Comparison.load(folder.with_suffix(".yaml"))
     comparison.plan().write(folder)
     for method, accuracy in accuracies.items():
-        make_run(folder / method / "seed-0", [0.1, accuracy], [accuracy] * 2, method=method, setting=setting)
+        make_run(
+            folder / method / "seed-0",
+            [0.1, accuracy],
+            [accuracy] * 2,
+            method=method,
+            setting=setting,
+        )
 
 
 def test_a_comparison_without_a_completed_run_concludes_nothing(tmp_path: Path) -> None:
@@ -226,7 +374,10 @@ def test_two_comparisons_with_the_same_scenarios_stay_apart(tmp_path: Path) -> N
     planned(tmp_path / "homo", "homogeneous", standalone=0.9, pfedlora=0.95)
     planned(tmp_path / "hetero", "heterogeneous", standalone=0.5, pfedlora=0.7)
     study = load([tmp_path / "homo", tmp_path / "hetero"])
-    assert tables.accuracy(study).lines == [["Standalone", "90.00", "50.00"], ["pFedLoRA", "95.00", "70.00"]]
+    assert tables.accuracy(study).lines == [
+        ["Standalone", "90.00", "50.00"],
+        ["pFedLoRA", "95.00", "70.00"],
+    ]
     assert tables.accuracy(study).columns == ["method", "homo", "hetero"]
     ours = [row for row in tables.accuracies(study).rows if row["method"] == "pFedLoRA"]
     assert [row["− Standalone, points"] for row in ours] == ["+5.00", "+20.00"]
@@ -235,13 +386,17 @@ def test_two_comparisons_with_the_same_scenarios_stay_apart(tmp_path: Path) -> N
 def test_a_failed_run_without_a_plan_is_missing_with_its_reason(tmp_path: Path) -> None:
     for seed in (0, 1):
         make_run(tmp_path / str(seed), [0.1, 0.5], [0.5], method="pfedlora", seed=seed)
-    (tmp_path / "1" / "result.json").write_text('{"status": "failed", "error": "the disk is on fire"}')
+    (tmp_path / "1" / "result.json").write_text(
+        '{"status": "failed", "error": "the disk is on fire"}'
+    )
     make_run(tmp_path / "gone", [0.1, 0.5], [0.5], method="pfedlora", seed=2)
     (tmp_path / "gone" / "result.json").unlink()
     (tmp_path / "gone" / "config.yaml").write_text("experiment: {method: 'gone.module:Class'}\n")
     study = load([tmp_path])
     assert tables.accuracy(study).lines == [["pFedLoRA", "50.00 (1 of 2 seeds)"]]
-    assert tables.missing(study).lines == [["all runs", "pFedLoRA", "1", "failed: the disk is on fire"]]
+    assert tables.missing(study).lines == [
+        ["all runs", "pFedLoRA", "1", "failed: the disk is on fire"]
+    ]
 
 
 def test_methods_with_other_data_are_not_called_paired(study: Study, tmp_path: Path) -> None:
@@ -252,19 +407,43 @@ def test_methods_with_other_data_are_not_called_paired(study: Study, tmp_path: P
 
 def test_the_headline_compares_with_the_papers_baselines_alone(tmp_path: Path) -> None:
     for method, accuracy in (("fedavg", 0.9), ("fd", 0.5), ("pfedlora", 0.7)):
-        make_run(tmp_path / method, [0.1, accuracy], [accuracy] * 10, method=method, partition="any", **PAPER | {"setting": "homogeneous"})
+        make_run(
+            tmp_path / method,
+            [0.1, accuracy],
+            [accuracy] * 10,
+            method=method,
+            partition="any",
+            **PAPER | {"setting": "homogeneous"},
+        )
     assert tables.headline(load([tmp_path])).lines[0][1:4] == ["90 %", "FD", "+20.00"]
 
 
 def test_costs_of_a_dataset_that_is_not_here(tmp_path: Path) -> None:
-    make_run(tmp_path / "a", [0.1, 0.95], [0.95], method="pfedlora", dataset=f"folder:{tmp_path}/gone", partition="any")
+    make_run(
+        tmp_path / "a",
+        [0.1, 0.95],
+        [0.95],
+        method="pfedlora",
+        dataset=f"folder:{tmp_path}/gone",
+        partition="any",
+    )
     ours = row(tables.costs(load([tmp_path])), "pFedLoRA")
     assert (ours["FLOP, full"], ours["FLOP, paper"]) == ("1 k", "–")
 
 
 def test_numbers_in_short() -> None:
-    assert [words.count(n) for n in (999.4, 999_600, 1_234_000, float("nan"))] == ["999", "1 M", "1.23 M", "–"]
-    assert [words.size(n) for n in (999.4, 1_234_000, 5e9, float("nan"))] == ["999 B", "1.23 MB", "5 GB", "–"]
+    assert [words.count(n) for n in (999.4, 999_600, 1_234_000, float("nan"))] == [
+        "999",
+        "1 M",
+        "1.23 M",
+        "–",
+    ]
+    assert [words.size(n) for n in (999.4, 1_234_000, 5e9, float("nan"))] == [
+        "999 B",
+        "1.23 MB",
+        "5 GB",
+        "–",
+    ]
 
 
 def test_nothing_to_report_is_one_clear_line(tmp_path: Path) -> None:

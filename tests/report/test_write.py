@@ -25,10 +25,19 @@ from tests.report.made import make_run
 def runs(tmp_path: Path) -> Path:
     """Two seeds on the digits: pFedLoRA with three values of μ, and Standalone, which has no μ and stands beside each."""
     for seed in (0, 1):
-        make_run(tmp_path / f"s{seed}", [0.1, 0.2, 0.6], [0.6] * 4, method="standalone", seed=seed, up=0)
+        make_run(
+            tmp_path / f"s{seed}", [0.1, 0.2, 0.6], [0.6] * 4, method="standalone", seed=seed, up=0
+        )
         for mu in (0.5, 0.7, 0.9):
             last = mu + seed / 100
-            make_run(tmp_path / f"p{mu}{seed}", [0.1, 0.3, last], [last] * 4, method="pfedlora", seed=seed, mu=mu)
+            make_run(
+                tmp_path / f"p{mu}{seed}",
+                [0.1, 0.3, last],
+                [last] * 4,
+                method="pfedlora",
+                seed=seed,
+                mu=mu,
+            )
     return tmp_path
 
 
@@ -43,7 +52,9 @@ class Page(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.sources += [value or "" for name, value in attrs if name in ("src", "href", "xlink:href")]
+        self.sources += [
+            value or "" for name, value in attrs if name in ("src", "href", "xlink:href")
+        ]
         self.opened.append(tag)
         if tag not in ("meta", "img"):
             self.open.append(tag)
@@ -58,10 +69,23 @@ def test_a_report_is_whole_and_its_page_needs_nothing_else(runs: Path, tmp_path:
     written = write_report(chosen, tmp_path / "report", Console(quiet=True))
     out = written.folder
     names = {path.name for path in out.iterdir()}
-    assert {"report.md", "report.html", "accuracy.csv", "accuracies.csv", "costs.csv", "runs.csv"} <= names
+    assert {
+        "report.md",
+        "report.html",
+        "accuracy.csv",
+        "accuracies.csv",
+        "costs.csv",
+        "runs.csv",
+    } <= names
     drawn = {name for name in names if name.endswith(".png")}
     assert drawn == {name.replace(".svg", ".png") for name in names if name.endswith(".svg")}
-    assert drawn == {"curves_all.png", "clients_all.png", "trade_off_all.png", "partition_all.png", "inputs_all.png"}
+    assert drawn == {
+        "curves_all.png",
+        "clients_all.png",
+        "trade_off_all.png",
+        "partition_all.png",
+        "inputs_all.png",
+    }
     text = (out / "report.md").read_text()
     assert text.startswith(written.text + "## Figures\n")
     assert "| pFedLoRA | " in written.text
@@ -77,20 +101,29 @@ def test_a_report_is_whole_and_its_page_needs_nothing_else(runs: Path, tmp_path:
 
 
 @pytest.mark.slow
-def test_a_report_draws_the_data_and_models_of_a_real_run(trained_run: Done, tmp_path: Path) -> None:
+def test_a_report_draws_the_data_and_models_of_a_real_run(
+    trained_run: Done, tmp_path: Path
+) -> None:
     out = write_report([trained_run.output], tmp_path / "report", Console(quiet=True)).folder
-    assert {"t_sne_all.png", "partition_all.png", "inputs_all.png"} <= {path.name for path in out.iterdir()}
+    assert {"t_sne_all.png", "partition_all.png", "inputs_all.png"} <= {
+        path.name for path in out.iterdir()
+    }
     text = (out / "report.md").read_text()
     assert "the input of the last layer of its own client's final model" in text
     assert "Left out" not in text
     assert trained_run.stdout.endswith("its tables, figures and page: pfedlora report trained\n")
-    assert re.match(r"# trained\n\npFedLoRA reaches [\d.]+ % mean test accuracy over 3 clients \(one run, after round \d of 3", text)
+    assert re.match(
+        r"# trained\n\npFedLoRA reaches [\d.]+ % mean test accuracy over 3 clients \(one run, after round \d of 3",
+        text,
+    )
     assert "- Data: digits: 1,797 images of 32 × 32 × 3, 10 classes\n" in text
     assert "\n| 2 | cnn3 | " in text  # its clients
     assert not (out / "trade_off_all.png").exists()  # nothing to trade with
 
 
-def test_the_class_histogram_is_of_the_runs_own_data_or_not_drawn(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_class_histogram_is_of_the_runs_own_data_or_not_drawn(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from matplotlib.axes import Axes
 
     shown: list[np.ndarray] = []
@@ -104,9 +137,15 @@ def test_the_class_histogram_is_of_the_runs_own_data_or_not_drawn(runs: Path, tm
 
     monkeypatch.setattr(Axes, "imshow", record)
     data_figures.histogram(load([runs / "p0.50"]), {}, tmp_path)
-    assert np.array_equal(shown[0].sum(axis=1), np.bincount(load_digits().target))  # each image is someone's
+    assert np.array_equal(
+        shown[0].sum(axis=1), np.bincount(load_digits().target)
+    )  # each image is someone's
     most = shown[0].max()
-    assert [float(shades[0](n / most)[3]) for n in (0, 1, most)] == [0.0, 0.12, 1.0]  # blank, seen, full
+    assert [float(shades[0](n / most)[3]) for n in (0, 1, most)] == [
+        0.0,
+        0.12,
+        1.0,
+    ]  # blank, seen, full
     make_run(tmp_path / "own", [0.1, 0.5], [0.5] * 4, method="pfedlora", partition="own")
     with pytest.raises(UserError, match="did not have the data that digits holds here"):
         data_figures.histogram(load([tmp_path / "own"]), {}, tmp_path)
@@ -119,7 +158,9 @@ def test_a_place_that_cannot_be_written_is_one_clear_line(runs: Path, tmp_path: 
 
 
 @pytest.mark.slow
-def test_figures_show_the_runs_numbers(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_figures_show_the_runs_numbers(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What the robustness figure and the curves hand to matplotlib."""
     from matplotlib.axes import Axes
 
@@ -130,7 +171,9 @@ def test_figures_show_the_runs_numbers(runs: Path, tmp_path: Path, monkeypatch: 
         drawn.append((x, [round(v, 6) for v in y]))
         return plot(self, x, y, **options)
 
-    def record_errorbar(self: Axes, x: list[float], y: list[float], *rest: object, **options: object) -> object:
+    def record_errorbar(
+        self: Axes, x: list[float], y: list[float], *rest: object, **options: object
+    ) -> object:
         drawn.append((x, [round(v, 6) for v in y]))
         return errorbar(self, x, y, *rest, **options)
 
@@ -146,11 +189,16 @@ def test_figures_show_the_runs_numbers(runs: Path, tmp_path: Path, monkeypatch: 
     figures.curves(study, {"mu": 0.9}, tmp_path)
     ours = [10.0, 30.0, 90.5]
     assert drawn[:2] == [([0.0, 1.0, 2.0], [10.0, 20.0, 60.0]), ([0.0, 1.0, 2.0], ours)]
-    assert ([480.0, 960.0], ours[1:]) in drawn  # 4 clients × (10 up + 20 down) parameters of 4 bytes; Standalone sends nothing
+    assert (
+        [480.0, 960.0],
+        ours[1:],
+    ) in drawn  # 4 clients × (10 up + 20 down) parameters of 4 bytes; Standalone sends nothing
     assert ([0.0, 4000.0, 8000.0], ours) in drawn
 
 
-def test_box_plot_and_trade_off_show_the_runs_numbers(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_box_plot_and_trade_off_show_the_runs_numbers(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from matplotlib.axes import Axes
 
     boxes: list[list[list[float]]] = []
@@ -169,9 +217,14 @@ def test_box_plot_and_trade_off_show_the_runs_numbers(runs: Path, tmp_path: Path
     monkeypatch.setattr(Axes, "scatter", record_scatter)
     study = load([runs])
     figures.boxes(study, {"mu": 0.9}, tmp_path)
-    assert boxes == [[[60.0] * 8, [90.0] * 4 + [91.0] * 4]]  # Standalone and pFedLoRA, 2 seeds × 4 clients
+    assert boxes == [
+        [[60.0] * 8, [90.0] * 4 + [91.0] * 4]
+    ]  # Standalone and pFedLoRA, 2 seeds × 4 clients
     picture = figures.trade_off(study, {"mu": 0.9}, tmp_path)
-    assert points == [(8000.0, 60.0, 25.0), (8000.0, 90.5, 400.0)]  # whole runs: 2 rounds × 4 clients × 1000 operations
+    assert points == [
+        (8000.0, 60.0, 25.0),
+        (8000.0, 90.5, 400.0),
+    ]  # whole runs: 2 rounds × 4 clients × 1000 operations
     assert "in the whole run (not every run reaches the target accuracy)" in picture.caption
 
 
@@ -184,13 +237,27 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def check(self: Figure, path: Path, **options: object) -> None:
         self.draw_without_rendering()
-        for axis, side in ((a, side) for axes in self.axes for side, a in enumerate((axes.xaxis, axes.yaxis))):
+        for axis, side in (
+            (a, side) for axes in self.axes for side, a in enumerate((axes.xaxis, axes.yaxis))
+        ):
             low, high = axis.get_view_interval()
-            ticks = [t for t in (*axis.get_major_ticks(), *axis.get_minor_ticks()) if low <= t.get_loc() <= high]
-            labels = [t.label1 for t in ticks if t.label1.get_visible() and t.label1.get_text() and not t.label1.get_rotation()]
-            boxes = sorted((label.get_window_extent() for label in labels), key=lambda box: box.min[side])
+            ticks = [
+                t
+                for t in (*axis.get_major_ticks(), *axis.get_minor_ticks())
+                if low <= t.get_loc() <= high
+            ]
+            labels = [
+                t.label1
+                for t in ticks
+                if t.label1.get_visible() and t.label1.get_text() and not t.label1.get_rotation()
+            ]
+            boxes = sorted(
+                (label.get_window_extent() for label in labels), key=lambda box: box.min[side]
+            )
             texts.extend(label.get_text() for label in labels)
-            assert all(one.max[side] < other.min[side] for one, other in pairwise(boxes)), [label.get_text() for label in labels]
+            assert all(one.max[side] < other.min[side] for one, other in pairwise(boxes)), [
+                label.get_text() for label in labels
+            ]
 
     monkeypatch.setattr(Figure, "savefig", check)
     return texts
@@ -209,7 +276,15 @@ def test_the_curves_ticks_stand_side_by_side(tmp_path: Path, drawn: list[str], r
 def test_no_ticks_touch_in_the_other_figures(tmp_path: Path, drawn: list[str]) -> None:
     for n, mu in enumerate((0.01, 0.1, 0.11, 0.12, 0.5)):
         for seed in (0, 1, 2):
-            make_run(tmp_path / "runs" / f"{n}{seed}", [0.1, mu], [mu] * 60, method="pfedlora", mu=mu, seed=seed, flops=10**9 + n)
+            make_run(
+                tmp_path / "runs" / f"{n}{seed}",
+                [0.1, mu],
+                [mu] * 60,
+                method="pfedlora",
+                mu=mu,
+                seed=seed,
+                flops=10**9 + n,
+            )
     study = load([tmp_path / "runs"])
     figures.robustness(study, tmp_path)
     assert {"0.01", "0.1", "0.5"} <= {*drawn}
@@ -217,17 +292,31 @@ def test_no_ticks_touch_in_the_other_figures(tmp_path: Path, drawn: list[str]) -
         draw(study, study.scenarios[0], tmp_path)
 
 
-def test_the_trade_off_has_intervals_from_three_seeds_on_and_dots_below(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_trade_off_has_intervals_from_three_seeds_on_and_dots_below(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from matplotlib.axes import Axes
 
     bars: list[float] = []
     dots: list[list[float]] = []
-    monkeypatch.setattr(Axes, "errorbar", lambda self, x, y, half, **options: bars.append(round(half, 4)))
-    monkeypatch.setattr(Axes, "plot", lambda self, x, y, look, **options: dots.append([round(v, 6) for v in y]))
+    monkeypatch.setattr(
+        Axes, "errorbar", lambda self, x, y, half, **options: bars.append(round(half, 4))
+    )
+    monkeypatch.setattr(
+        Axes, "plot", lambda self, x, y, look, **options: dots.append([round(v, 6) for v in y])
+    )
     for seed, accuracy in enumerate((0.5, 0.6, 0.7)):
-        make_run(tmp_path / f"p{seed}", [0.1, accuracy], [accuracy] * 2, method="pfedlora", seed=seed)
+        make_run(
+            tmp_path / f"p{seed}", [0.1, accuracy], [accuracy] * 2, method="pfedlora", seed=seed
+        )
         if seed < 2:
-            make_run(tmp_path / f"s{seed}", [0.1, accuracy], [accuracy] * 2, method="standalone", seed=seed)
+            make_run(
+                tmp_path / f"s{seed}",
+                [0.1, accuracy],
+                [accuracy] * 2,
+                method="standalone",
+                seed=seed,
+            )
     figures.trade_off(load([tmp_path]), {}, tmp_path)
     assert bars == [round(10 * 4.30265 / 3**0.5, 4)]
     assert dots == [[50.0, 60.0]]

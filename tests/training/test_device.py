@@ -28,11 +28,18 @@ print(new_pages())
 """
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries decide by themselves")
+@pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc", reason="other C libraries decide by themselves"
+)
 def test_freed_memory_is_kept_for_the_next_tensors() -> None:
-    given_back = os.environ | {"MALLOC_MMAP_THRESHOLD_": str(2**17), "MALLOC_TRIM_THRESHOLD_": str(2**17)}  # whatever the heap looks like
+    given_back = os.environ | {
+        "MALLOC_MMAP_THRESHOLD_": str(2**17),
+        "MALLOC_TRIM_THRESHOLD_": str(2**17),
+    }  # whatever the heap looks like
     command = [sys.executable, "-c", _PROGRAM]
-    said = subprocess.run(command, env=given_back, capture_output=True, text=True, timeout=120, check=True)
+    said = subprocess.run(
+        command, env=given_back, capture_output=True, text=True, timeout=120, check=True
+    )
     before, after = map(int, said.stdout.split())
     assert before > 1000  # of 4 KiB: 36 MB are given back five times
     assert after < 100

@@ -28,7 +28,9 @@ def spent(method_name: str, n: int, **keys: object) -> dict[str, int]:
     method = make(from_flat({"method": method_name, "batch-size": 4, **keys}))
     made = visit(method.experiment)
     data = samples([i % 3 for i in range(n)])
-    method.local_update(method.private_init(0, 1), method.download(method.state_init(1), 0, 1), data, made)
+    method.local_update(
+        method.private_init(0, 1), method.download(method.state_init(1), 0, 1), data, made
+    )
     return made.flops
 
 
@@ -41,7 +43,10 @@ def test_the_worked_example() -> None:
 def test_operations_grow_with_samples_and_epochs_and_cached_features_are_counted_once() -> None:
     assert spent("standalone", 10, **{"local-epochs": 3}) == {"model": 27_073_200 * 10 * 3}
     features, step = 2 * 4_820_800, 9_765_200 - 2 * 4_820_800
-    assert spent("pfedlora", 10, **{"local-epochs": 3}) == {"model": 27_195_600 * 30, "adapter": 10 * features + 30 * step}
+    assert spent("pfedlora", 10, **{"local-epochs": 3}) == {
+        "model": 27_195_600 * 30,
+        "adapter": 10 * features + 30 * step,
+    }
 
 
 @pytest.mark.parametrize("classes", [10, 100])
@@ -52,14 +57,18 @@ def test_models_against_torch(name: str, classes: int) -> None:
 
 
 @pytest.mark.parametrize("wants_gradient", [False, True])
-@pytest.mark.parametrize(("kind", "width", "hidden"), [("reduced", 2000, 300), ("decomposed", 500, 60)])
+@pytest.mark.parametrize(
+    ("kind", "width", "hidden"), [("reduced", 2000, 300), ("decomposed", 500, 60)]
+)
 def test_adapters_against_torch(kind: str, width: int, hidden: int, wants_gradient: bool) -> None:
     agrees(Adapter(width, hidden, 10, kind), torch.randn(3, width, requires_grad=wants_gradient))
     frozen = Adapter(width, hidden, 10, kind).requires_grad_(False)
     agrees(frozen, torch.randn(3, width, requires_grad=True))
 
 
-@pytest.mark.parametrize("layer", [nn.Linear(7, 5), nn.Conv2d(3, 4, 3), nn.Conv2d(4, 6, 3, stride=2, padding=1)])
+@pytest.mark.parametrize(
+    "layer", [nn.Linear(7, 5), nn.Conv2d(3, 4, 3), nn.Conv2d(4, 6, 3, stride=2, padding=1)]
+)
 def test_layers_against_torch(layer: nn.Module) -> None:
     shape = (2, 7) if isinstance(layer, nn.Linear) else (2, layer.in_channels, 9, 9)
     agrees(layer, torch.randn(shape))
@@ -85,7 +94,9 @@ def test_recurrent_layers_by_hand(layers: int, directions: int, wants_gradient: 
     assert ours.forward == 2 * forward
     of_inputs = 2 * 11 * directions * 3 * 7 * 5
     assert ours.backward == 2 * (forward + forward - (0 if wants_gradient else of_inputs))
-    packed = nn.utils.rnn.pack_padded_sequence(torch.randn(2, 11, 5), torch.tensor([11, 4]), batch_first=True)
+    packed = nn.utils.rnn.pack_padded_sequence(
+        torch.randn(2, 11, 5), torch.tensor([11, 4]), batch_first=True
+    )
     with torch.no_grad(), count_operations() as ours:
         module(packed)
     assert ours.forward == 2 * forward // 22 * 15
@@ -104,7 +115,9 @@ def agrees(module: nn.Module, inputs: torch.Tensor) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "setting"), CELLS)
-def test_whole_visits_against_torch(name: str, setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whole_visits_against_torch(
+    name: str, setting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All that a client's training executes. (FedKD's compression is no training: it is left out on both sides.)"""
     monkeypatch.setattr(fedkd, "compress", lambda tensors, energy: tensors)
     monkeypatch.setattr(fedkd, "decompress", lambda sent, like: sent)

@@ -23,7 +23,11 @@ def uploads(name: str, device: str) -> Tensors:
     keys = {"method": name, "setting": setting, "clients": 4, "partition.kind": "iid"}
     plain = Plain(keys | {"batch-size": 16})
     torch.manual_seed(0)
-    model = plain.method.private_init(1, derive(0, "model", 1)).to(device).to(memory_format=torch.channels_last)
+    model = (
+        plain.method.private_init(1, derive(0, "model", 1))
+        .to(device)
+        .to(memory_format=torch.channels_last)
+    )
     received = {n: t.to(device) for n, t in plain.method.download(plain.state, 1, 1).items()}
     data = Site.find(plain.experiment, 1, {}).load(torch.device(device)).train
     sent = plain.method.local_update(model.train(), received, data, visit(plain.experiment, 1))
@@ -33,11 +37,17 @@ def uploads(name: str, device: str) -> Tensors:
 def difference(one: Tensors, other: Tensors) -> float:
     """The largest of all tensors', relative to its norm."""
     assert list(one) == list(other)
-    return max(float((one[n] - other[n]).norm() / other[n].norm().clamp(min=1e-12)) for n in one) if one else 0.0
+    return (
+        max(float((one[n] - other[n]).norm() / other[n].norm().clamp(min=1e-12)) for n in one)
+        if one
+        else 0.0
+    )
 
 
 @pytest.mark.parametrize("name", registry.NAMES)
-def test_captured_steps_come_to_what_eager_ones_come_to(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_captured_steps_come_to_what_eager_ones_come_to(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     captured = []
     capture = graphs.capture
 
@@ -50,7 +60,9 @@ def test_captured_steps_come_to_what_eager_ones_come_to(name: str, monkeypatch: 
     monkeypatch.setattr(graphs, "capture", lambda *args: None)
     eager = uploads(name, "cuda")
     taken = sum(graph is not None for graph in captured)
-    print(f"{name}: {taken} of {len(captured)} phases captured, {difference(graphed, eager):.1g} off")
+    print(
+        f"{name}: {taken} of {len(captured)} phases captured, {difference(graphed, eager):.1g} off"
+    )
     assert captured
     assert difference(graphed, eager) < LIKE_EAGER
     if name != "fedkd":  # whose ranks an SVD of almost the same numbers may choose otherwise

@@ -15,7 +15,15 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.rng import torch_generator
 from pfedlora_flwr.training import graphs
 from pfedlora_flwr.training.graphs import Steps
-from pfedlora_flwr.training.loop import Draws, Samples, Visit, count_correct, flip_and_crop, infer, padding_of
+from pfedlora_flwr.training.loop import (
+    Draws,
+    Samples,
+    Visit,
+    count_correct,
+    flip_and_crop,
+    infer,
+    padding_of,
+)
 from tests.conftest import run_locally
 
 
@@ -32,7 +40,12 @@ def classifier() -> nn.Module:
 def some(n: int = 30) -> Samples:
     torch.manual_seed(1)
     pixels = torch.randint(0, 256, (n, 4, 4, 3), dtype=torch.uint8)
-    return Samples(pixels, torch.arange(n) % 10, torch.tensor([0.01, 0.02, 0.03]), torch.tensor([-1.0, -2.0, -3.0]))
+    return Samples(
+        pixels,
+        torch.arange(n) % 10,
+        torch.tensor([0.01, 0.02, 0.03]),
+        torch.tensor([-1.0, -2.0, -3.0]),
+    )
 
 
 def test_inputs_are_scaled_and_shifted_by_channel() -> None:
@@ -42,7 +55,9 @@ def test_inputs_are_scaled_and_shifted_by_channel() -> None:
     assert data.inputs(torch.tensor([3, 1])).is_contiguous(memory_format=torch.channels_last)
 
 
-@pytest.mark.parametrize("keys", [{}, {"weight-decay": 0.1, "clip-norm": 0.5, "momentum": 0.5, "local-epochs": 3}])
+@pytest.mark.parametrize(
+    "keys", [{}, {"weight-decay": 0.1, "clip-norm": 0.5, "momentum": 0.5, "local-epochs": 3}]
+)
 def test_sgd_is_an_obvious_loop(keys: dict[str, object]) -> None:
     """By hand: v ← m v + (g + λ w), w ← w − η v, over batches of a seeded permutation; the last, smaller batch counts too."""
     data, model, made = some(), classifier(), visit(lr=0.1, **keys)
@@ -79,19 +94,26 @@ def test_bf16_follows_fp32_from_afar() -> None:
     trained = {}
     for precision in ("fp32", "bf16"):
         model = trained[precision] = classifier()
-        visit(precision=precision).sgd("model", model.parameters(), lambda x, y, m=model: cross_entropy(m(x), y), data)
+        visit(precision=precision).sgd(
+            "model", model.parameters(), lambda x, y, m=model: cross_entropy(m(x), y), data
+        )
     one, other = (trained[p][1].weight for p in ("fp32", "bf16"))
     assert not torch.equal(one, other)
     assert (one - other).norm() / one.norm() < 0.02
     assert other.dtype == torch.float32
 
 
-@pytest.mark.parametrize(("height", "width", "padding"), [(32, 32, 4), (64, 48, 6), (9, 20, 1), (6, 6, 1)])
+@pytest.mark.parametrize(
+    ("height", "width", "padding"), [(32, 32, 4), (64, 48, 6), (9, 20, 1), (6, 6, 1)]
+)
 def test_flip_and_crop_by_hand(height: int, width: int, padding: int) -> None:
     rng = np.random.default_rng(0)
     images = torch.from_numpy(rng.normal(size=(6, 3, height, width)).astype("f4"))
     assert padding_of(images.permute(0, 2, 3, 1)) == padding
-    flip, place = torch.tensor([0, 1, 1, 0, 1, 0], dtype=torch.bool), torch.from_numpy(rng.integers(0, 2 * padding + 1, (2, 6)))
+    flip, place = (
+        torch.tensor([0, 1, 1, 0, 1, 0], dtype=torch.bool),
+        torch.from_numpy(rng.integers(0, 2 * padding + 1, (2, 6))),
+    )
     ours = flip_and_crop(images, flip, place, padding)
     for i in range(6):
         image = images[i].numpy()[:, :, ::-1] if flip[i] else images[i].numpy()
@@ -127,10 +149,14 @@ class Recorded:
             self.step(self.order[start + i * self.batch : start + (i + 1) * self.batch])
 
 
-@pytest.mark.parametrize(("n", "sizes"), [(17, [8, 9]), (16, [8, 8]), (18, [8, 8, 2]), (9, [9]), (1, [1])])
+@pytest.mark.parametrize(
+    ("n", "sizes"), [(17, [8, 9]), (16, [8, 8]), (18, [8, 8, 2]), (9, [9]), (1, [1])]
+)
 def test_a_last_batch_of_one_joins_the_one_before_where_it_must(n: int, sizes: list[int]) -> None:
     seen: list[list[int]] = []
-    Steps(lambda index: seen.append(index.tolist()), torch.arange(n), 8, batches_of_one=False).epoch()
+    Steps(
+        lambda index: seen.append(index.tolist()), torch.arange(n), 8, batches_of_one=False
+    ).epoch()
     assert [len(batch) for batch in seen] == sizes
     assert [i for batch in seen for i in batch] == list(range(n))
 
@@ -139,18 +165,31 @@ def test_a_federation_with_batch_normalisation_has_no_batch_of_one(tmp_path: Pat
     """100 rows, 4 clients: 21 training samples each, of which batches of 20 leave one."""
     rows = np.random.default_rng(0).normal(size=(100, 5)).astype(np.float32)
     np.savez(tmp_path / "rows.npz", inputs=rows, labels=np.arange(100) % 2)
-    keys = {"dataset": f"npz:{tmp_path / 'rows.npz'}", "clients": 4, "partition.kind": "iid", "rounds": 1, "batch-size": 20}
+    keys = {
+        "dataset": f"npz:{tmp_path / 'rows.npz'}",
+        "clients": 4,
+        "partition.kind": "iid",
+        "rounds": 1,
+        "batch-size": 20,
+    }
     keys["models"] = "mlp1,tests.models.modules:Normalised"
     assert run_locally(tmp_path / "run", keys).result["status"] == "completed"
-    with pytest.raises(UserError, match="batch-size is 1; allowed: at least 2 for models with batch normalisation"):
+    with pytest.raises(
+        UserError, match="batch-size is 1; allowed: at least 2 for models with batch normalisation"
+    ):
         run_locally(tmp_path / "one", keys | {"batch-size": 1})
-    with pytest.raises(UserError, match="augment is true; allowed: false for vectors: only images are flipped and cropped"):
+    with pytest.raises(
+        UserError,
+        match="augment is true; allowed: false for vectors: only images are flipped and cropped",
+    ):
         run_locally(tmp_path / "augmented", keys | {"augment": True})
 
 
 @pytest.mark.parametrize("n", [80, 83, 20, 8])  # ten, ten and a rest, two and a rest, one batch
 @pytest.mark.parametrize("works", [True, False])
-def test_captured_epochs_take_every_batch_once_in_order(n: int, works: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_captured_epochs_take_every_batch_once_in_order(
+    n: int, works: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made: list[Recorded] = []
 
     def capture(step: object, order: Tensor, batch: int) -> Recorded | None:
@@ -167,7 +206,9 @@ def test_captured_epochs_take_every_batch_once_in_order(n: int, works: bool, mon
         seen.clear()
         steps.epoch()
         assert seen == [part.tolist() for part in order.split(8)]
-    assert len(made) == int(n > 8), "captured once, and only when whole batches are left after the warm-up"
+    assert len(made) == int(n > 8), (
+        "captured once, and only when whole batches are left after the warm-up"
+    )
     if works and made:
         start, count = made[0].runs[-1]
         assert (start, count) == (0, n // 8), "a later epoch is replayed from its start"
@@ -183,4 +224,6 @@ def test_infer_and_count_correct_see_every_sample() -> None:
     scores = infer(model, data)
     assert scores.shape == (700, 10)
     assert torch.allclose(scores, model(data.inputs(slice(None))), atol=1e-5)
-    assert count_correct(model, data) == int((model(data.inputs(slice(None))).argmax(1) == data.labels).sum())
+    assert count_correct(model, data) == int(
+        (model(data.inputs(slice(None))).argmax(1) == data.labels).sum()
+    )

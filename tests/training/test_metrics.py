@@ -13,7 +13,9 @@ from pfedlora_flwr.training.metrics import Scores, confusion, scores
 def test_a_class_without_a_true_sample_is_in_neither_mean() -> None:
     """Of 8 samples of class 0 six are right, one is taken for 1, one for 2; the 2 of class 1 are right; class 2 has none."""
     matrix = torch.tensor([[6, 1, 1], [0, 2, 0], [0, 0, 0]])
-    assert scores(matrix) == pytest.approx(Scores(8 / 10, (6 / 8 + 2 / 2) / 2, (12 / 14 + 4 / 5) / 2))
+    assert scores(matrix) == pytest.approx(
+        Scores(8 / 10, (6 / 8 + 2 / 2) / 2, (12 / 14 + 4 / 5) / 2)
+    )
     assert scores(torch.zeros(3, 3, dtype=torch.int64)) == Scores(0.0, 0.0, 0.0)
 
 
@@ -25,8 +27,14 @@ def test_they_are_scikit_learns_and_the_accuracy_is_the_count_of_right_ones() ->
     assert matrix.sum(1).tolist() == torch.bincount(truth, minlength=7).tolist()
     of_those_there = {"labels": [1, 2, 3, 4, 5], "average": "macro"}
     found, taken = scores(matrix), logits.argmax(1)
-    assert found.accuracy == accuracy_score(truth, taken) == count_correct(lambda inputs: inputs, data) / 700
-    assert found.balanced_accuracy == pytest.approx(recall_score(truth, taken, **of_those_there), abs=1e-12)
+    assert (
+        found.accuracy
+        == accuracy_score(truth, taken)
+        == count_correct(lambda inputs: inputs, data) / 700
+    )
+    assert found.balanced_accuracy == pytest.approx(
+        recall_score(truth, taken, **of_those_there), abs=1e-12
+    )
     assert found.macro_f1 == pytest.approx(f1_score(truth, taken, **of_those_there), abs=1e-12)
 
 

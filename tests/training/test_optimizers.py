@@ -49,14 +49,18 @@ def test_they_step_like_torchs_to_the_last_bit(name: str) -> None:
             net[:3](inputs).square().mean().backward()
             optimizer.step()
     ours, theirs = nets
-    assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), theirs.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(ours.parameters(), theirs.parameters(), strict=True)
+    )
     assert not torch.equal(ours[0].weight, network()[0].weight)
     assert torch.equal(ours[3].weight, network()[3].weight)
 
 
 def test_the_learning_rate_falls_like_torchs_cosine() -> None:
     e = from_flat({"rounds": 10, "lr-schedule": "cosine"})
-    theirs = torch.optim.lr_scheduler.CosineAnnealingLR(torch.optim.SGD(network().parameters(), 1.0), 10)
+    theirs = torch.optim.lr_scheduler.CosineAnnealingLR(
+        torch.optim.SGD(network().parameters(), 1.0), 10
+    )
     for round in range(1, 11):
         assert optimizers.scale(e, round) == pytest.approx(theirs.get_last_lr()[0])
         theirs.optimizer.step()
@@ -66,15 +70,23 @@ def test_the_learning_rate_falls_like_torchs_cosine() -> None:
 def test_the_experiments_optimiser_trains() -> None:
     """A visit's steps are the optimiser's, with the round's learning rate."""
     left = {}
-    for name, keys in {"adamw": {"optimizer": "adamw"}, "cosine": {"lr-schedule": "cosine"}, "sgd": {}}.items():
-        plain = Plain({"clients": 20, "participation": 0.05, "method": "standalone", "rounds": 2, **keys})
+    for name, keys in {
+        "adamw": {"optimizer": "adamw"},
+        "cosine": {"lr-schedule": "cosine"},
+        "sgd": {},
+    }.items():
+        plain = Plain(
+            {"clients": 20, "participation": 0.05, "method": "standalone", "rounds": 2, **keys}
+        )
         plain.play([0])
         left[name] = plain.models[0].state_dict()["fc3.weight"].clone(), plain
     assert torch.equal(left["cosine"][0], left["sgd"][0])  # a first round at the full rate
     assert not torch.equal(left["adamw"][0], left["sgd"][0])
     for name in ("cosine", "sgd"):
         left[name][1].play([0])
-    assert not torch.equal(*(left[name][1].models[0].state_dict()["fc3.weight"] for name in ("cosine", "sgd")))
+    assert not torch.equal(
+        *(left[name][1].models[0].state_dict()["fc3.weight"] for name in ("cosine", "sgd"))
+    )
 
 
 @pytest.mark.slow

@@ -27,12 +27,35 @@ def main() -> None:
         found.setdefault(e.method_options, {})[e.sharing] = read_run(directory.path)
     with (HERE / "tried.csv").open("w", newline="") as file:
         rows = csv.writer(file, lineterminator="\n")
-        rows.writerow(["method-options", *(f"{kind}, {count}" for count in ("validation", "test") for kind in (*KINDS, "gain")), "failed"])
+        rows.writerow(
+            [
+                "method-options",
+                *(
+                    f"{kind}, {count}"
+                    for count in ("validation", "test")
+                    for kind in (*KINDS, "gain")
+                ),
+                "failed",
+            ]
+        )
         for options in order():
             read = found.get(options, {})
             runs = {kind: run for kind, run in read.items() if isinstance(run, Run)}
-            cells = [*told({kind: run.validation for kind, run in runs.items()}), *told({kind: run.accuracy for kind, run in runs.items()})]
-            rows.writerow([options, *cells, "; ".join(f"{kind}: {run.reason}" for kind, run in read.items() if isinstance(run, Missing))])
+            cells = [
+                *told({kind: run.validation for kind, run in runs.items()}),
+                *told({kind: run.accuracy for kind, run in runs.items()}),
+            ]
+            rows.writerow(
+                [
+                    options,
+                    *cells,
+                    "; ".join(
+                        f"{kind}: {run.reason}"
+                        for kind, run in read.items()
+                        if isinstance(run, Missing)
+                    ),
+                ]
+            )
 
 
 def order() -> list[str]:

@@ -43,10 +43,24 @@ By = dict[str, float]
 def main() -> None:
     if len(sys.argv) > 1:
         runs = [run for folder in sys.argv[1:] for run in completed_runs(Path(folder))]
-        write("points.csv", (*KEYS, *COUNTS, *AFTER, *(f"blew_up_{n}" for n in VISITS), "blew_up", "visits"), map(row, runs))
+        write(
+            "points.csv",
+            (*KEYS, *COUNTS, *AFTER, *(f"blew_up_{n}" for n in VISITS), "blew_up", "visits"),
+            map(row, runs),
+        )
         write("operations.csv", (*KEYS, "round", "minus_standalone"), at_equal_operations(runs))
     table = Table()
-    header = ("accuracy", "rounds", "mu", "adapter.hidden-dim", "what", "mean", "half", f"half, of {TESTS}", "seeds")
+    header = (
+        "accuracy",
+        "rounds",
+        "mu",
+        "adapter.hidden-dim",
+        "what",
+        "mean",
+        "half",
+        f"half, of {TESTS}",
+        "seeds",
+    )
     write("differences.csv", header, table.rows())
     draw(table)
 
@@ -63,7 +77,13 @@ def row(run: Run) -> Sequence[object]:
             after.setdefault(n, []).append(visit["accuracy"])
             blew_up[n] += not (visit["losses"] or {}).get("adapter", 0) <= math.log(100)
     what = (*(keys.get(key, "") for key in KEYS), *(accuracy[count] for count in COUNTS))
-    return *what, *(fmean(after[n]) for n in VISITS), *(blew_up[n] for n in VISITS), blew_up.total(), seen.total()
+    return (
+        *what,
+        *(fmean(after[n]) for n in VISITS),
+        *(blew_up[n] for n in VISITS),
+        blew_up.total(),
+        seen.total(),
+    )
 
 
 def at_equal_operations(runs: Sequence[Run]) -> Iterable[Sequence[object]]:
@@ -73,7 +93,11 @@ def at_equal_operations(runs: Sequence[Run]) -> Iterable[Sequence[object]]:
         if keys["rounds"] == 60:
             theirs = alone[str(keys["seed"])]
             last = measures.last_within(run.rounds, float(theirs["flops"]))
-            yield *(keys[key] for key in KEYS), last, f"{100 * (run.rounds[last]['accuracy'] - float(theirs['final'])):+.2f}"
+            yield (
+                *(keys[key] for key in KEYS),
+                last,
+                f"{100 * (run.rounds[last]['accuracy'] - float(theirs['final'])):+.2f}",
+            )
 
 
 def leaderboard() -> list[dict[str, str]]:
@@ -86,23 +110,48 @@ class Table:
     def __init__(self) -> None:
         self.runs = list(csv.DictReader((HERE / "points.csv").open()))
         for r in leaderboard():
-            ours = dict(zip(("mu", "adapter.hidden-dim"), DEFAULTS if r["method"] == "pfedlora" else ("", ""), strict=True))
+            ours = dict(
+                zip(
+                    ("mu", "adapter.hidden-dim"),
+                    DEFAULTS if r["method"] == "pfedlora" else ("", ""),
+                    strict=True,
+                )
+            )
             self.runs.append({"rounds": "60", **ours, **r})
-        points = {(r["rounds"], r["mu"], r["adapter.hidden-dim"]) for r in self.runs if r["method"] == "pfedlora"}
+        points = {
+            (r["rounds"], r["mu"], r["adapter.hidden-dim"])
+            for r in self.runs
+            if r["method"] == "pfedlora"
+        }
         self.points: list[Point] = sorted(points, key=lambda point: tuple(map(float, point)))
 
-    def accuracies(self, count: str, method: str, sharing: str, rounds: str, mu: str = "", h: str = "") -> By:
+    def accuracies(
+        self, count: str, method: str, sharing: str, rounds: str, mu: str = "", h: str = ""
+    ) -> By:
         wanted = dict(zip(KEYS, (method, rounds, mu, h, sharing), strict=False))
-        return {r["seed"]: float(r[count]) for r in self.runs if all(r[k] == v for k, v in wanted.items()) and r.get(count)}
+        return {
+            r["seed"]: float(r[count])
+            for r in self.runs
+            if all(r[k] == v for k, v in wanted.items()) and r.get(count)
+        }
 
     def estimates(self, count: str, point: Point) -> dict[str, Estimate | None]:
         rounds, *options = point
-        mean, none = (self.accuracies(count, "pfedlora", sharing, rounds, *options) for sharing in ("mean", "none"))
+        mean, none = (
+            self.accuracies(count, "pfedlora", sharing, rounds, *options)
+            for sharing in ("mean", "none")
+        )
         alone = self.accuracies(count, "standalone", "mean", rounds)
         if not mean.keys() <= alone.keys():
-            sys.exit(f"Standalone's seeds at {rounds} rounds are {sorted(alone)}, of μ, h = {options} there are {sorted(mean)}; run them")
+            sys.exit(
+                f"Standalone's seeds at {rounds} rounds are {sorted(alone)}, of μ, h = {options} there are {sorted(mean)}; run them"
+            )
         alone = {seed: alone[seed] for seed in mean}
-        usual = self.accuracies(count, "pfedlora", "mean", rounds, *DEFAULTS) if tuple(options) != DEFAULTS else {}
+        usual = (
+            self.accuracies(count, "pfedlora", "mean", rounds, *DEFAULTS)
+            if tuple(options) != DEFAULTS
+            else {}
+        )
         return {
             "mean": measures.estimate(list(mean.values())),
             "none": measures.estimate(list(none.values())),
@@ -115,18 +164,29 @@ class Table:
 
     def rows(self) -> Iterable[Sequence[object]]:
         for count in (*COUNTS, *AFTER):
-            points = [p for p in self.points if count in COUNTS or p[0] != "60"]  # the leaderboard's visits are not kept
+            points = [
+                p for p in self.points if count in COUNTS or p[0] != "60"
+            ]  # the leaderboard's visits are not kept
             for point in points:
                 for what, e in self.estimates(count, point).items():
                     if e:
-                        yield count, *point, what, f"{100 * e.mean:.2f}", *halves(e), " ".join(f"{100 * v:.2f}" for v in e.values)
+                        yield (
+                            count,
+                            *point,
+                            what,
+                            f"{100 * e.mean:.2f}",
+                            *halves(e),
+                            " ".join(f"{100 * v:.2f}" for v in e.values),
+                        )
 
 
 def halves(e: Estimate) -> list[str]:
     """The half-width of the interval by itself, and that of an interval that holds together with those of other such tests (Bonferroni)."""
     if e.half is None:
         return ["", ""]
-    wider = student.ppf(1 - 0.025 / TESTS, len(e.values) - 1) / student.ppf(0.975, len(e.values) - 1)
+    wider = student.ppf(1 - 0.025 / TESTS, len(e.values) - 1) / student.ppf(
+        0.975, len(e.values) - 1
+    )
     return [f"{100 * e.half:.2f}", f"{100 * e.half * wider:.2f}"]
 
 
@@ -138,19 +198,44 @@ def write(name: str, header: Sequence[str], rows: Iterable[Sequence[object]]) ->
 def draw(table: Table) -> None:
     """Minus Standalone, at best validation: against μ in both settings, and against h."""
     panels = (
-        ("30 rounds, h = 60", "μ", {float(p[1]): p for p in table.points if (p[0], p[2]) == ("30", DEFAULTS[1])}),
-        ("60 rounds, as on the leaderboard", "μ", {float(p[1]): p for p in table.points if (p[0], p[2]) == ("60", DEFAULTS[1])}),
-        ("30 rounds, μ = 0.5", "h", {float(p[2]): p for p in table.points if p[:2] == ("30", DEFAULTS[0])}),
+        (
+            "30 rounds, h = 60",
+            "μ",
+            {float(p[1]): p for p in table.points if (p[0], p[2]) == ("30", DEFAULTS[1])},
+        ),
+        (
+            "60 rounds, as on the leaderboard",
+            "μ",
+            {float(p[1]): p for p in table.points if (p[0], p[2]) == ("60", DEFAULTS[1])},
+        ),
+        (
+            "30 rounds, μ = 0.5",
+            "h",
+            {float(p[2]): p for p in table.points if p[:2] == ("30", DEFAULTS[0])},
+        ),
     )
     with style.drawing(1, len(panels), (7.4, 2.3), sharey=True) as (figure, axes):
         for axis, (title, name, at) in zip(axes.flat, panels, strict=True):
             axis.axhline(0, color="#808080", linewidth=0.8)
             for kind, label, aside in (("mean", "as it is", -0.01), ("none", "sharing=none", 0.01)):
-                found = ((x, table.estimates("at_best_validation", point)[f"{kind} − Standalone"]) for x, point in at.items())
-                bars = [(x + aside * (max(at) - min(at)), 100 * e.mean, 100 * e.half) for x, e in found if e and e.half is not None]
+                found = (
+                    (x, table.estimates("at_best_validation", point)[f"{kind} − Standalone"])
+                    for x, point in at.items()
+                )
+                bars = [
+                    (x + aside * (max(at) - min(at)), 100 * e.mean, 100 * e.half)
+                    for x, e in found
+                    if e and e.half is not None
+                ]
                 colour, marker = LOOKS[kind]
                 if bars:
-                    axis.errorbar(*zip(*bars, strict=True), color=colour, marker=marker, capsize=2, label=label)
+                    axis.errorbar(
+                        *zip(*bars, strict=True),
+                        color=colour,
+                        marker=marker,
+                        capsize=2,
+                        label=label,
+                    )
             axis.set(title=title, xlabel=name, xticks=list(at))
         axes[0][0].set_ylabel("points, minus Standalone")
         axes[0][0].legend(frameon=False)

@@ -23,7 +23,13 @@ from pfedlora_flwr.methods.pfedlora import PFedLoRA
 from pfedlora_flwr.rng import derive, torch_generator
 from pfedlora_flwr.training.loop import Visit, infer
 
-BASE = {"dataset": "cifar100", "clients": 100, "participation": 0.1, "partition.classes-per-client": 10, "local-epochs": 5}
+BASE = {
+    "dataset": "cifar100",
+    "clients": 100,
+    "participation": 0.1,
+    "partition.classes-per-client": 10,
+    "local-epochs": 5,
+}
 CLIENTS = (2, 3, 8, 13, 15, 22, 23, 69, 88, 96)
 KEYS: dict[str, dict[str, object]] = {
     "mu=0.5": {},
@@ -50,7 +56,9 @@ def first_visit(client: int, keys: dict[str, object], folder: str) -> dict[str, 
         with torch.no_grad():
             found[f"norm of R {when}"] = float(r.norm(dim=1).mean())
             found[f"own loss {when}"] = float(cross_entropy(model.last_layer()(r), data.labels))
-            found[f"loss through the adapter {when}"] = float(cross_entropy(adapter(r), data.labels))
+            found[f"loss through the adapter {when}"] = float(
+                cross_entropy(adapter(r), data.labels)
+            )
     for lr in (0.01, 0.001):
         found[f"phase 2 at {lr}"] = last_loss(copy.deepcopy(adapter), r, data.labels, lr)
     return found
@@ -75,15 +83,23 @@ def main() -> None:
     torch.set_num_threads(1)
     folder = sys.argv[2] if len(sys.argv) > 2 else ""
     rows: list[dict[str, Any]] = [
-        {"keys": name, "client": k, **first_visit(k, keys, folder)} for name, keys in KEYS.items() for k in CLIENTS
+        {"keys": name, "client": k, **first_visit(k, keys, folder)}
+        for name, keys in KEYS.items()
+        for k in CLIENTS
     ]
     with Path(sys.argv[1]).open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
-        writer.writerows({k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()} for row in rows)
+        writer.writerows(
+            {k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()} for row in rows
+        )
     for name in KEYS:
         of = [row for row in rows if row["keys"] == name]
-        medians = {k: statistics.median(float(row[k]) for row in of) for k in of[0] if k not in ("keys", "client")}
+        medians = {
+            k: statistics.median(float(row[k]) for row in of)
+            for k in of[0]
+            if k not in ("keys", "client")
+        }
         print(name, *(f"{k} {v:.2f}" for k, v in medians.items()), sep="; ")
 
 
