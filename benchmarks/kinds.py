@@ -1,10 +1,11 @@
-"""Every method on every kind of input: what runs, what is refused and with which line, and how accurate it is beside Standalone.
+"""Every method on every kind of input: what runs, what is refused and with which line, and how
+accurate it is beside Standalone.
 
     python -m benchmarks.kinds FOLDER [--jobs J]
 
-Trains in FOLDER, one run a method and kind, by the local engine; a run that is there is not done again. Writes FOLDER/kinds.csv and prints
-a table. The windows and the table are the examples': their scripts write them to FOLDER first.
-"""
+Trains in FOLDER, one run a method and kind, by the local engine; a run that is there is not done
+again. Writes FOLDER/kinds.csv and prints a table. The windows and the table are the examples':
+their scripts write them to FOLDER first."""
 
 from __future__ import annotations
 
@@ -18,12 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from pfedlora_flwr.config import from_flat, located
+from pfedlora_flwr.config import located, run_config
 from pfedlora_flwr.data.local import shared_partition
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.launch.checks import preflight
 from pfedlora_flwr.launch.child import Child, Share, shares
-from pfedlora_flwr.launch.execute import continued, preflight
+from pfedlora_flwr.launch.execute import continued
 from pfedlora_flwr.methods import registry
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -62,18 +65,19 @@ HOMOGENEOUS = {"64 pixels": {"models": "timm:mobilenetv3_small_050"}}
 """What FedAvg has, which needs one model for everyone."""
 
 
-def experiment(kind: str, method: str) -> Experiment:
+def cell(kind: str, method: str) -> RunConfig:
     """A cell of the table. Raises UserError where it is refused."""
     keys = KINDS[kind] | (
         {"setting": "homogeneous"} | HOMOGENEOUS.get(kind, {}) if method == "fedavg" else {}
     )
-    e = from_flat(keys | {"method": method})
-    return located(e, Path("runs") / kind.replace(" ", "-") / method)
+    config = run_config(keys | {"method": method})
+    return located(config, Path("runs") / kind.replace(" ", "-") / method)
 
 
 def majority(e: Experiment) -> float:
-    """The mean over the clients of the test accuracy of naming the class that is most frequent in their training part."""
-    dataset, partition = shared_partition(e)
+    """The mean over the clients of the test accuracy of naming the class that is most frequent in
+    their training part."""
+    dataset, partition = shared_partition(e, "")
     labels = np.asarray(dataset.labels)
     return float(
         np.mean(
@@ -98,15 +102,15 @@ def main() -> None:
     for kind in KINDS:
         for method in ("standalone", *(name for name in registry.NAMES if name != "standalone")):
             try:
-                e = experiment(kind, method)
-                preflight(e)
-                left.append((kind, method, e))
+                config = cell(kind, method)
+                preflight(config)
+                left.append((kind, method, config))
             except UserError as error:
                 said[kind, method] = str(error)
-    done = run([e for _, _, e in left], asked.jobs)
+    done = run([config for _, _, config in left], asked.jobs)
     rows = []
-    for kind, method, e in left:
-        result = done[e.output]
+    for kind, method, config in left:
+        result = done[config.execution.output]
         final = (
             result["accuracy"]["at_best_validation"]
             if result["status"] == "completed"
@@ -117,7 +121,7 @@ def main() -> None:
                 "kind": kind,
                 "method": method,
                 "accuracy": final,
-                "majority": majority(e),
+                "majority": majority(config.experiment),
                 "refused": "",
             }
         )
@@ -132,29 +136,31 @@ def main() -> None:
     show(rows)
 
 
-def run(experiments: list[Experiment], jobs: int) -> dict[str, Any]:
+def run(configs: list[RunConfig], jobs: int) -> dict[str, Any]:
     """The results by output, `jobs` runs at once."""
     done: dict[str, Any] = {}
-    going: dict[Child, tuple[Experiment, Share]] = {}
-    waiting, free = list(experiments), shares(jobs)
+    going: dict[Child, tuple[RunConfig, Share]] = {}
+    waiting, free = list(configs), shares(jobs)
     while waiting or going:
         while waiting and free:
-            e, share = waiting.pop(0), free.pop()
-            going[Child(continued(e), "local", share)] = e, share
+            config, share = waiting.pop(0), free.pop()
+            going[Child(continued(config), "local", share)] = config, share
         time.sleep(0.5)
         for child in [child for child in going if child.ended]:
-            e, share = going.pop(child)
+            config, share = going.pop(child)
             free.append(share)
-            done[e.output] = child.result()
+            output = config.execution.output
+            done[output] = child.result()
             print(
-                f"{len(done)} of {len(experiments)}: {e.output}: {done[e.output]['status']}",
+                f"{len(done)} of {len(configs)}: {output}: {done[output]['status']}",
                 flush=True,
             )
     return done
 
 
 def show(rows: list[dict[str, Any]]) -> None:
-    """The table, in Markdown: accuracies in %, those within ten points of the majority class marked."""
+    """The table, in Markdown: accuracies in %, those within ten points of the majority class
+    marked."""
     by = {(row["kind"], row["method"]): row for row in rows}
     print("| method | " + " | ".join(KINDS) + " |\n|---" + "|---" * len(KINDS) + "|")
     for method in ("standalone", *(name for name in registry.NAMES if name != "standalone")):

@@ -1,11 +1,12 @@
-"""A long run of trivial work: what a round costs the launcher and the server must not grow with the rounds before it.
+"""A long run of trivial work: what a round costs the launcher and the server must not grow with the
+rounds before it.
 
     python benchmarks/long.py [--rounds 1000,5000,10000] [--engine local] [--folder DIR]
 
-pFedLoRA, two clients with 8 training images each and a linear model, evaluated in the first and the last round. Prints, when so many
-rounds are done, the CPU seconds and the resident MiB of launcher, server and one actor (by the local engine all of them are one
-process), of SuperLink, GCS and raylet apart; then seconds and peak memory of `pfedlora report` on the run, and one JSON line.
-"""
+pFedLoRA, two clients with 8 training images each and a linear model, evaluated in the first and the
+last round. Prints, when so many rounds are done, the CPU seconds and the resident MiB of launcher,
+server and one actor (by the local engine all of them are one process), of SuperLink, GCS and raylet
+apart; then seconds and peak memory of `pfedlora report` on the run, and one JSON line."""
 
 from __future__ import annotations
 
@@ -57,7 +58,8 @@ def main() -> None:
 
 
 def measure(output: Path, engine: str, marks: list[int]) -> list[dict[str, Any]]:
-    """A row when the first and each of `marks` rounds are done, and one with the highest memory of all, ends included."""
+    """A row when the first and each of `marks` rounds are done, and one with the highest memory of
+    all, ends included."""
     keys = {
         "clients": 2,
         "partition.kind": "iid",

@@ -1,4 +1,5 @@
-"""The machine's limits: fp32 matrix products on one and on all threads, through PyTorch's default and through oneDNN; on a GPU also copies.
+"""The machine's limits: fp32 matrix products on one and on all threads, through PyTorch's default
+and through oneDNN; on a GPU also copies.
 
     python benchmarks/machine.py
 

@@ -1,8 +1,8 @@
 """A Ray node killed in round 2 of 5, run after run: `python -m benchmarks.node_kills [COUNT]`.
 
-Two Ray nodes of this machine. Each run must come to the models of an undisturbed one, by itself or after one `--resume`, and leave no
-worker; a new node then joins. Prints a line a run; the exit code is 1 where one did not.
-"""
+Two Ray nodes of this machine. Each run must come to the models of an undisturbed one, by itself or
+after one `--resume`, and leave no worker; a new node then joins. Prints a line a run; the exit code
+is 1 where one did not."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def main(count: int) -> int:
             wrong += bool(code) or not equal or bool(left)
             models = "equal" if equal else "DIFFERENT"
             print(
-                f"run {number}: {how}, ended {seconds:.0f} s after the kill; models {models}; workers left: {left}",
+                f"run {number}: {how}, ended {seconds:.0f} s after the kill; models {models};"
+                f" workers left: {left}",
                 flush=True,
             )
     return wrong

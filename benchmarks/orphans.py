@@ -1,8 +1,9 @@
-"""Runs in a row, completed, stopped and failed by turns, and what outlives each by a second: `python -m benchmarks.orphans [COUNT]`.
+"""Runs in a row, completed, stopped and failed by turns, and what outlives each by a second:
+`python -m benchmarks.orphans [COUNT]`.
 
-This process adopts whatever its descendants leave behind, so nothing can hide by giving up its environment or its session. Linux only.
-The exit code is 1 when a process was left, or a run did not end as its turn says.
-"""
+This process adopts whatever its descendants leave behind, so nothing can hide by giving up its
+environment or its session. Linux only. The exit code is 1 when a process was left, or a run did not
+end as its turn says."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ _KEYS = ("-o", "clients=2", "-o", "partition.kind=iid", "-o", "dataset=synthetic
 
 @dataclass(frozen=True)
 class Kind:
-    """A turn: a key of the run, the exit code it ends with, and the server's phase and round in which it is stopped, if it is."""
+    """A turn: a key of the run, the exit code it ends with, and the server's phase and round in
+    which it is stopped, if it is."""
 
     name: str
     key: str
@@ -56,7 +58,8 @@ def main(count: int) -> int:
             orphans = _running_children()
             names = ", ".join(orphans.values()) or "nothing"
             print(
-                f"run {number + 1}: {kind.name}, exit code {code}, {seconds:.1f} s; left running: {names}",
+                f"run {number + 1}: {kind.name}, exit code {code}, {seconds:.1f} s; left running:"
+                f" {names}",
                 flush=True,
             )
             for orphan in orphans:
@@ -87,16 +90,16 @@ def _run(output: Path, kind: Kind) -> tuple[int, float]:
     while kind.phase and process.poll() is None:
         doing = RunDirectory(output).doing() or {}
         if doing.get("phase") == kind.phase and doing.get("round", 0) >= kind.round:
-            process.send_signal(
-                signal.SIGTERM
-            )  # taken like Ctrl-C, also where a shell has us ignore that
+            # taken like Ctrl-C, also where a shell has us ignore that
+            process.send_signal(signal.SIGTERM)
             break
         time.sleep(0.05)
     return process.wait(), time.monotonic() - began
 
 
 def _running_children() -> dict[psutil.Process, str]:
-    """What descends from this process and runs, by name. (One that has ended stays as a zombie, since nobody waits for it.)"""
+    """What descends from this process and runs, by name. (One that has ended stays as a zombie,
+    since nobody waits for it.)"""
     found = {}
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):

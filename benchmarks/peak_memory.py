@@ -1,4 +1,5 @@
-"""Peak memory of a command and everything it starts, Flower's and Ray's daemons included: proportional set sizes, sampled twice a second.
+"""Peak memory of a command and everything it starts, Flower's and Ray's daemons included:
+proportional set sizes, sampled twice a second.
 
     python benchmarks/peak_memory.py pfedlora run conf/cifar10.yaml -o rounds=3
 

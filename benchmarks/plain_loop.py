@@ -1,10 +1,11 @@
-"""The yardstick for speed: a Standalone round of our workload in a plain PyTorch loop, without Flower and without evaluation.
+"""The yardstick for speed: a Standalone round of our workload in a plain PyTorch loop, without
+Flower and without evaluation.
 
     python benchmarks/plain_loop.py DATA      # DATA holds CIFAR-10's train.parquet
 
-10 clients with 4,800 images each, the five CNNs, batch 64, one local epoch, SGD with momentum 0.9; resident float tensors in
-channels_last, two threads. Prints the median seconds of four rounds, the first round left out.
-"""
+10 clients with 4,800 images each, the five CNNs, batch 64, one local epoch, SGD with momentum 0.9;
+resident float tensors in channels_last, two threads. Prints the median seconds of four rounds, the
+first round left out."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ SHAPES = ((32, 2000), (16, 2000), (32, 1000), (32, 800), (32, 500))
 
 
 class PlainCNN(nn.Module):
-    """One of the five CNNs, written down once more, so that the yardstick does not move with our models."""
+    """One of the five CNNs, written down once more, so that the yardstick does not move with our
+    models."""
 
     def __init__(self, channels: int, width: int) -> None:
         super().__init__()

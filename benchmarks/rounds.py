@@ -1,11 +1,13 @@
-"""Whole rounds inside `flwr run`, beside two yardsticks: a plain loop (plain_loop.py) and a stock Flower app (stock_flower.py).
+"""Whole rounds inside `flwr run`, beside two yardsticks: a plain loop (plain_loop.py) and a stock
+Flower app (stock_flower.py).
 
-    python -m benchmarks.rounds DATA [--methods standalone,pfedlora,…] [--clients 10] [--sampled 10] [--rounds 6] [--repeats 3]
+    python -m benchmarks.rounds DATA [--methods standalone,pfedlora,…] [--clients 10] [--sampled 10]
+    [--rounds 6] [--repeats 3]
         [--epochs 1] [--precision fp32]
 
-CIFAR-10, heterogeneous, batch 64. The sides run alternately, `repeats` times each; a side's figure is the median of its runs' medians
-(seconds a round with evaluation, first round left out). Prints a table, where the actors' time went, and one JSON line.
-"""
+CIFAR-10, heterogeneous, batch 64. The sides run alternately, `repeats` times each; a side's figure
+is the median of its runs' medians (seconds a round with evaluation, first round left out). Prints a
+table, where the actors' time went, and one JSON line."""
 
 from __future__ import annotations
 
@@ -51,7 +53,8 @@ def main() -> None:
     medians = {side: statistics.median(f["seconds"] for f in runs) for side, runs in found.items()}
     base = medians.get("plain loop", medians[sides[0]])
     print(
-        f"{'side':>14}  s a round  spread  relative  busy  where the actors' seconds, the server's and the rest went"
+        f"{'side':>14}  s a round  spread  relative  busy  where the actors' seconds, the server's"
+        " and the rest went"
     )
     for side, runs in found.items():
         spread = (max(f["seconds"] for f in runs) - min(f["seconds"] for f in runs)) / medians[side]
@@ -64,7 +67,8 @@ def main() -> None:
             where += f"; start and end {runs[-1]['startup']:.0f} s"
         busy = f"{parts['train'] + parts['evaluate']:.0%}" if parts else ""
         print(
-            f"{side:>14}  {medians[side]:9.2f}  {spread:6.0%}  {medians[side] / base:8.2f}  {busy:>4}  {where}"
+            f"{side:>14}  {medians[side]:9.2f}  {spread:6.0%}  {medians[side] / base:8.2f} "
+            f" {busy:>4}  {where}"
         )
     print(json.dumps({"arguments": vars(a), "medians": medians, "runs": found}))
 

@@ -1,12 +1,14 @@
-"""Scale: the cost of a round must follow K, the clients sampled, and not N, the clients there are. Synthetic data, 30 samples a client.
+"""Scale: the cost of a round must follow K, the clients sampled, and not N, the clients there are.
+Synthetic data, 30 samples a client.
 
-    python -m benchmarks.scale [--clients 10,100,1000] [--sampled 10,100] [--rounds 4] [--samples 30]
+    python -m benchmarks.scale [--clients 10,100,1000] [--sampled 10,100] [--rounds 4] [--samples
+    30]
 
-Prints for each N and K: seconds a round (median, the first left out), seconds a sampled client, bytes a round, peak memory of all
-processes, the seconds of start and end together, and by stage: from the command to the server's first line (`launch`), until it asks for
-nodes (`data`), until round 1 begins (`connect`), the rounds until the result is there (`rounds`), and until the command is back (`exit`);
-and one JSON line.
-"""
+Prints for each N and K: seconds a round (median, the first left out), seconds a sampled client,
+bytes a round, peak memory of all processes, the seconds of start and end together, and by stage:
+from the command to the server's first line (`launch`), until it asks for nodes (`data`), until
+round 1 begins (`connect`), the rounds until the result is there (`rounds`), and until the command
+is back (`exit`); and one JSON line."""
 
 from __future__ import annotations
 

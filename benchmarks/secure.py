@@ -1,12 +1,13 @@
 """Secure aggregation beside plain uploads: how far the means are apart, bytes and seconds a round.
 
-    python -m benchmarks.secure [--clients 3,10,20,40] [--engine local|flower|deployment] [--rounds 4] [--max-samples 10000]
+    python -m benchmarks.secure [--clients 3,10,20,40] [--engine local|flower|deployment] [--rounds
+    4] [--max-samples 10000]
 
-pFedLoRA on the digits, split evenly. Both sides begin with the same state, so after round 1 their difference is the rounding's alone; it
-stands beside what the rounding may do at most. Seconds are the median of the later rounds, evaluation left out; CPU seconds, by the local
-engine alone, are of all parties together, and what secure takes more. `deployment` is a SuperLink and a SuperNode a client on this
-machine. Prints a row for each number of clients and one JSON line.
-"""
+pFedLoRA on the digits, split evenly. Both sides begin with the same state, so after round 1 their
+difference is the rounding's alone; it stands beside what the rounding may do at most. Seconds are
+the median of the later rounds, evaluation left out; CPU seconds, by the local engine alone, are of
+all parties together, and what secure takes more. `deployment` is a SuperLink and a SuperNode a
+client on this machine. Prints a row for each number of clients and one JSON line."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.rounds import options
-from pfedlora_flwr.federation.guard import LEVELS
+from pfedlora_flwr.federation.secure.guard import LEVELS
 from pfedlora_flwr.methods.method import Tensors
 from pfedlora_flwr.runs.directory import RunDirectory
 from tests.deployment.processes import Federation
@@ -46,7 +47,8 @@ def main() -> None:
 
 
 def measure(clients: int, a: argparse.Namespace) -> dict[str, Any]:
-    """A row: both sides' states after round 1, which a run of more than two rounds no longer holds, and what `rounds` rounds cost."""
+    """A row: both sides' states after round 1, which a run of more than two rounds no longer holds,
+    and what `rounds` rounds cost."""
     with tempfile.TemporaryDirectory() as folder:
         found = {
             side: run(side, clients, a.rounds, a, Path(folder) / f"all-{side}") for side in SIDES
@@ -119,10 +121,9 @@ def run(
         0.0
     ]
     return state.tensors, {
-        "kilobytes": sum(row["wire_up"] + row["wire_down"] for row in rows)
-        / rounds
-        / clients
-        / 1000,
+        "kilobytes": (
+            sum(row["wire_up"] + row["wire_down"] for row in rows) / rounds / clients / 1000
+        ),
         "seconds": statistics.median(later),
         "cpu": ended.ru_utime + ended.ru_stime - began.ru_utime - began.ru_stime,
     }

@@ -1,4 +1,5 @@
-"""What a benchmark compares unless it is told: our methods that run client models of different structures."""
+"""What a benchmark compares unless it is told: our methods that run client models of different
+structures."""
 
 from __future__ import annotations
 

@@ -1,11 +1,14 @@
-"""The comparator: a Flower simulation as Flower's PyTorch tutorials write it, with the work of Standalone or LG-FedAvg.
+"""The comparator: a Flower simulation as Flower's PyTorch tutorials write it, with the work of
+Standalone or LG-FedAvg.
 
-    python benchmarks/stock_flower.py DATA [--clients 10] [--sampled 10] [--rounds 6]      # DATA holds CIFAR-10's train.parquet
+    python benchmarks/stock_flower.py DATA [--clients 10] [--sampled 10] [--rounds 6]      # DATA
+    holds CIFAR-10's train.parquet
 
-A Message-API client with a DataLoader over PIL images (ToTensor, Normalize), the five CNNs, the whole model kept in `context.state`, the
-last layer averaged by Flower's FedAvg; batch 64, one local epoch, no evaluation. It stays as it is, so that figures of different days
-compare. Prints one JSON line: median and all seconds a round, the first left out, and the numbers of clients and of samples a client.
-"""
+A Message-API client with a DataLoader over PIL images (ToTensor, Normalize), the five CNNs, the
+whole model kept in `context.state`, the last layer averaged by Flower's FedAvg; batch 64, one local
+epoch, no evaluation. It stays as it is, so that figures of different days compare. Prints one JSON
+line: median and all seconds a round, the first left out, and the numbers of clients and of samples
+a client."""
 
 from __future__ import annotations
 
@@ -43,7 +46,8 @@ SAMPLES, BATCH = 48_000, 64
 
 
 class Images(Dataset[tuple[Tensor, int]]):
-    """Pixels, uint8 [n, 32, 32, 3], made an image and a normalised tensor each time they are read."""
+    """Pixels, uint8 [n, 32, 32, 3], made an image and a normalised tensor each time they are
+    read."""
 
     def __init__(self, pixels: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> None:
         from torchvision.transforms import Compose, Normalize, ToTensor

@@ -1,11 +1,12 @@
-"""Training throughput of each method and CNN on one thread: samples a second, and executed operations as a share of the sgemm rate.
+"""Training throughput of each method and CNN on one thread: samples a second, and executed
+operations as a share of the sgemm rate.
 
-    python -m benchmarks.training [--methods standalone,pfedlora] [--models cnn1,cnn5] [--precision fp32] [--samples 1920] [--epochs 1]
+    python -m benchmarks.training [--methods standalone,pfedlora] [--models cnn1,cnn5] [--precision
+    fp32] [--samples 1920] [--epochs 1]
         [--classes 10]
 
-A client holds a tenth of the classes, and at least two. The sides run alternately, five times each; medians, with the spread. The sgemm
-rate (PyTorch's own, one thread) is taken in between.
-"""
+A client holds a tenth of the classes, and at least two. The sides run alternately, five times each;
+medians, with the spread. The sgemm rate (PyTorch's own, one thread) is taken in between."""
 
 from __future__ import annotations
 
@@ -19,10 +20,10 @@ import torch
 from benchmarks import sides
 from benchmarks.machine import sgemm
 from pfedlora_flwr.config import from_flat
+from pfedlora_flwr.federation.visit import visit
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.models.task import Task
-from pfedlora_flwr.rng import torch_generator
-from pfedlora_flwr.training.loop import Samples, Visit
+from pfedlora_flwr.training.loop import Samples
 
 
 def main() -> None:
@@ -68,7 +69,8 @@ def main() -> None:
             }
         )
         print(
-            f"{cell[0]:>10} {cell[1]}  {a.samples * a.epochs / median:8.0f} samples/s  {share:5.0%} of sgemm  ± {spread / 2:.0%}"
+            f"{cell[0]:>10} {cell[1]}  {a.samples * a.epochs / median:8.0f} samples/s  {share:5.0%}"
+            f" of sgemm  ± {spread / 2:.0%}"
         )
     print(f"sgemm, one thread: {rate:.0f} GFLOP/s")
     print(json.dumps({"sgemm_gflops": rate, "precision": a.precision, "rows": rows}))
@@ -77,7 +79,8 @@ def main() -> None:
 def visit_once(
     method_name: str, model_name: str, data: Samples, precision: str, epochs: int, classes: int
 ) -> tuple[float, int]:
-    """CPU seconds and operations of one client's visit. `models` names CNN-5 second: the mutual methods share it."""
+    """CPU seconds and operations of one client's visit. `models` names CNN-5 second: the mutual
+    methods share it."""
     keys = {
         "method": method_name,
         "models": f"{model_name},cnn5",
@@ -88,10 +91,9 @@ def visit_once(
     method = registry.find(method_name)(experiment, Task(classes))
     model = method.private_init(0, 1).to(memory_format=torch.channels_last)
     received = method.download(method.state_init(1), 0, 1)
-    visit = Visit(experiment, 0, 1, torch_generator(0, "train"))
     began = time.process_time()
-    method.local_update(model, received, data, visit)
-    return time.process_time() - began, sum(visit.flops.values())
+    _, counts = visit(method, model, received, data, client=0, round=1)
+    return time.process_time() - began, sum(counts.flops.values())
 
 
 if __name__ == "__main__":

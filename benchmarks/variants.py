@@ -3,9 +3,9 @@
     pfedlora run -o method=benchmarks.variants:Variant -o method-options="rows=classes down=private"
     pfedlora compare benchmarks/gain.yaml
 
-Every option's default is the paper's, and pFedLoRA's own options go by its keys' names. In words of FedProto, the rows of `up` are what
-all clients can mean the same by: a row is a class, whereas `down` reads each client's representation in a basis of its own.
-"""
+Every option's default is the paper's, and pFedLoRA's own options go by its keys' names. In words of
+FedProto, the rows of `up` are what all clients can mean the same by: a row is a class, whereas
+`down` reads each client's representation in a basis of its own."""
 
 from __future__ import annotations
 
@@ -18,15 +18,9 @@ from torch.nn.functional import layer_norm
 
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.class_means import ClassMeans
-from pfedlora_flwr.methods.method import (
-    Refused,
-    Tensors,
-    Upload,
-    check_layout,
-    tensors_of,
-    weighted_mean,
-)
+from pfedlora_flwr.methods.method import Refused, Tensors, Upload, check_layout
 from pfedlora_flwr.methods.pfedlora import PFedLoRA
+from pfedlora_flwr.methods.tensors import tensors_of, weighted_mean
 from pfedlora_flwr.models.adapter import Adapter
 from pfedlora_flwr.models.linear import Linear
 from pfedlora_flwr.models.model import ClientModel
@@ -52,12 +46,14 @@ class Variant(PFedLoRA):
     class Options(PFedLoRA.Options):
         rows: str = key(
             "samples",
-            "weights of a row of the last matrix: n_k; or classes: its class's samples, and losses over the classes held",
+            "weights of a row of the last matrix: n_k; or classes: its class's samples, and losses"
+            " over the classes held",
             choices=("samples", "classes"),
         )
         down: str = key(
             "trained",
-            "the first matrix: trained and shared; fixed, orthogonal as it began (it is sent all the same); or private",
+            "the first matrix: trained and shared; fixed, orthogonal as it began (it is sent all"
+            " the same); or private",
             choices=("trained", "fixed", "private"),
         )
         features: str = key(
@@ -92,7 +88,7 @@ class Variant(PFedLoRA):
             local = self.client_model(client)  # first, so that it starts as with every other method
             if self.options.down != "private":
                 return local
-            return Kept(local, self._adapter(local.widths[self.layers - 1]).down)
+            return Kept(local, self.adapter_of(local).down)
 
     def predictor(self, model: nn.Module) -> ClientModel:
         return model.local if isinstance(model, Kept) else super().predictor(model)
@@ -119,10 +115,8 @@ class Variant(PFedLoRA):
             model.down.load_state_dict(tensors_of(adapter.down))
         sent = {name: tensor for name, tensor in tensors_of(adapter).items() if name in received}
         if adapter.outside is not None:
-            for name in (
-                "up.weight",
-                "up.bias",
-            ):  # weight decay has no part in rows that are not the client's
+            # weight decay has no part in rows that are not the client's
+            for name in ("up.weight", "up.bias"):
                 sent[name][adapter.outside] = received[name][adapter.outside]
             sent["counts"] = torch.bincount(data.labels, minlength=self.classes)
         return Upload(sent, len(data))
@@ -173,7 +167,8 @@ class Variant(PFedLoRA):
         counts = upload.tensors.get("counts")
         if counts is not None and (int(counts.min()) < 0 or int(counts.sum()) != upload.samples):
             raise Refused(
-                f"counts are {counts[:20].tolist()}, expected numbers ≥ 0 that sum to its {upload.samples} samples"
+                f"counts are {counts[:20].tolist()}, expected numbers ≥ 0 that sum to its"
+                f" {upload.samples} samples"
             )
 
     def largest_upload(self, state: Tensors) -> int:

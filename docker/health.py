@@ -5,9 +5,8 @@ import ssl
 import sys
 import urllib.request
 
-any_certificate = (
-    ssl.create_default_context()
-)  # it is this container's own, and not made out to 127.0.0.1 everywhere
+# it is this container's own, and not made out to 127.0.0.1 everywhere
+any_certificate = ssl.create_default_context()
 any_certificate.check_hostname, any_certificate.verify_mode = False, ssl.CERT_NONE
 
 

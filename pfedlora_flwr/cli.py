@@ -1,8 +1,8 @@
-"""The `pfedlora` command. What a command needs is imported in it: PyTorch takes seconds, and help does not need it."""
+"""The `pfedlora` command. What a command needs is imported in it: PyTorch takes seconds, and help
+does not need it."""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from contextlib import nullcontext
@@ -13,7 +13,7 @@ import click
 import typer
 
 from pfedlora_flwr import __version__
-from pfedlora_flwr.commands.plain import Group, PlainCommand, WithKeys, err, out, say
+from pfedlora_flwr.commands.console import Group, PlainCommand, WithKeys, err, out, say
 from pfedlora_flwr.errors import UserCodeError, UserError, brief, with_traceback
 
 cli = typer.Typer(
@@ -87,6 +87,13 @@ def run(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the run in its output directory.")
     ] = False,
+    accept_changed_code: Annotated[
+        bool,
+        typer.Option(
+            "--accept-changed-code",
+            help="With --resume: go on though your own code has changed since the last round.",
+        ),
+    ] = False,
     port: Annotated[
         int,
         typer.Option(help="TCP port of the private SuperLink; 0: a free one.", show_default=False),
@@ -108,61 +115,23 @@ def run(
         ),
     ] = None,
 ) -> None:
-    """Train. A simulation through `flwr run` on a SuperLink of its own, or real nodes with --superlink.
+    """Train. A simulation through `flwr run` on a SuperLink of its own, or real nodes with
+    --superlink.
 
-    CONF holds the keys of the run: a YAML file, or one of ours by its name, quickstart. Without it they are at their defaults. -o wins.
-    """
+    CONF holds the keys of the run: a YAML file, or one of ours by its name, quickstart. Without it
+    they are at their defaults. -o wins."""
     with out.status("starting: PyTorch") if out.is_terminal and not quiet else nullcontext():
-        from pfedlora_flwr import config
-        from pfedlora_flwr.commands.run import run as run_here
-        from pfedlora_flwr.commands.submit import submit
-        from pfedlora_flwr.runs.directory import RunDirectory
-        from pfedlora_flwr.runs.output import of_run
-        from pfedlora_flwr.runs.resume import resumed, resumed_output
+        from pfedlora_flwr.commands.start_run import Words, start
 
-    flags = ((resume, "resume=true"), (overwrite, "overwrite=true"), (ray, f"ray={ray}"))
-    overrides = [*(option or []), *(text for flag, text in flags if flag)]
-    path = config.find_conf(conf) if conf is not None else None
-    of_conf, options = config.read_run(path) if path else {}, config.parse_overrides(overrides)
-    named = of_conf | options
-    if superlink == "":
-        raise UserError("--superlink is ''; allowed: a connection in $FLWR_HOME/config.toml")
-    if superlink and engine != "flower":
-        raise UserError(
-            f"--engine {engine} trains in this process, --superlink on nodes: give one of them"
-        )
-    if superlink and named.get("ray"):
-        raise UserError("ray is for simulations, --superlink for real nodes: give one of them")
-    if superlink and port:
-        raise UserError(
-            "--port is for simulations: a connection has its address in Flower's config.toml"
-        )
-    if superlink and dry_run:
-        raise UserError("--dry-run is for simulations: what nodes have is known to them alone")
-    if superlink:  # `output` is a path on the SuperLink's host
-        if named.get("resume") is True and "rounds" in options:
-            named["extend"] = True  # the server knows whether it does
-        experiment = config.from_flat(named)
-        _name_unused(
-            config.unused([name for name in options if not name.startswith("data.")], experiment)
-        )  # of the nodes' data
-        raise typer.Exit(submit(experiment, superlink, out, err, sys.argv[1:], quiet=quiet))
-    if named.get("resume") is True:
-        output = resumed_output(named, path)
-        experiment, unused = resumed(RunDirectory(output), of_conf, options, str(conf))
-        if unused:
-            out.print(unused, markup=False, highlight=False, soft_wrap=True)
-    else:
-        experiment = config.from_flat(named)
-        output = of_run(experiment, path)
-    _name_unused(config.unused(options, experiment))
-    experiment = config.located(experiment, output)
-    if dry_run:
-        from pfedlora_flwr.commands.dry_run import dry_run as show_costs
-
-        show_costs(experiment, out, engine=engine)
-        raise typer.Exit
-    raise typer.Exit(run_here(experiment, out, err, port=port, quiet=quiet, engine=engine))
+    flags = (
+        (resume, "resume=true"),
+        (overwrite, "overwrite=true"),
+        (accept_changed_code, "accept-changed-code=true"),
+        (ray, f"ray={ray}"),
+    )
+    options = [*(option or []), *(text for flag, text in flags if flag)]
+    words = Words(conf, options, port, quiet, dry_run, engine, superlink)
+    raise typer.Exit(start(words, out, err))
 
 
 @cli.command(cls=PlainCommand)
@@ -186,6 +155,13 @@ def compare(
             "--drop-models", help="Remove a run's models when it is done: its results stay."
         ),
     ] = False,
+    redo: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="stale|RUN",
+            help="Do runs again that are there: those by other code of yours, or by their folders.",
+        ),
+    ] = None,
     option: Options = None,
     engine: Engine = "flower",
     ray: Ray = "",
@@ -206,10 +182,11 @@ def compare(
         typer.Option(metavar="DIR", help="The comparison's directory; otherwise runs/FOLDER-CONF."),
     ] = None,
 ) -> None:
-    """Run what is missing of a comparison. Methods × scenarios × seeds; what is unfinished is resumed, then all is reported.
+    """Run what is missing of a comparison. Methods × scenarios × seeds; what is unfinished is
+    resumed, then all is reported.
 
-    CONF has base, methods, seeds and axes (docs/comparison.md): a YAML file, or one of ours by its name, quick/table2.
-    """
+    CONF has base, methods, seeds and axes (docs/comparison.md): a YAML file, or one of ours by its
+    name, quick/table2."""
     from pfedlora_flwr.commands.compare import compare as run_missing
     from pfedlora_flwr.comparison.spec import Comparison
     from pfedlora_flwr.comparison.work import Shard
@@ -232,6 +209,7 @@ def compare(
         drop_models=drop_models,
         jobs=jobs,
         shard=took,
+        redo=redo or (),
     )
     raise typer.Exit(code)
 
@@ -287,14 +265,15 @@ def predict(
     ] = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Ask a client's model about images or rows. Class names and probabilities, the most probable first.
+    """Ask a client's model about images or rows. Class names and probabilities, the most probable
+    first.
 
-    RUN is a run's directory; on a deployed node its state-path, or a run's folder there. Each PATH is what the model takes: a PNG or JPEG
-    file of any size; a CSV or Parquet table with the columns it was trained on; series or vectors [n, …] in an .npy or .npz file, in the
-    training data's units; or a folder of such files. Rows count from 1. A PATH that cannot be read is named, and the exit code is 1; it
-    is 2 where none can.
-    """
-    from pfedlora_flwr.commands.models import models_of
+    RUN is a run's directory; on a deployed node its state-path, or a run's folder there. Each PATH
+    is what the model takes: an image file of any size; a CSV or Parquet table with the columns
+    it was trained on; series or vectors [n, …] in an .npy or .npz file, in the training data's
+    units; or a folder of such files. Rows count from 1. A PATH that cannot be read is named, and
+    the exit code is 1; it is 2 where none can."""
+    from pfedlora_flwr.commands.load_models import models_of
     from pfedlora_flwr.commands.predict import Form, answer
 
     if as_json and as_csv:
@@ -313,22 +292,25 @@ def evaluate(
     as_json: Annotated[
         bool, typer.Option("--json", help="As JSON: one evaluation, or a list of all clients'.")
     ] = False,
+    rows: Annotated[
+        bool,
+        typer.Option(
+            "--rows",
+            help="Name the rows that are the client's test part, from 1.",
+        ),
+    ] = False,
 ) -> None:
-    """Evaluate a client's model on labelled samples. Accuracy, balanced accuracy, macro-F1, and the recall of each class.
+    """Evaluate a client's model on labelled samples. Accuracy, balanced accuracy, macro-F1, and the
+    recall of each class.
 
-    RUN is a run's directory; on a deployed node its state-path, or a run's folder there. DATA is a dataset as the key of that name
-    takes it: folder:DIR, npz:FILE, csv:FILE, or one of ours. Without it: the client's own test part, as the run counted it.
-    """
-    from pfedlora_flwr.commands import evaluate as evaluating
-    from pfedlora_flwr.commands.models import models_of
+    RUN is a run's directory; on a deployed node its state-path, or a run's folder there. DATA is a
+    dataset as the key of that name takes it: folder:DIR, npz:FILE, csv:FILE, or one of ours.
+    Without it: the client's own test part, as the run counted it."""
+    from pfedlora_flwr.commands.evaluate import answer
+    from pfedlora_flwr.commands.load_models import models_of
 
-    found = evaluating.evaluate(models_of(place, client, err, all_clients=all_clients), data)
-    for line in evaluating.remarks(found):
-        err.print(line, markup=False, highlight=False)
-    if as_json:
-        print(json.dumps(found if all_clients else found[0], indent=1))
-    else:
-        evaluating.show(found, out)
+    models = models_of(place, client, err, all_clients=all_clients)
+    answer(models, data, out, err, as_json=as_json, as_list=all_clients, rows=rows)
 
 
 @cli.command(cls=PlainCommand)
@@ -347,12 +329,13 @@ def export(
         typer.Option("--overwrite", help="Replace the file, and its model card, if it is there."),
     ] = False,
 ) -> None:
-    """Write a client's model as one file. It is checked against the model itself, and has a model card beside it.
+    """Write a client's model as one file. It is checked against the model itself, and has a model
+    card beside it.
 
     RUN is a run's directory; on a deployed node its state-path, or a run's folder there.
     """
     from pfedlora_flwr.commands import export as exporting
-    from pfedlora_flwr.commands.models import models_of
+    from pfedlora_flwr.commands.load_models import models_of
 
     [trained] = models_of(place, client, err)
     target = (output or Path(f"client-{client}{exporting.SUFFIXES.get(kind, '')}")).absolute()
@@ -371,14 +354,69 @@ def audit(
         bool, typer.Option("--json", help="As JSON: one audit, or a list of several runs'.")
     ] = False,
 ) -> None:
-    """Measure what uploads tell of single clients. Which classes one holds, which samples it trained on; written to audit.json.
+    """Measure what uploads tell of single clients. Which classes one holds, which samples it
+    trained on; written to audit.json.
 
-    Each RUN_OR_DIR is a run, or a folder of runs, of a comparison. Runs with audit.uploads=true are audited by their uploads, others
-    by the sum of the last round alone (docs/audit.md).
-    """
+    Each RUN_OR_DIR is a run, or a folder of runs, of a comparison. Runs with audit.uploads=true are
+    audited by their uploads, others by the sum of the last round alone (docs/audit.md)."""
     from pfedlora_flwr.commands.audit import audit_all
 
     raise typer.Exit(audit_all(paths, out, err, as_json=as_json))
+
+
+@cli.command(cls=PlainCommand)
+def align(
+    conf: Annotated[str | None, typer.Argument(metavar="[CONF]", hidden=True)] = None,
+    option: Options = None,
+    samples: Annotated[
+        int, typer.Option(metavar="N", help="At most so many samples of the dataset.", min=2)
+    ] = 1000,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON, with correlations.")] = False,
+) -> None:
+    """Compare what models see. Whether class means of one can be read through another.
+
+    The models are those of the run that CONF and -o describe, as they begin, without necks that
+    are drawn at random. What is learned on representations that do not mean the same cannot be
+    averaged."""
+    import json
+
+    from pfedlora_flwr import config
+    from pfedlora_flwr.commands.align import align as aligned
+    from pfedlora_flwr.commands.align import show
+
+    of_conf = config.read_run(config.find_conf(conf)) if conf is not None else {}
+    found = aligned(config.run_config(of_conf | config.parse_overrides(option or [])), samples)
+    if as_json:
+        print(json.dumps(found.to_json(), indent=1))
+    else:
+        show(found, out)
+
+
+@cli.command(cls=PlainCommand)
+def weights(
+    name: Annotated[str, typer.Argument(metavar="MODEL", hidden=True)],
+    source: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="FILE",
+            help="Take them from this file; names may be others', in the same order.",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Otherwise the model's name with .safetensors."),
+    ] = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Make a file of pretrained weights. MODEL is timm:NAME or torchvision:NAME.
+
+    They come from an installed package that holds them, else from the library, which downloads
+    them. The file's licence, hash and the key to use it are printed."""
+    from pfedlora_flwr.commands.weights import write
+
+    for line in write(name, source, output, overwrite=overwrite):
+        out.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 @cli.command("list", cls=PlainCommand)
@@ -386,14 +424,11 @@ def list_(
     folder: Annotated[Path, typer.Argument(metavar="DIR", hidden=True)],
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, a list of runs.")] = False,
 ) -> None:
-    """List the runs in DIR and below. State, rounds, the keys in which they differ, accuracy at best validation."""
-    from pfedlora_flwr.commands.listing import list_runs, table
+    """List the runs in DIR and below. State, rounds, the keys in which they differ, accuracy at
+    best validation."""
+    from pfedlora_flwr.commands.listing import show
 
-    runs = list_runs(folder)
-    if as_json:
-        print(json.dumps(runs, indent=1))
-    else:
-        out.print(table(runs) if runs else f"no run in {folder}")
+    show(folder, out, as_json=as_json)
 
 
 @cli.command(cls=PlainCommand)
@@ -415,11 +450,6 @@ def _integers(text: str) -> list[int]:
         raise UserError(f"--seeds is {text!r}; allowed: integers separated by commas") from None
 
 
-def _name_unused(lines: list[str]) -> None:
-    for line in lines:
-        out.print(f"warning: {line}", markup=False, highlight=False, soft_wrap=True)
-
-
 def main() -> None:
     """The entry point: a user's mistake is one line on stderr and exit code 2."""
     code = 2
@@ -433,7 +463,8 @@ def main() -> None:
         say(f"error: {error.format_message().rstrip('.')}; see {command} --help")
     except UserError as error:
         say(
-            f"error: {with_traceback(str(error), error) if isinstance(error, UserCodeError) else error}"
+            "error:"
+            f" {with_traceback(str(error), error) if isinstance(error, UserCodeError) else error}"
         )
     except OSError as error:  # such as a full disk under stdout
         say(f"error: {with_traceback(brief(error), error)}")

@@ -9,23 +9,23 @@ from flwr.app import Context
 from flwr.client import Client
 from flwr.clientapp import ClientApp
 
-from pfedlora_flwr.config import from_flat
-from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.config import run_config
+from pfedlora_flwr.execution import RunConfig
+from pfedlora_flwr.federation.chain import mods
 from pfedlora_flwr.federation.client import PersonalisedClient
-from pfedlora_flwr.federation.guard import Guard
 from pfedlora_flwr.federation.model_cache import MODELS
 from pfedlora_flwr.keys import Scalar
 from pfedlora_flwr.training.device import keep_freed_memory, memory_share
 
 
 @lru_cache(maxsize=2)
-def _experiment(items: tuple[tuple[str, Scalar], ...]) -> Experiment:
-    return from_flat(dict(items))
+def _config(items: tuple[tuple[str, Scalar], ...]) -> RunConfig:
+    return run_config(dict(items))
 
 
-def experiment_of(context: Context) -> Experiment:
-    """The run's Experiment, as its configuration says."""
-    return _experiment(tuple(sorted(context.run_config.items())))
+def config_of(context: Context) -> RunConfig:
+    """The run's keys, as Flower's run-config has them."""
+    return _config(tuple(sorted(context.run_config.items())))
 
 
 @lru_cache(maxsize=2)
@@ -35,9 +35,8 @@ def prepare_process(device: torch.device) -> None:
         torch.set_num_threads(1)
         keep_freed_memory()
     else:
-        torch.set_float32_matmul_precision(
-            "high"
-        )  # TF32 products, as cuDNN's convolutions have by default
+        # TF32 products, as cuDNN's convolutions have by default
+        torch.set_float32_matmul_precision("high")
         share = memory_share()
         if share < 1:
             torch.cuda.set_per_process_memory_fraction(share)
@@ -46,9 +45,10 @@ def prepare_process(device: torch.device) -> None:
 
 def client_fn(context: Context) -> Client:
     """This node's client, as its node-config and the run's configuration say."""
-    client = PersonalisedClient(experiment_of(context), context.node_config)
+    config = config_of(context)
+    client = PersonalisedClient(config.experiment, context.node_config, config.execution.data_path)
     prepare_process(client.device)
     return client.to_client()
 
 
-app = ClientApp(client_fn=client_fn, mods=[Guard(experiment_of)])
+app = ClientApp(client_fn=client_fn, mods=mods(config_of))

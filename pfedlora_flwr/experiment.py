@@ -1,4 +1,5 @@
-"""The Experiment: what is trained, on what, how and where to. The frozen record, and every key that does not belong to a method.
+"""The Experiment: what is trained, and on what. The frozen record, and every key that can change a
+result and does not belong to a method. `execution` has the other keys.
 
 What the names of datasets and partitions may be, the data room knows: `config` checks them.
 """
@@ -9,6 +10,7 @@ import dataclasses
 import hashlib
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -17,17 +19,19 @@ from pfedlora_flwr.keys import Key, Scalar, key, keys_of
 
 @dataclass(frozen=True)
 class NoOptions:
-    """The options of a method that has none, and the base of every method's own: fields declared by `key`.
+    """The options of a method that has none, and the base of every method's own: fields declared by
+    `key`.
 
-    prefix: of the keys in the configuration, so `alpha` of FML is `fml.alpha`; None: the method's name and a dot.
-    """
+    prefix: of the keys in the configuration, so `alpha` of FML is `fml.alpha`; None: the method's
+    name and a dot."""
 
     prefix: ClassVar[str | None] = None
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """What is trained, on what, how and where to. The defaults are the paper's where it gives them (Section 5.1)."""
+    """What is trained, and on what. The defaults are the paper's where it gives them (Section
+    5.1)."""
 
     method: str = key("pfedlora", "the method: a name of ours, or `package.module:Class`")
     method_options: str = key(
@@ -35,15 +39,11 @@ class Experiment:
     )
     sharing: str = key(
         "mean",
-        "mean: the method as it is; controls: none, every client alone with the server, or start, the server's first state for ever",
+        "mean: the method as it is; controls: none, every client alone with the server, or start,"
+        " the server's first state for ever",
         choices=("mean", "none", "start"),
     )
     dataset: str = key("digits", "the inputs and their labels")
-    data_path: str = key(
-        "",
-        "the folder that holds the dataset's files; empty: downloaded to the cache",
-        result=False,
-    )
     classes: int | None = key(
         None,
         "number of classes; auto: the dataset's (give it where only the nodes have the data)",
@@ -51,15 +51,16 @@ class Experiment:
     )
     image_size: int | None = key(
         None,
-        "height and width to which images are resized; auto: 32 of digits, CIFAR and synthetic ones, else what all images have",
+        "height and width to which images are resized; auto: 32 of digits, CIFAR and synthetic"
+        " ones, else what all images have",
         low=8,
         high=4096,
     )
     input_shape: str | None = key(
         None,
-        "what a model takes: 3x64x48 (channels, height, width, to which images are resized), 6x128 (channels, time), 13 (features); "
-        "auto: the dataset's "
-        "(give it where only the nodes have the data)",
+        "what a model takes: 3x64x48 (channels, height, width, to which images are resized), 6x128"
+        " (channels, time), 13 (features); auto: the dataset's (give it where only the nodes have"
+        " the data)",
     )
     data_label_column: str | None = key(
         None,
@@ -68,7 +69,8 @@ class Experiment:
     )
     data_input_column: str | None = key(
         None,
-        "the inputs' column, of `hf:` alone; auto: its only one of images or arrays, else all numbers",
+        "the inputs' column, of `hf:` alone; auto: its only one of images or arrays, else all"
+        " numbers",
         name="data.input-column",
     )
     data_client_column: str | None = key(
@@ -80,6 +82,23 @@ class Experiment:
         None,
         "a table's classes in order, separated by commas; auto: its labels, sorted",
         name="data.class-names",
+    )
+    data_sep: str = key(
+        "comma",
+        "what stands between a CSV's columns",
+        name="data.sep",
+        choices=("comma", "semicolon", "tab", "bar"),
+    )
+    data_decimal: str = key(
+        "point",
+        "what stands before the decimals in a CSV's numbers",
+        name="data.decimal",
+        choices=("point", "comma"),
+    )
+    data_subfolders: bool = key(
+        False,
+        "whether images in folders within a class's folder are taken (`folder:`)",
+        name="data.subfolders",
     )
     clients: int = key(10, "N, the number of clients", low=1, high=1_000_000)
     participation: float = key(1.0, "C, the share of clients sampled each round", above=0, high=1)
@@ -101,30 +120,66 @@ class Experiment:
         name="partition.min-samples",
         low=10,
     )
+    partition_samples_per_client: int | None = key(
+        None,
+        "at most so many training samples a client, of its classes in turn; validation and test"
+        " parts stay; auto: all",
+        name="partition.samples-per-client",
+        low=2,
+    )
     models: str = key(
         "auto",
-        "client models, separated by commas, of cnn1 … cnn5, conv1d1 …, mlp1 …, timm:NAME, torchvision:NAME, package.module:Class; "
-        "client k has number k mod their count; auto: by the setting",
+        "client models, separated by commas, of cnn1 … cnn5, conv1d1 …, mlp1 …, timm:NAME,"
+        " torchvision:NAME, package.module:Class; client k has number k mod their count; auto: by"
+        " the setting",
     )
     setting: str = key(
         "heterogeneous",
-        "five models in turn (CNN-1 to CNN-5; Conv1d for series, MLP for vectors), or the first for everyone",
+        "five models in turn (CNN-1 to CNN-5; Conv1d for series, MLP for vectors), or the first for"
+        " everyone",
         choices=("heterogeneous", "homogeneous"),
     )
-    representation_width: int = key(
-        500,
-        "width that necks bring the models to where a method needs one width and theirs differ",
-        low=1,
-        high=100_000,
+    train: str = key(
+        "all",
+        "what a client trains of its model: all, or head, its encoder frozen; several, separated by"
+        " commas, are taken in turn",
+    )
+    representation: str = key(
+        "features",
+        "R, what the head sees: the encoder's features, or pretrained-logits, what the classifier"
+        " says that the model's weights came with",
+        choices=("features", "pretrained-logits"),
+    )
+    neck: str = key(
+        "auto",
+        "a private layer before the head to representation-width; auto: where a method needs one"
+        " width and the models' differ",
+        choices=("auto", "always"),
+    )
+    representation_width: int = key(500, "the width of R behind a neck", low=1, high=100_000)
+    model_input: int | None = key(
+        None,
+        "height and width to which a timm or torchvision model resizes images inside itself; auto:"
+        " as they are",
+        low=8,
+        high=4096,
+    )
+    normalise: str = key(
+        "auto",
+        "mean and deviation of a model's inputs: the federation's, or those that its weights were"
+        " made with; auto: model where it has weights and train is not all",
+        choices=("auto", "federation", "model"),
     )
     initial_models: str = key(
         "each",
-        "how client models begin: each drawn for its client, or all of one architecture as one model, drawn for its first client",
+        "how client models begin: each drawn for its client, or all of one architecture as one"
+        " model, drawn for its first client",
         choices=("each", "architecture"),
     )
     evaluate_initial: bool = key(
         True,
-        "evaluate every client's initial model as round 0; if not, rounds count once all were visited",
+        "evaluate every client's initial model as round 0; if not, rounds count once all were"
+        " visited",
     )
     evaluate_every: int = key(1, "evaluate in every n-th round and in the last", low=1)
     local_epochs: int = key(1, "E, epochs of local training a round", low=1)
@@ -154,7 +209,8 @@ class Experiment:
     )
     secagg_clip: float = key(
         1.0,
-        "secagg: the most that an element may change in a visit, else the client refuses; a power of two",
+        "secagg: the most that an element may change in a visit, else the client refuses; a power"
+        " of two",
         name="secagg.clip",
         above=0,
     )
@@ -164,21 +220,6 @@ class Experiment:
         name="secagg.max-samples",
         low=1,
         high=1_000_000,
-    )
-    secagg_threshold: float = key(
-        0.67,
-        "secagg: the share of the key shares that unmasks",
-        name="secagg.threshold",
-        above=2 / 3,
-        below=1,
-        result=False,
-    )
-    secagg_shares: int | None = key(
-        None,
-        "secagg: shares of each key, odd; auto: all up to 20 sampled clients, else 21",
-        name="secagg.shares",
-        low=5,
-        result=False,
     )
     target_accuracy: float | None = key(
         None, "`to_target` totals count up to it; auto: the dataset's", above=0, high=1
@@ -191,72 +232,6 @@ class Experiment:
     precision: str = key(
         "fp32", "of products and activations; on a GPU fp32 uses TF32", choices=("fp32", "bf16")
     )
-    actors: int | None = key(
-        None,
-        "clients trained at once; auto: one a core, or one a GPU",
-        low=1,
-        high=4096,
-        result=False,
-    )
-    ray: str = key(
-        "",
-        "the Ray cluster, HOST:PORT, on which `run` and `compare` train, from one of its nodes; empty: $RAY_ADDRESS, or this machine",
-        result=False,
-    )
-    output: str = key(
-        "", "the run's directory; empty: runs/NAME, or ~/.pfedlora/runs by `flwr run`", result=False
-    )
-    resume: bool = key(False, "continue the run in `output`", result=False)
-    extend: bool = key(
-        False,
-        "with resume: go on to more rounds than the run had (`--resume -o rounds=N` sets it)",
-        result=False,
-    )
-    overwrite: bool = key(False, "replace the run in `output`", result=False)
-    tensorboard: bool = key(
-        False, "write event files for TensorBoard to `events` in the output", result=False
-    )
-    audit_uploads: bool = key(
-        False,
-        "keep every admitted upload, for `pfedlora audit`",
-        name="audit.uploads",
-        result=False,
-    )
-    min_clients: int | None = key(
-        None, "nodes to wait for before round 1; auto: all", low=1, result=False
-    )
-    min_success: float = key(
-        1.0,
-        "share of the sampled clients that must succeed for a round to count",
-        above=0,
-        high=1,
-        result=False,
-    )
-    clip_norm_factor: float = key(
-        100.0,
-        "an update this many times as large as the round's median one is refused; 0: none is",
-        low=0,
-        result=False,
-    )
-    max_samples: int = key(
-        1_000_000, "training samples (n_k) beyond which an update is refused", low=1, result=False
-    )
-    max_failed_rounds: int = key(
-        1, "rounds in a row below min-success after which the run stops", low=1, result=False
-    )
-    round_timeout: float = key(
-        3600.0,
-        "seconds a round may take before missing clients count as failed; secagg: training has 55 % of it",
-        above=0,
-        result=False,
-    )
-    max_hours: float = key(
-        0.0,
-        "stop, resumable, after the round in which so many hours are over; 0: never",
-        low=0,
-        result=False,
-    )
-    node_timeout: float = key(300.0, "seconds to wait for nodes to connect", above=0, result=False)
     options: Any = field(default_factory=NoOptions)
     """The method's own options: an instance of its `Options`."""
 
@@ -271,15 +246,14 @@ class Experiment:
         return {name: k.text(value) for name, (k, value) in self.keys().items()}
 
     def changed(self) -> dict[str, Scalar]:
-        """The keys that can change a result and are not at their defaults."""
+        """The keys that are not at their defaults."""
         return {
-            name: k.text(value)
-            for name, (k, value) in self.keys().items()
-            if k.result and value != k.default
+            name: k.text(value) for name, (k, value) in self.keys().items() if value != k.default
         }
 
     def fingerprint(self) -> str:
-        """SHA-256 of `changed`: equal fingerprints mean equal runs, as long as no client fails in them.
+        """SHA-256 of `changed`: equal fingerprints mean equal runs, as long as no client fails in
+        them.
 
         A key at its default is left out, so a new key changes no fingerprint.
         """
@@ -293,21 +267,41 @@ class Experiment:
         """Whether clients evaluate in this round: every `evaluate-every`-th one, and the last."""
         return round % self.evaluate_every == 0 or round == self.rounds
 
+    def evaluates_as_last(self, round: int) -> bool:
+        """Whether clients evaluate in this round only because it is the last."""
+        return round == self.rounds and round % self.evaluate_every != 0
+
     @property
     def sampled(self) -> int:
         """K = ⌊C·N⌋, at least 1; the tolerance makes 0.29·100 the 29 it is."""
         return max(1, int(self.participation * self.clients + 1e-9))
 
-    def enough_of(self, asked: int) -> int:
-        """How many of so many clients have to succeed, by `min-success`."""
-        return at_least(self.min_success, asked)
-
     def model_names(self, family: str = "cnn") -> tuple[str, ...]:
-        """The client models in turn; `auto` is the paper's choice for the setting, of the family that fits the inputs."""
+        """The client models in turn, each with what the keys say of it (`in_full`); `auto` is the
+        paper's choice for the setting, of the family that fits the inputs."""
         if self.models != "auto":
-            return tuple(name.strip() for name in self.models.split(","))
-        count = 5 if self.setting == "heterogeneous" else 1
-        return tuple(f"{family}{i + 1}" for i in range(count))
+            names = _words(self.models)
+        else:
+            count = 5 if self.setting == "heterogeneous" else 1
+            names = tuple(f"{family}{i + 1}" for i in range(count))
+        trained = self.trained
+        return tuple(
+            in_full(
+                names[k % len(names)],
+                {
+                    "train": trained[k % len(trained)],
+                    "representation": self.representation,
+                    "neck": str(self.representation_width) if self.neck == "always" else "auto",
+                    "model-input": str(self.model_input or "auto"),
+                },
+            )
+            for k in range(math.lcm(len(names), len(trained)))
+        )
+
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """What clients train of their models, in turn."""
+        return _words(self.train)
 
     @property
     def default_name(self) -> str:
@@ -318,13 +312,37 @@ class Experiment:
 KEYS = keys_of(Experiment)
 
 
+_OF_MODEL = {"train": "all", "representation": "features", "neck": "auto", "model-input": "auto"}
+"""What a model's name in full may say of it, each with what it need not say."""
+
+
+def in_full(name: str, settings: Mapping[str, str]) -> str:
+    """A model's name with what is not usual of it: `timm:resnet18 (train=head, model-input=96)`."""
+    said = [f"{k}={v}" for k, v in settings.items() if v != _OF_MODEL[k]]
+    return f"{name} ({', '.join(said)})" if said else name
+
+
+def parted(name: str) -> tuple[str, dict[str, str]]:
+    """The other way round: the name alone, and all of its settings."""
+    bare, opened, rest = name.removesuffix(")").rpartition(" (")
+    said = dict(word.partition("=")[::2] for word in rest.split(", ")) if opened else {}
+    # a file's name may end so, too
+    found = bool(said) and name.endswith(")") and said.keys() <= _OF_MODEL.keys()
+    return (bare, _OF_MODEL | said) if found else (name, dict(_OF_MODEL))
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(","))
+
+
 def at_least(share: float, of: int) -> int:
     """The smallest number that is this share; the tolerance makes 0.07·100 the 7 it is."""
     return math.ceil(share * of - 1e-9)
 
 
 def option_keys(method: str, options: type) -> dict[str, Key]:
-    """The keys of a method's own options by full name; none for a `package.module:Class`, whose options are in `method-options`."""
+    """The keys of a method's own options by full name; none for a `package.module:Class`, whose
+    options are in `method-options`."""
     if ":" in method:
         return {}
     prefix: str | None = options.prefix  # type: ignore[attr-defined]

@@ -36,31 +36,31 @@ def write_atomically(path: Path, data: bytes | Iterable[bytes], *, durable: bool
 
 
 def absolute(path: str | Path) -> Path:
-    """The path, absolute and with `~` written out; nothing need be there. Raises UserError where no file can have it."""
+    """The path, absolute and with `~` written out; nothing need be there. Raises UserError where no
+    file can have it."""
     try:
         found = Path(path).expanduser().absolute()
         found.lstat()
     except FileNotFoundError:
         return found
-    except (
-        OSError,
-        RuntimeError,
-        ValueError,
-    ) as error:  # too long, nobody's home, a null character
+    # too long, nobody's home, a null character
+    except (OSError, RuntimeError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error).rstrip(".")
         raise UserError(f"{str(path)[:80]!r} cannot be used as a path ({why})") from None
     return found
 
 
 def whole_lines(stream: BinaryIO) -> Iterator[bytes]:
-    """The lines that are left in the stream, which then stands before the last one where that has no end yet."""
+    """The lines that are left in the stream, which then stands before the last one where that has
+    no end yet."""
     while (line := stream.readline()).endswith(b"\n"):
         yield line
     stream.seek(-len(line), os.SEEK_CUR)
 
 
 def make_folder(path: Path) -> None:
-    """Makes a folder, if it is not there, and those above it. Raises UserError when it cannot be made or written to."""
+    """Makes a folder, if it is not there, and those above it. Raises UserError when it cannot be
+    made or written to."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -72,7 +72,8 @@ def make_folder(path: Path) -> None:
 
 
 def check_replaceable(file: Path, *, overwrite: bool) -> None:
-    """Raises UserError where `--output` names what is there, unless it is to be overwritten; what is no regular file never is."""
+    """Raises UserError where `--output` names what is there, unless it is to be overwritten; what
+    is no regular file never is."""
     if file.is_dir():
         raise UserError(f"{file} is a directory; give a file")
     if file.is_symlink() or file.exists():
@@ -83,14 +84,16 @@ def check_replaceable(file: Path, *, overwrite: bool) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Raises UserError where the folder `path`, or the nearest there is above it, lets nothing be written. Changes nothing."""
+    """Raises UserError where the folder `path`, or the nearest there is above it, lets nothing be
+    written. Changes nothing."""
     nearest = next(folder for folder in (path, *path.parents) if folder.exists())
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise UserError(f"{path} cannot be written (Permission denied); choose another folder")
 
 
 def is_locked(path: Path, patience: float = 0.0) -> bool:
-    """Whether a process holds the lock on this file for so many seconds; False where there is no such file. Changes nothing."""
+    """Whether a process holds the lock on this file for so many seconds; False where there is no
+    such file. Changes nothing."""
     if not path.exists():
         return False
     lock = FileLock(path)

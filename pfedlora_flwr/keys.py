@@ -1,4 +1,5 @@
-"""Configuration keys: a dataclass field that knows its name, its range and its meaning, and one way to parse a value for it."""
+"""Configuration keys: a dataclass field that knows its name, its range and its meaning, and one way
+to parse a value for it."""
 
 from __future__ import annotations
 
@@ -30,17 +31,14 @@ def key(
     above: float | None = None,
     below: float | None = None,
     choices: Sequence[str] | None = None,
-    result: bool = True,
 ) -> Any:
     """A dataclass field that is a configuration key.
 
     Args:
-        default: the documented default; None reads and prints as `auto`.
-        meaning: what the key does, with its unit.
-        name: the key's name where it is not the attribute's with dashes.
-        low, high: inclusive bounds. above, below: exclusive ones.
-        choices: the allowed strings; one that ends in ":" allows any text after it, FUNCTION any name of its form.
-        result: whether the key can change a result, and so belongs to the Experiment's fingerprint.
+        default: the documented default; None reads and prints as `auto`. meaning: what the key
+        does, with its unit. name: the key's name where it is not the attribute's with dashes. low,
+        high: inclusive bounds. above, below: exclusive ones. choices: the allowed strings; one that
+        ends in ":" allows any text after it, FUNCTION any name of its form.
     """
     metadata = {
         "meaning": meaning,
@@ -50,7 +48,7 @@ def key(
         "above": above,
         "below": below,
     }
-    return field(default=default, metadata=metadata | {"choices": choices, "result": result})
+    return field(default=default, metadata=metadata | {"choices": choices})
 
 
 @dataclass(frozen=True)
@@ -68,7 +66,6 @@ class Key:
     above: float | None
     below: float | None
     choices: Sequence[str] | None
-    result: bool
 
     @property
     def allowed(self) -> str:
@@ -91,7 +88,8 @@ class Key:
         return f"auto, or {words}" if self.auto else words
 
     def parse(self, value: object) -> Any:
-        """The value as this key's type; raises UserError with the key, the value and what is allowed."""
+        """The value as this key's type; raises UserError with the key, the value and what is
+        allowed."""
         if self.auto and (value is None or value == AUTO):
             return None
         if self.kind is float and isinstance(value, int | str) and not isinstance(value, bool):
@@ -109,7 +107,8 @@ class Key:
         if type(value) is not self.kind or not self._in_range(value):
             huge = isinstance(value, int | float) and not abs(value) < _LARGEST  # NaN too
             raise UserError(
-                f"{self.name} is {_short(value)}; allowed: {self.allowed}{', finite and below 2^63' if huge else ''}"
+                f"{self.name} is {_short(value)}; allowed:"
+                f" {self.allowed}{', finite and below 2^63' if huge else ''}"
             )
         return value
 
@@ -137,7 +136,8 @@ def _short(value: object) -> str:
 
 
 def chosen(value: str, choices: Iterable[str]) -> str | None:
-    """The choice that `value` is, or, of one that ends in ":", begins with and goes on from, or whose form it has; None: there is none."""
+    """The choice that `value` is, or, of one that ends in ":", begins with and goes on from, or
+    whose form it has; None: there is none."""
     names = list(choices)
     found = next(
         (
@@ -170,10 +170,7 @@ def keys_of(owner: Any, prefix: str = "") -> dict[str, Key]:
         if isinstance(kind, types.UnionType):
             kind, auto = typing.get_args(kind)[0], True
         name = prefix + (f.metadata["name"] or f.name.strip("_").replace("_", "-"))
-        rest = {
-            k: f.metadata[k]
-            for k in ("meaning", "low", "high", "above", "below", "choices", "result")
-        }
+        rest = {k: f.metadata[k] for k in ("meaning", "low", "high", "above", "below", "choices")}
         found[name] = Key(
             name=name, attribute=f.name, kind=kind, auto=auto, default=f.default, **rest
         )

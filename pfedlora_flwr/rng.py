@@ -1,4 +1,5 @@
-"""Random generators: each draw of a run comes from one seeded by (seed, purpose, client, round), so results depend on nothing else."""
+"""Random generators: each draw of a run comes from one seeded by (seed, purpose, client, round), so
+results depend on nothing else."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ def sample_clients(seed: int, round: int, clients: int, sampled: int) -> list[in
 
 
 class seeded:  # noqa: N801 - reads as a statement: `with seeded(seed):`
-    """Seeds torch's global generator inside a `with`, and restores it after: modules initialise themselves from there."""
+    """Seeds torch's global generator inside a `with`, and restores it after: modules initialise
+    themselves from there."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed

@@ -5,8 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -15,21 +14,21 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.supercore.run import RunNotRunningException
 
-from pfedlora_flwr.config import from_flat
+from pfedlora_flwr.config import run_config
 from pfedlora_flwr.data.local import task_of
 from pfedlora_flwr.errors import UserCodeError, UserError, brief, names_traceback, with_traceback
-from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.clients import RunFailed
 from pfedlora_flwr.federation.sharing import first_state
-from pfedlora_flwr.federation.strategy import PersonalisedStrategy, TimeIsOver
+from pfedlora_flwr.federation.strategy import PersonalisedStrategy
 from pfedlora_flwr.methods import registry
-from pfedlora_flwr.runs import source
+from pfedlora_flwr.observers.observer import RunStopped
+from pfedlora_flwr.observers.registry import observers_of
+from pfedlora_flwr.runs import code_copy
 from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.directory import RunDirectory
-from pfedlora_flwr.runs.events import EventFiles, summary_writer
 from pfedlora_flwr.runs.output import on_the_server
 from pfedlora_flwr.runs.result import LINE, RESULT_LINE, write_result
-from pfedlora_flwr.runs.rows import Result, RoundRow
+from pfedlora_flwr.runs.rows import Result
 
 logger = logging.getLogger(__name__)
 app = ServerApp()
@@ -48,41 +47,42 @@ def serve(
     tell: Callable[[str, Result], None] = lambda directory, result: None,
     bound: Callable[[Grid, float], None] = lambda grid, seconds: None,
 ) -> None:
-    """A run, new or resumed. It ends with `result.json`, whatever happens; a failure is raised, so that Flower marks the run failed.
+    """A run, new or resumed. It ends with `result.json`, whatever happens; a failure is raised, so
+    that Flower marks the run failed.
 
-    tell: is handed the run's directory and its result at the end. bound: is handed the grid and the seconds that it may try to reach
-    a SuperLink; where there is none, nothing is to be done.
-    """
+    tell: is handed the run's directory and its result at the end. bound: is handed the grid and the
+    seconds that it may try to reach a SuperLink; where there is none, nothing is to be done."""
     torch.set_num_threads(1)  # what the server computes must not depend on its number of cores
     try:
-        experiment = from_flat(dict(context.run_config))
-        if experiment.tensorboard:
-            summary_writer()
-        run = RunDirectory(on_the_server(experiment))
-        run.open(experiment)
+        config = run_config(dict(context.run_config))
+        experiment, execution = config.experiment, config.execution
+        observers = observers_of(execution)
+        run = RunDirectory(on_the_server(config))
+        code_copy.check_unchanged(run, config)
+        run.open(config)
     except (UserError, OSError) as error:
         tell("", {"status": "failed", "error": reason_of(error)})
         raise
-    bound(grid, experiment.node_timeout)
+    bound(grid, execution.node_timeout)
     try:
         run.progress(phase="starting")
-        method = registry.make(experiment, task_of(experiment))
-        state = run.checkpoints.load() if experiment.resume else None
-        run.rewind(state.round if state else -1)
+        method = registry.make(experiment, task_of(experiment, execution.data_path))
+        state = run.take_up(experiment)
         if state is None or state.round < experiment.rounds:  # else no round is done by this code
-            source.keep(run, experiment, state.round if state else 0)
+            code_copy.keep(run, config, state.round if state else 0)
         if state is None:
             state = ServerState(first_state(experiment, method))
-        with _told(experiment, run) as told:
-            PersonalisedStrategy(experiment, method, run, state, told).complete(grid)
-        tell(str(run.path), write_result(run, experiment, "completed"))
-    except TimeIsOver as over:  # no failure in Flower's eyes
-        tell(str(run.path), write_result(run, experiment, "stopped", str(over), "time"))
+        observers.begin(config.flat() | {"output": str(run.path)})
+        strategy = PersonalisedStrategy(experiment, execution, method, run, state, observers.round)
+        strategy.complete(grid)
+        tell(str(run.path), write_result(run, config, "completed", tell=observers.end))
+    except RunStopped as stop:  # no failure in Flower's eyes
+        result = write_result(run, config, "stopped", str(stop), stop.by, tell=observers.end)
+        tell(str(run.path), result)
     except RunNotRunningException:  # Flower's, and no Exception
-        tell(
-            str(run.path),
-            write_result(run, experiment, "stopped", "stopped through Flower", "user"),
-        )
+        reason = "stopped through Flower"
+        result = write_result(run, config, "stopped", reason, "user", tell=observers.end)
+        tell(str(run.path), result)
         raise
     except Exception as error:
         reason = (
@@ -91,27 +91,32 @@ def serve(
             else reason_of(error)
         )
         again = not isinstance(error, UserError) and not names_traceback(reason)
-        tell(str(run.path), write_result(run, experiment, "failed", reason, resumable=again))
+        result = write_result(run, config, "failed", reason, resumable=again, tell=observers.end)
+        tell(str(run.path), result)
+        raise
+    except BaseException as error:  # a signal: the launcher writes the result
+        observers.end({"status": "stopped", "error": str(error)})
         raise
     finally:
         run.close()
 
 
 def bound_retries(grid: Grid, seconds: float) -> None:
-    """Flower's grid tries to reach a SuperLink that is gone for ever, and would hold the run's directory as long.
+    """Flower's grid tries to reach a SuperLink that is gone for ever, and would hold the run's
+    directory as long.
 
-    How often it tries is a private part of Flower's: where it has another name, the log says what is missing.
-    """
-    from flwr.superlink.grid import (
-        HttpGrid,
-    )  # takes a second, and the process of Flower's that calls this has it
+    How often it tries is a private part of Flower's: where it has another name, the log says what
+    is missing."""
+    # takes a second, and the process of Flower's that calls this has it
+    from flwr.superlink.grid import HttpGrid
 
     if not isinstance(grid, HttpGrid):  # no SuperLink to wait for
         return
     invoker: Any = getattr(grid, "_retry_invoker", None)
     if not hasattr(invoker, "max_time"):
         logger.warning(
-            "this version of Flower hides its retries: should the SuperLink go, this process waits for it without end"
+            "this version of Flower hides its retries: should the SuperLink go, this process waits"
+            " for it without end"
         )
         return
     invoker.max_time = seconds
@@ -123,7 +128,10 @@ def reason_of(error: Exception) -> str:
     if _is_bug(error):
         return brief(error)
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return f"{error.strerror}: nothing that was written before is lost; make room and continue with --resume"
+        return (
+            f"{error.strerror}: nothing that was written before is lost; make room and continue"
+            " with --resume"
+        )
     if isinstance(error, httpx.HTTPError):
         return f"the SuperLink does not answer ({text}); start it again and continue with --resume"
     return text or type(error).__name__
@@ -134,16 +142,6 @@ def _is_bug(error: Exception) -> bool:
     return isinstance(error, UserCodeError) or not isinstance(
         error, UserError | RunFailed | OSError | httpx.HTTPError
     )
-
-
-@contextmanager
-def _told(experiment: Experiment, run: RunDirectory) -> Iterator[Callable[[RoundRow], None]]:
-    """Who is told of each round's line: TensorBoard, where the Experiment wants it."""
-    if not experiment.tensorboard:
-        yield lambda row: None
-        return
-    with closing(EventFiles(run.events, run.rounds())) as events:
-        yield events.write
 
 
 def _tell(directory: str, result: Result) -> None:

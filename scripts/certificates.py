@@ -1,11 +1,12 @@
-"""Makes what a deployment with TLS and authenticated nodes needs, in one folder: a private CA, the SuperLink's certificate, node keys.
+"""Makes what a deployment with TLS and authenticated nodes needs, in one folder: a private CA, the
+SuperLink's certificate, node keys.
 
     python scripts/certificates.py certs --host superlink.example.org --host 10.0.0.5 --nodes 3
 
-ca.crt goes to everyone; server.pem and server.key stay with the SuperLink, node<K> with node K; node<K>.pub is what the SuperLink
-registers. ca.key signs renewals: keep it offline. What exists is kept: run it again with more nodes, or with --renew for a new
-server certificate under the same CA. Needs the `cryptography` package, which Flower brings along.
-"""
+ca.crt goes to everyone; server.pem and server.key stay with the SuperLink, node<K> with node K;
+node<K>.pub is what the SuperLink registers. ca.key signs renewals: keep it offline. What exists is
+kept: run it again with more nodes, or with --renew for a new server certificate under the same CA.
+Needs the `cryptography` package, which Flower brings along."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ def make(folder: Path, hosts: list[str], nodes: int, days: int, renew: bool) -> 
     if "server.pem" not in before:
         if not (folder / "ca.key").exists():
             raise SystemExit(
-                f"{folder / 'ca.key'} is not there, and only it can sign a server certificate: bring it back for this"
+                f"{folder / 'ca.key'} is not there, and only it can sign a server certificate:"
+                " bring it back for this"
             )
         ca = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
         ca_key = load_pem_private_key((folder / "ca.key").read_bytes(), None)

@@ -1,9 +1,9 @@
 """Writes what the code declares into the files that repeat it: `make docs`.
 
-docs/keys.md: every configuration key. docs/output.md: every field of the files that programs read. pyproject.toml: every key's default,
-for `flwr run`, and the version, which Flower reads there (it takes no dynamic one). CITATION.cff: the version and the project's address.
-A test holds all of them equal to the code.
-"""
+docs/keys.md: every configuration key. docs/output.md: every field of the files that programs read.
+pyproject.toml: every key's default, for `flwr run`, and the version, which Flower reads there (it
+takes no dynamic one). CITATION.cff: the version and the project's address. A test holds all of them
+equal to the code."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 
-from pfedlora_flwr import __version__
+from pfedlora_flwr import __version__, execution, experiment
 from pfedlora_flwr.config import all_keys
-from pfedlora_flwr.experiment import KEYS, option_keys
+from pfedlora_flwr.experiment import option_keys
 from pfedlora_flwr.keys import Key
+from pfedlora_flwr.launch.flower import COMPONENTS
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.runs import rows
 
@@ -33,15 +34,18 @@ The options of all our methods may stand in one file: a run takes those of its o
 and gets them by `method-options` ([extending](extending.md)).
 """
 _ROWS = "<!-- From here on written by `make docs` from pfedlora_flwr/runs/rows.py: change that. -->"
-_RESULT = "Keys that can change a result. Together with the method's options they are the Experiment, and give its fingerprint."
-_REST = "How and where it runs. A resumed run may change these."
+_RESULT = (
+    "Keys that can change a result. Together with the method's options they are the Experiment, and"
+    " give its fingerprint."
+)
+_REST = "How and where an Experiment runs. None can change a result; a resumed run may change them."
 
 
 def keys_page() -> str:
     """docs/keys.md."""
-    general = [k for name, k in all_keys().items() if name in KEYS]
-    parts = [_PAGE, "## The Experiment", _RESULT, _table(k for k in general if k.result)]
-    parts += ["## The run", _REST, _table(k for k in general if not k.result)]
+    known = all_keys()
+    parts = [_PAGE, "## The Experiment", _RESULT, _table(known[name] for name in experiment.KEYS)]
+    parts += ["## The Execution", _REST, _table(execution.KEYS.values())]
     for name in registry.NAMES:
         own = option_keys(name, registry.find(name).Options)
         if own:
@@ -66,7 +70,8 @@ def output_page(text: str) -> str:
             if isinstance(base, ast.Name) and base.id != "TypedDict"
         ]
         fields = [
-            f"| `{field.target.id}` | `{_cell(ast.unparse(field.annotation))}` | {_comment(lines, field)} |"
+            f"| `{field.target.id}` | `{_cell(ast.unparse(field.annotation))}` |"
+            f" {_comment(lines, field)} |"
             for field in node.body
             if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
         ]
@@ -76,8 +81,14 @@ def output_page(text: str) -> str:
 
 
 def pyproject(text: str) -> str:
-    """pyproject.toml with the version, and every key with its default."""
+    """pyproject.toml with the version, the app's two sides, and every key with its default."""
     text = _line(text, 'version = "', __version__, '"')
+    text = re.sub(
+        r"\[tool\.flwr\.app\]\n.*?(?=\n\[tool\.flwr\.app\.config\])",
+        lambda _: COMPONENTS,
+        text,
+        flags=re.DOTALL,
+    )
     return re.sub(
         r"\[tool\.flwr\.app\.config\].*?(?=\n\n\[tool\.ruff\])",
         lambda _: _toml_tables(),

@@ -1,8 +1,8 @@
 """Draws the idea of pFedLoRA for the README, on light and on dark ground: `make docs`.
 
-Above, a round: three clients with private data and private models of different size, and the adapters that travel. Below, what a client
-does in its visit, in two phases. Coordinates are pixels of a picture 700 wide. The files hold no date: the same code gives the same ones.
-"""
+Above, a round: three clients with private data and private models of different size, and the
+adapters that travel. Below, what a client does in its visit, in two phases. Coordinates are pixels
+of a picture 700 wide. The files hold no date: the same code gives the same ones."""
 
 from __future__ import annotations
 

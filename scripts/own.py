@@ -1,4 +1,5 @@
-"""A model and a method as a user would write them (docs/extending.md): `same_bits.py` trains with both."""
+"""A model and a method as a user would write them (docs/extending.md): `same_bits.py` trains with
+both."""
 
 from __future__ import annotations
 
@@ -7,13 +8,16 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from pfedlora_flwr.methods.method import Method, Tensors, Upload, seeded, tensors_of, weighted_mean
+from pfedlora_flwr.methods.method import Method, Tensors, Upload
+from pfedlora_flwr.methods.tensors import tensors_of, weighted_mean
 from pfedlora_flwr.models.model import ClientModel
+from pfedlora_flwr.rng import seeded
 from pfedlora_flwr.training.loop import Samples, Visit
 
 
 class Strided(nn.Module):
-    """A small network with a batch normalisation and a dropout, so that running statistics and drawn masks count."""
+    """A small network with a batch normalisation and a dropout, so that running statistics and
+    drawn masks count."""
 
     def __init__(self, classes: int) -> None:
         super().__init__()
@@ -28,8 +32,8 @@ class Strided(nn.Module):
         )
         self.head = nn.Linear(500, classes)
 
-    def forward(self, images: Tensor) -> Tensor:
-        return self.head(self.encoder(images))
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.head(self.encoder(inputs))
 
 
 class NearHead(Method):
@@ -45,9 +49,9 @@ class NearHead(Method):
         head = model.last_layer()
         head.load_state_dict(received)
 
-        def loss(images: Tensor, labels: Tensor) -> Tensor:
+        def loss(inputs: Tensor, labels: Tensor) -> Tensor:
             distance = (head.weight - received["weight"]).square().sum()
-            return cross_entropy(model(images), labels) + 0.05 * distance
+            return cross_entropy(model(inputs), labels) + 0.05 * distance
 
         visit.sgd("model", model.parameters(), loss, data)
         return Upload(tensors_of(head), len(data))

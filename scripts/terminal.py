@@ -1,7 +1,9 @@
-"""Pictures of what `pfedlora run` shows: its start, the middle of a round, Ctrl-C, and the end of the run, which is resumed.
+"""Pictures of what `pfedlora run` shows: its start, the middle of a round, Ctrl-C, and the end of
+the run, which is resumed.
 
-`pip install pyte`, then `python scripts/terminal.py [FOLDER]`. The commands run in a pseudo-terminal of 110 × 30, whose screen is read
-at the four moments and drawn as docs/pictures/terminal-{start,round,stop,end}.svg. Prints how long Ctrl-C took to be acknowledged.
+`pip install pyte`, then `python scripts/terminal.py [FOLDER]`. The commands run in a
+pseudo-terminal of 110 × 30, whose screen is read at the four moments and drawn as
+docs/pictures/terminal-{start,round,stop,end}.svg. Prints how long Ctrl-C took to be acknowledged.
 `--light` draws them on white; `--stops` presses Ctrl-C in every phase instead, and prints a table.
 """
 
@@ -141,14 +143,14 @@ class Terminal:
             stdout=slave,
             stderr=slave,
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(
-                0, termios.TIOCSCTTY, 0
-            ),  # so that Ctrl-C is a signal, as in a terminal
+            # so that Ctrl-C is a signal, as in a terminal
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
         )
         os.close(slave)
 
     def until(self, pattern: str, seconds: float = 120) -> float:
-        """Reads on until the screen shows the pattern; the seconds that this took. Raises TimeoutError."""
+        """Reads on until the screen shows the pattern; the seconds that this took. Raises
+        TimeoutError."""
         began = time.monotonic()
         while not re.search(pattern, self.text):
             if time.monotonic() > began + seconds:
@@ -159,7 +161,8 @@ class Terminal:
                 and self.process.poll() is not None
             ):
                 raise TimeoutError(
-                    f"the command ended with {self.process.returncode}, no {pattern!r} on the screen:\n{self.text}"
+                    f"the command ended with {self.process.returncode}, no {pattern!r} on the"
+                    f" screen:\n{self.text}"
                 )
         return time.monotonic() - began
 
@@ -195,7 +198,8 @@ class Terminal:
         return console.export_svg(title="", theme=theme, code_format=_SVG, unique_id="terminal")
 
     def _read(self, seconds: float) -> bool:
-        """Takes up what the command has written, waiting for it at most so long; whether there was anything."""
+        """Takes up what the command has written, waiting for it at most so long; whether there was
+        anything."""
         if not select.select([self._master], [], [], seconds)[0]:
             return False
         try:
@@ -247,7 +251,8 @@ def draw(folder: Path, theme: TerminalTheme) -> None:
 
 
 def stop() -> None:
-    """Ctrl-C in each phase: the seconds until the screen says so and until the command has ended, its exit code and its last line."""
+    """Ctrl-C in each phase: the seconds until the screen says so and until the command has ended,
+    its exit code and its last line."""
     for options, phase in PHASES:
         with tempfile.TemporaryDirectory() as place, Terminal(Path(place)) as terminal:
             terminal.start(f"pfedlora run quickstart -o rounds=100 {options}")
@@ -257,7 +262,8 @@ def stop() -> None:
             code = terminal.wait()
             last = terminal.text.rstrip().splitlines()[-1]
             print(
-                f"{phase:40} {said:5.2f} s {said + time.monotonic() - began:6.1f} s  exit code {code}  {last}",
+                f"{phase:40} {said:5.2f} s {said + time.monotonic() - began:6.1f} s  exit code"
+                f" {code}  {last}",
                 flush=True,
             )
 

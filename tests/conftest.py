@@ -1,28 +1,32 @@
-"""What the tests share: single-threaded torch, the real CIFAR-10 where it is at hand, and real runs through the command line."""
+"""What the tests share: single-threaded torch, the real CIFAR-10 where it is at hand, and real runs
+through the command line.
+
+PyTorch and the package are imported where they are used: the process that hands tests to workers
+reads this file, too."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-import torch
+from filelock import FileLock
 from rich.console import Console
 from xdist.scheduler import LoadScopeScheduling
 
-from pfedlora_flwr import cli as command_line
-from pfedlora_flwr import config
-from pfedlora_flwr.launch.execute import execute
-from pfedlora_flwr.launch.processes import MARKER, is_running, stop_marked
-
 ROOT = Path(__file__).resolve().parent.parent
+
+
+MARKS = ("slow", "methods", "deployment", "cluster", "faults", "pretrained")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -30,12 +34,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
+TOGETHER = tuple(
+    f"tests/{name}.py" for name in ("test_run", "test_audit", "test_kinds", "models/test_named")
+)
+"""Files whose tests share something dear (a run through Flower, runs of this process, timm): one
+worker has all of them."""
+
+
 class _TogetherOrAlone(LoadScopeScheduling):
-    """The tests of test_run.py share a run, so one worker has all of them; every other test goes to the next free one."""
+    """Every test goes to the next free worker, but for those of a file that is TOGETHER."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        return file if file.endswith("/test_run.py") else nodeid
+        return file if file.endswith(TOGETHER) else nodeid
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -43,18 +54,111 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
     return _TogetherOrAlone(config, log)
 
 
+QUICK = 2.0
+"""Seconds of computing, its own and its children's, that a test without a mark may take."""
+LIBRARY = 100
+"""Modules: a test that is the first to import so many has paid for the others, and is not
+judged."""
+_SECONDS = pytest.StashKey[float]()
+_LOADED = pytest.StashKey[int]()
+_unblamed = 0.0
+
+
+def _computed() -> float:
+    """Seconds that this process and its children that have ended have computed, but for those of
+    fixtures."""
+    spent = os.times()
+    whole = spent.user + spent.system + spent.children_user + spent.children_system
+    return whole - _unblamed
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--hold-quick",
+        action="store_true",
+        help=f"a test without a mark fails that computes for more than {QUICK:g} seconds",
+    )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(
+    fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
+) -> Iterator[None]:
+    """What a fixture of one test takes is the test's; what several share is nobody's."""
+    global _unblamed
+    begun = _computed()
+    try:
+        return (yield)
+    finally:
+        spent = _computed() - begun
+        _unblamed += spent
+        if fixturedef.scope == "function":
+            request.node.stash[_SECONDS] = request.node.stash.get(_SECONDS, 0.0) + spent
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    item.stash[_LOADED] = len(sys.modules)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    begun = _computed()
+    result = yield
+    seconds = item.stash.get(_SECONDS, 0.0) + _computed() - begun
+    exempt = any(item.get_closest_marker(name) for name in MARKS) or (
+        len(sys.modules) - item.stash[_LOADED] >= LIBRARY
+    )
+    item.user_properties += [("seconds", round(seconds, 2)), ("exempt", exempt)]
+    if item.config.getoption("--hold-quick") and not exempt and seconds > QUICK:
+        pytest.fail(
+            f"it computes for {seconds:.1f} s, and without a mark {QUICK:g} are allowed: make it"
+            " cheaper, or mark it slow",
+            pytrace=False,
+        )
+    return result
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """The tests that ought to have a mark."""
+    for report in terminalreporter.stats.get("passed", []):
+        told = dict(report.user_properties)
+        if not told["exempt"] and told["seconds"] > QUICK:
+            terminalreporter.write_line(
+                f"without a mark, and computes for {told['seconds']:.1f} s: {report.nodeid}"
+            )
+
+
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """The folder `name` of this session, which `make` fills in the first worker that asks for
+    it."""
+    base = factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
+    made = Path(f"{folder}.made")
+    with FileLock(f"{folder}.lock"):
+        if not made.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            make(folder)
+            made.touch()
+    return folder
+
+
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:
+    import torch
+
     torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
 def cifar10() -> str:
-    """The folder of the real CIFAR-10 in parquet files: $PFEDLORA_DATA, or shared/data/cifar10 in the folder that holds the checkout."""
+    """The folder of the real CIFAR-10 in parquet files: $PFEDLORA_DATA, or shared/data/cifar10 in
+    the folder that holds the checkout."""
     folder = Path(os.environ.get("PFEDLORA_DATA", ROOT.parent / "shared" / "data" / "cifar10"))
     if not (folder / "train.parquet").exists():
         pytest.skip(
-            f"the real CIFAR-10 is not at {folder}; set PFEDLORA_DATA to the folder of train.parquet and test.parquet"
+            f"the real CIFAR-10 is not at {folder}; set PFEDLORA_DATA to the folder of"
+            " train.parquet and test.parquet"
         )
     return str(folder)
 
@@ -131,6 +235,8 @@ class Cli:
 
     def processes(self) -> dict[psutil.Process, str]:
         """The processes that this test started and that still run, with their command lines."""
+        from pfedlora_flwr.launch.processes import is_running
+
         found = {}
         for process in psutil.process_iter():
             try:
@@ -148,9 +254,13 @@ class Cli:
 
 
 def run_locally(output: Path, keys: Mapping[str, object]) -> Done:
-    """A run by the local engine in the test's own process, checked and carried out as `pfedlora run --engine local` does."""
-    experiment = config.located(config.from_flat(keys), output)
-    result = execute(experiment, lambda state, rounds: None, Console(quiet=True), engine="local")
+    """A run by the local engine in the test's own process, checked and carried out as `pfedlora run
+    --engine local` does."""
+    from pfedlora_flwr import config
+    from pfedlora_flwr.launch.execute import execute
+
+    wanted = config.located(config.run_config(keys), output)
+    result = execute(wanted, lambda state, rounds: None, Console(quiet=True), engine="local")
     return Done(0 if result["status"] == "completed" else 1, "", result["error"] or "", output)
 
 
@@ -161,23 +271,26 @@ def shared_cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
 
 
 @pytest.fixture(scope="session")
-def trained_run(shared_cli: Cli) -> Done:
-    """A small completed run on the digits, for tests that use its models: three clients, CNN-1 to CNN-3."""
+def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Done:
+    """A small completed run on the digits, for tests that use its models and leave it as it is:
+    three clients, CNN-1 to CNN-3."""
     keys = {
         "clients": "3",
         "partition.kind": "iid",
         "batch-size": "16",
         "rounds": "3",
-        "tensorboard": "true",
+        "observers": "tensorboard",
     }
-    done = shared_cli.run(
-        "trained",
-        *(word for key, value in keys.items() for word in ("-o", f"{key}={value}")),
-        "--engine",
-        "local",
-    )
-    assert done.code == 0, done.stderr
-    return done
+    words = [word for key, value in keys.items() for word in ("-o", f"{key}={value}")]
+
+    def train(folder: Path) -> None:
+        with contextmanager(_cli)(folder) as cli:
+            done = cli.run("trained", *words, "--engine", "local")
+        assert done.code == 0, done.stderr
+        (folder / "stdout").write_text(done.stdout)
+
+    folder = made_once(tmp_path_factory, "trained", train)
+    return Done(0, (folder / "stdout").read_text(), "", folder / "trained")
 
 
 Call = Callable[..., tuple[int, str, str]]
@@ -189,6 +302,8 @@ def pfedlora(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> Call:
     """The command in this process, in an empty folder."""
+    from pfedlora_flwr import cli as command_line
+
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "160")
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -208,6 +323,8 @@ def cli(tmp_path: Path) -> Iterator[Cli]:
 
 
 def _cli(folder: Path) -> Iterator[Cli]:
+    from pfedlora_flwr.launch.processes import MARKER, stop_marked
+
     guard = f"{os.getpid()}-{folder}"
     yield Cli(folder, guard)
     left = Cli(folder, guard).alive()

@@ -22,16 +22,15 @@ class ClientRaises(PFedLoRA):
 
 
 class ServerRaises(PFedLoRA):
-    """The server raises when it aggregates round `at`, until a file `mended` lies in the run's logs."""
+    """The server raises when it aggregates round `at`, until there is the file `mended`."""
 
     @dataclass(frozen=True)
     class Options(PFedLoRA.Options):
         at: int = key(1, "the round")
+        mended: str = key("", "a file; empty: it raises for ever")
 
     def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
-        if (
-            round == self.options.at
-            and not (Path(self.experiment.output) / "logs" / "mended").exists()
-        ):
+        mended = self.options.mended
+        if round == self.options.at and not (mended and Path(mended).exists()):
             raise ZeroDivisionError("the server divides by nothing")
         return super().aggregate(uploads, state, round)

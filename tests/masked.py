@@ -1,11 +1,12 @@
-"""What secure aggregation must hide: a round's updates as they are before they are masked, and pieces of bytes to search for."""
+"""What secure aggregation must hide: a round's updates as they are before they are masked, and
+pieces of bytes to search for."""
 
 from __future__ import annotations
 
 import numpy as np
 from flwr.common.secure_aggregation.quantization import quantize
 
-from pfedlora_flwr.federation.guard import LEVELS
+from pfedlora_flwr.federation.secure.guard import LEVELS
 from pfedlora_flwr.methods.method import Tensors
 from pfedlora_flwr.rng import derive
 from tests.plain import Plain
@@ -21,7 +22,8 @@ def pieces(whole: bytes) -> list[bytes]:
 
 
 def levels(plain: Plain, first: Tensors) -> list[bytes]:
-    """[w, w·Δ] of each client of the last round as it is before it is masked: the rounding is seeded. first: what it began with."""
+    """[w, w·Δ] of each client of the last round as it is before it is masked: the rounding is
+    seeded. first: what it began with."""
     found, drawn = [], np.random.get_state()
     for client, upload in plain.uploads.items():
         np.random.seed(derive(plain.experiment.seed, "rounding", client, plain.round) % 2**32)
@@ -39,7 +41,8 @@ def levels(plain: Plain, first: Tensors) -> list[bytes]:
 
 
 def secrets_of(plain: Plain, first: Tensors) -> list[bytes]:
-    """Pieces of each client's update of the last round, in every form in which it might be found."""
+    """Pieces of each client's update of the last round, in every form in which it might be
+    found."""
     needles = [piece for whole in levels(plain, first) for piece in pieces(whole)]
     for upload in plain.uploads.values():
         for name, tensor in upload.tensors.items():

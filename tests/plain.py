@@ -1,4 +1,5 @@
-"""A federation in a dozen lines: the same methods, data and random draws as a real run, without Flower, disk or processes."""
+"""A federation in a dozen lines: the same methods, data and random draws as a real run, without
+Flower, disk or processes."""
 
 from __future__ import annotations
 
@@ -7,24 +8,28 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import nn
 
-from pfedlora_flwr.config import from_flat
+from pfedlora_flwr.config import from_flat, run_config
 from pfedlora_flwr.data.local import LocalData, Site
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.federation import visit as visits
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method, Tensors, Upload
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.rng import derive, sample_clients, torch_generator
-from pfedlora_flwr.training.loop import Samples, Visit, count_correct
+from pfedlora_flwr.training.loop import Samples, Visit
 
 
 class Plain:
-    """`train` runs rounds; `state` is the server's, `models` the clients'; the rest is the last round's, by client."""
+    """`train` runs rounds; `state` is the server's, `models` the clients'; the rest is the last
+    round's, by client."""
 
     def __init__(self, keys: Mapping[str, object] | None = None, **more: object) -> None:
-        """`keys` are a run's; in the names of `more` an underscore stands for a hyphen, two for a dot."""
+        """`keys` are a run's; in the names of `more` an underscore stands for a hyphen, two for a
+        dot."""
         named = {name.replace("_", "-").replace("--", "."): value for name, value in more.items()}
-        self.experiment = from_flat({**(keys or {}), **named})
+        self.config = run_config({**(keys or {}), **named})
+        self.experiment = self.config.experiment
         self.method = make(self.experiment)
         self.state = self.method.state_init(derive(self.experiment.seed, "state"))
         self.models: dict[int, nn.Module] = {}
@@ -49,9 +54,8 @@ class Plain:
         self.received, self.uploads, self.visits = {}, {}, {}
         for k in clients:
             self.received[k] = self.method.download(self.state, k, self.round)
-            self.visits[k] = visit(self.experiment, k, self.round)
-            self.uploads[k] = self.method.local_update(
-                self.model(k).train(), self.received[k], self.data(k).train, self.visits[k]
+            self.uploads[k], self.visits[k] = visits.visit(
+                self.method, self.model(k), self.received[k], self.data(k).train, k, self.round
             )
             self.method.check(self.uploads[k], self.state, k)
         if self.uploads:
@@ -63,17 +67,15 @@ class Plain:
         return self.models[client]
 
     def data(self, client: int) -> LocalData:
-        return Site.find(self.experiment, client, {}).load(torch.device("cpu"))
+        where = {"data-path": self.config.execution.data_path}
+        return Site.find(self.experiment, client, where).load(torch.device("cpu"))
 
     def accuracy(self) -> float:
         """Mean test accuracy over all clients."""
-        shares = []
-        for k in range(self.experiment.clients):
-            model, test = self.model(k).eval(), self.data(k).test
-            shares.append(
-                count_correct(lambda images, model=model: self.method.predict(model, images), test)
-                / len(test)
-            )
+        shares = [
+            visits.evaluate(self.method, self.model(k), self.data(k)).accuracy("test")
+            for k in range(self.experiment.clients)
+        ]
         return sum(shares) / len(shares)
 
 
@@ -107,5 +109,5 @@ def visit(experiment: Experiment, client: int = 0, round: int = 1) -> Visit:
 
 def samples(labels: list[int], seed: int = 0) -> Samples:
     """Random images for these labels."""
-    images = torch.randn(len(labels), 3, 32, 32, generator=torch.Generator().manual_seed(seed))
-    return Samples(images, torch.tensor(labels))
+    inputs = torch.randn(len(labels), 3, 32, 32, generator=torch.Generator().manual_seed(seed))
+    return Samples(inputs, torch.tensor(labels))

@@ -1,4 +1,5 @@
-"""What uploads tell of single clients: the figures of `pfedlora audit` against a few lines of NumPy, and what is kept for it."""
+"""What uploads tell of single clients: the figures of `pfedlora audit` against a few lines of
+NumPy, and what is kept for it."""
 
 from __future__ import annotations
 
@@ -63,7 +64,7 @@ def standard(values: np.ndarray) -> np.ndarray:
 
 
 def held(run: Path) -> list[set[int]]:
-    data, partition = shared_partition(RunDirectory(run).experiment())
+    data, partition = shared_partition(RunDirectory(run).experiment(), "")
     return [set(data.labels[split.train].tolist()) for split in partition.clients]
 
 
@@ -110,7 +111,7 @@ def test_uploads_tell_which_classes_a_client_holds_and_their_sum_does_not(
 @pytest.mark.slow
 def test_the_loss_of_a_clients_samples_is_what_its_upload_gives(run: Path, pfedlora: Call) -> None:
     told = audited(pfedlora, run)["membership"]
-    data, partition = shared_partition(RunDirectory(run).experiment())
+    data, partition = shared_partition(RunDirectory(run).experiment(), "")
     positives, negatives = [], []
     for client, split in enumerate(partition.clients):
         trained, theta = load_trained(run, client), tensors(run, 2, f"client-00000{client}")
@@ -124,9 +125,8 @@ def test_the_loss_of_a_clients_samples_is_what_its_upload_gives(run: Path, pfedl
         positives += scores[: len(split.train)].tolist()
         negatives += scores[len(split.train) :].tolist()
     by_hand = auc(positives, negatives)
-    assert told["bounds"]["loss"]["auc"] == pytest.approx(
-        by_hand, abs=1e-3
-    )  # near 0 losses tie, or not, by rounding
+    # near 0 losses tie, or not, by rounding
+    assert told["bounds"]["loss"]["auc"] == pytest.approx(by_hand, abs=1e-3)
     assert told["bound"]["auc"] == max(attack["auc"] for attack in told["bounds"].values())
     assert set(told["attacks"]) == {
         f"{s}, {w} encoder" for s in ("loss", "fall") for w in ("initial", "another client's")
@@ -185,8 +185,8 @@ def test_without_uploads_the_sum_alone_is_audited_and_a_report_shows_both(
     code, out, _ = pfedlora("audit", str(run))
     assert code == 0
     assert (
-        "only the sum of the last round's uploads is audited: single ones were not kept (audit.uploads)"
-        in out
+        "only the sum of the last round's uploads is audited: single ones were not kept"
+        " (audit.uploads)" in out
     )
     assert "not every encoder is here: the model of client" in out
     told = json.loads((run / "audit.json").read_text())
@@ -208,7 +208,8 @@ def test_without_uploads_the_sum_alone_is_audited_and_a_report_shows_both(
 
 @pytest.mark.slow
 def test_a_resumed_run_leaves_no_stale_uploads(run: Path, kept: Path) -> None:
-    """Killed between a round's uploads and its checkpoint, of which there is one that this time is not sent."""
+    """Killed between a round's uploads and its checkpoint, of which there is one that this time is
+    not sent."""
     (run / "result.json").unlink()
     (run / "server" / "round-000002.checkpoint").unlink()
     uploads = run / "uploads" / "round-000002"

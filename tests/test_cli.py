@@ -1,4 +1,5 @@
-"""The command line itself: help without PyTorch, one line for a mistake, exit codes, and the commands that need no federation."""
+"""The command line itself: help without PyTorch, one line for a mistake, exit codes, and the
+commands that need no federation."""
 
 from __future__ import annotations
 
@@ -20,9 +21,9 @@ from rich.console import Console
 
 import pfedlora_flwr
 from pfedlora_flwr.commands import doctor, run, submit
-from pfedlora_flwr.commands.course import Course, round_line, seconds_left
 from pfedlora_flwr.commands.display import conclude
-from pfedlora_flwr.config import all_keys, from_flat
+from pfedlora_flwr.commands.progress_text import Course, round_line, seconds_left
+from pfedlora_flwr.config import all_keys, from_flat, run_config
 from pfedlora_flwr.launch import flower
 from pfedlora_flwr.launch.flower import LaunchError
 from pfedlora_flwr.launch.processes import Stopped, stoppable
@@ -33,7 +34,10 @@ from tests.report.made import make_run
 
 
 def test_help_does_not_import_pytorch() -> None:
-    script = "import sys\nsys.argv = ['pfedlora', '--help']\nfrom pfedlora_flwr import cli\ntry: cli.main()\nexcept SystemExit: pass\n"
+    script = (
+        "import sys\nsys.argv = ['pfedlora', '--help']\nfrom pfedlora_flwr import cli\ntry:"
+        " cli.main()\nexcept SystemExit: pass\n"
+    )
     script += "assert not {'torch', 'numpy', 'flwr'} & set(sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", script],
@@ -208,7 +212,8 @@ def test_the_second_signal_changes_nothing() -> None:
 
 @pytest.fixture
 def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A connection `site`, and a `flwr` which keeps the run-config that it is handed and says that the run's hours were over."""
+    """A connection `site`, and a `flwr` which keeps the run-config that it is handed and says that
+    the run's hours were over."""
     (tmp_path / "config.toml").write_text("[superlink.site]\n")
     result = {
         "status": "stopped",
@@ -217,8 +222,13 @@ def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         "rounds": 3,
     }
     answers = {
-        "run": f"cp $2/pyproject.toml {tmp_path}/submitted.toml; echo '{json.dumps({'success': True, 'run-id': '7'})}'",
-        "list": f"echo '{json.dumps({'success': True, 'runs': [{'status': 'finished:completed'}]})}'",
+        "run": (
+            f"cp $2/pyproject.toml {tmp_path}/submitted.toml; echo"
+            f" '{json.dumps({'success': True, 'run-id': '7'})}'"
+        ),
+        "list": (
+            f"echo '{json.dumps({'success': True, 'runs': [{'status': 'finished:completed'}]})}'"
+        ),
         "log": f"echo '{RESULT_LINE}{json.dumps({'directory': '/x', 'result': result})}'",
     }
     tool = tmp_path / "flwr"
@@ -249,18 +259,21 @@ def test_more_rounds_and_a_limit_of_hours_go_through_a_connection(
         "max-hours=1",
     ]
     code, _, err = pfedlora(*words)
-    sent = from_flat(
+    config = run_config(
         tomllib.loads((site / "submitted.toml").read_text())["tool"]["flwr"]["app"]["config"]
     )
-    assert (sent.resume, sent.extend, sent.rounds, sent.max_hours, sent.output) == (
-        True,
+    sent = config.execution
+    assert (sent.resume, config.experiment.rounds, sent.max_hours, sent.output) == (
         True,
         9,
         1.0,
         "/x",
     )
     assert code == 75
-    again = "to continue: pfedlora run --superlink site -o output=/x -o rounds=9 -o max-hours=1 --resume"
+    again = (
+        "to continue: pfedlora run --superlink site -o output=/x -o rounds=9 -o max-hours=1"
+        " --resume"
+    )
     assert err.splitlines() == ["stopped, since max-hours=1 are over after round 3", again]
     assert "warning" not in pfedlora(*words, "-o", "data.class-names=a,b")[1], (
         "nodes may have tables"
@@ -277,7 +290,7 @@ def test_a_submission_that_is_not_taken_is_one_line_and_code_1(
     monkeypatch.setattr(flower, "tool", nowhere)
     monkeypatch.setattr(submit.tempfile, "mkdtemp", lambda prefix: str(site))
     out, err = Console(quiet=True), Console(file=(said := io.StringIO()), width=200)
-    assert submit.submit(from_flat({}), "site", out, err, []) == 1
+    assert submit.submit(run_config({}), "site", out, err, []) == 1
     assert said.getvalue() == "failed: the command `flwr` is nowhere\n"
 
 
@@ -334,7 +347,10 @@ def test_a_run_as_it_goes_on() -> None:
     assert len(guesses) == 1
     assert look("evaluating", 0, 2)[0].startswith("round 0/10 · evaluating: 2 of 4 clients")
     assert look("training", 1, 0, rounds=0) == (
-        "round 1/10 · 0 of 4 clients · the rounds may take 10 min (a guess) · accuracy 0.1000 · 0.00 MB sent",
+        (
+            "round 1/10 · 0 of 4 clients · the rounds may take 10 min (a guess) · accuracy 0.1000 ·"
+            " 0.00 MB sent"
+        ),
         0,
     )
     now = 65.0
@@ -352,7 +368,10 @@ def test_a_run_as_it_goes_on() -> None:
     )
     now = 88.0
     assert look("evaluating", 2, 2, rounds=1) == (
-        "round 2/10 · evaluating: 2 of 4 clients · about 33 s left · accuracy 0.1000 · 0.00 MB sent",
+        (
+            "round 2/10 · evaluating: 2 of 4 clients · about 33 s left · accuracy 0.1000 · 0.00 MB"
+            " sent"
+        ),
         2,
     ), "the bar does not go back"
     assert course.words(70) == "round 2/10 · evaluating: 2 of 4 clients · about 33 s left", (
@@ -384,5 +403,5 @@ def test_a_signal_before_the_run_begins_is_one_line(
 
     monkeypatch.setattr(run, "execute", execute)
     out, err = Console(quiet=True), Console(file=(said := io.StringIO()), width=200)
-    assert run.run(from_flat({"output": "/nowhere"}), out, err) == code
+    assert run.run(run_config({"output": "/nowhere"}), out, err) == code
     assert said.getvalue() == f"{line} before the run began\n"

@@ -23,7 +23,7 @@ from pfedlora_flwr.comparison.spec import Comparison
 from pfedlora_flwr.comparison.work import Shard, Work
 from pfedlora_flwr.config import find_conf
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.launch import execute as executing
 from pfedlora_flwr.runs import directory
 from pfedlora_flwr.runs.completed import Missing
@@ -33,7 +33,10 @@ from pfedlora_flwr.runs.output import from_here, of_comparison
 from tests.conftest import ROOT, Cli, run_locally
 from tests.report.made import make_run
 
-BASIC = "methods: [standalone, pfedlora]\nseeds: [0, 1]\nbase: {clients: 4, rounds: 2, partition: {kind: iid}}\n"
+BASIC = (
+    "methods: [standalone, pfedlora]\nseeds: [0, 1]\nbase: {clients: 4, rounds: 2, partition:"
+    " {kind: iid}}\n"
+)
 
 
 def conf(folder: Path, text: str) -> Path:
@@ -45,7 +48,8 @@ def conf(folder: Path, text: str) -> Path:
 def test_a_file_says_methods_scenarios_and_seeds(tmp_path: Path) -> None:
     text = (
         BASIC
-        + "axes:\n  batch-size: [16, 32]\n  federation: [{clients: 4}, {clients: 8, participation: 0.5}]\n"
+        + "axes:\n  batch-size: [16, 32]\n  federation: [{clients: 4}, {clients: 8, participation:"
+        " 0.5}]\n"
     )
     found = Comparison.load(
         conf(tmp_path, text.replace("clients: 4, rounds", "rounds")), ["lr=0.1"]
@@ -61,7 +65,7 @@ def test_a_file_says_methods_scenarios_and_seeds(tmp_path: Path) -> None:
         cells[2].candidates[0].runs[1]
         == "batch-size-16_clients-8_participation-0.5/standalone/seed-1"
     )
-    e = found.experiment(cells[2], cells[2].candidates[0], 1)
+    e = found.config(cells[2], cells[2].candidates[0], 1).experiment
     assert (e.method, e.seed, e.batch_size, e.clients, e.participation, e.rounds, e.lr) == (
         "standalone",
         1,
@@ -85,8 +89,9 @@ def test_methods_of_a_scenario_and_seed_share_partition_and_sampling(tmp_path: P
             ),
         )
     )
-    experiments = [found.experiment(cell, cell.candidates[0], 1) for cell in found.cells()]
-    assert len({shared_partition(e)[1].fingerprint for e in experiments}) == 1
+    cells = found.cells()
+    experiments = [found.config(cell, cell.candidates[0], 1).experiment for cell in cells]
+    assert len({shared_partition(e, "")[1].fingerprint for e in experiments}) == 1
     assert len({tuple(sample_clients(e.seed, 3, e.clients, e.sampled)) for e in experiments}) == 1
 
 
@@ -241,9 +246,8 @@ def test_a_failure_of_an_earlier_start_is_tried_again_and_is_out_for_a_report(
     assert seen.chosen.tuned == {"mu": 0.7}
     assert [tried.validation for tried in seen.tried] == [0.3, 0.4, None]
     assert seen.missing == {1: Missing("not run", "not run")}
-    work.failed[failing] = (
-        "no such luck"  # it failed again: now compare goes by the report's choice
-    )
+    # it failed again: now compare goes by the report's choice
+    work.failed[failing] = "no such luck"
     assert left(work) == [("pfedlora_mu-0.7/seed-1", 1)]
 
 
@@ -374,9 +378,8 @@ def test_what_is_standalone_by_construction_is_planned_and_not_run(tmp_path: Pat
     assert f"B of models, {4 * 4 * 30_670 / 1e3:.3g} kB of states" in said
     assert "0 runs are completed, 14 are left" in said
     compare(whole, whole, work.output, out, out, dry_run=True, drop_models=True)
-    most = (
-        3 * 4 * (2_621_558 + 1_815_142 + 1_320_558 + 1_060_358 + 4 * 30_670)
-    )  # three versions of CNN-1 to CNN-4, and of four adapters
+    # three versions of CNN-1 to CNN-4, and of four adapters
+    most = 3 * 4 * (2_621_558 + 1_815_142 + 1_320_558 + 1_060_358 + 4 * 30_670)
     assert f"{most / 1e6:.3g} MB of disk" in out.export_text()
     part = whole.select(["fd"], [], ["sharing=none,start"])
     with pytest.raises(
@@ -385,11 +388,14 @@ def test_what_is_standalone_by_construction_is_planned_and_not_run(tmp_path: Pat
         compare(part, whole, work.output, out, out, dry_run=True)
 
 
-SMALL = "methods: [standalone, pfedlora]\nbase: {clients: 2, rounds: 8, dataset: 'synthetic:400', batch-size: 16, partition: {kind: iid}}\n"
+SMALL = (
+    "methods: [standalone, pfedlora]\nbase: {clients: 2, rounds: 8, dataset: 'synthetic:400',"
+    " batch-size: 16, partition: {kind: iid}}\n"
+)
 
 
 @pytest.mark.slow
-def test_killed_midway_and_started_again_it_repeats_no_completed_round_and_ends_with_the_same_numbers(
+def test_killed_midway_and_started_again_it_repeats_no_round_and_ends_with_the_same_numbers(
     cli: Cli,
 ) -> None:
     conf(cli.folder, SMALL)
@@ -463,22 +469,22 @@ def test_several_runs_at_once_end_when_the_command_is_killed_and_go_on_when_it_i
         time.sleep(0.02)
     process.kill()
     process.wait()
-    again = cli(
-        "compare", "conf.yaml", "--engine", "local", "--jobs", "2"
-    )  # refused as long as one of them goes on
+    # refused as long as one of them goes on
+    again = cli("compare", "conf.yaml", "--engine", "local", "--jobs", "2")
     assert again.code == 0, again.stderr
     for run in runs:
         assert [row["round"] for row in run.rounds()] == list(range(9))
 
 
+@pytest.mark.slow
 def test_shards_divide_the_runs_and_the_last_one_reports(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def execute(experiment: Experiment, show: executing.Show, out: Console, *, engine: str) -> Any:
-        e = experiment
+    def execute(config: RunConfig, show: executing.Show, out: Console, *, engine: str) -> Any:
+        e, output = config.experiment, Path(config.execution.output)
         own = {"mu": e.options.mu} if e.method == "pfedlora" else {}
-        make_run(Path(e.output), [0.1, 0.2, 0.3], [0.5] * 4, method=e.method, seed=e.seed, **own)
-        return RunDirectory(Path(experiment.output)).result()
+        make_run(output, [0.1, 0.2, 0.3], [0.5] * 4, method=e.method, seed=e.seed, **own)
+        return RunDirectory(output).result()
 
     monkeypatch.setattr(executing, "execute", execute)
     whole = Comparison.load(
@@ -494,18 +500,22 @@ def test_shards_divide_the_runs_and_the_last_one_reports(
     ]
     assert shares[0] | shares[1] == everything
     assert not shares[0] & shares[1]
+    # tuned together
     assert {directory.parent.name for directory in shares[1]} == {
         "standalone",
         "pfedlora_mu-0.5",
         "pfedlora_mu-0.9",
-    }  # tuned together
+    }
     said = []
     for i in (1, 2):
         out = Console(record=True, width=200, file=open(os.devnull, "w"))  # noqa: SIM115 - the console keeps it
         assert compare(whole, whole, tmp_path / "runs", out, out, shard=Shard(i, 2)) == 0
         said.append(out.export_text().splitlines()[-1])
     assert said == [
-        f"5 runs are left to other shards; when they are done: pfedlora report {from_here(tmp_path / 'runs')}",
+        (
+            "5 runs are left to other shards; when they are done: pfedlora report"
+            f" {from_here(tmp_path / 'runs')}"
+        ),
         f"the report is in {tmp_path / 'runs' / 'report'}",
     ]
     with FileLock(tmp_path / "runs" / ".lock-1-of-2"):  # of another division
@@ -520,19 +530,20 @@ def test_a_failed_run_does_not_stop_the_others_and_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def execute(
-        experiment: Experiment, show: executing.Show, out: Console, *, engine: str
+        config: RunConfig, show: executing.Show, out: Console, *, engine: str
     ) -> dict[str, Any]:
+        experiment, output = config.experiment, Path(config.execution.output)
         if experiment.method == "standalone" and experiment.seed == 0:
             return {"status": "failed", "error": "no such luck"}
         show(None, SoFar())
         make_run(
-            Path(experiment.output),
+            output,
             [0.1, 0.2, 0.3],
             [0.5] * 4,
             method=experiment.method,
             seed=experiment.seed,
         )
-        return json.loads((Path(experiment.output) / "result.json").read_text())
+        return json.loads((output / "result.json").read_text())
 
     monkeypatch.setattr(executing, "execute", execute)
     whole = Comparison.load(conf(tmp_path, BASIC))
@@ -543,7 +554,8 @@ def test_a_failed_run_does_not_stop_the_others_and_is_named(
     assert printed[3] == "4 of 4: pfedlora, seed 1: accuracy 0.3000 at best validation"
     assert (
         err.export_text()
-        == "failed: standalone/seed-0: no such luck\n1 runs failed; the same command tries them again\n"
+        == "failed: standalone/seed-0: no such luck\n1 runs failed; the same command tries them"
+        " again\n"
     )
     report = (tmp_path / "runs" / "report" / "report.md").read_text()
     assert "| Standalone | 30.00 (1 of 2 seeds) |" in report
@@ -554,15 +566,16 @@ def test_a_failed_run_does_not_stop_the_others_and_is_named(
 def test_runs_of_another_commit_are_named_before_anything_runs_and_in_the_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def execute(experiment: Experiment, show: executing.Show, out: Console, *, engine: str) -> Any:
+    def execute(config: RunConfig, show: executing.Show, out: Console, *, engine: str) -> Any:
+        experiment, output = config.experiment, Path(config.execution.output)
         make_run(
-            Path(experiment.output),
+            output,
             [0.1, 0.2, 0.3],
             [0.5] * 4,
             method=experiment.method,
             seed=experiment.seed,
         )
-        return RunDirectory(Path(experiment.output)).result()
+        return RunDirectory(output).result()
 
     def warned(part: Comparison, commit: str) -> str:
         for module in (comparing, directory):
@@ -576,11 +589,13 @@ def test_runs_of_another_commit_are_named_before_anything_runs_and_in_the_report
     report = tmp_path / "runs" / "report" / "report.md"
     assert warned(whole.select([], [0], []), "0123456789abcdef") == ""
     assert "versions of the code" not in report.read_text()
-    assert warned(whole, "fedcba9876543210-dirty") == (
-        "warning: of these runs some were made by 0123456789, and this is fedcba9876-dirty: they may not compute the same\n"
+    assert (
+        warned(whole, "fedcba9876543210-dirty")
+        == "warning: of these runs some were made by 0123456789, and this is fedcba9876-dirty: they"
+        " may not compute the same\n"
     )
     assert "- Commit: 0123456789; fedcba9876-dirty" in report.read_text()
     assert (
-        "**The runs were made by 2 versions of the code (Commit, above), which may not compute the same.**"
-        in report.read_text()
+        "**The runs were made by 2 versions of the code (Commit, above), which may not compute the"
+        " same.**" in report.read_text()
     )

@@ -1,4 +1,5 @@
-"""What a run counts of its clients' test parts, against an independent computation from its models and its lines."""
+"""What a run counts of its clients' test parts, against an independent computation from its models
+and its lines."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from tests.test_resume import KEYS, extend
 pytestmark = pytest.mark.slow
 
 
-def test_the_scores_are_those_of_the_models_on_disk_and_with_all_clients_in_every_round_both_countings_agree(
+def test_scores_are_those_of_the_models_on_disk_and_with_all_clients_both_countings_agree(
     tmp_path: Path,
 ) -> None:
     done = run_locally(
@@ -29,7 +30,7 @@ def test_the_scores_are_those_of_the_models_on_disk_and_with_all_clients_in_ever
         test = (
             Site.find(RunDirectory(done.output).experiment(), k, {}).load(torch.device("cpu")).test
         )
-        taken = load_trained(done.output, k).logits(test.images.numpy()).argmax(1)
+        taken = load_trained(done.output, k).logits(test.inputs.numpy()).argmax(1)
         options = {"labels": test.labels.unique().tolist(), "average": "macro", "zero_division": 0}
         found.append(
             (recall_score(test.labels, taken, **options), f1_score(test.labels, taken, **options))
@@ -57,10 +58,11 @@ def test_the_scores_are_those_of_the_models_on_disk_and_with_all_clients_in_ever
 def test_the_familys_counting_is_the_mean_over_the_admitted_clients_of_each_evaluated_round(
     tmp_path: Path,
 ) -> None:
-    """Rounds 2, 4 and 5 of 5 evaluate, two of four clients each; what the extra evaluations of other clients give plays no part."""
+    """Rounds 2, 4 and 5 of 5 evaluate, two of four clients each; what the extra evaluations of
+    other clients give plays no part."""
     short = run_locally(tmp_path / "run", KEYS | {"rounds": 3, "evaluate-every": 2, "lr": 0.1})
     assert short.result["accuracy"]["sampled_last"] == mean_of(short.rows("clients.jsonl"), 3)
-    done, _ = extend(short.output, 5)  # round 3 is done again and not evaluated
+    done, _ = extend(short.output, 5)  # the evaluation of round 3 is taken back
     lines = done.rows("clients.jsonl")
     assert {row["round"] for row in lines if "accuracy" in row} == {2, 4, 5}
     means = [mean_of(lines, round) for round in (2, 4, 5)]
@@ -85,9 +87,9 @@ def test_event_files_have_every_round_of_a_run_that_went_on_and_of_one_that_is_c
         events = accumulator.EventAccumulator(str(done.output / "events")).Reload()
         return [(event.step, event.value) for event in events.Scalars("scores/macro_f1")]
 
-    extend(done.output, 2, tensorboard=True)
+    extend(done.output, 2, observers="tensorboard")
     expected = [(row["round"], pytest.approx(row["macro_f1"])) for row in done.rows("rounds.jsonl")]
     assert (written(), [step for step, _ in written()]) == (expected, [0, 1, 2])
     (done.output / "events").rename(tmp_path / "moved")
-    extend(done.output, 2, tensorboard=True)  # there is nothing to run
+    extend(done.output, 2, observers="tensorboard")  # there is nothing to run
     assert written() == expected

@@ -1,4 +1,5 @@
-"""A trained client's model on labelled images: on its own test part what the run counted, elsewhere classes matched by their names."""
+"""A trained client's model on labelled images: on its own test part what the run counted, elsewhere
+classes matched by their names."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data.local import shared_partition, site_settings
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.trained import load_trained
-from tests.conftest import Done
+from tests.conftest import Call, Done
 
 pytestmark = pytest.mark.slow
 
@@ -25,7 +26,7 @@ def test_every_clients_own_test_part_gives_the_figures_of_the_run(
 ) -> None:
     code, out, err = pfedlora("evaluate", str(trained_run.output), "--all-clients", "--json")
     assert (code, err) == (0, "")
-    dataset, partition = shared_partition(RunDirectory(trained_run.output).experiment())
+    dataset, partition = shared_partition(RunDirectory(trained_run.output).experiment(), "")
     for found, (client, row) in zip(
         json.loads(out), trained_run.result["per_client"].items(), strict=True
     ):
@@ -71,7 +72,8 @@ def test_classes_are_matched_by_name(trained_run: Done, pfedlora: Any, tmp_path:
     assert code == 0
     assert (
         err
-        == "note: digits holds samples that the models were trained on; without DATA each client's own test part is taken\n"
+        == "note: digits holds samples that the models were trained on; without DATA each client's"
+        " own test part is taken\n"
     )
     plain = json.loads(out)
     assert plain["samples"] == 1797
@@ -113,7 +115,10 @@ def test_classes_without_names_are_matched_by_number_and_others_are_refused(
     code, out, err = pfedlora("evaluate", run, "--client", "0", "npz:animals.npz", "--json")
     assert (code, err) == (
         0,
-        "note: classes were matched by number: those of the model or of npz:animals.npz have no names\n",
+        (
+            "note: classes were matched by number: those of the model or of npz:animals.npz have no"
+            " names\n"
+        ),
     )
     assert [row["name"] for row in json.loads(out)["classes"]] == ["0", "1", "2"]
     named = tmp_path / "named"
@@ -129,7 +134,10 @@ def test_classes_without_names_are_matched_by_number_and_others_are_refused(
         (
             named,
             "npz:animals.npz",
-            "npz:animals.npz has classes that the model has not (cat, dog, eel); the model's: 0 o'clock, ",
+            (
+                "npz:animals.npz has classes that the model has not (cat, dog, eel); the model's: 0"
+                " o'clock, "
+            ),
         ),
         (run, "pictures", "dataset is 'pictures'; allowed: digits"),
         (run, "folder:nowhere", "does not exist"),
@@ -167,8 +175,27 @@ def test_data_that_is_not_what_the_client_had_is_refused(
         (own, f"the data of npz:{tmp_path}/own.npz is not what client 0 was trained on; give DATA"),
         (
             older,
-            "the model of client 0 does not say what its data was (an older version saved it); give DATA",
+            (
+                "the model of client 0 does not say what its data was (an older version saved it);"
+                " give DATA"
+            ),
         ),
     ):
         (node / "about.json").write_text(json.dumps(changed))
         assert pfedlora("evaluate", "node", "--client", "0") == (2, "", f"error: {expected}\n")
+
+
+def test_the_rows_of_a_clients_test_part_are_told(trained_run: Done, pfedlora: Call) -> None:
+    run = RunDirectory(trained_run.output)
+    partition = shared_partition(run.experiment(), "")[1]
+    code, out, _ = pfedlora("evaluate", str(run.path), "--all-clients", "--rows", "--json")
+    assert code == 0
+    for found, split in zip(json.loads(out), partition.clients, strict=True):
+        assert [row - 1 for row in found["rows"]] == sorted(split.test.tolist())
+    _, out, _ = pfedlora("evaluate", str(run.path), "--client", "1", "--rows")
+    assert "test rows of client 1: " in out
+    code, _, err = pfedlora("evaluate", str(run.path), "--client", "1", "digits", "--rows")
+    assert (code, err) == (
+        2,
+        "error: --rows tells the client's own test part: leave DATA out\n",
+    )

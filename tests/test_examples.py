@@ -1,4 +1,5 @@
-"""The stories in `examples/`: the commands of their pages, as they stand there, of a shorter comparison."""
+"""The stories in `examples/`: the commands of their pages, as they stand there, of a shorter
+comparison."""
 
 from __future__ import annotations
 

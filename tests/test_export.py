@@ -1,4 +1,5 @@
-"""An exported model gives the logits of the model it comes from, in the program that will read it; else there is no file."""
+"""An exported model gives the logits of the model it comes from, in the program that will read it;
+else there is no file."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ def trained(trained_run: Done) -> Trained:
 @pytest.fixture(scope="module")
 def images(trained_run: Done) -> np.ndarray:
     """The client's test images, uint8 [n, 32, 32, 3]."""
-    dataset, partition = shared_partition(RunDirectory(trained_run.output).experiment())
+    dataset, partition = shared_partition(RunDirectory(trained_run.output).experiment(), "")
     return np.asarray(dataset.inputs[partition.clients[1].test])
 
 
@@ -80,7 +81,8 @@ def test_onnx_in_onnxruntime_gives_the_same_logits(
 
 
 def with_the_file_alone(session: Any, pixels: np.ndarray) -> list[str]:
-    """The class names for uint8 [n, 32, 32, 3], by a program that knows nothing but what the ONNX file says."""
+    """The class names for uint8 [n, 32, 32, 3], by a program that knows nothing but what the ONNX
+    file says."""
     about = {
         name: text
         for name, text in session.get_modelmeta().custom_metadata_map.items()
@@ -208,7 +210,10 @@ def test_a_library_that_is_missing_is_one_clear_line(
     monkeypatch.setattr(exporting.importlib, "import_module", missing)
     with pytest.raises(
         UserError,
-        match=r"the format onnx needs onnxruntime, which is not installed: pip install onnx onnxscript onnxruntime",
+        match=(
+            r"the format onnx needs onnxruntime, which is not installed: pip install onnx"
+            r" onnxscript onnxruntime"
+        ),
     ):
         export(trained, "onnx", tmp_path / "model.onnx")
     assert list(tmp_path.iterdir()) == []

@@ -20,7 +20,8 @@ SECTIONS = {title.splitlines()[0]: BLOCK.findall(title) for title in PAGE.split(
 
 
 def shell(cli: Cli, script: str) -> subprocess.CompletedProcess[str]:
-    """A reader's shell in the example's folder: the commands of the environment that the tests run in."""
+    """A reader's shell in the example's folder: the commands of the environment that the tests run
+    in."""
     tools = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = cli.environment | {"PATH": tools}
     command = ["bash", "-euc", script]
@@ -36,7 +37,13 @@ def shell(cli: Cli, script: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    ("section", "run"), [("A model", "own-model"), ("Data", "own-data"), ("A method", "own-method")]
+    ("section", "run"),
+    [
+        ("A model", "own-model"),
+        ("Data", "own-data"),
+        ("A method", "own-method"),
+        ("An observer", "own-observer"),
+    ],
 )
 def test_the_example_runs(cli: Cli, section: str, run: str) -> None:
     outputs: dict[str, subprocess.CompletedProcess[str]] = {}
@@ -75,4 +82,4 @@ def test_the_example_runs(cli: Cli, section: str, run: str) -> None:
 def test_every_section_has_an_example() -> None:
     assert [
         title for title, blocks in SECTIONS.items() if any(kind == "run" for kind, _, _ in blocks)
-    ] == ["A model", "Data", "A method"]
+    ] == ["A model", "Data", "A method", "An observer"]

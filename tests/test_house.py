@@ -1,4 +1,5 @@
-"""The floors of the house: a room imports from its own and from lower ones, never from a higher one, and nothing imports in a circle."""
+"""The floors of the house: a room imports from its own and from lower ones, never from a higher
+one, and nothing imports in a circle."""
 
 from __future__ import annotations
 
@@ -7,19 +8,18 @@ from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-import pytest
-
 import pfedlora_flwr
 
 PACKAGE = Path(pfedlora_flwr.__file__).parent
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("errors", "keys", "rng", "files", "experiment"),
+    ("errors", "deadline", "keys", "rng", "files", "experiment", "execution"),
     ("training",),
     ("models",),
     ("data",),
     ("methods",),
     ("config",),
     ("runs",),
+    ("observers",),
     ("federation",),
     ("client_app", "server_app"),
     ("audit", "comparison", "launch"),
@@ -55,10 +55,14 @@ def floor(module: str) -> int:
     return next(i for i, rooms in enumerate(FLOORS) if module.split(".")[0] in rooms)
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_nothing_imports_from_a_higher_floor(module: str) -> None:
-    higher = [other for other in imports(MODULES[module]) if floor(other) > floor(module)]
-    assert not higher, f"{module} is below what it imports"
+def test_nothing_imports_from_a_higher_floor() -> None:
+    higher = [
+        f"{module} imports {other}"
+        for module in MODULES
+        for other in imports(MODULES[module])
+        if floor(other) > floor(module)
+    ]
+    assert not higher
 
 
 def test_nothing_imports_in_a_circle() -> None:
@@ -67,10 +71,16 @@ def test_nothing_imports_in_a_circle() -> None:
     ).prepare()
 
 
-def test_the_hallway_is_short_and_no_file_is_long() -> None:
+LONG = {
+    "cli": "every command with its options, declared in one place",
+}
+"""Files of over 400 lines, with the reason."""
+
+
+def test_the_hallway_is_short_and_no_file_is_long_without_a_reason() -> None:
     assert len([path for path in PACKAGE.glob("*.py") if path.stem != "__init__"]) <= 9
     lines = {name: len(path.read_text().splitlines()) for name, path in MODULES.items()}
-    assert {name for name, n in lines.items() if n > 400} <= {"cli", "runs.directory"}
+    assert {name for name, n in lines.items() if n > 400} <= LONG.keys()
 
 
 def test_the_architecture_page_names_every_file() -> None:

@@ -1,4 +1,5 @@
-"""Models of series, of tables and of images of any size put to use: asked, evaluated and exported, on raw inputs."""
+"""Models of series, of tables and of images of any size put to use: asked, evaluated and exported,
+on raw inputs."""
 
 from __future__ import annotations
 
@@ -80,7 +81,7 @@ def series_run(tmp_path_factory: pytest.TempPathFactory) -> Done:
 
 def data_of(run: Done, client: int) -> tuple[np.ndarray, np.ndarray]:
     """The client's test part: inputs and labels."""
-    dataset, partition = shared_partition(RunDirectory(run.output).experiment())
+    dataset, partition = shared_partition(RunDirectory(run.output).experiment(), "")
     test = partition.clients[client].test
     return np.asarray(dataset.inputs[test]), np.asarray(dataset.labels[test])
 
@@ -111,7 +112,7 @@ def test_rows_of_a_table_are_asked_by_the_names_of_their_columns(
         said.append(shares(out))
     assert said[0] == said[1] == said[2]
     trained = load_trained(table_run.output, 1)
-    raw = np.stack([new[name] for name in COLUMNS], 1).astype(np.float32)
+    raw = np.stack([new[name] for name in COLUMNS], 1)
     assert trained.feature_names == tuple(COLUMNS)
     assert said[0] == pytest.approx(trained.logits(raw).softmax(1)[:, 0].tolist())
     _, out, _ = pfedlora("predict", run, "--all-clients", ".", "--csv", "--top", "1")
@@ -169,7 +170,10 @@ def test_what_a_model_cannot_take_is_one_line_each(
         ("empty", "empty: no file of vectors (.csv, .parquet, .npz, .npy) in this folder"),
         (
             "wide.npy",
-            "wide.npy: it holds float64 [3, 5], and the model takes vectors; expected an array [n, 4]",
+            (
+                "wide.npy: it holds float64 [3, 5], and the model takes vectors; expected an array"
+                " [n, 4]"
+            ),
         ),
         ("holes.npy", "holes.npy: inputs[0, 0] is nan; expected finite numbers"),
         ("two.npz", "two.npz: expected an array [n, 4], in an .npz file as `inputs`"),
@@ -229,7 +233,7 @@ def with_the_file_alone(
     assert list(x.shape[1:]) == json.loads(about["input"])[1:]
     if todo["do_normalize"]:
         x = (x - np.array(json.loads(about["mean"]))) / np.array(json.loads(about["std"]))
-    [logits] = session.run(None, {"inputs": x.astype(np.float32)})
+    [logits] = session.run(None, {"inputs": x.astype(json.loads(about["input_dtype"]))})
     return logits, json.loads(about["class_names"])
 
 
@@ -264,11 +268,12 @@ def test_exports_take_raw_inputs(
         found, names = with_the_file_alone(tmp_path / "a.onnx", turned, [*reversed(COLUMNS)])
         assert (found, names) == (pytest.approx(logits.numpy(), abs=1e-4), list(own.class_names))
         program = torch.export.load(tmp_path / "a.pt2").module()
-        torch.testing.assert_close(program(torch.from_numpy(inputs)), logits, rtol=0, atol=1e-4)
+        exact = torch.from_numpy(inputs.astype(np.float64))
+        torch.testing.assert_close(program(exact), logits, rtol=0, atol=1e-4)
         card = (tmp_path / "a.onnx.md").read_text()
         shape = ", ".join(map(str, inputs.shape[1:]))
         assert (
-            f"Input `inputs`: {kind}, float32 [n, {shape}], in the units of the training data"
+            f"Input `inputs`: {kind}, float64 [n, {shape}], in the units of the training data"
             in card
         )
         assert ("their columns age, pressure, dose, height" in card) == (kind == "vectors")
@@ -276,7 +281,8 @@ def test_exports_take_raw_inputs(
 
 @pytest.fixture(scope="module")
 def images_run(tmp_path_factory: pytest.TempPathFactory) -> Done:
-    """Grey images that are higher than wide: dark above, or dark below; for one client a model of timm, for the other a CNN."""
+    """Grey images that are higher than wide: dark above, or dark below; for one client a model of
+    timm, for the other a CNN."""
     pytest.importorskip("timm")
     folder, rng = tmp_path_factory.mktemp("images"), np.random.default_rng(0)
     labels = np.arange(80) % 2
@@ -328,7 +334,7 @@ def test_a_model_of_timm_is_asked_and_exported_at_its_own_size_and_channels(
     assert code == 0, err
     logits = from_a_picture(tmp_path / "timm.onnx", picture)
     trained = load_trained(images_run.output, 0)
-    own = trained.logits(np.stack([read_image(tmp_path / "any.png", (40, 32), grey=True)]))
+    own = trained.logits(np.stack([read_image(tmp_path / "any.png", (40, 32), grey=True)[0]]))
     assert logits == pytest.approx(own[0].tolist(), abs=1e-4)
     said = {c["name"]: c["probability"] for c in json.loads(out)[0]["classes"]}
     assert [said["above"], said["below"]] == pytest.approx(

@@ -1,4 +1,5 @@
-"""Long runs: whoever watches one reads each of its lines once, whatever is being written, cut off or rewritten at the moment."""
+"""Long runs: whoever watches one reads each of its lines once, whatever is being written, cut off
+or rewritten at the moment."""
 
 from __future__ import annotations
 
@@ -94,7 +95,8 @@ def test_a_damaged_line_hides_what_is_behind_it_from_who_watches_and_is_refused_
 def test_a_log_that_begins_anew_is_told_on_from_where_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Flower sends it from its beginning after each break of the connection; the first break is in the middle of a line."""
+    """Flower sends it from its beginning after each break of the connection; the first break is in
+    the middle of a line."""
     monkeypatch.setattr(submission, "_PAUSE", 0.0)
     sent = iter(
         [

@@ -1,4 +1,5 @@
-"""A trained client's model put to use: from the run's directory and from where a deployed node keeps it."""
+"""A trained client's model put to use: from the run's directory and from where a deployed node
+keeps it."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ import pytest
 import torch
 from PIL import Image
 
-from pfedlora_flwr.commands.inputs import Place, read
 from pfedlora_flwr.commands.predict import Prediction, predict
+from pfedlora_flwr.commands.read_inputs import Place, read
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data.images import read_image
 from pfedlora_flwr.data.local import shared_partition
@@ -32,7 +33,7 @@ CLIENT = 1
 def pictures(trained_run: Done, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Path, int]]:
     """The client's own test images as PNG files, with their labels."""
     folder = tmp_path_factory.mktemp("pictures")
-    dataset, partition = shared_partition(RunDirectory(trained_run.output).experiment())
+    dataset, partition = shared_partition(RunDirectory(trained_run.output).experiment(), "")
     found = []
     for i in partition.clients[CLIENT].test:
         Image.fromarray(np.asarray(dataset.inputs[i])).save(folder / f"{i}.png")
@@ -101,7 +102,9 @@ def test_images_of_any_size_and_mode(trained_run: Done, tmp_path: Path) -> None:
     grey = np.random.default_rng(0).integers(0, 256, (32, 32))
     Image.fromarray(grey.astype(np.uint8)).save(tmp_path / "8-bit.png")
     Image.fromarray((257 * grey).astype(np.uint16)).save(tmp_path / "16-bit.png")
-    assert np.array_equal(*(read_image(tmp_path / f"{bits}-bit.png", (32, 32)) for bits in (8, 16)))
+    assert np.array_equal(
+        *(read_image(tmp_path / f"{bits}-bit.png", (32, 32))[0] for bits in (8, 16))
+    )
 
 
 def test_a_federation_with_more_classes_than_the_clients_data(tmp_path: Path) -> None:
@@ -144,7 +147,7 @@ def test_a_folder_as_json_and_csv_with_the_classes_that_are_wanted(
     (folder / "notes.txt").write_text("no image")
     files = ["shown/a/1.PNG", "shown/b/2.png", "shown/c.jpeg"]
     code, out, err = pfedlora("predict", run, "--all-clients", "shown", "--json", "--top", "2")
-    assert (code, err) == (0, "")
+    assert (code, err) == (0, "note: shown: left out: 1 .txt\n")
     found = json.loads(out)
     assert [(row["client"], row["image"]) for row in found] == [
         (client, file) for client in range(3) for file in files
@@ -201,8 +204,9 @@ def test_a_broken_image_among_many_is_named_and_the_others_are_predicted(
     assert code == 1
     assert [line.partition(":")[0] for line in out.splitlines()] == [shown[0], shown[3]]
     assert err.splitlines() == [
-        "error: broken.png: no readable PNG or JPEG image",
-        "error: empty: no image in this folder",
+        "error: broken.png: no readable image",
+        "error: empty: no file of images (.png, .jpg, .jpeg, .webp, .bmp, .tif, .tiff, .gif)"
+        " in this folder",
     ]
 
 
@@ -223,8 +227,8 @@ def test_mistakes_are_one_clear_line(trained_run: Done, pfedlora: Call, tmp_path
     broken.write_bytes(whole[: second - 4] + b"\xff" * 8 + whole[second + 4 :])
     for words, expected in (
         ((str(trained_run.output), "--client", "3", str(text)), "client is 3; allowed: 0 to 2"),
-        ((str(trained_run.output), "--client", "0", str(text)), "no readable PNG or JPEG image"),
-        ((str(trained_run.output), "--client", "0", str(broken)), "no readable PNG or JPEG image"),
+        ((str(trained_run.output), "--client", "0", str(text)), "no readable image"),
+        ((str(trained_run.output), "--client", "0", str(broken)), "no readable image"),
         ((str(trained_run.output), "--client", "0", "nowhere.png"), "nowhere.png: no such file"),
         (
             (str(tmp_path), "--client", "0", str(text)),
@@ -270,11 +274,11 @@ def test_tensorboard_missing_is_one_clear_line(shared_cli: Cli, tmp_path: Path) 
     (tmp_path / "tensorboard.py").write_text("raise ImportError('no tensorboard')\n")
     cli = Cli(tmp_path, shared_cli.environment["PFEDLORA_TEST"])
     cli.environment["PYTHONPATH"] = f"{tmp_path}:{cli.environment['PYTHONPATH']}"
-    done = cli.run("never", "-o", "tensorboard=true")
+    done = cli.run("never", "-o", "observers=tensorboard")
     assert done.code == 2
     assert (
         done.stderr
-        == "error: tensorboard is true; it needs TensorBoard, which is not installed: pip install tensorboard\n"
+        == "error: observers names tensorboard, which is not installed: pip install tensorboard\n"
     )
     assert not done.output.exists()
 

@@ -1,4 +1,5 @@
-"""Going on with a run: what a call may change, and more rounds than the run had, to what it would have been with them from the start."""
+"""Going on with a run: what a call may change, and more rounds than the run had, to what it would
+have been with them from the start."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from pfedlora_flwr import config
 from pfedlora_flwr.commands.display import conclude
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.launch.execute import execute
+from pfedlora_flwr.runs.checkpoint import Checkpoints
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.resume import resumed
 from tests.conftest import Cli, Done, run_locally
@@ -31,13 +33,8 @@ KEYS = {
     "partition.kind": "iid",
     "dataset": "synthetic:200",
 }
-TIMES = {
-    "seconds",
-    "server_seconds",
-    "training_seconds",
-    "evaluation_seconds",
-    "wire_up",
-}  # a report on the wire holds seconds as text
+# a report on the wire holds seconds as text
+TIMES = {"seconds", "server_seconds", "training_seconds", "evaluation_seconds", "wire_up"}
 
 
 def timeless(value: Any) -> Any:
@@ -57,15 +54,16 @@ def facts(done: Done) -> list[Any]:
 def extend(output: Path, rounds: int, **keys: object) -> tuple[Done, str]:
     """What `--resume -o rounds=ROUNDS` does, and what it says."""
     options = {"resume": True, "rounds": rounds, **keys}
-    experiment, unused = resumed(RunDirectory(output), {}, options, "")
+    wanted, unused = resumed(RunDirectory(output), {}, options, "")
     assert not unused
     out = Console(file=(said := io.StringIO()), width=300)
     result = execute(
-        config.located(experiment, output), lambda state, rounds: None, out, engine="local"
+        config.located(wanted, output), lambda state, rounds: None, out, engine="local"
     )
-    return Done(
-        0 if result["status"] == "completed" else 1, "", result["error"] or "", output
-    ), said.getvalue()
+    return (
+        Done(0 if result["status"] == "completed" else 1, "", result["error"] or "", output),
+        said.getvalue(),
+    )
 
 
 @pytest.mark.slow
@@ -73,13 +71,11 @@ def extend(output: Path, rounds: int, **keys: object) -> tuple[Done, str]:
     ("first", "last", "keys"),
     [
         (6, 12, {}),  # round 6 was evaluated only for being the last
-        (
-            3,
-            4,
-            {"evaluate-every": 3, "method": "fedkd", "fedkd.energy-end": 0.95},
-        ),  # round 3 is evaluated in any case
+        # round 3 is evaluated in any case
+        (3, 4, {"evaluate-every": 3, "method": "fedkd", "fedkd.energy-end": 0.95}),
         (5, 6, {"evaluate-initial": False, "method": "fedproto"}),
-        (1, 2, {"evaluate-initial": False}),  # no checkpoint before the round that is done again
+        (1, 2, {"evaluate-initial": False, "method": "fml"}),  # with further predictors
+        (5, 7, {"models": "cnn5"}),  # evaluated for being the last once more
     ],
 )
 def test_an_extended_run_is_what_it_would_have_been_from_the_start(
@@ -92,20 +88,39 @@ def test_an_extended_run_is_what_it_would_have_been_from_the_start(
     extended, said = extend(tmp_path / "b", last)
     assert (whole.code, extended.code) == (0, 0), extended.stderr
     assert facts(extended) == facts(whole)
-    again = keys["evaluate-every"] == 4
-    assert f"rounds {first if again else first + 1} to {last} (it was to end at {first}" in said
-    assert ("is done again" in said) == again
+    assert f"rounds {first + 1} to {last} (it was to end at {first})" in said
     about = yaml.safe_load((tmp_path / "b" / "config.yaml").read_text())["about"]
     assert [(entry["rounds"], entry["after-round"]) for entry in about["history"]] == [
         (first, 0),
-        (last, first - again),
+        (last, first),
     ]
     assert about["fingerprint"] == extended.result["fingerprint"]
     assert {entry["git-commit"] for entry in about["history"]} == {about["git-commit"]}
+    evaluations = []
+    for run in (whole, extended):
+        state = RunDirectory(run.output).checkpoints.load()
+        assert state is not None
+        evaluations.append((state.counts, state.stale, state.other_accuracies, state.before_last))
+    assert evaluations[0] == evaluations[1]
     visited_last = RunDirectory(tmp_path / "b").client_store(
         extended.rows("clients.jsonl")[-1]["client"]
     )
     assert visited_last.about()["experiment"]["rounds"] == last
+
+
+@pytest.mark.slow
+def test_a_run_killed_as_it_takes_its_last_evaluation_back_does_so_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = run_locally(tmp_path / "a", KEYS | {"rounds": 3})
+    output = run_locally(tmp_path / "b", KEYS | {"rounds": 2}).output
+    RunDirectory(output).trim()  # as `compare` does
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "save", lambda self, state: 1 / 0)
+        killed, _ = extend(output, 3)
+    assert killed.code == 1
+    extended, _ = extend(output, 3)
+    assert facts(extended) == facts(whole)
 
 
 @pytest.mark.slow
@@ -120,9 +135,9 @@ def test_max_hours_stop_after_a_round_and_the_run_goes_on_to_the_same_bits(tmp_p
     )
     assert stopped.stderr == "stopped, since max-hours=1e-09 are over"
     assert conclude(stopped.result, "", Console(quiet=True), Console(quiet=True), "") == 75
-    experiment, _ = resumed(RunDirectory(stopped.output), {}, {"resume": True, "max-hours": 0}, "")
+    wanted, _ = resumed(RunDirectory(stopped.output), {}, {"resume": True, "max-hours": 0}, "")
     execute(
-        experiment.replace(output=str(stopped.output)),
+        wanted.executed(output=str(stopped.output)),
         lambda state, rounds: None,
         Console(quiet=True),
         engine="local",
@@ -173,17 +188,11 @@ def test_what_cannot_be_extended_is_one_line(tmp_path: Path) -> None:
         UserError, match=r"holds another Experiment \(lr: 0.03 → 0.5\); resume it as it was"
     ):
         extend(output, 3, lr=0.5)
-    (output / "server" / "round-000001.checkpoint").unlink()
-    with pytest.raises(
-        UserError,
-        match=r"round 2 has to be done again, since evaluate-every=4 .* the checkpoint before it is not there",
-    ):
-        extend(output, 3)
     assert (output / "config.yaml").read_text() == before
-    compared = run_locally(tmp_path / "compared", KEYS | {"rounds": 2}).output
-    RunDirectory(compared).trim()
-    with pytest.raises(UserError, match=r"no longer holds the models of . clients after round 1"):
-        extend(compared, 3)
+    dropped = run_locally(tmp_path / "dropped", KEYS | {"rounds": 2}).output
+    RunDirectory(dropped).drop_models()
+    with pytest.raises(UserError, match=r"no longer holds the models of . clients after round 2"):
+        extend(dropped, 3)
     for keys, whose in (
         ({"method": "fedkd"}, "method fedkd"),
         ({"lr-schedule": "cosine"}, "lr-schedule=cosine"),
@@ -191,22 +200,25 @@ def test_what_cannot_be_extended_is_one_line(tmp_path: Path) -> None:
         scheduled = run_locally(tmp_path / whose, KEYS | keys | {"rounds": 1}).output
         with pytest.raises(
             UserError,
-            match=f"with {whose} each round depends on how many there are: a run of 1 cannot be extended",
+            match=(
+                f"with {whose} each round depends on how many there are: a run of 1 cannot be"
+                " extended"
+            ),
         ):
             extend(scheduled, 2)
 
 
-def test_flowers_run_config_extends_only_when_it_says_so(tmp_path: Path) -> None:
-    output = run_locally(tmp_path / "run", KEYS | {"rounds": 1}).output
-    resume = KEYS | {"output": str(output), "resume": True, "rounds": 2}
+def test_flowers_run_config_extends_by_more_rounds(tmp_path: Path) -> None:
+    run = RunDirectory(run_locally(tmp_path / "run", KEYS | {"rounds": 2}).output)
+    resume = KEYS | {"output": str(run.path), "resume": True}
+    run.check_free(config.run_config(resume | {"rounds": 2}))
+    run.check_free(config.run_config(resume | {"rounds": 3}))
+    with pytest.raises(UserError, match="it can be extended, not shortened"):
+        run.check_free(config.run_config(resume | {"rounds": 1}))
     with pytest.raises(
-        UserError,
-        match=r"rounds: 1 → 2\); resume it as it was; only .* with extend=true\) extends it",
+        UserError, match=r"\(lr: 0.03 → 0.5\); resume it as it was; only more rounds"
     ):
-        RunDirectory(output).check_free(config.from_flat(resume))
-    RunDirectory(output).check_free(config.from_flat(resume | {"extend": True}))
-    with pytest.raises(UserError, match="extend is true; allowed: only with resume"):
-        config.from_flat({"extend": True})
+        run.check_free(config.run_config(resume | {"rounds": 3, "lr": 0.5}))
 
 
 def test_the_command_names_what_it_does_not_use(
@@ -235,8 +247,8 @@ def test_the_command_names_what_it_does_not_use(
     code, _, err = call("a.yaml", "--resume")
     assert (code, err.count("\n")) == (2, 1)
     assert (
-        "holds another Experiment (lr: 0.01 → 0.02; mu: 0.5 → 0.9); resume it as it was: without CONF, by -o output=runs/a"
-        in err
+        "holds another Experiment (lr: 0.01 → 0.02; mu: 0.5 → 0.9); resume it as it was: without"
+        " CONF, by -o output=runs/a" in err
     )
     assert "(mu: 0.5 → 0.7)" in call("--resume", "-o", "output=runs/a", "-o", "mu=0.7")[2]
     (tmp_path / "a.yaml").write_text(

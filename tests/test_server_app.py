@@ -1,4 +1,5 @@
-"""The ServerApp and those parts of Flower that are not its public API: what it needs of them is there, or is missed aloud."""
+"""The ServerApp and those parts of Flower that are not its public API: what it needs of them is
+there, or is missed aloud."""
 
 from __future__ import annotations
 
@@ -66,9 +67,8 @@ def test_whatever_ends_a_run_leaves_a_result(
     status: str,
     reason: str,
 ) -> None:
-    monkeypatch.setattr(
-        logging.getLogger("pfedlora_flwr"), "handlers", []
-    )  # it logs to this test's stderr, which goes with the test
+    # it logs to this test's stderr, which goes with the test
+    monkeypatch.setattr(logging.getLogger("pfedlora_flwr"), "handlers", [])
 
     class Grid(InMemoryGrid):
         def __init__(self) -> None:

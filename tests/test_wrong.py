@@ -1,4 +1,5 @@
-"""What users get wrong, through the front door: one line that says what is wrong and what is allowed, and nothing is touched."""
+"""What users get wrong, through the front door: one line that says what is wrong and what is
+allowed, and nothing is touched."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ import pytest
 from PIL import Image
 
 from tests import wrong_made as made
-from tests.conftest import ROOT, Call, run_locally
+from tests.conftest import ROOT, Call, made_once, run_locally
 from tests.wrong_inputs import RUN, TABLE, Wrong, faults, files_in
 
 
@@ -34,20 +35,19 @@ def _cache_and_no_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 @pytest.fixture(scope="module")
 def small_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The completed run that the rows of the table find in `run`."""
-    output = tmp_path_factory.mktemp("small") / "run"
     words = shlex.split(RUN.replace("-o ", ""))
-    assert (
-        run_locally(
-            output, dict(word.split("=", 1) for word in words) | {"clients": 2, "rounds": 2}
-        ).code
-        == 0
-    )
-    return output
+    keys = dict(word.split("=", 1) for word in words) | {"clients": 2, "rounds": 2}
+
+    def train(folder: Path) -> None:
+        assert run_locally(folder / "run", keys).code == 0
+
+    return made_once(tmp_path_factory, "small", train) / "run"
 
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pfedlora: Call) -> Iterator[Path]:
-    """The command's folder, with own modules that another test has not left behind; temporary files go beside it."""
+    """The command's folder, with own modules that another test has not left behind; temporary files
+    go beside it."""
     (tmp_path / "here").mkdir()
     (tmp_path / "temporary").mkdir()
     monkeypatch.chdir(tmp_path / "here")
@@ -104,7 +104,8 @@ def test_every_category_has_twenty_and_none_is_there_twice() -> None:
 def test_the_traceback_of_own_code_is_in_the_file_that_the_line_names(
     setting: str, named: bool, pfedlora: Call, place: Path
 ) -> None:
-    """Before the run a temporary one, in it the run's own; and no advice to go on, where the code is to be mended."""
+    """Before the run a temporary one, in it the run's own; and no advice to go on, where the code
+    is to be mended."""
     made.own_code(place)
     keys = (
         "clients=2",
@@ -197,7 +198,7 @@ def test_a_run_that_failed_before_its_first_round_is_not_in_the_way(
         "-o",
         "evaluate-initial=false",
         "-o",
-        "tensorboard=true",
+        "observers=tensorboard",
         "-o",
         "method=tests.failing:ServerRaises",
     )

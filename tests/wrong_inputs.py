@@ -1,7 +1,9 @@
-"""What users get wrong, by category: the command, its exit code, and words of the one line that it gets for an answer."""
+"""What users get wrong, by category: the command, its exit code, and words of the one line that it
+gets for an answer."""
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +13,10 @@ import numpy as np
 from tests import wrong_made as made
 from tests.wrong_made import Maker
 
-RUN = "-o clients=2 -o partition.kind=iid -o rounds=2 -o dataset=synthetic:100 -o models=tests.methods.narrow:Narrow"
+RUN = (
+    "-o clients=2 -o partition.kind=iid -o rounds=2 -o dataset=synthetic:100 -o"
+    " models=tests.methods.narrow:Narrow"
+)
 """The keys of the run that lies in `run`."""
 
 
@@ -22,9 +27,9 @@ Files = dict[str, bytes | None]
 class Wrong:
     """A command, as a shell splits it, given in a folder that has what `needs` makes there.
 
-    expected: in the line. code: of the exit. run: whether a completed run of two rounds lies in `run`. out: whether the words are on
-    stdout, of a command that does what it can and names what it does not use.
-    """
+    expected: in the line. code: of the exit. run: whether a completed run of two rounds lies in
+    `run`. out: whether the words are on stdout, of a command that does what it can and names what
+    it does not use."""
 
     command: str
     expected: str
@@ -35,7 +40,8 @@ class Wrong:
 
 
 def faults(row: Wrong, code: int, out: str, err: str, before: Files, after: Files) -> list[str]:
-    """What is not as it should be of a command that has ended; the folder's files before and after it."""
+    """What is not as it should be of a command that has ended; the folder's files before and after
+    it."""
     said, found = out if row.out else err, []
     lines = err.splitlines()
     if code == 1 and lines[1:] and lines[1].startswith("to continue once that is mended: "):
@@ -118,6 +124,8 @@ KEYS = [
     key("device=gpu", "device is 'gpu'; allowed: auto | cpu | cuda"),
     key("dataset=mnist", "dataset is 'mnist'; allowed: digits | cifar10"),
     key("method=fedsgd", "method is 'fedsgd'; allowed: pfedlora"),
+    key("method=LG-FedAvg", "method is 'LG-FedAvg'; did you mean 'lg_fedavg'? allowed: pfedlora"),
+    key("method=fedprox", "method is 'fedprox'; allowed: pfedlora"),
     key("method=fedavg", "set setting=homogeneous"),
     key("method=standalone models=cnn9", "models names 'cnn9'; allowed: cnn1"),
     key("models=", "models names ''; allowed: cnn1"),
@@ -155,7 +163,8 @@ KEYS = [
     ),
     key(
         "input-shape=2x32x32",
-        "input-shape is '2x32x32'; allowed: auto, or CHANNELSxHEIGHTxWIDTH of images (1 or 3 channels",
+        "input-shape is '2x32x32'; allowed: auto, or CHANNELSxHEIGHTxWIDTH of images (1 or 3"
+        " channels",
     ),
     key("input-shape=3,32,32", "input-shape is '3,32,32'; allowed: auto"),
     key("input-shape=1x1x1x1", "input-shape is '1x1x1x1'; allowed: auto"),
@@ -169,6 +178,29 @@ KEYS = [
         "data.class-names is 'a,a'; allowed: auto, or at least two names, each once",
     ),
     key("partition.min-samples=9", "partition.min-samples is 9; allowed: an integer ≥ 10"),
+    key(
+        "train=half",
+        "train is 'half'; allowed: all | head, or several of them, separated by commas",
+    ),
+    key("train=head,", "separated by commas; '' is none"),
+    key("neck=50", "neck is '50'; allowed: auto | always"),
+    key("model-input=4", "model-input is 4; allowed: auto, or an integer ≥ 8 and ≤ 4096"),
+    key(
+        "representation=pretrained-logits",
+        "train is 'all'; allowed with representation=pretrained-logits: head",
+    ),
+    key(
+        "representation=pretrained-logits train=head",
+        "representation is pretrained-logits, and model 'cnn1' has no weights with a classifier",
+    ),
+    key(
+        "normalise=model",
+        "normalise is model, and model 'cnn1' has no weights of which the library says how",
+    ),
+    key(
+        "partition.samples-per-client=1",
+        "partition.samples-per-client is 1; allowed: auto, or an integer ≥ 2",
+    ),
     key(
         "partition.kind=natural",
         "partition.kind is natural, and digits does not say who owns a sample",
@@ -189,7 +221,8 @@ KEYS = [
     ),
     key(
         "method-options=a=b",
-        "which is for a package.module:Class method; the options of pfedlora are keys: adapter.kind",
+        "which is for a package.module:Class method; the options of pfedlora are keys:"
+        " adapter.kind",
     ),
     key("secagg=true", "secagg is no key but a section of keys: secagg.enabled, "),
     key(
@@ -213,7 +246,7 @@ KEYS = [
     key("secagg.shares=3", "secagg.shares is 3; allowed: auto, or an integer ≥ 5"),
     key("secagg.threshold=0.66", "secagg.threshold is 0.66; allowed: a number > 0.666667 and < 1"),
     key("secagg.max-samples=0", "secagg.max-samples is 0; allowed: an integer ≥ 1"),
-    key("extend=true", "extend is true; allowed: only with resume"),
+    key("extend=true", "extend is no longer a key: more rounds extend"),
     key("resume=yes overwrite=yes", "resume and overwrite exclude each other"),
     key("mu", "-o 'mu': expected key=value"),
     key("=1", "-o '=1': expected key=value"),
@@ -229,8 +262,9 @@ KEYS = [
         "partition.min-samples=20",
         "partition.min-samples is not used: partition.kind is pathological",
     ),
+    unused("model-input=64", "model-input is not used: no model is of timm or torchvision"),
     unused(
-        "data.label-column=y", "data.label-column is not used: dataset 'digits' has no such columns"
+        "data.label-column=y", "data.label-column is not used: dataset 'digits' does not take it"
     ),
     unused(
         "fml.alpha=0.7", "fml.alpha is not used: it is an option of another method than pfedlora"
@@ -249,6 +283,14 @@ KEYS = [
     Wrong("run --resume --overwrite", "resume and overwrite exclude each other"),
     Wrong("run --superlink ''", "--superlink is ''; allowed: a connection"),
     Wrong("run --tensorboard", "No such option '--tensorboard'"),
+    key("tensorboard=true", "tensorboard is no longer a key: give observers=tensorboard"),
+    key(
+        "observers=tensorbord",
+        "observers names 'tensorbord'; allowed, separated by commas: tensorboard, package",
+    ),
+    key("observers=no_such:Class", "observer 'no_such:Class': module 'no_such' cannot be imported"),
+    key("observers=math:pi", "observer 'math:pi': expected a class, found float"),
+    key("observers=builtins:object", "observer 'builtins:object': it lacks begin"),
     Wrong(
         "run --superlink x --engine local",
         "--engine local trains in this process, --superlink on nodes",
@@ -324,8 +366,8 @@ KEYS = [
     ),
 ]
 BASIC = (
-    "methods: [standalone, pfedlora]\nseeds: [0, 1]\n"
-    "base: {clients: 4, rounds: 2, partition: {kind: iid}, dataset: 'synthetic:100', models: 'tests.methods.narrow:Narrow'}\n"
+    "methods: [standalone, pfedlora]\nseeds: [0, 1]\nbase: {clients: 4, rounds: 2, partition:"
+    " {kind: iid}, dataset: 'synthetic:100', models: 'tests.methods.narrow:Narrow'}\n"
 )
 YAML = [
     conf("- a\n- b\n", "expected `key: value` lines, found list"),
@@ -379,7 +421,7 @@ YAML = [
         "is a comparison (it has methods): use pfedlora compare",
     ),
     conf(
-        "rounds: 2\nabout: {format: 2}\n",
+        "rounds: 2\nabout: {format: 3}\n",
         "is what a run has left (it has about): continue it by --resume",
     ),
     conf("", "methods: expected a list of at least one value", "compare"),
@@ -450,10 +492,20 @@ MANY = np.arange(30) % 3
 GAPS = np.where(np.arange(60) == 9, np.nan, np.arange(60)).reshape(30, 2)
 DATA = [
     data("npz:own.npz", "own.npz does not exist"),
-    data("npz:own.npz", "own.npz: expected an npz with", made.files(own__npz="no archive")),
-    data("npz:own.npz", "own.npz: expected an npz with", made.files(own__npz="")),
-    data("npz:own.npz", "own.npz: expected an npz with", made.cut_npz),
-    data("npz:own", "own: expected an npz with", made.folder("own")),
+    data("npz:own.npz", "own.npz: it is no npz file; expected", made.files(own__npz="no archive")),
+    data("npz:own.npz", "own.npz: it is no npz file; expected", made.files(own__npz="")),
+    data("npz:own.npz", "own.npz: it is damaged or cut off; expected", made.cut_npz),
+    data("npz:own", "own: Is a directory; expected an npz with", made.folder("own")),
+    data(
+        "npz:own.npz",
+        "own.npz: it is an .npy file of one array: save all arrays together by np.savez",
+        lambda folder: np.save((folder / "own.npz").open("wb"), np.zeros(3)),
+    ),
+    data(
+        "npz:own.npz",
+        "own.npz: it holds x, y; expected an npz with `images` or `inputs`, and `labels` [n]",
+        lambda folder: np.savez(folder / "own.npz", x=np.zeros(3), y=np.zeros(3)),
+    ),
     data("npz:", "dataset is 'npz:'; allowed: digits"),
     data(
         "npz:own.npz",
@@ -508,7 +560,8 @@ DATA = [
     ),
     data(
         "npz:own.npz",
-        "has 0 owners of at least 11 samples (3 have fewer and are left out): lower partition.min-samples",
+        "has 0 owners of at least 11 samples (3 have fewer and are left out): lower"
+        " partition.min-samples",
         made.npz(GAPS[:, :1], MANY, clients=MANY, key="inputs"),
         more="-o partition.kind=natural -o partition.min-samples=11",
     ),
@@ -518,12 +571,12 @@ DATA = [
         "images is uint8 [100, 32, 32, 3], labels int64 [50]; expected",
         made.npz((100, 32, 32, 3), np.arange(50)),
     ),
-    data("npz:own.npz", "labels int64 [30, 1]", made.npz((30, 32, 32, 3), MANY[:, None])),
-    data("npz:own.npz", "labels float64 [30]", made.npz((30, 32, 32, 3), MANY / 1)),
-    data("npz:own.npz", "labels <U21 [30]", made.npz((30, 32, 32, 3), MANY.astype(str))),
+    data("npz:own.npz", "of one column take labels[:, 0]", made.npz((30, 8, 8), MANY[:, None])),
+    data("npz:own.npz", "and take labels.astype(int)", made.npz((30, 8, 8), MANY / 1)),
+    data("npz:own.npz", "number the classes from 0", made.npz((30, 8, 8), MANY.astype(str))),
     data(
         "npz:own.npz",
-        "own.npz: expected an npz with",
+        "own.npz: `labels` holds objects: save it as numbers, or as text; expected an npz with",
         made.npz((30, 32, 32, 3), np.array([None] * 30)),
     ),
     data("npz:own.npz", "it has no images", made.npz((0, 32, 32, 3), np.zeros(0, int))),
@@ -554,7 +607,7 @@ DATA = [
     ),
     data(
         "npz:own.npz",
-        "own.npz: expected an npz with",
+        "own.npz: class_names is <U3 []; expected [n]",
         made.npz((30, 32, 32, 3), MANY, class_names="abc"),
     ),
     data("npz:own.npz", "has 5 images; a client needs 10", made.npz((5, 32, 32, 3), np.arange(5))),
@@ -568,43 +621,43 @@ DATA = [
     ),
     data(
         "folder:own",
-        "expected at least two class folders with PNG or JPEG images",
+        "expected at least two class folders with images (PNG, JPEG",
         made.folder("own"),
     ),
     data(
         "folder:own",
-        "expected at least two class folders with PNG or JPEG images",
+        "expected at least two class folders with images (PNG, JPEG",
         made.images({"cats": ["png"]}),
     ),
     data(
         "folder:own",
-        "expected at least two class folders with PNG or JPEG images",
+        "expected at least two class folders with images (PNG, JPEG",
         made.images({".": ["png"] * 20}),
     ),
     data(
         "folder:own",
         "expected at least two class folders",
-        made.images({"cats": ["bmp"] * 20, "dogs": ["gif"] * 20}),
+        made.images({"cats": ["tga"] * 20, "dogs": ["ppm"] * 20}),
     ),
     data(
         "folder:own",
-        "own/cats/0.png: no readable PNG or JPEG image",
+        "own/cats/0.png: no readable image",
         made.images({"cats": [b"text"], "dogs": ["png"]}),
     ),
     data(
         "folder:own",
-        "own/cats/0.png: no readable PNG or JPEG image",
+        "own/cats/0.png: no readable image",
         made.images({"cats": [b""], "dogs": ["png"]}),
     ),
     data(
         "folder:own",
-        "0.png: no readable PNG or JPEG image",
+        "0.png: no readable image",
         made.images({"cats": [made.picture()[:900]], "dogs": [made.picture()]}),
     ),
     data(
         "folder:own",
-        "0.png: no readable PNG or JPEG image",
-        made.images({"cats": [made.picture("gif")], "dogs": ["png"]}),
+        "0.png: no readable image",
+        made.images({"cats": [made.picture("tga")], "dogs": ["png"]}),
     ),
     data(
         "folder:own",
@@ -617,6 +670,31 @@ DATA = [
         made.images({"cats": ["png"] * 2, "dogs": ["jpg"] * 2}),
     ),
     data("csv:t.csv", "t.csv does not exist"),
+    data(
+        "csv:t.csv",
+        "t.csv: it is gzipped; call it t.csv.gz",
+        made.raw("t.csv", gzip.compress(b"a,label\n1,x\n")),
+    ),
+    data(
+        "csv:t.csv",
+        "t.csv: its text is not UTF-8",
+        made.raw("t.csv", "a,label\n1,x\n".encode("utf-16")),
+    ),
+    data(
+        "csv:t.csv",
+        "remove the comment from its first line, which names the columns",
+        made.files(t__csv="# made today\na,b,label\n1,2,x\n"),
+    ),
+    data(
+        "csv:t.csv",
+        "is it separated so? set data.sep=semicolon",
+        made.files(t__csv="a;b;label\n1;2;x\n"),
+    ),
+    data(
+        "csv:t.csv",
+        "is it separated so? set data.sep=tab",
+        made.files(t__csv="a\tb\tlabel\n1\t2\tx\n"),
+    ),
     data("csv:t.csv", "t.csv: no readable table (", made.files(t__csv="")),
     data(
         "csv:t.csv",
@@ -689,7 +767,8 @@ DATA = [
     ),
     data(
         "csv:t.csv",
-        "t.csv: column 'label' is the label, and data.client-column, too: mend it, or data.label-column",
+        "t.csv: column 'label' is the label, and data.client-column, too: mend it, or"
+        " data.label-column",
         made.files(t__csv="a,label\n1,x\n2,y\n"),
         more="-o data.client-column=label",
     ),
@@ -721,7 +800,8 @@ DATA = [
     ),
     data(
         "own_data:none",
-        "dataset 'own_data:none': it returned None, expected (inputs, labels, class names), or a dict",
+        "dataset 'own_data:none': it returned None, expected (inputs, labels, class names), or a"
+        " dict",
         made.own_code,
     ),
     data(
@@ -910,15 +990,20 @@ OWN_CODE = [
     ),
     code("method=own_methods:DownloadNone", "download returned None, expected a dict of tensors"),
     code(
-        "method=own_methods:PredictShape", "predict returned [3, 3] for 2 images, expected [2, 10]"
+        "method=own_methods:PredictShape", "predictor gives [3, 3] for 2 images, expected [2, 10]"
     ),
     code(
         "method=own_methods:PredictRaises",
-        "method 'own_methods:PredictRaises': RuntimeError: in predict, at own_methods.py:",
+        "method 'own_methods:PredictRaises': RuntimeError: in predictor, at own_methods.py:",
     ),
     code(
         "method=own_methods:LocalExits",
         "client 0: method 'own_methods:LocalExits': SystemExit: 5, at own_methods.py:",
+        1,
+    ),
+    code(
+        "method=own_methods:LocalImages",
+        "AttributeError: Samples.images is now Samples.inputs, at own_methods.py:",
         1,
     ),
     code(
@@ -975,7 +1060,8 @@ SAVE = "export run --client 0 --format safetensors"
 PATHS = [
     Wrong(
         "run nowhere.yaml",
-        "nowhere.yaml: no such file, and no configuration that comes with pfedlora; those are cifar10, ",
+        "nowhere.yaml: no such file, and no configuration that comes with pfedlora; those are"
+        " cifar10, ",
     ),
     Wrong("run thesis", "thesis: no such file, and no configuration", [THESIS]),
     Wrong("run ''", "'': no such file, and no configuration"),
@@ -1061,20 +1147,20 @@ PATHS = [
         [THESIS],
     ),
     file("predict run --client 0 a.png", "a.png: no such file"),
-    file("predict run --client 0 thesis", "thesis: no image in this folder", THESIS),
+    file("predict run --client 0 thesis", "thesis: no file of images (.png, .jpg, ", THESIS),
     file(
         "predict run --client 0 thesis/thesis.txt",
-        "thesis/thesis.txt: no readable PNG or JPEG image",
+        "thesis/thesis.txt: no readable image",
         THESIS,
     ),
     file(
         "predict run --client 0 a.png",
-        "a.png: no readable PNG or JPEG image",
+        "a.png: no readable image",
         made.files(a__png=made.picture()[:900]),
     ),
     file(
         "predict run --client 0 a.png",
-        "a.png: no readable PNG or JPEG image",
+        "a.png: no readable image",
         made.files(a__png=made.broken_picture()),
     ),
     file("predict run --client 2 a.png", "client is 2; allowed: 0 to 1"),
@@ -1213,13 +1299,13 @@ FILES = [
     file(AGAIN, "holds no run to resume: it has no config.yaml", made.gone("config.yaml")),
     file(
         AGAIN,
-        "has format 1, and this version reads 2",
-        made.changed("config.yaml", "format: 2", "format: 1"),
+        "has format 1, and this version reads 2 and 3",
+        made.changed("config.yaml", "format: 3", "format: 1"),
     ),
     file(
         AGAIN,
-        "has format 3, and this version reads 2",
-        made.changed("config.yaml", "format: 2", "format: 3"),
+        "has format 4, and this version reads 2 and 3",
+        made.changed("config.yaml", "format: 3", "format: 4"),
     ),
     file(
         AGAIN,
@@ -1314,8 +1400,8 @@ FILES = [
     file("report run", "result.json lacks per_client; remove it", made.result(per_client=...)),
     file(
         "report run",
-        "result.json has format 3, and this version reads 2: another version made this run",
-        made.result(format=3),
+        "result.json has format 4, and this version reads 2 and 3: another version made this run",
+        made.result(format=4),
     ),
     file(
         "report run",
@@ -1357,8 +1443,8 @@ FILES = [
     ),
     file(
         "report run",
-        "config.yaml has format 1, and this version reads 2",
-        made.changed("config.yaml", "format: 2", "format: 1"),
+        "config.yaml has format 1, and this version reads 2 and 3",
+        made.changed("config.yaml", "format: 3", "format: 1"),
     ),
     file(
         "report run",

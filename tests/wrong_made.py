@@ -1,4 +1,5 @@
-"""What the wrong inputs of `wrong_inputs.py` find in their folder: models and methods with faults, datasets with faults, broken runs."""
+"""What the wrong inputs of `wrong_inputs.py` find in their folder: models and methods with faults,
+datasets with faults, broken runs."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ from pfedlora_flwr.data import datasets, hub
 from pfedlora_flwr.launch.processes import free_port
 
 Maker = Callable[[Path], object]
-"""Makes something in a folder; one that returns a context manager holds it while the command runs."""
+"""Makes something in a folder; one that returns a context manager holds it while the command
+runs."""
 
 MODELS = """
 import torch
@@ -36,23 +38,23 @@ class Good(nn.Module):
         super().__init__()
         self.lin = nn.Linear(3072, 20)
         self.head = nn.Linear(20, classes)
-    def encoder(self, images):
-        return self.lin(images.flatten(1))
+    def encoder(self, inputs):
+        return self.lin(inputs.flatten(1))
 
 class Equal(Good):
-    def forward(self, images):
-        return self.head(torch.dropout(self.encoder(images), 0.5, self.training))
+    def forward(self, inputs):
+        return self.head(torch.dropout(self.encoder(inputs), 0.5, self.training))
 
 class Differs(Good):
-    def forward(self, images):
-        return self.head(self.encoder(images - 0.5)).softmax(1)
+    def forward(self, inputs):
+        return self.head(self.encoder(inputs - 0.5)).softmax(1)
 
 class NoLinear(Good):
-    def forward(self, images):
-        return images.flatten(1)[:, :10]
+    def forward(self, inputs):
+        return inputs.flatten(1)[:, :10]
 
 class ForwardRaises(Good):
-    def forward(self, images):
+    def forward(self, inputs):
         raise RuntimeError("in forward")
 
 class ConstructorRaises(Good):
@@ -60,18 +62,18 @@ class ConstructorRaises(Good):
         raise RuntimeError("in the constructor")
 
 class EncoderRaises(Good):
-    def encoder(self, images):
-        return nn.functional.conv2d(images, torch.zeros(4, 1, 5, 5))
+    def encoder(self, inputs):
+        return nn.functional.conv2d(inputs, torch.zeros(4, 1, 5, 5))
 
 class EncoderNone(Good):
-    def encoder(self, images):
+    def encoder(self, inputs):
         return None
 
 class Late(Good):
-    def encoder(self, images):
+    def encoder(self, inputs):
         if self.training:
             raise ValueError("in training alone")
-        return super().encoder(images)
+        return super().encoder(inputs)
 
 class NoHead(nn.Module):
     def __init__(self, classes):
@@ -84,24 +86,24 @@ class OtherHead(Good):
         self.head = nn.Linear(20, 7)
 
 class Wide(Good):
-    def encoder(self, images):
-        return images.flatten(1)
+    def encoder(self, inputs):
+        return inputs.flatten(1)
 
 class Maps(Good):
-    def encoder(self, images):
-        return images
+    def encoder(self, inputs):
+        return inputs
 
 class Double(Good):
-    def encoder(self, images):
-        return super().encoder(images).double()
+    def encoder(self, inputs):
+        return super().encoder(inputs).double()
 
 class NoSuper(nn.Module):
     def __init__(self, classes):
         self.head = nn.Linear(20, classes)
 
 class Nan(Good):
-    def encoder(self, images):
-        return super().encoder(images) * float("nan")
+    def encoder(self, inputs):
+        return super().encoder(inputs) * float("nan")
 
 class Lazy(Good):
     def __init__(self, classes):
@@ -121,7 +123,8 @@ def right():
     return np.eye(4)[labels] + np.arange(40)[:, None], labels, list("abcd")
 
 def with_path(data_path):
-    return dict(zip(("inputs", "labels", "class_names", "clients"), (*right(), np.arange(40) // 20)))
+    names = ("inputs", "labels", "class_names", "clients")
+    return dict(zip(names, (*right(), np.arange(40) // 20)))
 
 def raises():
     raise RuntimeError("in the function")
@@ -191,7 +194,8 @@ class AggregateRaises(PFedLoRA):
 
 class AggregateNan(PFedLoRA):
     def aggregate(self, uploads, state, round):
-        return {name: tensor * float("nan") if round == 2 else tensor for name, tensor in state.items()}
+        factor = float("nan") if round == 2 else 1
+        return {name: tensor * factor for name, tensor in state.items()}
 
 class AggregateOther(PFedLoRA):
     def aggregate(self, uploads, state, round):
@@ -207,6 +211,10 @@ class Grows(PFedLoRA):
 class LocalExits(PFedLoRA):
     def local_update(self, model, received, data, visit):
         sys.exit(5)
+
+class LocalImages(PFedLoRA):
+    def local_update(self, model, received, data, visit):
+        return Upload({}, len(data.images))
 
 class LocalNone(PFedLoRA):
     def local_update(self, model, received, data, visit):
@@ -225,12 +233,12 @@ class LocalCount(PFedLoRA):
         return Upload(dict(received), -1)
 
 class PredictShape(PFedLoRA):
-    def predict(self, model, images):
-        return torch.zeros(3, 3)
+    def predictor(self, model):
+        return lambda inputs: torch.zeros(3, 3)
 
 class PredictRaises(PFedLoRA):
-    def predict(self, model, images):
-        raise RuntimeError("in predict")
+    def predictor(self, model):
+        raise RuntimeError("in predictor")
 
 class Abstract(Method):
     pass
@@ -286,13 +294,23 @@ def npz(images: Any, labels: Any, key: str = "images", **more: Any) -> Maker:
     return make
 
 
+def raw(name: str, content: bytes) -> Maker:
+    """A file of these bytes."""
+
+    def make(folder: Path) -> None:
+        (folder / name).write_bytes(content)
+
+    return make
+
+
 def cut_npz(folder: Path) -> None:
     npz((30, 32, 32, 3), np.arange(30) % 3)(folder)
     cut(folder / "own.npz")
 
 
 def images(tree: dict[str, list[str | bytes]]) -> Maker:
-    """`own`, a folder for each class with these files: an image's suffix, or what stands in `i.png`."""
+    """`own`, a folder for each class with these files: an image's suffix, or what stands in
+    `i.png`."""
 
     def make(folder: Path) -> None:
         (folder / "own").mkdir()
@@ -335,7 +353,8 @@ def parquet(
 
 @contextmanager
 def no_hub(folder: Path) -> Iterator[None]:
-    """Hugging Face's hub is at a port that takes connections and never answers; nobody waits long."""
+    """Hugging Face's hub is at a port that takes connections and never answers; nobody waits
+    long."""
     from huggingface_hub import constants
 
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.MonkeyPatch.context() as patch:

@@ -1,15 +1,18 @@
-"""Writes windows.npz: what the motion sensors of 15 people's phones record while these do six things. Generated, not recorded.
+"""Writes windows.npz: what the motion sensors of 15 people's phones record while these do six
+things. Generated, not recorded.
 
 And p03-new.npy: five more windows of one of them.
 
-A window is 2.56 s at 50 Hz: three axes of acceleration in g, gravity included, then three of angular velocity in rad/s. People differ in
-the pace and strength of their movements, in how the phone sits in the pocket, in its sensors' bias, and in how often they do what.
-"""
+A window is 2.56 s at 50 Hz: three axes of acceleration in g, gravity included, then three of
+angular velocity in rad/s. People differ in the pace and strength of their movements, in how the
+phone sits in the pocket, in its sensors' bias, and in how often they do what."""
 
 import numpy as np
 
 PEOPLE, WINDOWS, MORE, STEPS, RATE = 15, 80, 5, 128, 50.0
-ACTIVITIES = {  # steps a second, acceleration up and down, forward and sideways (g), turning (rad/s), lean of the phone (rad)
+# steps a second, acceleration up and down, forward and sideways (g), turning (rad/s), lean of the
+# phone (rad)
+ACTIVITIES = {
     "walking": (1.8, 0.30, 0.18, 0.9, 0.1),
     "upstairs": (1.5, 0.28, 0.24, 1.1, 0.35),
     "downstairs": (1.9, 0.42, 0.20, 1.2, -0.2),
@@ -29,9 +32,8 @@ def rotation(axis: np.ndarray, angle: float) -> np.ndarray:
 def person(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """One person's windows [n, 6, 128], and what is done in each [n]."""
     pace, strength = rng.normal(1, 0.12), rng.lognormal(0, 0.25)
-    harmonics = rng.dirichlet(
-        [4, 2, 1]
-    )  # how a step divides into a swing, an impact and what it shakes
+    # how a step divides into a swing, an impact and what it shakes
+    harmonics = rng.dirichlet([4, 2, 1])
     sits = rotation(rng.normal(size=3), rng.normal(0, 0.5))  # how the phone sits in the pocket
     bias = np.r_[rng.normal(0, 0.03, 3), rng.normal(0, 0.05, 3)]
     noise = np.r_[np.full(3, 0.05), np.full(3, 0.15)] * rng.uniform(0.7, 1.5)
@@ -49,9 +51,8 @@ def person(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
             * np.array([level, level / 2, up, turning / 2, turning, turning / 3])
         )
         start = rng.uniform(0, 2 * np.pi) + np.array([0, 1.6, 0.4, 0.9, 2.1, 1.2])[:, None]
-        waves = (harmonics[:, None] * np.sin(phases + start[:, None] * multiples[:, None])).sum(
-            1
-        )  # [6, 128]
+        # [6, 128]
+        waves = (harmonics[:, None] * np.sin(phases + start[:, None] * multiples[:, None])).sum(1)
         moved = size[:, None] * waves + np.array([0, 0, 1, 0, 0, 0])[:, None]
         turn = sits @ rotation(np.array([0.0, 1.0, 0.0]), lean + rng.normal(0, 0.12))
         window[:3], window[3:] = turn @ moved[:3], turn @ moved[3:]
@@ -75,7 +76,8 @@ def main() -> None:
     more, done = (part[WINDOWS:] for part in people["p03"])
     np.save("p03-new.npy", more)
     print(
-        f"windows.npz: {len(labels)} windows of {PEOPLE} people; p03-new.npy: {', '.join(names[label] for label in done)}"
+        f"windows.npz: {len(labels)} windows of {PEOPLE} people; p03-new.npy:"
+        f" {', '.join(names[label] for label in done)}"
     )
 
 

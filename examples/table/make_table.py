@@ -1,8 +1,9 @@
-"""Writes tumours.csv: scikit-learn's breast cancer table, 569 tumours by 30 measures of their cells' nuclei, and a made-up `site` for each.
+"""Writes tumours.csv: scikit-learn's breast cancer table, 569 tumours by 30 measures of their
+cells' nuclei, and a made-up `site` for each.
 
-The table does not say where a sample was taken. The site here is an eighth of the tumours by `mean texture`, the spread of grey values,
-which a microscope and its lamp shift: it stands for eight laboratories, and is none. And new.csv: three tumours of no site's data.
-"""
+The table does not say where a sample was taken. The site here is an eighth of the tumours by `mean
+texture`, the spread of grey values, which a microscope and its lamp shift: it stands for eight
+laboratories, and is none. And new.csv: three tumours of no site's data."""
 
 import csv
 

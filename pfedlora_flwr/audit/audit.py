@@ -1,4 +1,5 @@
-"""A run's audit: what its server, or whoever reads its messages, can tell of single clients. docs/audit.md says what it means."""
+"""A run's audit: what its server, or whoever reads its messages, can tell of single clients.
+docs/audit.md says what it means."""
 
 from __future__ import annotations
 
@@ -11,12 +12,14 @@ from pfedlora_flwr.audit.membership import audit_membership
 from pfedlora_flwr.audit.seen import Seen
 from pfedlora_flwr.errors import UserError, user_code
 from pfedlora_flwr.files import write_atomically
-from pfedlora_flwr.runs.directory import FORMAT, RunDirectory
+from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.runs.layout import FORMAT
 from pfedlora_flwr.runs.rows import Audit
 
 
 def audit(run: RunDirectory) -> Audit:
-    """Attacks what is left of the run's messages, and writes `audit.json`. Raises UserError where there is nothing to attack."""
+    """Attacks what is left of the run's messages, and writes `audit.json`. Raises UserError where
+    there is nothing to attack."""
     torch.set_num_threads(1)  # as in the run
     seen = Seen(run)
     e, notes = seen.experiment, list[str]()
@@ -26,7 +29,8 @@ def audit(run: RunDirectory) -> Audit:
     if seen.source == "sum":
         notes.insert(
             0,
-            "only the sum of the last round's uploads is audited: single ones were not kept (audit.uploads)",
+            "only the sum of the last round's uploads is audited: single ones were not kept"
+            " (audit.uploads)",
         )
     if classes["layer"] is None:
         notes.append("no layer by class: nothing that is sent has a row a class")
@@ -46,8 +50,8 @@ def audit(run: RunDirectory) -> Audit:
     }
     if seen.source == "sum" and classes["layer"] is None and membership is None:
         raise UserError(
-            f"{run.path} kept no uploads, and in what its server keeps for method {e.method} there is nothing to audit: "
-            "run it with audit.uploads=true"
+            f"{run.path} kept no uploads, and in what its server keeps for method {e.method} there"
+            " is nothing to audit: run it with audit.uploads=true"
         )
     write_atomically(run.audit_file, (json.dumps(found, indent=2) + "\n").encode())
     return found

@@ -1,7 +1,8 @@
-"""Which classes does a client hold? Read from the layer of its upload that has a row a class, and from the sum of all uploads.
+"""Which classes does a client hold? Read from the layer of its upload that has a row a class, and
+from the sum of all uploads.
 
-A class that a client trains on pulls its row and its bias up, one that it lacks is pushed down or left alone. Cf. arXiv 2504.21436.
-"""
+A class that a client trains on pulls its row and its bias up, one that it lacks is pushed down or
+left alone. Cf. arXiv 2504.21436."""
 
 from __future__ import annotations
 
@@ -16,17 +17,17 @@ from pfedlora_flwr.methods.method import Tensors
 from pfedlora_flwr.runs.rows import Attack, ClassAudit
 
 NAMED = "classes"
-"""The tensor in which uploads with a row for each class held (FD, FedProto and others) name them, int64 [m]."""
+"""The tensor in which uploads with a row for each class held (FD, FedProto and others) name them,
+int64 [m]."""
 _UPLOAD, _SUM = "upload", "sum"
 
 
 def audit_classes(seen: Seen) -> ClassAudit:
-    """The attack by each score, of the uploads and of the sum; all empty where nothing that is sent has a row a class."""
+    """The attack by each score, of the uploads and of the sum; all empty where nothing that is sent
+    has a row a class."""
     seed, rounds, layer = seen.experiment.seed, dict[str, dict[str, float]](), list[str]()
-    scored: dict[str, dict[str, dict[int, list[Part]]]] = {
-        _UPLOAD: {},
-        _SUM: {},
-    }  # by source, then by attack, then by client
+    # by source, then by attack, then by client
+    scored: dict[str, dict[str, dict[int, list[Part]]]] = {_UPLOAD: {}, _SUM: {}}
     for round in map(seen.round, seen.numbers):
         of_round: dict[str, list[Part]] = {}
         for client in round.clients:
@@ -62,8 +63,9 @@ def audit_classes(seen: Seen) -> ClassAudit:
 
 
 def by_class(tensors: Tensors, classes: int) -> list[str]:
-    """The names of the layer that has a row a class, weight and bias: the last module of which all tensors are matrices or vectors
-    and some have `classes` rows. Empty where there is none, and of means by class (`class_means.py`), whose rows are named."""
+    """The names of the layer that has a row a class, weight and bias: the last module of which all
+    tensors are matrices or vectors and some have `classes` rows. Empty where there is none, and of
+    means by class (`class_means.py`), whose rows are named."""
     if NAMED in tensors:
         return []
     modules: dict[str, dict[str, Tensor]] = {}
@@ -76,15 +78,15 @@ def by_class(tensors: Tensors, classes: int) -> list[str]:
             if tensor.is_floating_point() and tensor.ndim and len(tensor) == classes
         ]
         for inside in modules.values()
-        if all(
-            tensor.ndim <= 2 for tensor in inside.values()
-        )  # a convolution may have as many filters
+        # a convolution may have as many filters
+        if all(tensor.ndim <= 2 for tensor in inside.values())
     ]
     return next((names for names in reversed(found) if names), [])
 
 
 def change(before: Tensors, after: Tensors, layer: list[str]) -> dict[str, Floats]:
-    """By score, a number for each class, [C]: the change of the bias, and the norm of the change of the row.
+    """By score, a number for each class, [C]: the change of the bias, and the norm of the change of
+    the row.
 
     What the client did not receive has changed from zero.
     """

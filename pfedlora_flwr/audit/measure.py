@@ -1,4 +1,5 @@
-"""How well an attack's scores separate what is so from what is not: AUC, its interval, and what is found at few false alarms."""
+"""How well an attack's scores separate what is so from what is not: AUC, its interval, and what is
+found at few false alarms."""
 
 from __future__ import annotations
 
@@ -21,14 +22,16 @@ _ALARMS = 0.01
 
 @dataclass(frozen=True)
 class Part:
-    """What is scored of one client: whether it is so, and the scores, both [n]; a higher score says so."""
+    """What is scored of one client: whether it is so, and the scores, both [n]; a higher score says
+    so."""
 
     truth: Bools
     scores: Floats
 
 
 def standardised(values: Floats) -> Floats:
-    """Values of one upload, [n], with mean 0 and standard deviation 1 (0 where they are all equal), so that uploads can be pooled."""
+    """Values of one upload, [n], with mean 0 and standard deviation 1 (0 where they are all equal),
+    so that uploads can be pooled."""
     spread = float(values.std())
     return (values - values.mean()) / spread if spread > 0 else np.zeros_like(values)
 
@@ -36,13 +39,12 @@ def standardised(values: Floats) -> Floats:
 def measure(parts: Sequence[Part], seed: int, *, one_source: bool = False) -> Attack | None:
     """The attack on all clients, pooled; None where everything is so, or nothing is.
 
-    one_source: all scores are of one thing that these very clients have made together, such as a sum: there are no other clients of
-    whom it could have been made, and no interval.
+    one_source: all scores are of one thing that these very clients have made together, such as a
+    sum: there are no other clients of whom it could have been made, and no interval.
 
-    The interval is a bootstrap's over clients, because what is scored of one client is not independent: percentiles of the AUC of
-    samples of as many clients, with replacement, each with its whole part. Where all AUCs are 1 it has no width: it says nothing of
-    other data.
-    """
+    The interval is a bootstrap's over clients, because what is scored of one client is not
+    independent: percentiles of the AUC of samples of as many clients, with replacement, each with
+    its whole part. Where all AUCs are 1 it has no width: it says nothing of other data."""
     truth = np.concatenate([part.truth for part in parts])
     scores = np.concatenate([part.scores for part in parts])
     if truth.all() or not truth.any():
@@ -62,7 +64,8 @@ def measure(parts: Sequence[Part], seed: int, *, one_source: bool = False) -> At
 
 
 def best(attacks: Mapping[str, Attack]) -> BestAttack | None:
-    """The attack with the largest AUC, the first of ties; None of none. Choosing it afterwards favours the attacker."""
+    """The attack with the largest AUC, the first of ties; None of none. Choosing it afterwards
+    favours the attacker."""
     if not attacks:
         return None
     name = max(attacks, key=lambda name: attacks[name]["auc"])
@@ -70,8 +73,9 @@ def best(attacks: Mapping[str, Attack]) -> BestAttack | None:
 
 
 def _bootstrap(parts: Sequence[Part], seed: int) -> Floats:
-    """AUCs of samples of the clients. With w_k, how often client k was drawn, an AUC is Σ w_k w_l wins_kl / (Σ w_k p_k · Σ w_l n_l):
-    wins_kl counts the pairs of one of k's positives and one of l's negatives in which the first scores higher, and half of the ties."""
+    """AUCs of samples of the clients. With w_k, how often client k was drawn, an AUC is Σ w_k w_l
+    wins_kl / (Σ w_k p_k · Σ w_l n_l): wins_kl counts the pairs of one of k's positives and one of
+    l's negatives in which the first scores higher, and half of the ties."""
     n = len(parts)
     positives = [part.scores[part.truth] for part in parts]
     scores, owners = np.concatenate(positives), np.repeat(np.arange(n), [len(p) for p in positives])
@@ -83,8 +87,7 @@ def _bootstrap(parts: Sequence[Part], seed: int) -> Floats:
         ) / 2
         wins[:, other] = np.bincount(owners, below, n)
     p = np.array([part.truth.sum() for part in parts])
-    drawn = numpy_generator(seed, "audit/bootstrap").multinomial(
-        n, np.full(n, 1 / n), _BOOTSTRAPS
-    )  # [B, n]
+    # [B, n]
+    drawn = numpy_generator(seed, "audit/bootstrap").multinomial(n, np.full(n, 1 / n), _BOOTSTRAPS)
     pairs = (drawn @ p) * (drawn @ np.array([(~part.truth).sum() for part in parts]))
     return ((drawn @ wins) * drawn).sum(1)[pairs > 0] / pairs[pairs > 0]

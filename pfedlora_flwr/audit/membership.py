@@ -1,4 +1,5 @@
-"""Was a sample trained on? The loss of a client's samples under what the client sent: lower, it may be, where they were trained on."""
+"""Was a sample trained on? The loss of a client's samples under what the client sent: lower, it may
+be, where they were trained on."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.audit.measure import Bools, Floats, Part, best, measure, standardised
 from pfedlora_flwr.audit.seen import Seen, SeenRound
+from pfedlora_flwr.audit.views import shared_predictor
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.rng import numpy_generator
@@ -25,7 +27,8 @@ _OWN = "its own"
 
 
 def audit_membership(seen: Seen, notes: list[str]) -> MembershipAudit | None:
-    """The attack by each score and encoder on each client's last upload; None where what is sent makes no prediction.
+    """The attack by each score and encoder on each client's last upload; None where what is sent
+    makes no prediction.
 
     notes: gets a line where an encoder is not here any more.
     """
@@ -39,7 +42,7 @@ def audit_membership(seen: Seen, notes: list[str]) -> MembershipAudit | None:
         samples, trained_on = _candidates(seen, client)
         for whose, own in _encoders(seen, client, round, last, notes):
             before, after = (
-                _losses(seen.method.shared_predictor(shared, own), samples)
+                _losses(shared_predictor(seen.method, shared, own), samples)
                 for shared in (start, left)
             )
             for score, values in (("loss", -after), ("fall", before - after)):
@@ -58,7 +61,8 @@ def audit_membership(seen: Seen, notes: list[str]) -> MembershipAudit | None:
 
 
 def _visits(seen: Seen, last: Mapping[int, int]) -> Iterator[tuple[SeenRound, int]]:
-    """The last visit of each client, whose round is in `last`; of the rounds one at a time is held."""
+    """The last visit of each client, whose round is in `last`; of the rounds one at a time is
+    held."""
     for number in sorted(set(last.values())):
         round = seen.round(number)
         for client in (client for client in round.clients if last[client] == number):
@@ -66,15 +70,16 @@ def _visits(seen: Seen, last: Mapping[int, int]) -> Iterator[tuple[SeenRound, in
 
 
 def _candidates(seen: Seen, client: int) -> tuple[Samples, Bools]:
-    """At most `MOST` samples that the client trained on and as many that it did not, of the same classes, and which they are, [n]."""
+    """At most `MOST` samples that the client trained on and as many that it did not, of the same
+    classes, and which they are, [n]."""
     data, draws = seen.data(client), numpy_generator(seen.experiment.seed, "audit/samples", client)
     chosen: list[tuple[Tensor, Tensor]] = []
     for part in ([data.train], [data.validation, data.test]):
-        images, labels = torch.cat([s.images for s in part]), torch.cat([s.labels for s in part])
+        inputs, labels = torch.cat([s.inputs for s in part]), torch.cat([s.labels for s in part])
         index = torch.from_numpy(draws.permutation(len(labels))[:MOST])
-        chosen.append((images[index], labels[index]))
-    images, labels = (torch.cat(both) for both in zip(*chosen, strict=True))
-    return Samples(images, labels, data.train.scale, data.train.shift), np.arange(
+        chosen.append((inputs[index], labels[index]))
+    inputs, labels = (torch.cat(both) for both in zip(*chosen, strict=True))
+    return Samples(inputs, labels, data.train.scale, data.train.shift), np.arange(
         len(labels)
     ) < len(chosen[0][1])
 
@@ -92,17 +97,17 @@ def _name(score: str, whose: str) -> str:
 def _encoders(
     seen: Seen, client: int, round: SeenRound, last: Mapping[int, int], notes: list[str]
 ) -> Iterator[tuple[str, ClientModel | None]]:
-    """The models behind whose encoders a client's upload is put, by whose they are: none where the upload is a whole model.
+    """The models behind whose encoders a client's upload is put, by whose they are: none where the
+    upload is a whole model.
 
-    The initial one the server can make from the public seed; another client's it has from a client that works with it; the client's
-    own it has not: a bound.
-    """
+    The initial one the server can make from the public seed; another client's it has from a client
+    that works with it; the client's own it has not: a bound."""
     method, shared = seen.method, round.start(client)
-    if method.shared_predictor(shared):
+    if shared_predictor(method, shared):
         yield "", None
         return
     initial = method.predictor(method.initial_model(client).eval())
-    if not method.shared_predictor(shared, initial):
+    if not shared_predictor(method, shared, initial):
         return
     yield "initial", initial
     others = [k for k in last if k != client]
@@ -113,7 +118,8 @@ def _encoders(
             trained = load_trained(seen.run.path, owner)
             if owner == client and trained.version != round.number:
                 raise UserError(
-                    f"client {client}: its model is of round {trained.version}, its last upload of round {round.number}"
+                    f"client {client}: its model is of round {trained.version}, its last upload of"
+                    f" round {round.number}"
                 )
         except UserError as error:
             if not notes:  # the first of them says it for all

@@ -1,4 +1,5 @@
-"""What the server has seen, from a run's directory: of each round the state before and after it and, where they were kept, the uploads."""
+"""What the server has seen, from a run's directory: of each round the state before and after it
+and, where they were kept, the uploads."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ import numpy as np
 import torch
 
 from pfedlora_flwr.audit.measure import Bools
+from pfedlora_flwr.audit.views import shared_part
 from pfedlora_flwr.data.local import OWN, LocalData, Site, task_of
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
@@ -25,7 +27,8 @@ Source = Literal["uploads", "sum"]
 
 @dataclass(frozen=True)
 class SeenRound:
-    """A round as the server saw it. upload: of a client; None where they were not kept. result: the state after the round."""
+    """A round as the server saw it. upload: of a client; None where they were not kept. result: the
+    state after the round."""
 
     method: Method
     number: int
@@ -36,17 +39,17 @@ class SeenRound:
 
     def start(self, client: int) -> Tensors:
         """The shared part as this client received it."""
-        return self.method.shared_part(self.method.download(self.before, client, self.number))
+        return shared_part(self.method, self.method.download(self.before, client, self.number))
 
     def left(self, client: int) -> Tensors:
         """The shared part as this client left it, from its upload."""
         assert self.upload is not None
         received = self.method.download(self.before, client, self.number)
-        return self.method.shared_part(received, self.upload(client).tensors)
+        return shared_part(self.method, received, self.upload(client).tensors)
 
     def merged(self, client: int) -> Tensors:
         """The shared part as this client would receive it next: all that a sum tells."""
-        return self.method.shared_part(self.method.download(self.after, client, self.number + 1))
+        return shared_part(self.method, self.method.download(self.after, client, self.number + 1))
 
     @cached_property
     def after(self) -> Tensors:
@@ -54,21 +57,23 @@ class SeenRound:
 
 
 class Seen:
-    """A run's rounds as they can be audited. Raises UserError where nothing of them is left, or the clients' data is not here."""
+    """A run's rounds as they can be audited. Raises UserError where nothing of them is left, or the
+    clients' data is not here."""
 
     def __init__(self, run: RunDirectory) -> None:
         run.check_unlocked()
         self.run = run
-        self.experiment: Experiment = run.experiment()
+        config = run.run_config()
+        self.experiment: Experiment = config.experiment
+        self._data_path = config.execution.data_path
         self._check_data()
-        self.method = registry.make(self.experiment, task_of(self.experiment))
+        self.method = registry.make(self.experiment, task_of(self.experiment, self._data_path))
         state = run.checkpoints.load()
         if state is None or not state.round:
             raise UserError(f"{run.path} has no round that is done: there is nothing to audit")
         self._state: ServerState = state
-        kept = [
-            n for n in run.uploads.rounds() if n <= state.round
-        ]  # a later one's round was not finished
+        # a later one's round was not finished
+        kept = [n for n in run.uploads.rounds() if n <= state.round]
         self.source: Source = "uploads" if kept else "sum"
         self.numbers = kept or [state.round]
 
@@ -127,17 +132,19 @@ class Seen:
             earlier = self.run.checkpoints.load(before=number)
             if earlier is None or earlier.round != number - 1:
                 raise UserError(
-                    f"{self.run.path} has no checkpoint of round {number - 1}, without which round {number} tells nothing"
+                    f"{self.run.path} has no checkpoint of round {number - 1}, without which round"
+                    f" {number} tells nothing"
                 )
             before = earlier.tensors
         return SeenRound(self.method, number, clients, before, None, lambda: state.tensors)
 
     def _site(self, client: int) -> Site:
-        return Site.find(self.experiment, client, {})
+        return Site.find(self.experiment, client, {"data-path": self._data_path})
 
     def _check_data(self) -> None:
         if self.run.partition == OWN:
             raise UserError(
-                f"the clients of {self.run.path} have data of their own, which is not here: an audit needs what they hold"
+                f"the clients of {self.run.path} have data of their own, which is not here: an"
+                " audit needs what they hold"
             )
         self.run.check_partition(self._site(0).fingerprint)

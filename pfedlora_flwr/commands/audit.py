@@ -11,22 +11,23 @@ from rich.table import Table
 
 from pfedlora_flwr.audit.audit import audit
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.runs.code_copy import note_of
 from pfedlora_flwr.runs.directory import RunDirectory, find_runs
 from pfedlora_flwr.runs.rows import Attack, Audit
-from pfedlora_flwr.runs.source import use_copy
 
 
 def audit_all(paths: Iterable[Path], out: Console, err: Console, *, as_json: bool) -> int:
-    """Audits every run of the paths, each a run or a folder of runs; the exit code: 0, 1 where some could not be audited.
+    """Audits every run of the paths, each a run or a folder of runs; the exit code: 0, 1 where some
+    could not be audited.
 
     Raises UserError where the only run could not, or there is none.
     """
     runs = [run for path in paths for run in _runs(path)]
     found: list[tuple[RunDirectory, Audit]] = []
     for run in runs:
-        if said := use_copy(run):
-            err.print(f"note: {said}", markup=False, highlight=False)
         try:
+            if said := note_of(run):
+                err.print(f"note: {said}", markup=False, highlight=False)
             found.append((run, audit(run)))
         except UserError as error:
             if len(runs) == 1:

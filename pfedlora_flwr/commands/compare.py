@@ -1,30 +1,33 @@
-"""`pfedlora compare`: runs what is missing of a comparison, one run after the other or several at once, and then reports.
+"""`pfedlora compare`: runs what is missing of a comparison, one run after the other or several at
+once, and then reports.
 
-What is left to do is read from the runs' directories before every run. So a comparison that was killed goes on where it was, a
-completed run (one with the same Experiment) is never repeated, and an unfinished one is resumed.
-All methods of a scenario and seed share the partition and the sampled clients, because these depend on the seed alone.
-"""
+What is left to do is read from the runs' directories before every run. So a comparison that was
+killed goes on where it was, a completed run (one with the same Experiment) is never repeated, and
+an unfinished one is resumed. All methods of a scenario and seed share the partition and the sampled
+clients, because these depend on the seed alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 from rich.console import Console
 
-from pfedlora_flwr.commands.course import duration
 from pfedlora_flwr.commands.display import FAILED, stopped_code
-from pfedlora_flwr.commands.under_way import count_of, run_all, seconds_of
+from pfedlora_flwr.commands.progress_text import duration
+from pfedlora_flwr.commands.run_queue import count_of, run_all, seconds_of
 from pfedlora_flwr.comparison import estimate
 from pfedlora_flwr.comparison.spec import Comparison
-from pfedlora_flwr.comparison.work import Job, Shard, Work
+from pfedlora_flwr.comparison.work import STALE, Job, Shard, Work
 from pfedlora_flwr.data import datasets
+from pfedlora_flwr.data.local import shared_partition
+from pfedlora_flwr.data.remarks import remarks
 from pfedlora_flwr.data.source import Reading
-from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.errors import UserError, some
 from pfedlora_flwr.files import make_folder
-from pfedlora_flwr.launch import execute as executing
+from pfedlora_flwr.launch.checks import check_engine, preflight
 from pfedlora_flwr.launch.cluster import address_of
 from pfedlora_flwr.launch.execute import STOPPED
 from pfedlora_flwr.launch.processes import SIGNALS, Stopped, stoppable
@@ -38,6 +41,8 @@ from pfedlora_flwr.runs.output import from_here
 from pfedlora_flwr.runs.provenance import commits, git_commit, read_about, short
 
 _MOST = 256
+_NAMED = 10
+"""Runs that a line names."""
 _WHOLE = Shard()
 
 
@@ -53,23 +58,30 @@ def compare(
     drop_models: bool = False,
     jobs: int = 1,
     shard: Shard = _WHOLE,
+    redo: Sequence[str] = (),
 ) -> int:
-    """Runs what is missing of `part`, then reports on `whole`; the exit code: 0 when no run has failed. Raises UserError.
+    """Runs what is missing of `part`, then reports on `whole`; the exit code: 0 when no run has
+    failed. Raises UserError.
 
-    drop_models: whether no completed run keeps its clients' models. jobs: runs at once, each in a process of its own if more than one.
-    shard: the runs of `part` that are done here; the report is written where the last of `whole` is done.
-    """
+    drop_models: whether no completed run keeps its clients' models. jobs: runs at once, each in a
+    process of its own if more than one.
+    shard: the runs of `part` that are done here; the report is written where the last of `whole` is
+    done.
+    redo: which runs that are there are done again (`Work.ask_again`)."""
     if not 1 <= jobs <= _MOST:
         raise UserError(f"--jobs is {jobs}; allowed: 1 to {_MOST}")
     work = Work(part, output.absolute(), shard)
     for job in work.examples():
-        executing.check_engine(engine, job.experiment.ray)
-        if jobs > 1 and engine == "flower" and (address := address_of(job.experiment)):
+        check_engine(engine, job.config.execution.ray)
+        if jobs > 1 and engine == "flower" and (address := address_of(job.config.execution)):
             raise UserError(
-                f"--jobs is {jobs}; allowed: 1 on a Ray cluster ({address}), of which each run takes all CPUs"
+                f"--jobs is {jobs}; allowed: 1 on a Ray cluster ({address}), of which each run"
+                " takes all CPUs"
             )
     Work(whole, work.output).check()  # the report is on all of it
-    _preflight(work, dry_run)
+    work.ask_again(redo)
+    _preflight(work, dry_run, out)
+    _warn_of_own_code(work, err)
     if dry_run:
         _show_work(work, out, engine, drop_models, jobs)
         return 0
@@ -119,8 +131,8 @@ def _report(work: Work, whole: Comparison, out: Console) -> None:
 
 @contextmanager
 def _claimed(output: Path, shard: Shard) -> Iterator[None]:
-    """Holds the shard of the comparison's directory, made if it is not there. Raises UserError when another `compare` has it, or has
-    the directory divided otherwise."""
+    """Holds the shard of the comparison's directory, made if it is not there. Raises UserError when
+    another `compare` has it, or has the directory divided otherwise."""
     make_folder(output)
     name = ".lock" if shard.of == 1 else f".lock-{{}}-of-{shard.of}"
     ours = [output.absolute() / name.format(number + 1) for number in range(shard.of)]
@@ -155,44 +167,70 @@ def _warn_of_other_code(work: Work, err: Console) -> None:
     ]
     if others:
         by = ", ".join(made or "an unknown commit" for made in others)
-        told = f"warning: of these runs some were made by {by}, and this is {here or 'an unknown commit'}: they may not compute the same"
+        told = (
+            f"warning: of these runs some were made by {by}, and this is"
+            f" {here or 'an unknown commit'}: they may not compute the same"
+        )
         err.print(told, highlight=False, soft_wrap=True)
 
 
-def _preflight(work: Work, dry_run: bool) -> None:
-    """Raises UserError, with the scenario's name, where a run could not start. A dry run downloads nothing: it leaves such out."""
+def _warn_of_own_code(work: Work, err: Console) -> None:
+    """Names the runs that another code of the user's did than is here, and that stay."""
+    by_files: dict[str, list[str]] = {}
+    for directory, found in work.other_code().items():
+        if directory not in work.redo:
+            name = str(directory.relative_to(work.output))
+            by_files.setdefault(str(found), []).append(name)
+    for files, runs in by_files.items():
+        told = (
+            f"warning: your code has changed ({files}) since {len(runs)} runs that stay as they"
+            f" are: {some(runs, _NAMED)}; --redo {STALE} does them again"
+        )
+        err.print(told, markup=False, highlight=False, soft_wrap=True)
+
+
+def _preflight(work: Work, dry_run: bool, out: Console) -> None:
+    """Says once what is to know of the data. Raises UserError, with the scenario's name, where a
+    run could not start. A dry run downloads nothing: it leaves such out."""
     examples = work.examples()
     if not examples:
         raise UserError(
-            "nothing to run: all that was asked for is Standalone by construction, which sharing=mean runs"
+            "nothing to run: all that was asked for is Standalone by construction, which"
+            " sharing=mean runs"
         )
+    said = set[str]()
     for job in examples:
-        e = job.experiment
-        if dry_run and datasets.needs_download(e.dataset, Reading.of(e)):
+        e, path = job.config.experiment, job.config.execution.data_path
+        if dry_run and datasets.needs_download(e.dataset, Reading.of(e, path)):
             continue
         try:
-            executing.preflight(e)
+            preflight(job.config)
         except UserError as error:
             raise type(error)(f"{job.title}: {error}") from error.__cause__
+        for told in remarks(*shared_partition(e, job.config.execution.data_path)):
+            if told not in said:
+                out.print(f"warning: {told}", markup=False, highlight=False, soft_wrap=True)
+            said.add(told)
 
 
 def _speed(work: Work, engine: str) -> estimate.Speed:
     speed = estimate.Speed(
-        resources(work.examples()[0].experiment).at_once if engine == "flower" else 1
+        resources(work.examples()[0].config).at_once if engine == "flower" else 1
     )
     for run in work.completed():
-        speed.learn(run.experiment, run.result["seconds"]["total"])
+        speed.learn(run.config, run.result["seconds"]["total"])
     return speed
 
 
 def _show_work(work: Work, out: Console, engine: str, drop_models: bool, at_once: int) -> None:
     """What would run, how long it may take and the disk it will need."""
     speed, jobs = _speed(work, engine), work.jobs()
+    done = sum(run.path not in work.redo for run in work.completed())
     for job in jobs:
         more = f" (and {job.repeats - 1} more with the values chosen)" if job.repeats > 1 else ""
-        e = job.experiment
-        took = f"about {duration(speed.seconds(e))}, {count(estimate.model_bytes(e))}B of models"
-        took += f", {count(estimate.state_bytes(e))}B of states" if estimate.state_bytes(e) else ""
+        seconds, states = speed.seconds(job.config), estimate.state_bytes(job.config)
+        took = f"about {duration(seconds)}, {count(estimate.model_bytes(job.config))}B of models"
+        took += f", {count(states)}B of states" if states else ""
         out.print(
             f"{job.title}{more}: {_state(job)}; {took}",
             highlight=False,
@@ -200,12 +238,13 @@ def _show_work(work: Work, out: Console, engine: str, drop_models: bool, at_once
             soft_wrap=True,
         )
     disk = estimate.disk(
-        (job.experiment for job in jobs for _ in range(job.repeats)), kept=not drop_models
+        (job.config for job in jobs for _ in range(job.repeats)), kept=not drop_models
     )
     basis = "a guess: no run has been timed yet" if speed.guessed else "from the runs that are done"
     out.print(
-        f"{len(work.completed())} runs are completed, {count_of(jobs)} are left: "
-        f"about {duration(seconds_of(jobs, speed) / at_once)} ({basis}), {count(disk)}B of disk in {work.output}",
+        f"{done} runs are completed, {count_of(jobs)} are left: about"
+        f" {duration(seconds_of(jobs, speed) / at_once)} ({basis}), {count(disk)}B of disk in"
+        f" {work.output}",
         highlight=False,
         soft_wrap=True,
     )

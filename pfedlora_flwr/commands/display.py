@@ -10,11 +10,12 @@ from rich.table import Table
 from rich.text import Text
 from rich.theme import Theme
 
-from pfedlora_flwr.commands.course import megabytes
+from pfedlora_flwr.commands.progress_text import megabytes
 from pfedlora_flwr.runs.rows import Result
 
 FAILED, AGAIN_LATER, INTERRUPTED = 1, 75, 130
-"""Exit codes. A completed run's is 0, a user's mistake's 2. 75 (EX_TEMPFAIL): the time was over, or SIGTERM came; the run can go on."""
+"""Exit codes. A completed run's is 0, a user's mistake's 2. 75 (EX_TEMPFAIL): the time was over, an
+observer stopped it or SIGTERM came; the run can go on."""
 _LISTED = 20
 """Clients that a table lists."""
 _WIDE, _BAR, _SHORT_BAR = 132, 24, 10
@@ -45,18 +46,20 @@ def progress_bars(out: Console, *, quiet: bool = False) -> Progress:
 
 
 def room(out: Console, description: str) -> int:
-    """Columns for the field `what`, so that the line ends before the terminal does: `^C` is written behind it."""
+    """Columns for the field `what`, so that the line ends before the terminal does: `^C` is written
+    behind it."""
     spinner, elapsed, between, echo = 1, len("0:00:00"), 4, 3
     return out.width - spinner - len(description) - _bar_width(out) - elapsed - between - echo
 
 
 def conclude(result: Result, directory: Path | str, out: Console, err: Console, again: str) -> int:
     """Prints what came of the run, and `again`, the command that goes on with it; the exit code."""
+    for name, why in result.get("observers", {}).items():
+        err.print(f"observer {name} failed: {why}", markup=False, highlight=False, soft_wrap=True)
     if result["status"] == "completed":
         out.print(client_table(result))
-        out.print(
-            summary(result), highlight=False, soft_wrap=not out.is_terminal
-        )  # in a file a line stays one
+        # in a file a line stays one
+        out.print(summary(result), highlight=False, soft_wrap=not out.is_terminal)
         out.print(f"everything is in {directory}", highlight=False, soft_wrap=True)
         return 0
     after = f" after round {result['rounds']}" if "rounds" in result else ""
@@ -79,7 +82,9 @@ def conclude(result: Result, directory: Path | str, out: Console, err: Console, 
 
 def stopped_code(result: Result) -> int:
     """The exit code of a stopped run."""
-    return AGAIN_LATER if result.get("stopped_by") in ("system", "time") else INTERRUPTED
+    return (
+        AGAIN_LATER if result.get("stopped_by") in ("system", "time", "observer") else INTERRUPTED
+    )
 
 
 def _bar_width(out: Console) -> int:
@@ -88,9 +93,8 @@ def _bar_width(out: Console) -> int:
 
 def client_table(result: Result) -> Table:
     """A line a client, at most 20."""
-    title = Text(
-        f"{result['method']} on {result['dataset']}: personalised test accuracy by client"
-    )  # as markup, :100: is an emoji
+    # as markup, :100: is an emoji
+    title = Text(f"{result['method']} on {result['dataset']}: personalised test accuracy by client")
     table = Table(title=title)
     for name in ("client", "model", "training samples", "last trained in round", "accuracy"):
         table.add_column(name, justify="left" if name == "model" else "right")
@@ -111,24 +115,29 @@ def client_table(result: Result) -> Table:
 def summary(result: Result) -> str:
     """The figures of a completed run, in four lines."""
     a, c, s = result["accuracy"], result["communication"], result["seconds"]
+    # an older version's has none
     scores = {
         "balanced accuracy": result.get("balanced_accuracy"),
         "macro-F1": result.get("macro_f1"),
-    }  # an older version's has none
+    }
     finals = [
         f"{name} {score['final']:.4f}"
         for name, score in scores.items()
         if score and score["final"] is not None
     ]
     lines = [
-        f"mean test accuracy {a['final']:.4f} final, {a['at_best_validation']:.4f} at best validation "
-        f"(round {a['best_validation_round']}), {a['max_test']:.4f} max",
+        (
+            f"mean test accuracy {a['final']:.4f} final, {a['at_best_validation']:.4f} at best"
+            f" validation (round {a['best_validation_round']}), {a['max_test']:.4f} max"
+        ),
         "final: " + ", ".join([*finals, f"worst client {a['worst']:.4f}, std {a['std']:.4f}"]),
         f"sent up {c['parameters_up']:,} parameters ({megabytes(c['bytes_up'])}), "
         f"down {c['parameters_down']:,} ({megabytes(c['bytes_down'])})"
         + (f"; computed {result['flops']:.3g} FLOP" if result["flops"] else ""),
-        f"{result['rounds']} {'round' if result['rounds'] == 1 else 'rounds'} in {s['total']:.1f} s, "
-        f"median {s['per_round_median']:.2f} s a round; "
-        f"{s['busy_share']:.0%} of {s['workers']} workers' time spent training or evaluating",
+        (
+            f"{result['rounds']} {'round' if result['rounds'] == 1 else 'rounds'} in"
+            f" {s['total']:.1f} s, median {s['per_round_median']:.2f} s a round;"
+            f" {s['busy_share']:.0%} of {s['workers']} workers' time spent training or evaluating"
+        ),
     ]
     return "\n".join(lines)

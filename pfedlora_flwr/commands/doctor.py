@@ -78,7 +78,8 @@ def _packages() -> Iterator[Check]:
 
 
 def _requirements(package: str, extra: str = "") -> Iterator[Requirement]:
-    """What an installed package asks for on this machine, or what one of its extras does; and what the extras that it asks for do."""
+    """What an installed package asks for on this machine, or what one of its extras does; and what
+    the extras that it asks for do."""
     try:
         asked = [Requirement(text) for text in requires(package) or []]
     except PackageNotFoundError:
@@ -130,7 +131,8 @@ def _gpu() -> Check:
     count = torch.cuda.device_count()
     return Check(
         "GPU",
-        f"{names} (CUDA {torch.version.cuda}); {count} actor{'s' * (count > 1)}, one a GPU, unless `actors` says more",
+        f"{names} (CUDA {torch.version.cuda}); {count} actor{'s' * (count > 1)}, one a GPU, unless"
+        " `actors` says more",
     )
 
 

@@ -1,4 +1,5 @@
-"""`pfedlora run --dry-run`: everything checked that a run checks, and what it would take. Nothing is started or written."""
+"""`pfedlora run --dry-run`: everything checked that a run checks, and what it would take. Nothing
+is started or written."""
 
 from __future__ import annotations
 
@@ -10,19 +11,20 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pfedlora_flwr.commands.course import duration, megabytes
+from pfedlora_flwr.commands.progress_text import duration, megabytes
 from pfedlora_flwr.comparison import estimate
+from pfedlora_flwr.data.datasets import Dataset
 from pfedlora_flwr.data.local import shared_partition, task_of
-from pfedlora_flwr.data.source import inputs_of
+from pfedlora_flwr.data.partition import Partition
 from pfedlora_flwr.errors import some
+from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.sharing import first_state
 from pfedlora_flwr.files import check_writable
-from pfedlora_flwr.launch.execute import check_engine, preflight
+from pfedlora_flwr.launch.checks import Start, check
 from pfedlora_flwr.launch.resources import Resources, resources
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.models import registry as models
-from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.ledger import payload_bytes
 
 _ACTOR = 0.4e9
@@ -31,16 +33,16 @@ _LISTED = 20
 """Clients and classes that a table lists, and features that a line does."""
 
 
-def dry_run(e: Experiment, out: Console, *, engine: str = "flower") -> None:
-    """Says what a run of `e` would take. Raises UserError for whatever the run would be refused for."""
-    check_engine(engine, e.ray)
-    preflight(e)
-    RunDirectory(Path(e.output)).check_free(e)
-    check_writable(Path(e.output))
-    out.print(_models(e))
-    out.print(_partition(e))
-    dataset = shared_partition(e)[0]
-    out.print(f"inputs: {inputs_of(dataset)}", highlight=False)
+def dry_run(config: RunConfig, out: Console, *, engine: str = "flower") -> None:
+    """Says what a run would take. Raises UserError for whatever the run would be refused
+    for."""
+    output = config.execution.output
+    check(Start(config, engine), out)
+    check_writable(Path(output))
+    dataset, partition = shared_partition(config.experiment, config.execution.data_path)
+    out.print(_models(config))
+    out.print(_partition(config.experiment, dataset, partition))
+    out.print(f"inputs: {dataset.kind.of(dataset.shape)}", highlight=False)
     if dataset.feature_names:
         out.print(
             f"features: {some(dataset.feature_names, _LISTED)}",
@@ -51,22 +53,25 @@ def dry_run(e: Experiment, out: Console, *, engine: str = "flower") -> None:
     if dataset.resized:
         height, width = dataset.shape[1:]
         out.print(
-            f"{dataset.resized} of {len(dataset.labels)} images are resized to {height} × {width}, bilinear",
+            f"{dataset.resized} of {len(dataset.labels)} images are resized to {height} × {width},"
+            " bilinear",
             highlight=False,
         )
-    for line in _costs(e, resources(e) if engine == "flower" else Resources(1)):
+    for line in _costs(config, resources(config) if engine == "flower" else Resources(1)):
         out.print(line, markup=False, highlight=False, soft_wrap=True)
     out.print(
-        f"it would run in {e.output}; nothing was started",
+        f"it would run in {output}; nothing was started",
         markup=False,
         highlight=False,
         soft_wrap=True,
     )
 
 
-def _models(e: Experiment) -> Table:
-    """A line a client model, with all that a client of it keeps, and where a neck brings its representation to."""
-    method = registry.make(e, task_of(e))
+def _models(config: RunConfig) -> Table:
+    """A line a client model, with all that a client of it keeps, and where a neck brings its
+    representation to."""
+    e = config.experiment
+    method = registry.make(e, task_of(e, config.execution.data_path))
     table = Table(title=f"{e.method}: what a client keeps")
     for name in ("model", "clients", "representation", "parameters", "of them the model's"):
         table.add_column(name, justify="left" if name == "model" else "right")
@@ -74,7 +79,7 @@ def _models(e: Experiment) -> Table:
         kept = method.private_init(k, 0)
         own = method.predictor(kept)
         width, necked = (
-            models.facts(name, method.task, built).widths[0] for built in (None, method.built_width)
+            models.facts(name, method.task, built).width for built in (None, method.built_width)
         )
         representation = str(width) if width == necked else f"{width} → {necked}"
         counts = [sum(p.numel() for p in module.parameters()) for module in (kept, own)]
@@ -83,9 +88,9 @@ def _models(e: Experiment) -> Table:
     return table
 
 
-def _partition(e: Experiment) -> Table:
-    """Samples by client and class, at most 20 clients; above 20 classes only how many of them a client holds."""
-    dataset, partition = shared_partition(e)
+def _partition(e: Experiment, dataset: Dataset, partition: Partition) -> Table:
+    """Samples by client and class, at most 20 clients; above 20 classes only how many of them a
+    client holds."""
     wide = dataset.classes <= _LISTED
     table = Table(title=f"{e.dataset}: samples (training, validation and test) by client and class")
     for name in ("client", *(dataset.class_names if wide else ("classes",)), "all"):
@@ -104,8 +109,9 @@ def _partition(e: Experiment) -> Table:
     return table
 
 
-def _costs(e: Experiment, held: Resources) -> list[str]:
-    method = registry.make(e, task_of(e))
+def _costs(config: RunConfig, held: Resources) -> list[str]:
+    e = config.experiment
+    method = registry.make(e, task_of(e, config.execution.data_path))
     state = first_state(e, method)
     up = method.largest_upload(state)
     down = max(
@@ -115,13 +121,17 @@ def _costs(e: Experiment, held: Resources) -> list[str]:
             for k in range(min(e.clients, len(method.model_names)))
         ),
     )
+    seconds = estimate.Speed(held.at_once).seconds(config)
     free = "" if held.nodes else f", of {psutil.virtual_memory().available / 1e9:.1f} GB free here"
     return [
-        f"a round: {e.sampled} of {e.clients} clients, at most {megabytes(e.sampled * up)} up and {megabytes(e.sampled * down)} down",
+        (
+            f"a round: {e.sampled} of {e.clients} clients, at most {megabytes(e.sampled * up)} up"
+            f" and {megabytes(e.sampled * down)} down"
+        ),
         f"trained by: {held.words()}",
-        f"time: about {duration(estimate.Speed(held.at_once).seconds(e))} for {e.rounds} rounds (a guess: no run has been timed)",
+        (f"time: about {duration(seconds)} for {e.rounds} rounds (a guess: no run has been timed)"),
         f"memory: about {(held.actors + 1) * _ACTOR / 1e9:.1f} GB for {held.actors} actors" + free,
-        f"disk: at most {megabytes(estimate.disk([e]))} for the clients' models"
+        f"disk: at most {megabytes(estimate.disk([config]))} for the clients' models"
         + (f" and the server's {e.clients} states" if e.sharing == "none" else "")
-        + (" and all uploads" if e.audit_uploads else ""),
+        + (" and all uploads" if config.execution.audit_uploads else ""),
     ]

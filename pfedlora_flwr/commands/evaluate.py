@@ -1,11 +1,13 @@
-"""`pfedlora evaluate`: clients' personalised models on labelled samples, of the client's own test part or of a dataset."""
+"""`pfedlora evaluate`: clients' personalised models on labelled samples, of the client's own test
+part or of a dataset."""
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Literal, TypedDict
+from typing import Literal, NotRequired, TypedDict
 
 import numpy as np
 import torch
@@ -18,9 +20,7 @@ from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data.datasets import Dataset
 from pfedlora_flwr.data.local import Site, reading_for
 from pfedlora_flwr.data.registry import located
-from pfedlora_flwr.data.source import inputs_of
 from pfedlora_flwr.errors import UserError, some
-from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.runs.trained import Trained
 from pfedlora_flwr.training.loop import Samples
 from pfedlora_flwr.training.metrics import confusion, scores
@@ -54,26 +54,57 @@ class Evaluation(TypedDict):
     macro_f1: float  # mean F1 of the same
     classes: list[ClassRecall]
     seen: bool  # whether the data holds what the client was trained on
-    by_number: (
-        bool  # whether labels were matched by number, since either side's classes have no names
-    )
+    # whether labels were matched by number, since either side's classes have no names
+    by_number: bool
+    # of the client's own test part, where they are asked for: the samples' places in the run's
+    # dataset, ascending, from 1
+    rows: NotRequired[list[int]]
 
 
-def evaluate(models: Iterable[Trained], data: str | None) -> list[Evaluation]:
-    """Each model on the dataset `data`, named as in the key `dataset`, or, without it, on its client's own test part.
+def evaluate(
+    models: Iterable[Trained], data: str | None, *, rows: bool = False
+) -> list[Evaluation]:
+    """Each model on the dataset `data`, named as in the key `dataset`, or, without it, on its
+    client's own test part.
 
-    The latter counts what the run counted, on a CPU to the last sample. Raises UserError where data is missing, not the run's, or of
-    other inputs or classes than the model's.
-    """
+    The latter counts what the run counted, on a CPU to the last sample. Raises UserError where data
+    is missing, not the run's, or of other inputs or classes than the model's."""
     torch.set_num_threads(1)  # as in the run: sums in another order can turn a close decision
-    return [_evaluate(trained, data) for trained in models]
+    if rows and data is not None:
+        raise UserError("--rows tells the client's own test part: leave DATA out")
+    return [_evaluate(trained, data, rows=rows) for trained in models]
+
+
+def answer(
+    models: Iterable[Trained],
+    data: str | None,
+    out: Console,
+    err: Console,
+    *,
+    as_json: bool,
+    as_list: bool,
+    rows: bool,
+) -> None:
+    """Evaluates the models and prints what came of it; as_list: JSON is a list, of one model too.
+    rows: whether the rows of the clients' test parts are named.
+    Raises UserError as `evaluate` does."""
+    found = evaluate(models, data, rows=rows)
+    for line in remarks(found):
+        err.print(line, markup=False, highlight=False)
+    if as_json:
+        print(json.dumps(found if as_list else found[0], indent=1))
+    else:
+        show(found, out)
 
 
 def remarks(evaluations: Sequence[Evaluation]) -> Iterator[str]:
     """What to bear in mind, a line each."""
     data = evaluations[0]["data"]
     if any(e["seen"] for e in evaluations):
-        yield f"note: {data} holds samples that the models were trained on; without DATA each client's own test part is taken"
+        yield (
+            f"note: {data} holds samples that the models were trained on; without DATA each"
+            " client's own test part is taken"
+        )
     if any(e["by_number"] for e in evaluations):
         yield f"note: classes were matched by number: those of the model or of {data} have no names"
 
@@ -104,28 +135,33 @@ def show(evaluations: Sequence[Evaluation], out: Console) -> None:
     said = f"accuracy {means[0]:.4f}, balanced accuracy {means[1]:.4f}, macro-F1 {means[2]:.4f}"
     over = f"over {first['samples']} samples" if alone else "unweighted means over the clients"
     out.print(f"{said} ({over})", highlight=False, soft_wrap=True)
+    for e in evaluations:
+        if "rows" in e:
+            told = ", ".join(map(str, e["rows"]))
+            out.print(f"test rows of client {e['client']}: {told}", highlight=False, soft_wrap=True)
 
 
-def _evaluate(trained: Trained, data: str | None) -> Evaluation:
+def _evaluate(trained: Trained, data: str | None, *, rows: bool) -> Evaluation:
+    places: list[int] = []
     if data is None:
-        samples, seen, by_number = _own_test_part(trained), False, False
+        samples, places = _own_test_part(trained)
+        seen, by_number = False, False
     else:
         e = trained.experiment
         seen = located(data) == trained.about["site"].get("dataset", e.dataset)
-        dataset = _load(trained, data, e if data == e.dataset else e.replace(data_path=""))
+        path = trained.about["site"]["data-path"] if data == e.dataset else ""
+        dataset = _load(trained, data, path)
         labels, by_number = _labels(trained.class_names, dataset)
         samples = trained.samples(dataset.inputs.copy(), labels)
     names = trained.class_names
-    matrix = confusion(
-        lambda inputs: trained.method.predict(trained.module, inputs), samples, len(names)
-    )
+    matrix = confusion(trained.method.predictor(trained.module), samples, len(names))
     found, counts = scores(matrix), matrix.sum(1).tolist()
     classes: list[ClassRecall] = [
         {"name": name, "samples": count, "recall": int(matrix[i, i]) / count}
         for i, (name, count) in enumerate(zip(names, counts, strict=True))
         if count
     ]
-    return {
+    result: Evaluation = {
         "client": trained.client,
         "data": data or _OWN,
         "samples": len(samples),
@@ -136,31 +172,38 @@ def _evaluate(trained: Trained, data: str | None) -> Evaluation:
         "seen": seen,
         "by_number": by_number,
     }
+    if rows:
+        result["rows"] = places
+    return result
 
 
-def _load(trained: Trained, data: str, e: Experiment) -> Dataset:
-    """The dataset as the model takes it: a table's columns by their names. Raises UserError where its inputs are others."""
+def _load(trained: Trained, data: str, data_path: str) -> Dataset:
+    """The dataset as the model takes it: a table's columns by their names. Raises UserError where
+    its inputs are others."""
     task = trained.task
     how = replace(
-        reading_for(task, e),
+        reading_for(task, trained.experiment, data_path),
         client_column=None,
         feature_names=trained.feature_names,
         one_class=True,
     )
     dataset = datasets.load(data, how)
-    if dataset.shape != task.shape:
+    if (dataset.kind, dataset.shape) != (task.kind, task.shape):
         raise UserError(
-            f"{data} holds {inputs_of(dataset)}, and the model of client {trained.client} takes {inputs_of(task)}"
+            f"{data} holds {dataset.kind.of(dataset.shape)}, and the model of client"
+            f" {trained.client} takes {task}"
         )
     return dataset
 
 
-def _own_test_part(trained: Trained) -> Samples:
-    """The client's test samples, normalised as in its run. Raises UserError when they are not here any more."""
+def _own_test_part(trained: Trained) -> tuple[Samples, list[int]]:
+    """The client's test samples, normalised as in its run, and their places in the dataset, from 1.
+    Raises UserError when they are not here any more."""
     about, client = trained.about, trained.client
     if "partition" not in about:
         raise UserError(
-            f"the model of client {client} does not say what its data was (an older version saved it); give DATA"
+            f"the model of client {client} does not say what its data was (an older version saved"
+            " it); give DATA"
         )
     site = Site.find(trained.experiment, client, about["site"])
     data, test = site.dataset, site.split.test
@@ -173,14 +216,16 @@ def _own_test_part(trained: Trained) -> Samples:
         raise UserError(
             f"the data of {data.name} is not what client {client} was trained on; give DATA"
         )
-    return trained.samples(data.inputs[test], torch.from_numpy(np.asarray(data.labels[test])))
+    labels = torch.from_numpy(np.asarray(data.labels[test]))
+    return trained.samples(data.inputs[test], labels), sorted((test + 1).tolist())
 
 
 def _labels(names: Sequence[str], data: Dataset) -> tuple[Tensor, bool]:
-    """The data's labels as the model counts its classes, int64 [n]; and whether they were matched by number.
+    """The data's labels as the model counts its classes, int64 [n]; and whether they were matched
+    by number.
 
-    By name wherever the model has every class that has a sample. Raises UserError where it has not, unless there are no names.
-    """
+    By name wherever the model has every class that has a sample. Raises UserError where it has not,
+    unless there are no names."""
     labels = np.array(data.labels)
     there = np.unique(labels).tolist()
     unknown = [data.class_names[i] for i in there if data.class_names[i] not in names]
@@ -189,7 +234,8 @@ def _labels(names: Sequence[str], data: Dataset) -> tuple[Tensor, bool]:
         return torch.from_numpy(place[labels]), False
     if not (_unnamed(names) or _unnamed(data.class_names)):
         raise UserError(
-            f"{data.name} has classes that the model has not ({some(unknown, _NAMED)}); the model's: {some(names, _NAMED)}"
+            f"{data.name} has classes that the model has not ({some(unknown, _NAMED)}); the"
+            f" model's: {some(names, _NAMED)}"
         )
     if there[-1] >= len(names):
         raise UserError(
@@ -199,5 +245,6 @@ def _labels(names: Sequence[str], data: Dataset) -> tuple[Tensor, bool]:
 
 
 def _unnamed(names: Sequence[str]) -> bool:
-    """Whether the classes are numbered: what a dataset without names gives them, and what fills a model up to its classes."""
+    """Whether the classes are numbered: what a dataset without names gives them, and what fills a
+    model up to its classes."""
     return all(name in (str(i), f"class {i}") for i, name in enumerate(names))

@@ -1,8 +1,8 @@
-"""`pfedlora export`: a client's personalised model as one file for other programs, with a model card.
+"""`pfedlora export`: a client's personalised model as one file for other programs, with a model
+card.
 
-The file is written aside, loaded again by the library that will read it, and compared with the model's own outputs; only then does
-it take its name.
-"""
+The file is written aside, loaded again by the library that will read it, and compared with the
+model's own outputs; only then does it take its name."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ import safetensors
 import safetensors.torch
 import torch
 import torch.fx
-from PIL import Image
 from torch import Tensor, nn
 
 from pfedlora_flwr.data import registry as datasets
 from pfedlora_flwr.errors import UserError, some
 from pfedlora_flwr.files import check_replaceable, make_folder, write_atomically
 from pfedlora_flwr.methods import registry
-from pfedlora_flwr.methods.method import tensors_of
+from pfedlora_flwr.methods.tensors import tensors_of
+from pfedlora_flwr.models.kept import base_of
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.models.named import is_library, random_weights
+from pfedlora_flwr.runs.data_name import client_data, is_own
 from pfedlora_flwr.runs.trained import Trained
 
 SUFFIXES = {"safetensors": ".safetensors", "torch-export": ".pt2", "onnx": ".onnx"}
@@ -41,36 +42,37 @@ _FOLDERS = re.compile(r"""(?<![^\s=,'"])~?/(?:[^/=,\s'"]+/)*""")
 """Of a path from the root or from home, as the options of a user's method may hold one."""
 
 Exported = Callable[[Tensor], Tensor]
-"""An exported model loaded again: float32 [n, *shape], images in [0, 1] → logits [n, classes]."""
+"""An exported model loaded again: images float32 [n, *shape] in [0, 1], or series and vectors
+float64 [n, *shape] → logits [n, classes]."""
 
 
 class WithNormalisation(nn.Module):
-    """A client model with its normalisation: it takes images in [0, 1], series and vectors as they come."""
+    """A client model with its normalisation: it takes images in [0, 1], series and vectors as they
+    come, in float64, and normalises them before they become float32."""
 
     mean: Tensor
     std: Tensor
 
     def __init__(self, model: ClientModel, trained: Trained) -> None:
         super().__init__()
-        mean, std = trained.about["mean"], trained.about["std"]
-        rest = (1,) * (len(trained.task.shape) - 1)
-        self.model = model
-        self.register_buffer("mean", torch.tensor(mean).reshape(-1, *rest))
-        self.register_buffer("std", torch.tensor(std).reshape(-1, *rest))
+        self.model, self.kind = model, trained.task.kind
+        mean, std = _constants(trained)
+        self.register_buffer("mean", mean)
+        self.register_buffer("std", std)
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Inputs of any kind, [n, *shape] → logits, [n, classes]."""
-        return self.model((images - self.mean) / self.std)
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Inputs, [n, *shape] → logits, [n, classes]."""
+        return self.model(self.kind.normalised(inputs, self.mean, self.std))
 
 
 def export(trained: Trained, kind: str, target: Path, *, overwrite: bool = False) -> float:
-    """Writes the model to `target` and its card to `target`.md; the largest difference of a logit from the model's own.
+    """Writes the model to `target` and its card to `target`.md; the largest difference of a logit
+    from the model's own.
 
-    kind: safetensors (the weights), torch-export or onnx (whole programs); each holds `metadata` too, torch-export in its extra file
-    `metadata.json`.
-    Raises UserError when a library is missing, the model cannot be exported, or its outputs would differ, and for a file that is
-    there, unless it is to be overwritten; what is no regular file never is.
-    """
+    kind: safetensors (the weights), torch-export or onnx (whole programs); each holds `metadata`
+    too, torch-export in its extra file `metadata.json`. Raises UserError when a library is missing,
+    the model cannot be exported, or its outputs would differ, and for a file that is there, unless
+    it is to be overwritten; what is no regular file never is."""
     if kind not in SUFFIXES:
         raise UserError(f"format is {kind!r}; allowed: {', '.join(SUFFIXES)}")
     about = target.with_name(target.name + ".md")
@@ -87,7 +89,8 @@ def export(trained: Trained, kind: str, target: Path, *, overwrite: bool = False
         difference = _difference(trained, exported)
         if not difference <= TOLERANCE:  # nan too
             raise UserError(
-                f"the exported model's outputs differ by {difference:g} from the model's own: nothing was written"
+                f"the exported model's outputs differ by {difference:g} from the model's own:"
+                " nothing was written"
             )
         write_atomically(about, card(trained, kind, target.name, difference).encode())
         aside.replace(target)
@@ -103,11 +106,13 @@ def export(trained: Trained, kind: str, target: Path, *, overwrite: bool = False
 
 
 def card(trained: Trained, kind: str, file: str, difference: float) -> str:
-    """The model card, in Markdown: what it is, how good it is, where it comes from, how to use it."""
+    """The model card, in Markdown: what it is, how good it is, where it comes from, how to use
+    it."""
     e, counts = trained.experiment, trained.counts
     predictor = trained.method.predictor(trained.module)
     architecture = predictor.description
     parameters = sum(p.numel() for p in predictor.parameters())
+    base = f"| frozen base | `{found}` |\n" if (found := base_of(predictor)) else ""
 
     def share(part: str) -> str:
         if counts is None or not getattr(counts, part):
@@ -117,14 +122,17 @@ def card(trained: Trained, kind: str, file: str, difference: float) -> str:
 
     changed = e.changed().items()
     settings = ", ".join(
-        f"{name}={datasets.without_path(e.dataset) if name == 'dataset' else _FOLDERS.sub('', str(value))}"
+        f"{name}={datasets.without_path(e.dataset)}"
+        if name == "dataset"
+        else f"{name}={_FOLDERS.sub('', str(value))}"
         for name, value in changed
+        if name != "dataset" or not is_own(trained.about)
     )
+    data = client_data(trained.about, e, trained.task)
     versions = ", ".join(
         f"{name} {version}" for name, version in trained.about["versions"].items() if version
     )
     if kind == "safetensors":
-        by = "feature" if trained.task.kind == "vectors" else "channel"
         moved = any(name != own for name, own in predictor.own_names().items())
         names = "the module's own state_dict" if moved else "this package's client model"
         again = (
@@ -133,13 +141,22 @@ def card(trained: Trained, kind: str, file: str, difference: float) -> str:
             else ""
         )
         usage = f"The weights of `{architecture}`, by the names of {names}{again}. "
+        by = trained.task.kind.by
         usage += f"Input: {_raw(trained)}, then (input − mean) / std by {by}, both in the metadata."
+        if trained.task.kind.program == torch.float64:
+            usage += " Compute this in float64, and give the weights its result as float32."
     else:
-        name = f" `{_input_name(trained)}`" if kind == "onnx" else ""
-        usage = f"Input{name}: {_raw(trained)}; normalisation is part of the model. Output: logits [n, {trained.task.classes}]."
-    return f"""# {registry.title(e.method)}, client {trained.client}, on {datasets.without_path(e.dataset)}
+        inside = ", in float64" if trained.task.kind.program == torch.float64 else ""
+        name = f" `{trained.task.kind.input_name}`" if kind == "onnx" else ""
+        usage = (
+            f"Input{name}: {_raw(trained)}; normalisation is part of the model{inside}. Output:"
+            f" logits [n, {trained.task.classes}]."
+        )
+    title = f"{registry.title(e.method)}, client {trained.client}"
+    return f"""# {title}, on {data}
 
-A personalised model: it was trained for the data of client {trained.client} and is evaluated on these alone.
+A personalised model: it was trained for the data of client {trained.client}, and is evaluated \
+on these alone.
 
 | | |
 |---|---|
@@ -148,9 +165,9 @@ A personalised model: it was trained for the data of client {trained.client} and
 | test accuracy | {share("test")} |
 | validation accuracy | {share("validation")} |
 | classes | {", ".join(trained.class_names)} |
-| method, dataset | {e.method}, {datasets.without_path(e.dataset)} |
+| method, data | {e.method}, {data} |
 | trained | last in round {trained.version} of {e.rounds}, seed {e.seed}, {e.clients} clients |
-| SHA-256 of the client's tensors | `{trained.sha256}` |
+{base}| SHA-256 of the client's tensors | `{trained.sha256}` |
 | checked | logits within {difference:.1g} of the model's own |
 | made with | {versions} |
 
@@ -175,36 +192,25 @@ def _safetensors(trained: Trained, whole: WithNormalisation, path: Path) -> Expo
 
 
 def metadata(trained: Trained, kind: str) -> dict[str, str]:
-    """What a program needs that has the file alone; all but the first two and the last two are JSON.
+    """What a program needs that has the file alone; all but the first two and the last two are
+    JSON.
 
-    mean and std: by channel, of images scaled to [0, 1], or by feature. feature_names: of vectors, in their order; null where they have
-    none. preprocessing: what is left to do to an input, of images in the words of Hugging Face's image processors; do_normalize is
-    false where the model does it itself.
-    """
+    mean and std: by channel, of images scaled to [0, 1], or by feature. feature_names: of vectors,
+    in their order; null where they have none. preprocessing: what is left to do to an input, of
+    images in the words of Hugging Face's image processors; do_normalize is false where the model
+    does it itself."""
     mean, std, task = trained.about["mean"], trained.about["std"], trained.task
-    preprocessing: dict[str, Any] = {"do_normalize": kind == "safetensors"}
-    if task.kind == "images":
-        channels, height, width = task.shape
-        preprocessing |= {
-            "do_convert_rgb": channels == 3,
-            "do_grayscale": channels == 1,
-            "do_resize": True,
-            "size": {"height": height, "width": width},
-            "resample": int(Image.Resampling.BILINEAR),
-            "do_rescale": True,
-            "rescale_factor": 1 / 255,
-            "image_mean": mean,
-            "image_std": std,
-            "data_format": "channels_first",
-        }
+    preprocessing = {"do_normalize": kind == "safetensors"}
+    preprocessing |= task.kind.preprocessing(task.shape, mean, std)
     return {
         "architecture": trained.method.predictor(trained.module).description,
-        "kind": task.kind,
+        "kind": task.kind.name,
         "class_names": json.dumps(trained.class_names),
         "feature_names": json.dumps(trained.feature_names or None),
         "mean": json.dumps(mean),
         "std": json.dumps(std),
         "input": json.dumps(["n", *task.shape]),
+        "input_dtype": json.dumps(str(task.kind.program).removeprefix("torch.")),
         "preprocessing": json.dumps(preprocessing),
         "client": str(trained.client),
         "round": str(trained.version),
@@ -212,7 +218,7 @@ def metadata(trained: Trained, kind: str) -> dict[str, str]:
 
 
 def _torch_export(trained: Trained, whole: WithNormalisation, path: Path) -> Exported:
-    program = torch.export.export(whole, (trained.task.blank(2),), dynamic_shapes=_ANY_NUMBER)
+    program = torch.export.export(whole, (_blank(trained),), dynamic_shapes=_ANY_NUMBER)
     for module in program.graph_module.modules():
         for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
             node.meta.pop("stack_trace", None)  # it names files of this machine
@@ -226,10 +232,10 @@ def _onnx(trained: Trained, whole: WithNormalisation, path: Path) -> Exported:
     onnxruntime = _extra("onnxruntime")
     onnx = _extra("onnx")
     _extra("onnxscript")
-    name = _input_name(trained)
+    name = trained.task.kind.input_name
     program = torch.onnx.export(
         whole,
-        (trained.task.blank(2),),
+        (_blank(trained),),
         dynamo=True,
         verbose=False,
         input_names=[name],
@@ -250,21 +256,17 @@ def _onnx(trained: Trained, whole: WithNormalisation, path: Path) -> Exported:
     return lambda inputs: torch.from_numpy(session.run(["logits"], {name: inputs.numpy()})[0])
 
 
-def _input_name(trained: Trained) -> str:
-    """Of an ONNX program's input."""
-    return "images" if trained.task.kind == "images" else "inputs"
+def _blank(trained: Trained) -> Tensor:
+    """Two inputs of zeros as a program takes them."""
+    return trained.task.blank(2).to(trained.task.kind.program)
 
 
 def _raw(trained: Trained) -> str:
     """What a program is fed with, in words."""
-    task = trained.task
-    shape = f"float32 [n, {', '.join(map(str, task.shape))}]"
-    if task.kind == "images":
-        return f"images {'RGB' if task.shape[0] == 3 else 'grey'}, {shape}, scaled to [0, 1]"
     columns = (
         f", their columns {some(trained.feature_names, _NAMED)}" if trained.feature_names else ""
     )
-    return f"{task.kind}, {shape}, in the units of the training data{columns}"
+    return f"{trained.task.kind.fed(trained.task.shape)}{columns}"
 
 
 def _extra(name: str) -> Any:
@@ -272,7 +274,8 @@ def _extra(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError:
         raise UserError(
-            f"the format onnx needs {name}, which is not installed: pip install onnx onnxscript onnxruntime"
+            f"the format onnx needs {name}, which is not installed: pip install onnx onnxscript"
+            " onnxruntime"
         ) from None
 
 
@@ -280,24 +283,18 @@ def _extra(name: str) -> Any:
 def _difference(trained: Trained, exported: Exported) -> float:
     """The largest difference of a logit, over random inputs in batches of two sizes."""
     generator = torch.Generator().manual_seed(0)
-    found = []
+    found, task = [], trained.task
     for n in _BATCHES:
-        raw, given = _random(trained, n, generator)
+        raw, given = task.kind.example(task.shape, n, *_constants(trained), generator)
         found.append(float((exported(given) - trained.logits(raw.numpy())).abs().max()))
     return max(found)
 
 
-def _random(trained: Trained, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Inputs as a dataset has them, and the same as a program takes them."""
-    shape = trained.task.shape
-    if trained.task.kind == "images":
-        pixels = torch.randint(
-            0, 256, (n, *shape[1:], shape[0]), dtype=torch.uint8, generator=generator
-        )
-        return pixels, pixels.permute(0, 3, 1, 2).float() / 255
+def _constants(trained: Trained) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation, [channels or features, 1, …] as they stand beside an input."""
+    rest, dtype = (1,) * (len(trained.task.shape) - 1), trained.task.kind.program
     mean, std = (
-        torch.tensor(trained.about[what]).reshape(-1, *(1,) * (len(shape) - 1))
+        torch.tensor(trained.about[what], dtype=dtype).reshape(-1, *rest)
         for what in ("mean", "std")
     )
-    raw = mean + std * torch.randn(n, *shape, generator=generator)
-    return raw, raw
+    return mean, std

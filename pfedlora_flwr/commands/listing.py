@@ -1,17 +1,26 @@
-"""`pfedlora list`: the runs in a folder and below, how far each is, and the keys in which they differ."""
+"""`pfedlora list`: the runs in a folder and below, how far each is, and the keys in which they
+differ. It imports no code of the user's, so it lists the same from every folder."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TypedDict
 
+from rich import box
+from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.execution import KEYS as NO_RESULT
+from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import is_locked
 from pfedlora_flwr.keys import Scalar
+from pfedlora_flwr.runs.data_name import data_name
 from pfedlora_flwr.runs.directory import RunDirectory, find_runs
+from pfedlora_flwr.runs.layout import Row
 from pfedlora_flwr.runs.result import best_round
 
 
@@ -22,50 +31,72 @@ class Listed(TypedDict):
     state: str  # completed, running, stopped, failed, unfinished or unreadable
     rounds: int  # done
     of: int | None  # null of a run that cannot be read
-    keys: dict[
-        str, Scalar | None
-    ]  # those that can change a result and differ between the runs; null where a run has no such key
-    accuracy: (
-        float | None
-    )  # mean test accuracy at best validation, in [0, 1]; null before it is evaluated
+    # those that can change a result and differ between the runs; null where a run has no such key
+    keys: dict[str, Scalar | None]
+    # mean test accuracy at best validation, in [0, 1]; null before it is evaluated
+    accuracy: float | None
+    # why it was stopped, failed or cannot be read; otherwise null
+    reason: str | None
+
+
+def show(folder: Path, out: Console, *, as_json: bool) -> None:
+    """Prints the list. Raises UserError when the folder is not there."""
+    runs = list_runs(folder)
+    if as_json:
+        print(json.dumps(runs, indent=1))
+    else:
+        out.print(table(runs) if runs else f"no run in {folder}")
 
 
 def list_runs(folder: Path) -> list[Listed]:
     """The runs below, by name. Raises UserError when the folder is not there."""
     if not folder.is_dir():
         raise UserError(f"{folder} is no directory")
-    found = [(run, _read(run, folder)) for run in find_runs(folder)]
-    flats = [listed["keys"] for _, listed in found if listed["of"] is not None]
+    found = [_read(run, folder) for run in find_runs(folder)]
+    flats = [listed["keys"] for listed in found if listed["of"] is not None]
     names = dict.fromkeys(name for flat in flats for name in flat)
     differ = [name for name in names if len({str(flat.get(name)) for flat in flats}) > 1]
     return [
-        {**listed, "keys": {name: listed["keys"].get(name) for name in differ}}
-        for _, listed in found
+        {**listed, "keys": {name: listed["keys"].get(name) for name in differ}} for listed in found
     ]
 
 
 def table(runs: Sequence[Listed]) -> Table:
-    """The list for people: accuracies in percent."""
-    keys = list(runs[0]["keys"]) if runs else []
-    shown = Table()
-    for name in ("run", "state", "rounds", *keys, "accuracy, %"):
-        shown.add_column(
-            name, justify="right" if name in ("rounds", "accuracy, %") else "left", overflow="fold"
-        )
+    """The list for people, as wide as the terminal: accuracies in percent, and the keys that differ
+    in one column, in words."""
+    shown = Table(box=box.SIMPLE_HEAD)
+    shown.add_column("run", overflow="fold")
+    shown.add_column("state", no_wrap=True)
+    shown.add_column("rounds", justify="right", no_wrap=True)
+    shown.add_column("acc. %", justify="right", no_wrap=True)
+    shown.add_column("keys that differ", overflow="fold")
+    names = [name for name in (runs[0]["keys"] if runs else ()) if _differs(name, runs)]
     for run in runs:
-        values = ["–" if value is None else str(value) for value in run["keys"].values()]
+        keys = {name: run["keys"].get(name) for name in names}
+        words = [f"{name}={value}" for name, value in keys.items() if value is not None]
         accuracy = "–" if run["accuracy"] is None else f"{100 * run['accuracy']:.2f}"
         shown.add_row(
-            run["run"], run["state"], f"{run['rounds']}/{run['of'] or '?'}", *values, accuracy
+            Text(run["run"]),
+            run["state"],
+            f"{run['rounds']}/{run['of'] or '?'}",
+            accuracy,
+            Text("\n".join(filter(None, [" ".join(words), run["reason"]]))),
         )
     return shown
+
+
+def _differs(name: str, runs: Sequence[Listed]) -> bool:
+    """Whether the runs that have the key differ in it: another method's options are not told where
+    the methods tell them."""
+    values = [run["keys"].get(name) for run in runs]
+    return len({str(value) for value in values if value is not None}) > 1
 
 
 def _read(run: RunDirectory, folder: Path) -> Listed:
     name = str(run.path.relative_to(folder)) if run.path != folder else str(folder)
     try:
-        e, result, rows = run.experiment(), run.result(), run.rounds()
-    except UserError:
+        return _readable(run, name)
+    except UserError as error:
         return {
             "run": name,
             "state": "unreadable",
@@ -73,14 +104,36 @@ def _read(run: RunDirectory, folder: Path) -> Listed:
             "of": None,
             "keys": {},
             "accuracy": None,
+            "reason": str(error).removeprefix(f"{run.path}/"),
         }
+
+
+def _readable(run: RunDirectory, name: str) -> Listed:
+    """Raises UserError for a run whose files cannot be read."""
+    saved, result, rows = run.saved_keys(), run.result(), run.rounds()
+    e = _evaluated(saved, run)
     running = any(is_locked(lock) for lock in (run.launch_lock, run.lock_file))
     state = "running" if running else result["status"] if result else "unfinished"
+    keys = {key: value for key, value in saved.items() if key not in NO_RESULT}
     return {
         "run": name,
         "state": state,
         "rounds": rows[-1]["round"] if rows else 0,
         "of": e.rounds,
-        "keys": {key: value for key, value in e.flat().items() if e.keys()[key][0].result},
+        "keys": keys | {"dataset": data_name(run, e)},
         "accuracy": best_round(e, rows)["accuracy"] if rows and rows[-1]["evaluated"] else None,
+        "reason": result["error"] if result and not running else None,
     }
+
+
+def _evaluated(saved: Row, run: RunDirectory) -> Experiment:
+    """As much of the Experiment as says which rounds were evaluated. Raises UserError where the
+    configuration does not tell."""
+    try:
+        return Experiment(
+            dataset=str(saved["dataset"]),
+            rounds=int(saved["rounds"]),
+            evaluate_every=int(saved["evaluate-every"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{run.config} cannot be read as a run's configuration ({error})") from None

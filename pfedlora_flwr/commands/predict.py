@@ -12,7 +12,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from pfedlora_flwr.commands.inputs import Asked, Place, read
+from pfedlora_flwr.commands.read_inputs import Asked, Place, read
+from pfedlora_flwr.data.source import Reading
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import check_replaceable, make_folder, write_atomically
 from pfedlora_flwr.runs.trained import Trained
@@ -20,7 +21,8 @@ from pfedlora_flwr.runs.trained import Trained
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a client's model says of one input: every class with its probability, the most probable first."""
+    """What a client's model says of one input: every class with its probability, the most probable
+    first."""
 
     client: int
     place: Place
@@ -29,14 +31,16 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Form:
-    """How predictions are written: as json, csv or lines. top: the classes of each. named: lines begin with the client."""
+    """How predictions are written: as json, csv or lines. top: the classes of each. named: lines
+    begin with the client."""
 
     kind: str
     top: int
     named: bool
 
     def text(self, predictions: Sequence[Prediction]) -> str:
-        """All predictions, in their order; JSON is a list, CSV has a row of titles and then one a client and input."""
+        """All predictions, in their order; JSON is a list, CSV has a row of titles and then one a
+        client and input."""
         return {"json": self._json, "csv": self._csv, "lines": self._lines}[self.kind](predictions)
 
     def _json(self, predictions: Sequence[Prediction]) -> str:
@@ -76,7 +80,10 @@ class Form:
         said = ", ".join(f"{name} {share:.4f}" for name, share in p.classes[: self.top])
         more = ", …" if len(p.classes) > self.top else ""
         row = "" if p.place.row is None else f", row {p.place.row}"
-        return f"{f'client {p.client}, ' if self.named else ''}{_text(p.place.file)}{row}: {said}{more}"
+        return (
+            f"{f'client {p.client}, ' if self.named else ''}{_text(p.place.file)}{row}:"
+            f" {said}{more}"
+        )
 
 
 def answer(
@@ -88,20 +95,23 @@ def answer(
     *,
     overwrite: bool,
 ) -> int:
-    """Writes what the models say of the inputs to `output`, or the terminal, and on `err` a line for each path that gives none.
+    """Writes what the models say of the inputs to `output`, or the terminal, and on `err` a line
+    for each path that gives none.
 
-    The exit code: 0, 1 where some paths gave none, 2 where all did. Raises UserError where `output` cannot be written.
-    """
+    The exit code: 0, 1 where some paths gave none, 2 where all did. Raises UserError where `output`
+    cannot be written."""
     if output is not None:
         check_replaceable(output, overwrite=overwrite)
         make_folder(output.absolute().parent)
     rest = iter(models)
     first = next(rest)
-    asked = read(paths, first.task, first.feature_names)
+    asked = read(paths, first.task, first.feature_names, Reading.of(first.experiment, ""))
     for line in asked.broken:
         err.print(f"error: {line}", markup=False, highlight=False)
     if not asked.places:
         return 2
+    for line in asked.notes:
+        err.print(f"note: {line}", markup=False, highlight=False, soft_wrap=True)
     text = form.text(predict(chain([first], rest), asked))
     if output is None:
         print(text, end="")
@@ -111,17 +121,20 @@ def answer(
 
 
 def predict(models: Iterable[Trained], asked: Asked) -> list[Prediction]:
-    """What each model says of each input. Raises UserError for a model whose outputs are no numbers, or that takes other inputs."""
+    """What each model says of each input. Raises UserError for a model whose outputs are no
+    numbers, or that takes other inputs."""
     predictions: list[Prediction] = []
     for trained in models:
         if (trained.task.shape, trained.feature_names) != (asked.shape, asked.feature_names):
             raise UserError(
-                f"the model of client {trained.client} takes other inputs than those before: ask it alone"
+                f"the model of client {trained.client} takes other inputs than those before: ask it"
+                " alone"
             )
         probabilities = trained.logits(asked.inputs).softmax(1)
         if not bool(probabilities.isfinite().all()):
             raise UserError(
-                f"the model of client {trained.client} gives values that are not finite: its training diverged"
+                f"the model of client {trained.client} gives values that are not finite: its"
+                " training diverged"
             )
         for place, row in zip(asked.places, probabilities.tolist(), strict=True):
             ranked = sorted(zip(trained.class_names, row, strict=True), key=lambda pair: -pair[1])

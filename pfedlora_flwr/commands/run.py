@@ -7,20 +7,20 @@ from pathlib import Path
 
 from rich.console import Console
 
-from pfedlora_flwr.commands.course import Course, round_line
 from pfedlora_flwr.commands.display import conclude, progress_bars, room, stopped_code
+from pfedlora_flwr.commands.progress_text import Course, round_line
 from pfedlora_flwr.comparison.estimate import START, Speed
-from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.launch.execute import LOCAL_NOTE, STOPPED, execute
 from pfedlora_flwr.launch.processes import SIGNALS, Stopped, stoppable
 from pfedlora_flwr.launch.resources import resources
-from pfedlora_flwr.runs.directory import Row
+from pfedlora_flwr.runs.layout import Row
 from pfedlora_flwr.runs.lines import SoFar
 from pfedlora_flwr.runs.output import from_here
 
 
 def run(
-    experiment: Experiment,
+    config: RunConfig,
     out: Console,
     err: Console,
     *,
@@ -28,15 +28,16 @@ def run(
     quiet: bool = False,
     engine: str = "flower",
 ) -> int:
-    """Runs the Experiment and returns the exit code: 0 only for a completed run. Raises UserError before anything has started."""
-    directory, shown = Path(experiment.output), -1
+    """Runs the Experiment and returns the exit code: 0 only for a completed run. Raises UserError
+    before anything has started."""
+    experiment = config.experiment
+    directory, shown = Path(config.execution.output), -1
     lines = engine == "local" or not out.is_terminal  # a bar would be drawn over a debugger
     progress = progress_bars(out, quiet=quiet or lines)
     course = Course(
         experiment,
         lambda: (
-            Speed(1 if engine == "local" else resources(experiment).at_once).seconds(experiment)
-            - START
+            Speed(1 if engine == "local" else resources(config).at_once).seconds(config) - START
         ),
     )
     task = progress.add_task(experiment.method, total=experiment.rounds, what=course.words())
@@ -66,7 +67,7 @@ def run(
             try:
                 if not lines:
                     progress.start()
-                result = execute(experiment, show, out, port=port, engine=engine)
+                result = execute(config, show, out, port=port, engine=engine)
             finally:
                 if progress.live.is_started:  # otherwise it prints an empty line
                     progress.stop()
@@ -82,7 +83,8 @@ def run(
 
 
 def again(directory: Path, engine: str) -> str:
-    """The command that goes on with the run, ready to paste in the folder that this one was given in."""
+    """The command that goes on with the run, ready to paste in the folder that this one was given
+    in."""
     return shlex.join(
         [
             "pfedlora",

@@ -1,8 +1,9 @@
-"""`pfedlora run --superlink`: the same run on real nodes, through a SuperLink that is already there.
+"""`pfedlora run --superlink`: the same run on real nodes, through a SuperLink that is already
+there.
 
-`flwr run` exits 0 whatever becomes of a run. This submits one, shows it, and judges it twice: by what Flower says of the run, and by
-the result that the ServerApp prints as its last line, since its directory is on the SuperLink's host.
-"""
+`flwr run` exits 0 whatever becomes of a run. This submits one, shows it, and judges it twice: by
+what Flower says of the run, and by the result that the ServerApp prints as its last line, since its
+directory is on the SuperLink's host."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from pathlib import Path
 from rich.console import Console
 
 from pfedlora_flwr.commands.display import FAILED, conclude, stopped_code
-from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.launch.execute import STOPPED
 from pfedlora_flwr.launch.flower import LaunchError, last_line
 from pfedlora_flwr.launch.processes import Stopped, stoppable
@@ -24,7 +25,7 @@ from pfedlora_flwr.launch.submission import Submission, check_connection
 
 
 def submit(
-    experiment: Experiment,
+    config: RunConfig,
     superlink: str,
     out: Console,
     err: Console,
@@ -32,8 +33,9 @@ def submit(
     *,
     quiet: bool = False,
 ) -> int:
-    """Runs the Experiment on the nodes of `superlink`, a connection in Flower's config.toml; returns the exit code, 0 only for a
-    completed run. Ctrl-C and SIGTERM stop the run; a terminal that is closed does not.
+    """Runs the Experiment on the nodes of `superlink`, a connection in Flower's config.toml;
+    returns the exit code, 0 only for a completed run. Ctrl-C and SIGTERM stop the run; a terminal
+    that is closed does not.
 
     words: of this command, for the one that continues the run.
     """
@@ -48,7 +50,7 @@ def submit(
     try:
         with stoppable(signal.SIGINT, signal.SIGTERM):
             try:
-                submission.start(experiment)
+                submission.start(config)
                 out.print(
                     f"run {submission.run_id} on {superlink}: Ctrl-C stops it", highlight=False
                 )
@@ -58,11 +60,11 @@ def submit(
                 out.print("stopping…", highlight=False)
                 err.print(submission.stop(), markup=False, highlight=False)
                 err.print(
-                    f"to continue: {again(words, experiment.output or 'DIR')}",
+                    f"to continue: {again(words, config.execution.output or 'DIR')}",
                     markup=False,
                     highlight=False,
                 )
-                if not experiment.output:
+                if not config.execution.output:
                     err.print(
                         "DIR is the directory that the run's first line names", highlight=False
                     )
@@ -88,7 +90,8 @@ def submit(
 
 
 def again(words: Sequence[str], output: str) -> str:
-    """The command that continues the run in `output` on the SuperLink's host: the same words, ready to paste."""
+    """The command that continues the run in `output` on the SuperLink's host: the same words, ready
+    to paste."""
     kept = [word for word in words if word not in ("--overwrite", "--resume")]
     place = [] if any("output=" in word for word in kept) else ["-o", f"output={output}"]
     return shlex.join(["pfedlora", *kept, *place, "--resume"])

@@ -1,19 +1,24 @@
-"""What a cell of a comparison has come to, by one rule for whoever asks: the candidate chosen, its completed runs, what is missing.
+"""What a cell of a comparison has come to, by one rule for whoever asks: the candidate chosen, its
+completed runs, what is missing.
 
-A tuned cell's choice is made when none of its candidates is waited for: each has completed or is given up. Which ones are given up is
-all that the two callers see differently. To a report, every candidate that failed. To `pfedlora compare`, those that have failed since
-it began: what failed in an earlier start it tries again.
-"""
+A tuned cell's choice is made when none of its candidates is waited for: each has completed or is
+given up. Which ones are given up is all that the two callers see differently. To a report, every
+candidate that failed. To `pfedlora compare`, those that have failed since it began: what failed in
+an earlier start it tries again."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pfedlora_flwr.comparison.plan import Candidate, Cell, Keys, Plan
-from pfedlora_flwr.runs.completed import Missing, Run, read_run
+from pfedlora_flwr.errors import some
+from pfedlora_flwr.runs.code_copy import differing_files
+from pfedlora_flwr.runs.completed import OTHER_CODE, Missing, Run, read_run
 
+_NAMED = 5
+"""Files that a reason names."""
 GivenUp = Callable[[Path, Missing], bool]
 """Whether a run that is missing, in this directory, is no longer waited for."""
 
@@ -36,7 +41,8 @@ class Tried:
 class Outcome:
     """One method in one scenario: its runs by seed, completed or missing.
 
-    chosen: the candidate whose runs these are; None before the choice, where no candidate has completed, or where there is none.
+    chosen: the candidate whose runs these are; None before the choice, where no candidate has
+    completed, or where there is none.
     tried: where keys were tuned, all candidates.
     """
 
@@ -78,7 +84,22 @@ def outcome(
     found = {seed: read_run(directory / chosen.runs[seed]) for seed in seeds}
     runs = {seed: run for seed, run in found.items() if isinstance(run, Run)}
     missing = {seed: run for seed, run in found.items() if isinstance(run, Missing)}
-    return Outcome(cell.scenario, cell.method, chosen, runs, missing, tried)
+    return of_one_code(Outcome(cell.scenario, cell.method, chosen, runs, missing, tried))
+
+
+def of_one_code(found: Outcome) -> Outcome:
+    """The outcome with the runs that the same code of the user's did as the newest one. The others
+    are missing, with the files that differ: they are not averaged with these."""
+    if not found.runs:
+        return found
+    newest = max(found.runs.values(), key=lambda run: run.begun)
+    others = {
+        seed: Missing(OTHER_CODE, f"{OTHER_CODE}: {some(differing, _NAMED)} has changed since")
+        for seed, run in found.runs.items()
+        if (differing := differing_files(run.code, newest.code))
+    }
+    runs = {seed: run for seed, run in found.runs.items() if seed not in others}
+    return replace(found, runs=runs, missing=found.missing | others)
 
 
 def reported(directory: Path, plan: Plan) -> list[Outcome]:
@@ -91,7 +112,8 @@ def reported(directory: Path, plan: Plan) -> list[Outcome]:
 
 
 def choose(tried: Sequence[Tried]) -> Candidate | None:
-    """The candidate with the highest validation accuracy, the first of ties; None where none has one."""
+    """The candidate with the highest validation accuracy, the first of ties; None where none has
+    one."""
     completed = [(t.validation, t.candidate) for t in tried if t.validation is not None]
     return max(completed, key=lambda pair: pair[0])[1] if completed else None
 

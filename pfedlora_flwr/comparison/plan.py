@@ -1,4 +1,5 @@
-"""The plan of a comparison: which runs it holds and where. It lies beside the runs, so that a report knows what is missing."""
+"""The plan of a comparison: which runs it holds and where. It lies beside the runs, so that a
+report knows what is missing."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ _FILE = "plan.json"
 
 @dataclass(frozen=True)
 class Candidate:
-    """One choice of the tuned keys, and its runs: the directory of each seed, relative to the comparison's."""
+    """One choice of the tuned keys, and its runs: the directory of each seed, relative to the
+    comparison's."""
 
     tuned: Keys
     runs: dict[int, str]
@@ -25,8 +27,8 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Cell:
-    """One method in one scenario: a cell of the paper's tables. More than one candidate: the first seed's runs choose; none: it is
-    Standalone by construction (`sharing`), and nothing is run."""
+    """One method in one scenario: a cell of the paper's tables. More than one candidate: the first
+    seed's runs choose; none: it is Standalone by construction (`sharing`), and nothing is run."""
 
     scenario: Keys
     method: str
@@ -44,7 +46,8 @@ class Plan:
 
     @classmethod
     def read(cls, directory: Path) -> Plan | None:
-        """The plan of the comparison in a directory, if there is one. Raises UserError when it cannot be read."""
+        """The plan of the comparison in a directory, if there is one. Raises UserError when it
+        cannot be read."""
         file = directory / _FILE
         if not file.exists():
             return None

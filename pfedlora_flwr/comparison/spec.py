@@ -1,4 +1,5 @@
-"""A comparison, methods × scenarios × seeds: read from a YAML file (docs/comparison.md describes it), checked, and narrowed to a part."""
+"""A comparison, methods × scenarios × seeds: read from a YAML file (docs/comparison.md describes
+it), checked, and narrowed to a part."""
 
 from __future__ import annotations
 
@@ -13,13 +14,13 @@ from pfedlora_flwr.comparison.plan import Candidate, Cell, Keys, Plan
 from pfedlora_flwr.config import (
     all_keys,
     flatten,
-    from_flat,
     located,
     parse_overrides,
     read_mapping,
+    run_config,
 )
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.federation.sharing import is_standalone
 from pfedlora_flwr.keys import Scalar
 
@@ -30,7 +31,8 @@ _SET_BY_COMPARE = ("method", "seed", "output", "resume", "overwrite")
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis: `values`, each the keys it sets. tune: its value is chosen, for `methods` (empty: all of them)."""
+    """One axis: `values`, each the keys it sets. tune: its value is chosen, for `methods` (empty:
+    all of them)."""
 
     name: str
     values: tuple[Keys, ...]
@@ -56,7 +58,8 @@ class Comparison:
 
     @classmethod
     def load(cls, path: Path, overrides: Iterable[str] = ()) -> Comparison:
-        """The comparison in a YAML file, `overrides` ("key=value") set in its base. Raises UserError."""
+        """The comparison in a YAML file, `overrides` ("key=value") set in its base. Raises
+        UserError."""
         content, changed = read_mapping(path), parse_overrides(overrides)
         try:
             found = _built(path.stem, content, changed)
@@ -66,25 +69,28 @@ class Comparison:
         return found
 
     def check(self) -> None:
-        """Raises UserError unless every cell can run, its keys in range, and every run has a folder of its own."""
+        """Raises UserError unless every cell can run, its keys in range, and every run has a folder
+        of its own."""
         owners: dict[str, Cell] = {}
         for cell in self._grid():
             for candidate in cell.candidates:
                 folder = candidate.runs[self.tuning_seed]
                 if folder in owners:
                     raise UserError(
-                        f"{describe(owners[folder])} and {describe(cell)} would share the folder {folder}"
+                        f"{describe(owners[folder])} and {describe(cell)} would share the folder"
+                        f" {folder}"
                     )
                 owners[folder] = cell
                 try:
-                    self.experiment(cell, candidate, self.tuning_seed)
+                    self.config(cell, candidate, self.tuning_seed)
                 except UserError as error:
                     raise UserError(f"{describe(cell)}: {error}") from None
 
     def select(
         self, methods: Sequence[str], seeds: Sequence[int], only: Iterable[str]
     ) -> Comparison:
-        """The part of it with these methods and seeds (empty: all), and `only` ("key=value[,value]") of the axes' values."""
+        """The part of it with these methods and seeds (empty: all), and `only`
+        ("key=value[,value]") of the axes' values."""
         axes = self.axes
         for text in only:
             axes = _narrowed(axes, text)
@@ -92,20 +98,21 @@ class Comparison:
         return replace(self, methods=chosen[0], seeds=chosen[1], axes=axes)
 
     def cells(self) -> list[Cell]:
-        """Every scenario with every method, in the file's order; one that is Standalone by construction has no candidates."""
+        """Every scenario with every method, in the file's order; one that is Standalone by
+        construction has no candidates."""
         return [
             replace(cell, candidates=()) if self._is_standalone(cell) else cell
             for cell in self._grid()
         ]
 
-    def experiment(
+    def config(
         self, cell: Cell, candidate: Candidate, seed: int, output: Path = Path()
-    ) -> Experiment:
-        """The Experiment of one run, `output` being the comparison's directory."""
+    ) -> RunConfig:
+        """The keys of one run, `output` being the comparison's directory."""
         flat = self.base | cell.scenario | candidate.tuned | {"method": cell.method, "seed": seed}
         if ":" not in cell.method:  # as with the keys of other methods
             flat.pop("method-options", None)
-        return located(from_flat(flat), output / candidate.runs[seed])
+        return located(run_config(flat), output / candidate.runs[seed])
 
     def plan(self) -> Plan:
         """Its runs, for the file beside them."""
@@ -117,10 +124,12 @@ class Comparison:
         return [self._cell(scenario, method) for scenario in scenarios for method in self.methods]
 
     def _is_standalone(self, cell: Cell) -> bool:
-        """Whether the cell is Standalone by construction. What this depends on is the same for all its candidates and seeds."""
+        """Whether the cell is Standalone by construction. What this depends on is the same for all
+        its candidates and seeds."""
         if (self.base | cell.scenario).get("sharing", "mean") == "mean":
             return False
-        return is_standalone(self.experiment(cell, cell.candidates[0], self.tuning_seed))
+        config = self.config(cell, cell.candidates[0], self.tuning_seed)
+        return is_standalone(config.experiment, config.execution.data_path)
 
     def _cell(self, scenario: Keys, method: str) -> Cell:
         tuned = _product(
@@ -167,7 +176,8 @@ def _among(option: str, wanted: Sequence[T], there: tuple[T, ...]) -> tuple[T, .
     for value in wanted:
         if value not in there:
             raise UserError(
-                f"{option}: {value!r} is not in the comparison; allowed: {', '.join(map(str, there))}"
+                f"{option}: {value!r} is not in the comparison; allowed:"
+                f" {', '.join(map(str, there))}"
             )
     return tuple(value for value in there if value in wanted or not wanted)
 
@@ -240,7 +250,8 @@ def _axis(name: str, spec: object) -> Axis:
     for value in values:
         if not isinstance(value, dict) or not value:
             raise UserError(
-                f"{where}: {name!r} is no key of a run, so each of its values must set some: {{key: value, …}}"
+                f"{where}: {name!r} is no key of a run, so each of its values must set some: {{key:"
+                " value, …}"
             )
     return Axis(name, tuple(_parsed(where, flatten(value)) for value in values), tune, methods)
 

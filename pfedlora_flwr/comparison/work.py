@@ -1,7 +1,9 @@
-"""What is left to do of a comparison. Nothing is remembered but the runs' directories, which are read anew at every question."""
+"""What is left to do of a comparison. Nothing is remembered but the runs' directories, which are
+read anew at every question."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -9,28 +11,35 @@ from pathlib import Path
 from pfedlora_flwr.comparison.outcome import Outcome, outcome
 from pfedlora_flwr.comparison.plan import Candidate, Cell, Plan
 from pfedlora_flwr.comparison.spec import Comparison, describe, short
-from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.runs.completed import Run, read_run
+from pfedlora_flwr.errors import UserError, some
+from pfedlora_flwr.execution import RunConfig
+from pfedlora_flwr.runs.code_copy import Changed, changed
+from pfedlora_flwr.runs.completed import OTHER_CODE, Run, read_run
 from pfedlora_flwr.runs.directory import RunDirectory
+
+STALE = "stale"
+"""What `--redo` calls the runs that another code of the user's did than is here."""
+_NAMED = 10
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run that is to be done. repeats: how many such runs there will be, 1 unless the tuned keys are not chosen yet."""
+    """One run that is to be done. repeats: how many such runs there will be, 1 unless the tuned
+    keys are not chosen yet."""
 
     title: str
-    experiment: Experiment
+    config: RunConfig
     repeats: int = 1
 
     @property
     def directory(self) -> Path:
-        return Path(self.experiment.output)
+        return Path(self.config.execution.output)
 
 
 @dataclass(frozen=True)
 class Shard:
-    """Every `of`-th run of a comparison, `number`, from 1, says which; all runs of a tuned cell stay together."""
+    """Every `of`-th run of a comparison, `number`, from 1, says which; all runs of a tuned cell
+    stay together."""
 
     number: int = 1
     of: int = 1
@@ -52,23 +61,28 @@ class Shard:
 
 @dataclass
 class Work:
-    """The part of a comparison that was asked for, its directory (absolute), and why the runs failed that have since we began."""
+    """The part of a comparison that was asked for, its directory (absolute), and why the runs
+    failed that have since we began.
+
+    redo: the directories of runs that are there and shall be done again."""
 
     comparison: Comparison
     output: Path
     shard: Shard = Shard()
     failed: dict[Path, str] = field(default_factory=dict)
+    redo: set[Path] = field(default_factory=set)
 
     def jobs(self) -> list[Job]:
-        """The runs that are left, those of the first seed before the others'; runs that failed are left out."""
+        """The runs that are left, those of the first seed before the others'; runs that failed are
+        left out."""
         cells = enumerate(self._cells)
         found = [
             job
             for place, cell in cells
             for job in self._jobs_of(cell)
-            if self._takes(place, cell, job.experiment.seed)
+            if self._takes(place, cell, job.config.experiment.seed)
         ]
-        return sorted(found, key=lambda job: self._seeds.index(job.experiment.seed))
+        return sorted(found, key=lambda job: self._seeds.index(job.config.experiment.seed))
 
     def examples(self) -> list[Job]:
         """A run of each cell, for what is the same in all of its runs."""
@@ -86,7 +100,8 @@ class Work:
         ]
 
     def drop_rejected(self) -> None:
-        """Removes the models of completed candidates that were not chosen: they would fill the disk. Their accuracies stay."""
+        """Removes the models of completed candidates that were not chosen: they would fill the
+        disk. Their accuracies stay."""
         for place, cell in enumerate(self._cells):
             models = [self._tuning_run(candidate).clients.exists() for candidate in cell.candidates]
             if sum(models) < 2 or not self._takes(place, cell, self.comparison.tuning_seed):
@@ -97,7 +112,8 @@ class Work:
                     tried.run.directory.drop_models()
 
     def check(self) -> None:
-        """Raises UserError when the directory holds another comparison, or a run's directory another Experiment."""
+        """Raises UserError when the directory holds another comparison, or a run's directory
+        another Experiment."""
         plan = Plan.read(self.output)
         if plan and plan.name != self.comparison.name:
             raise UserError(
@@ -106,23 +122,67 @@ class Work:
         for job in self.everything():
             run = RunDirectory(job.directory)
             if run.holds_run:
-                run.check_same(job.experiment, f"give a new --output, or remove {self.output}")
+                run.check_same(
+                    job.config.experiment, f"give a new --output, or remove {self.output}"
+                )
 
     def _jobs_of(self, cell: Cell) -> list[Job]:
         c, found = self.comparison, self._outcome(cell)
         if found.standalone:
             return []
+        if len(cell.candidates) > 1 and (again := self._tried_again(cell)):
+            return again
         if found.chosen is not None:
+            chosen = {seed: self.output / found.chosen.runs[seed] for seed in c.seeds}
             left = [
                 seed
-                for seed in found.missing
-                if self.output / found.chosen.runs[seed] not in self.failed
+                for seed, directory in chosen.items()
+                if directory in self.redo
+                or (
+                    seed in found.missing
+                    and found.missing[seed].status != OTHER_CODE
+                    and directory not in self.failed
+                )
             ]
             return [self._job(cell, found.chosen, seed) for seed in left]
         jobs = [self._job(cell, candidate, c.tuning_seed) for candidate in found.waiting]
         if jobs:  # the last one stands for the other seeds' runs too, which are not chosen yet
             jobs[-1] = replace(jobs[-1], repeats=1 + sum(seed != c.tuning_seed for seed in c.seeds))
         return jobs
+
+    def _tried_again(self, cell: Cell) -> list[Job]:
+        """The runs that choose among a cell's candidates and shall be done again, before the
+        others."""
+        seed = self.comparison.tuning_seed
+        jobs = [self._job(cell, candidate, seed) for candidate in cell.candidates]
+        return [job for job in jobs if job.directory in self.redo]
+
+    def other_code(self) -> dict[Path, Changed]:
+        """The runs that another code of the user's did than is here, and by what that differs."""
+        found = {
+            job.directory: changed(RunDirectory(job.directory), job.config.flat())
+            for job in self.everything()
+        }
+        return {directory: files for directory, files in found.items() if files}
+
+    def ask_again(self, names: Iterable[str]) -> None:
+        """Has runs done again that are there: `stale`, those by other code, or of a folder in the
+        comparison's directory. Raises UserError for a name that means none."""
+        there = [job.directory for job in self.everything() if job.directory.is_dir()]
+        for name in names:
+            place = self.output / name
+            meant = (
+                list(self.other_code())
+                if name == STALE
+                else [run for run in there if run == place or place in run.parents]
+            )
+            if not meant and name != STALE:
+                known = [str(run.relative_to(self.output)) for run in there]
+                raise UserError(
+                    f"--redo is {name!r}; allowed: {STALE}, or the folder of runs that are there:"
+                    f" {some(known, _NAMED) or 'there are none'}"
+                )
+            self.redo.update(meant)
 
     def _outcome(self, cell: Cell) -> Outcome:
         """The cell's outcome, in which a run that failed before we began is tried again."""
@@ -166,4 +226,4 @@ class Work:
             *(f"{short(key)}={value}" for key, value in candidate.tuned.items()),
             f"seed {seed}",
         ]
-        return Job(", ".join(words), self.comparison.experiment(cell, candidate, seed, self.output))
+        return Job(", ".join(words), self.comparison.config(cell, candidate, seed, self.output))

@@ -1,58 +1,100 @@
-"""Arrays of one's own: in an .npz file, or made by a function; and what all arrays that come from outside are checked for."""
+"""Arrays of one's own: in an .npz file, or made by a function; and what all arrays that come from
+outside are checked for."""
 
 from __future__ import annotations
 
 import inspect
 import zipfile
-from collections.abc import Mapping
+import zlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pfedlora_flwr.data.images import of_8_bits, warn_of_dark
-from pfedlora_flwr.data.source import Arrays, Inputs, Reading
-from pfedlora_flwr.errors import UserError, kind, user_code
+from pfedlora_flwr.data.images import dark, of_8_bits
+from pfedlora_flwr.data.normalisation import coarse
+from pfedlora_flwr.data.source import LARGEST, Arrays, Inputs, Reading
+from pfedlora_flwr.errors import UserError, kind, some, user_code
 from pfedlora_flwr.models.registry import load_object
+from pfedlora_flwr.training import kinds
+from pfedlora_flwr.training.kinds import IMAGES, KINDS
 
 _MOST_CLASSES = 100_000
+_NAMED = 10
 _TOGETHER = 1_000_000
 """Numbers that are looked at at once."""
-_IMAGES = "uint8 [n, height, width] or [n, height, width, 1 or 3]"
-_KINDS = f"images {_IMAGES}, series [n, channels, time] or vectors [n, features]"
+_FORMS = [f"{kind} {kind.arrays}" for kind in KINDS]
 _FILE = "an npz with `images` or `inputs`, and `labels` [n]"
 
 
 def npz(text: str, how: Reading) -> Arrays:
-    """`npz:FILE`: `images` or `inputs`, `labels` [n], and perhaps `class_names` and `clients` [n]."""
+    """`npz:FILE`: `images` or `inputs`, `labels` [n], and perhaps `class_names` and `clients`
+    [n]."""
     path = Path(text).expanduser()
-    try:
-        with np.load(path, allow_pickle=False) as loaded:
-            name = "images" if "images" in loaded else "inputs"
-            inputs, labels = loaded[name], loaded["labels"]
-            names = [str(n) for n in loaded["class_names"]] if "class_names" in loaded else None
-            owners = loaded.get("clients")
-    except FileNotFoundError:
-        raise UserError(f"dataset file {path} does not exist") from None
-    except (KeyError, ValueError, OSError, EOFError, TypeError, AttributeError, zipfile.BadZipFile):
-        raise UserError(f"{path}: expected {_FILE}") from None
+    held = archive(path, ("images", "inputs", "labels", "class_names", "clients"), _FILE)
+    name = "images" if "images" in held else "inputs"
+    if not {name, "labels"} <= held.keys():
+        raise UserError(
+            f"{path}: it has no `{'labels' if name in held else name}`; expected {_FILE}"
+        )
+    inputs, labels, owners = held[name], held["labels"], held.get("clients")
+    if (given := held.get("class_names")) is not None and given.ndim != 1:
+        raise UserError(f"{path}: class_names is {given.dtype} {list(given.shape)}; expected [n]")
+    names = None if given is None else [str(n) for n in given]
+    notes: list[str] = []
     if name == "images" and inputs.dtype == np.uint16:
-        warn_of_dark(str(path), int(inputs.max(initial=0)))
+        notes = dark(int(inputs.max(initial=0)))
         inputs = of_8_bits(inputs)
     if name == "images" and (inputs.dtype != np.uint8 or inputs.ndim == 2):
         told = "scale images to 0 … 255 and save them as uint8, or call series and vectors `inputs`"
         raise UserError(
-            f"{path}: images is {inputs.dtype} {list(inputs.shape)}; expected {_IMAGES}, uint16, too: {told}"
+            f"{path}: images is {inputs.dtype} {list(inputs.shape)}; expected {IMAGES.arrays},"
+            f" uint16, too: {told}"
         )
-    return checked(str(path), inputs, labels, names, owners, how, called=name)
+    found = checked(str(path), inputs, labels, names, owners, how, called=name)
+    return found._replace(notes=(*notes, *found.notes))
+
+
+def archive(path: Path, names: Sequence[str], wanted: str) -> dict[str, npt.NDArray[Any]]:
+    """Those arrays of an .npz file that have these names. Raises UserError, with what is wrong, for
+    a file that is none, or holds none of them."""
+    try:
+        begins = path.open("rb").read(6)
+    except FileNotFoundError:
+        raise UserError(f"file {path} does not exist") from None
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}; expected {wanted}") from None
+    if begins == b"\x93NUMPY":
+        told = "it is an .npy file of one array: save all arrays together by np.savez"
+        raise UserError(f"{path}: {told}; expected {wanted}")
+    if not begins.startswith(b"PK"):
+        raise UserError(f"{path}: it is no npz file; expected {wanted}")
+    name = ""
+    try:
+        with np.load(path, allow_pickle=False) as loaded:
+            found = {}
+            for name in loaded.files:
+                if name in names:
+                    found[name] = loaded[name]
+            there = loaded.files
+    except (ValueError, OSError, EOFError, TypeError, zipfile.BadZipFile, zlib.error) as error:
+        objects = f"`{name}` holds objects: save it as numbers, or as text"
+        told = objects if "Object arrays" in str(error) else "it is damaged or cut off"
+        raise UserError(f"{path}: {told}; expected {wanted}") from None
+    if not found:
+        told = f"it holds {some(there, _NAMED)}" if there else "it is empty"
+        raise UserError(f"{path}: {told}; expected {wanted}")
+    return found
 
 
 def function(text: str, how: Reading) -> Arrays:
-    """`package.module:function`: what it returns, called without arguments, or with `data-path` where it takes one.
+    """`package.module:function`: what it returns, called without arguments, or with `data-path`
+    where it takes one.
 
-    (inputs, labels, class names), or a mapping of `inputs`, `labels` and perhaps `class_names` and `clients`.
-    """
+    (inputs, labels, class names), or a mapping of `inputs`, `labels` and perhaps `class_names` and
+    `clients`."""
     made = load_object(text, "dataset")
     with user_code("dataset", text):
         given = made(how.data_path) if inspect.signature(made).parameters else made()
@@ -67,7 +109,10 @@ def function(text: str, how: Reading) -> Arrays:
         found = (
             f"a dict of {', '.join(map(str, given))}" if isinstance(given, Mapping) else kind(given)
         )
-        wanted = "(inputs, labels, class names), or a dict of inputs, labels and perhaps class_names and clients"
+        wanted = (
+            "(inputs, labels, class names), or a dict of inputs, labels and perhaps class_names and"
+            " clients"
+        )
         raise UserError(f"dataset {text!r}: it returned {found}, expected {wanted}")
     with user_code("dataset", text):
         inputs, labels = np.asarray(given["inputs"]), np.asarray(given["labels"])
@@ -90,31 +135,52 @@ def checked(
     *,
     called: str = "inputs",
 ) -> Arrays:
-    """The arrays as readers return them. Raises UserError for shapes, types and values that are none of a dataset."""
+    """The arrays as readers return them. Raises UserError for shapes, types and values that are
+    none of a dataset."""
     found, what = _as_inputs(inputs), f"{called} is {inputs.dtype} {list(inputs.shape)}"
-    if found is None or labels.shape != inputs.shape[:1] or labels.dtype.kind not in "iu":
-        told = f"{what}, labels {labels.dtype} {list(labels.shape)}"
-        raise UserError(f"{where}: {told}; expected {_KINDS}, and integers [n]")
+    told = f"labels {labels.dtype} {list(labels.shape)}"
+    if found is None:
+        forms = f"{', '.join(_FORMS[:-1])} or {_FORMS[-1]}"
+        raise UserError(f"{where}: {what}, {told}; expected {forms}, and integers [n]")
+    if labels.shape != inputs.shape[:1] or labels.dtype.kind not in "iu":
+        raise UserError(f"{where}: {what}, {told}; {_mend(labels, len(inputs))}")
+    kind = kinds.of_inputs(found)
     if not len(labels):
-        raise UserError(f"{where}: it has no {'images' if found.ndim == 4 else 'samples'}")
+        raise UserError(f"{where}: it has no {kind.unit}")
     check_labels(where, labels, names, how)
     if owners is not None and (owners.shape != labels.shape or owners.dtype.kind not in "iuU"):
         raise UserError(
-            f"{where}: clients is {owners.dtype} {list(owners.shape)}; expected integers or text [n]"
+            f"{where}: clients is {owners.dtype} {list(owners.shape)}; expected integers or"
+            " text [n]"
         )
     check_finite(where, found)
+    columns = ((f"{kind.by} {i}", inputs[:, i]) for i in range(inputs.shape[1]))
     return Arrays(
         found,
         labels.astype(np.int64),
         names or [str(i) for i in range(int(labels.max()) + 1)],
         owners,
+        notes=tuple(coarse(columns)) if np.issubdtype(found.dtype, np.floating) else (),
     )
+
+
+def _mend(labels: npt.NDArray[Any], n: int) -> str:
+    """What is to be done with labels that are not integers [n]."""
+    wanted = f"expected integers, one for each of the {n} inputs"
+    if labels.ndim == 2 and len(labels) == n:
+        return f"{wanted}: of one column take labels[:, 0], of one-hot labels labels.argmax(1)"
+    if labels.shape == (n,) and labels.dtype.kind == "f":
+        return f"{wanted}: give each its class, and take labels.astype(int)"
+    if labels.shape == (n,) and labels.dtype.kind in "US":
+        return f"{wanted}: number the classes from 0, and name them in `class_names`"
+    return wanted
 
 
 def check_labels(
     where: str, labels: npt.NDArray[Any], names: list[str] | None, how: Reading
 ) -> None:
-    """Raises UserError for labels [n], n ≥ 1, that are none of these classes, and where there is but one."""
+    """Raises UserError for labels [n], n ≥ 1, that are none of these classes, and where there is
+    but one."""
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= _MOST_CLASSES:
         raise UserError(
@@ -133,30 +199,25 @@ def check_labels(
 
 
 def check_finite(where: str, inputs: Inputs) -> None:
-    """Raises UserError where a float is missing or infinite: its sample, counted from 0."""
-    if inputs.dtype == np.uint8:
+    """Raises UserError where a float is missing, infinite or too large: its sample, counted from
+    0."""
+    if not np.issubdtype(inputs.dtype, np.floating):
         return
     together = max(1, _TOGETHER // max(1, inputs[:1].size))
     for start in range(0, len(inputs), together):
-        wrong = np.argwhere(~np.isfinite(inputs[start : start + together]))
+        wrong = np.argwhere(~(np.abs(inputs[start : start + together]) <= LARGEST))
         if len(wrong):
             place = [start + int(wrong[0][0]), *map(int, wrong[0][1:])]
             raise UserError(
-                f"{where}: inputs{place} is {inputs[tuple(place)]}; expected finite numbers"
+                f"{where}: inputs{place} is {inputs[tuple(place)]}; expected finite numbers below"
+                " 3e38"
             )
 
 
 def _as_inputs(given: npt.NDArray[Any]) -> Inputs | None:
-    """As a dataset holds them, bytes in two dimensions being images; None for what is none of the three kinds."""
-    if given.dtype == np.uint8 and given.ndim == 3:
-        given = given[..., None]
+    """As a dataset holds them, bytes in three dimensions being images; None for what is of no
+    kind."""
     if 0 in given.shape[1:]:
         return None
-    if given.ndim == 4:
-        return given if given.dtype == np.uint8 and given.shape[3] in (1, 3) else None
-    if given.ndim not in (2, 3) or given.dtype.kind not in "iuf":
-        return None
-    with np.errstate(
-        over="ignore"
-    ):  # what is too large for float32 becomes infinite, and is refused
-        return given.astype(np.float32)
+    found = (kind.taken(given) for kind in KINDS)
+    return next((inputs for inputs in found if inputs is not None), None)

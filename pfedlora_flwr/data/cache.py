@@ -1,4 +1,5 @@
-"""Decoded datasets on disk: a folder each of memory-mapped arrays, which all processes share; and what was downloaded."""
+"""Decoded datasets on disk: a folder each of memory-mapped arrays, which all processes share; and
+what was downloaded."""
 
 from __future__ import annotations
 
@@ -15,11 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from pfedlora_flwr.data.normalisation import of_all_pixels
-from pfedlora_flwr.data.source import SIZE, Arrays, Reading, Source, shape_of
+from pfedlora_flwr.data.source import SIZE, Arrays, Inputs, Reading, Source
 
 META = "meta.json"
 """Written last: a folder without it is none of a dataset."""
-_VERSION = 3  # of the folders' layout
+DIGESTS = "digests"
+_VERSION = 5  # of the folders' layout
 
 
 def cache_root() -> Path:
@@ -44,7 +46,8 @@ def scratch(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
 
 
 def folder_of(source: Source, name: str, how: Reading) -> Path:
-    """Where the dataset `name` of `source` is kept decoded: another folder when its files change, or it is read otherwise."""
+    """Where the dataset `name` of `source` is kept decoded: another folder when its files change,
+    or it is read otherwise."""
     kind, rest = source.name.rstrip(":"), replace(how, data_path="")
     text = f"{_VERSION}/{name}" + ("" if rest == Reading() else f"/{rest}")
     if source.files and not how.data_path and rest == Reading():
@@ -58,6 +61,16 @@ def folder_of(source: Source, name: str, how: Reading) -> Path:
     return cache_root() / f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
+def digests(inputs: Inputs, labels: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+    """A hash of each sample with its label [n]: 64 bits, so that no two of a million different ones
+    are likely to be alike."""
+    found = np.empty(len(inputs), np.uint64)
+    for i, (one, label) in enumerate(zip(inputs, labels, strict=True)):
+        text = np.ascontiguousarray(one).tobytes() + int(label).to_bytes(8, "little")
+        found[i] = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+    return found
+
+
 def write(folder: Path, source: Source, arrays: Arrays) -> None:
     """Keeps the arrays in `folder`; all or nothing."""
     building = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
@@ -66,10 +79,12 @@ def write(folder: Path, source: Source, arrays: Arrays) -> None:
             if (array := getattr(arrays, part)) is not None:
                 np.save(building / f"{part}.npy", array, allow_pickle=False)
         inputs = arrays.inputs
-        as_one = source.whole and shape_of(inputs) == (3, SIZE, SIZE)
+        np.save(building / f"{DIGESTS}.npy", digests(inputs, arrays.labels), allow_pickle=False)
+        as_one = source.whole and inputs.shape[1:] == (SIZE, SIZE, 3)
         mean, std = of_all_pixels(inputs.astype(np.uint8, copy=False)) if as_one else (None, None)
         meta: dict[str, Any] = {"class_names": arrays.class_names, "mean": mean, "std": std}
         meta |= {"resized": arrays.resized, "feature_names": arrays.feature_names}
+        meta["notes"] = arrays.notes
         (building / META).write_text(json.dumps(meta))
         shutil.rmtree(folder, ignore_errors=True)  # the remains of a cache without its meta.json
         building.rename(folder)

@@ -1,4 +1,5 @@
-"""CIFAR-10 and CIFAR-100: the public hub's parquet files or the official batches, downloaded where no `data-path` is given."""
+"""CIFAR-10 and CIFAR-100: the public hub's parquet files or the official batches, downloaded where
+no `data-path` is given."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from pfedlora_flwr.data.source import SIZE, Arrays, Reading
 from pfedlora_flwr.errors import UserError
 
 TORCHVISION_REMEDY = "install both from one index: pip install --force-reinstall torch torchvision"
-"""What to do where torchvision cannot be imported: most often it was built for another PyTorch than the one beside it."""
+"""What to do where torchvision cannot be imported: most often it was built for another PyTorch than
+the one beside it."""
 _PARQUET = ("train.parquet", "test.parquet")
 
 
@@ -46,7 +48,10 @@ class Cifar:
         data_path = how.data_path
         root = Path(data_path).expanduser() if data_path else downloads()
         if data_path and not root.is_dir():
-            advice = f"give the folder that holds {self.name}'s files, or leave it empty to download them"
+            advice = (
+                f"give the folder that holds {self.name}'s files, or leave it empty to download"
+                " them"
+            )
             raise UserError(f"data-path {data_path!r} does not exist; {advice}")
         if any((root / name).exists() for name in _PARQUET):
             return self._parquet(root)
@@ -56,7 +61,8 @@ class Cifar:
             if (folder / self.train[0]).exists():
                 return self._batches(folder)
         raise UserError(
-            f"data-path {data_path!r} holds neither train.parquet and test.parquet nor {self.folder}/"
+            f"data-path {data_path!r} holds neither train.parquet and test.parquet nor"
+            f" {self.folder}/"
         )
 
     def _parquet(self, root: Path) -> Arrays:
@@ -129,14 +135,16 @@ class Cifar:
             reason = str(error).splitlines()[0]
             advice = f"{TORCHVISION_REMEDY}; or give its files by data-path"
             raise UserError(
-                f"{self.name} must be downloaded and torchvision cannot be imported ({reason}); {advice}"
+                f"{self.name} must be downloaded and torchvision cannot be imported ({reason});"
+                f" {advice}"
             ) from None
         try:
             root.mkdir(parents=True, exist_ok=True)
             getattr(datasets, self.name.upper())(str(root), download=True)  # shows a progress bar
         except (OSError, RuntimeError) as error:
             raise UserError(
-                f"{self.name} cannot be downloaded ({error}); fetch its files yourself and give them by data-path"
+                f"{self.name} cannot be downloaded ({error}); fetch its files yourself and give"
+                " them by data-path"
             ) from None
 
 
@@ -184,7 +192,8 @@ def _hub_names(metadata: dict[bytes, bytes] | None, column: str) -> list[str] | 
 
 
 class _Plain(pickle.Unpickler):
-    """Reads the official batches, which are pickles of plain data and NumPy arrays, and nothing that could run code."""
+    """Reads the official batches, which are pickles of plain data and NumPy arrays, and nothing
+    that could run code."""
 
     def find_class(self, module: str, name: str) -> Any:
         if module.startswith("numpy") and name in ("_reconstruct", "ndarray", "dtype", "scalar"):

@@ -14,9 +14,10 @@ from filelock import FileLock
 from pfedlora_flwr.data import cache
 from pfedlora_flwr.data.images import fitted
 from pfedlora_flwr.data.registry import find
-from pfedlora_flwr.data.source import Arrays, Inputs, Reading, Shape, Source, shape_of
+from pfedlora_flwr.data.source import Arrays, Inputs, Reading, Source
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.models.task import KINDS
+from pfedlora_flwr.training import kinds
+from pfedlora_flwr.training.kinds import IMAGES, Kind, Shape
 
 _AS_IT_IS = Reading()
 
@@ -25,10 +26,14 @@ _AS_IT_IS = Reading()
 class Dataset:
     """All samples, official parts merged in their order.
 
-    inputs: images uint8 [n, height, width, 1 or 3], series float32 [n, channels, time] or vectors float32 [n, features].
-    mean, std: of each channel, of the images scaled to [0, 1]; None where they are the training samples' alone.
-    owners: text or numbers that say who each sample belongs to; None where that is not known. resized: the images that were.
+    inputs: images uint8 [n, height, width, 1 or 3], or as numbers series [n, channels, time] or
+    vectors [n, features]. mean, std: of each channel, of the images scaled to [0, 1]; None where
+    they are the training samples' alone.
+    owners: text or numbers that say who each sample belongs to; None where that is not known.
+    resized: the images that were.
     feature_names: of vectors, in their order; None where they have none.
+    notes: what its reader left out or warns of, a line each. digests: of each sample with its
+    label; equal samples have equal ones.
     """
 
     name: str
@@ -40,6 +45,8 @@ class Dataset:
     owners: npt.NDArray[np.str_] | npt.NDArray[np.int64] | None = None  # [n]
     resized: int = 0
     feature_names: tuple[str, ...] | None = None
+    notes: tuple[str, ...] = ()
+    digests: npt.NDArray[np.uint64] | None = None  # [n]
 
     @property
     def classes(self) -> int:
@@ -47,18 +54,13 @@ class Dataset:
 
     @property
     def shape(self) -> Shape:
-        """Of an input as a model takes it: (channels, height, width), (channels, time) or (features,)."""
-        return shape_of(self.inputs)
+        """Of an input as a model takes it."""
+        return self.kind.shape_of(self.inputs)
 
     @property
-    def kind(self) -> str:
-        """images, series or vectors."""
-        return KINDS[len(self.shape)]
-
-    @property
-    def unit(self) -> str:
-        """What its samples are called: images, series, or the rows of a table."""
-        return "rows" if self.kind == "vectors" else self.kind
+    def kind(self) -> Kind:
+        """Of its inputs."""
+        return kinds.of_inputs(self.inputs)
 
     @property
     def empty_classes(self) -> list[str]:
@@ -71,8 +73,8 @@ class Dataset:
 def load(name: str, how: Reading = _AS_IT_IS) -> Dataset:
     """The dataset `name`, from the cache or from its files.
 
-    Two processes that build the cache at once wait for each other. Raises UserError when the files are missing or broken.
-    """
+    Two processes that build the cache at once wait for each other. Raises UserError when the files
+    are missing or broken."""
     source = find(name)
     if source.shape and how.size == source.shape[1:]:
         how = replace(how, size=None)
@@ -90,7 +92,8 @@ def load(name: str, how: Reading = _AS_IT_IS) -> Dataset:
                     cache.write(folder, source, _read(source, name, how))
         except OSError as error:
             raise UserError(
-                f"dataset cache {folder.parent}: {error.strerror or error}; set PFEDLORA_CACHE to a writable folder"
+                f"dataset cache {folder.parent}: {error.strerror or error}; set PFEDLORA_CACHE to a"
+                " writable folder"
             ) from None
     try:
         return _mapped(name, folder)
@@ -114,7 +117,8 @@ def needs_download(name: str, how: Reading = _AS_IT_IS) -> bool:
 
 
 def count_classes(name: str, how: Reading = _AS_IT_IS) -> int:
-    """The dataset's number of classes, without its files where the name tells: a deployed server has none."""
+    """The dataset's number of classes, without its files where the name tells: a deployed server
+    has none."""
     return find(name).classes or load(name, how).classes
 
 
@@ -125,12 +129,13 @@ def count_samples(name: str, how: Reading = _AS_IT_IS) -> int:
     return known or len(load(name, how).labels)
 
 
-def input_shape(name: str, how: Reading = _AS_IT_IS) -> Shape:
-    """The shape of its inputs as a model takes them, without its files where the name tells."""
+def kind_and_shape(name: str, how: Reading = _AS_IT_IS) -> tuple[Kind, Shape]:
+    """Of its inputs as a model takes them, without its files where the name tells: of images."""
     known = find(name).shape
     if known is None:
-        return load(name, how).shape
-    return (known[0], *how.size) if how.size else known
+        dataset = load(name, how)
+        return dataset.kind, dataset.shape
+    return IMAGES, (known[0], *how.size) if how.size else known
 
 
 def _read(source: Source, name: str, how: Reading) -> Arrays:
@@ -157,4 +162,6 @@ def _mapped(name: str, folder: Path) -> Dataset:
         owners,
         meta["resized"],
         features,
+        tuple(meta["notes"]),
+        np.load(folder / f"{cache.DIGESTS}.npy", mmap_mode="r"),
     )

@@ -24,7 +24,8 @@ def digits(_text: str, _how: Reading) -> Arrays:
 
 
 def synthetic(text: str, _how: Reading) -> Arrays:
-    """`synthetic:COUNT`: ten classes, a prototype of noise each, and noise of its own in every image."""
+    """`synthetic:COUNT`: ten classes, a prototype of noise each, and noise of its own in every
+    image."""
     rng = np.random.Generator(np.random.PCG64(0))
     labels = np.arange(count(text), dtype=np.int64) % 10
     prototypes = rng.integers(0, 256, (10, SIZE, SIZE, 3), dtype=np.uint8)
@@ -40,6 +41,7 @@ def count(text: str) -> int:
     """COUNT in `synthetic:COUNT`. Raises UserError."""
     if not (text.isascii() and text.isdigit()) or len(text) > 9 or not 10 <= int(text) <= _MOST:
         raise UserError(
-            f"dataset is 'synthetic:{text[:40]}'; allowed: synthetic:COUNT with 10 to {_MOST} images"
+            f"dataset is 'synthetic:{text[:40]}'; allowed: synthetic:COUNT with 10 to {_MOST}"
+            " images"
         )
     return int(text)

@@ -1,4 +1,5 @@
-"""Hugging Face datasets: of the hub, a local folder of their files, or what `save_to_disk` has left. They take the extra `data`."""
+"""Hugging Face datasets: of the hub, a local folder of their files, or what `save_to_disk` has
+left. They take the extra `data`."""
 
 from __future__ import annotations
 
@@ -14,9 +15,10 @@ import numpy.typing as npt
 from pfedlora_flwr.data import tables
 from pfedlora_flwr.data.arrays import check_labels, checked
 from pfedlora_flwr.data.cache import cache_root
-from pfedlora_flwr.data.images import File, decoded
+from pfedlora_flwr.data.images import Decoded, File, decoded
 from pfedlora_flwr.data.source import Arrays, Reading
-from pfedlora_flwr.errors import UserError, brief, some, within
+from pfedlora_flwr.deadline import within
+from pfedlora_flwr.errors import UserError, brief, some
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -36,15 +38,17 @@ _NAMED = 10
 
 
 def huggingface(text: str, how: Reading) -> Arrays:
-    """`hf:NAME` of the hub (`hf:NAME:CONFIGURATION`) or `hf:PATH`: the rows of all splits that have labels, in their order.
+    """`hf:NAME` of the hub (`hf:NAME:CONFIGURATION`) or `hf:PATH`: the rows of all splits that have
+    labels, in their order.
 
-    Inputs are the column that is named, or the only one of images or else of arrays; where there is none, those of numbers, as in a
-    table. Raises UserError.
-    """
+    Inputs are the column that is named, or the only one of images or else of arrays; where there is
+    none, those of numbers, as in a table. Raises UserError."""
     where = f"dataset 'hf:{text}'"
     cache_root().mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache_root()) as aside:
-        return _arrays(where, _labelled(where, _splits(where, text, aside), how), how)
+        rows, notes = _labelled(where, _splits(where, text, aside), how)
+        found = _arrays(where, rows, how)
+        return found._replace(notes=(*notes, *found.notes))
 
 
 def is_path(text: str) -> bool:
@@ -70,7 +74,8 @@ def _arrays(where: str, rows: Dataset, how: Reading) -> Arrays:
     for key, name in named.items():
         if name is not None and name not in rows.column_names:
             raise UserError(
-                f"{where}: it has no column {name!r}, but {some(rows.column_names, _NAMED)}; mend {key}"
+                f"{where}: it has no column {name!r}, but {some(rows.column_names, _NAMED)}; mend"
+                f" {key}"
             )
     others = [label, *([how.client_column] if how.client_column else [])]
     table = rows.select_columns(others if column else rows.column_names).with_format("arrow")[:]
@@ -80,35 +85,43 @@ def _arrays(where: str, rows: Dataset, how: Reading) -> Arrays:
         labels, names = found.to_numpy(), list(rows.features[label].names)
         if how.class_names and list(how.class_names) != names:
             raise UserError(
-                f"{where}: data.class-names is {some(how.class_names, _NAMED)}; allowed: auto, or {some(names, _NAMED)}"
+                f"{where}: data.class-names is {some(how.class_names, _NAMED)}; allowed: auto, or"
+                f" {some(names, _NAMED)}"
             )
     else:
         labels, names = tables.labels_of(where, label, found, how)
     owners = tables.owners_of(where, table, how)
     if column:
-        inputs, resized = _inputs(where, rows, column, how)
-        return checked(where, inputs, labels, names, owners, how)._replace(resized=resized)
+        inputs, resized, notes = _inputs(where, rows, column, how)
+        made = checked(where, inputs, labels, names, owners, how)
+        return made._replace(resized=resized, notes=(*notes, *made.notes))
     check_labels(where, labels, names, how)
-    features = tables.feature_names_of(where, table, label, how)
+    features, notes = tables.feature_names_of(where, table, label, how)
+    inputs = tables.features_of(where, table, features)
+    notes += tables.coarse_of(table, features)
     return Arrays(
-        tables.features_of(where, table, features),
+        inputs,
         labels.astype(np.int64),
         names,
         owners,
         feature_names=features,
+        notes=tuple(notes),
     )
 
 
-def _inputs(where: str, rows: Dataset, column: str, how: Reading) -> tuple[npt.NDArray[Any], int]:
-    """What a column of images or arrays holds, and how many images were resized."""
+def _inputs(
+    where: str, rows: Dataset, column: str, how: Reading
+) -> Decoded | tuple[npt.NDArray[Any], int, list[str]]:
+    """What a column of images or arrays holds, how many images were resized, and notes."""
     kind = _type(rows, column)
     if kind == _IMAGE:
-        return decoded(where, len(rows), lambda: _files(where, rows, column), how)
+        return decoded(len(rows), lambda: _files(where, rows, column), how)
     if kind != _ARRAY:
         raise UserError(
-            f"{where}: data.input-column is {column!r}, which holds {kind}; expected images, or an array in each row"
+            f"{where}: data.input-column is {column!r}, which holds {kind}; expected images, or an"
+            " array in each row"
         )
-    return np.asarray(rows.select_columns([column]).with_format("numpy")[:][column]), 0
+    return np.asarray(rows.select_columns([column]).with_format("numpy")[:][column]), 0, []
 
 
 def _files(where: str, rows: Dataset, column: str) -> Iterator[File]:
@@ -130,9 +143,8 @@ def _files(where: str, rows: Dataset, column: str) -> Iterator[File]:
 def _type(rows: Dataset, column: str) -> str:
     """What a column holds: an image, an array, a class, or the name of another type."""
     feature = rows.features[column]
-    if (
-        isinstance(feature, dict) and "bytes" in feature
-    ):  # an image, of which the file does not say it
+    # an image, of which the file does not say it
+    if isinstance(feature, dict) and "bytes" in feature:
         return _IMAGE
     name = (
         getattr(feature, "dtype", "")
@@ -147,7 +159,8 @@ def _label(where: str, rows: Dataset, how: Reading) -> str:
 
 
 def _only(where: str, rows: Dataset, kind: str, key: str, how: Reading) -> str | None:
-    """The only column of this type but the clients'; None where there is none. Raises UserError where there are several."""
+    """The only column of this type but the clients'; None where there is none. Raises UserError
+    where there are several."""
     found = [
         name
         for name in rows.column_names
@@ -160,20 +173,18 @@ def _only(where: str, rows: Dataset, kind: str, key: str, how: Reading) -> str |
     return found[0] if found else None
 
 
-def _labelled(where: str, splits: Mapping[str, Dataset], how: Reading) -> Dataset:
-    """The rows of all splits but those in which every label is missing or -1: of a hub's test split, often. Raises UserError."""
+def _labelled(where: str, splits: Mapping[str, Dataset], how: Reading) -> tuple[Dataset, list[str]]:
+    """The rows of all splits but those in which every label is missing or -1, as often in a hub's
+    test split; and a note that names these. Raises UserError."""
     from datasets import concatenate_datasets
 
     label = _label(where, next(iter(splits.values())), how)
     kept = {name: rows for name, rows in splits.items() if not _unlabelled(rows, label)} or splits
-    if len(kept) < len(splits):
-        logger.warning(
-            "%s: left out, since no row has a label: %s",
-            where,
-            some([name for name in splits if name not in kept], _NAMED),
-        )
+    left_out = [name for name in splits if name not in kept]
+    counted = "1 split" if len(left_out) == 1 else f"{len(left_out)} splits"
+    told = f"left out: {counted} in which no row has a label: {some(left_out, _NAMED)}"
     try:
-        return concatenate_datasets([*kept.values()])
+        return concatenate_datasets([*kept.values()]), [told] if left_out else []
     except Exception as error:  # of several types
         raise UserError(f"{where}: its splits cannot be joined: {brief(error)}") from None
 
@@ -187,13 +198,14 @@ def _unlabelled(rows: Dataset, label: str) -> bool:
 
 
 def _splits(where: str, text: str, aside: str) -> Mapping[str, Dataset]:
-    """The rows of each split. What the library makes of a local folder's files goes to the folder `aside`; what it has fetched before
-    is taken where the hub does not answer. Raises UserError."""
+    """The rows of each split. What the library makes of a local folder's files goes to the folder
+    `aside`; what it has fetched before is taken where the hub does not answer. Raises UserError."""
     try:
         import datasets
     except ImportError as error:
         raise UserError(
-            f"{where} takes the package datasets ({brief(error)}): pip install 'pfedlora-flwr[data]'"
+            f"{where} takes the package datasets ({brief(error)}): pip install"
+            " 'pfedlora-flwr[data]'"
         ) from None
     datasets.disable_progress_bars()
     datasets.logging.set_verbosity_error()
@@ -208,9 +220,8 @@ def _splits(where: str, text: str, aside: str) -> Mapping[str, Dataset]:
         elif here:
             found = datasets.load_dataset(str(path), cache_dir=aside)
         else:
-            datasets.config.HF_HUB_OFFLINE = offline or bool(
-                refusal
-            )  # then the library looks in its own cache, and asks nobody
+            # then the library looks in its own cache, and asks nobody
+            datasets.config.HF_HUB_OFFLINE = offline or bool(refusal)
             found = datasets.load_dataset(name, configuration or None)
     except Exception as error:  # of many types, the libraries' beneath it among them
         told = (

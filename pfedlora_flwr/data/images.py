@@ -1,75 +1,117 @@
-"""Images: a folder for each class, an image file of any size and mode, and many of them as one array."""
+"""Images: a folder for each class, an image file of any size and mode, and many of them as one
+array."""
 
 from __future__ import annotations
 
 import io
-import logging
-from collections.abc import Callable, Iterable, Iterator
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from pfedlora_flwr.data.cache import scratch
 from pfedlora_flwr.data.source import Arrays, Reading
-from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.errors import UserError, some
+from pfedlora_flwr.training.kinds import IMAGES
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-logger = logging.getLogger(__name__)
-
-_SUFFIXES = (".png", ".jpg", ".jpeg")
-READABLE = (*_SUFFIXES, ".webp", ".bmp")
-"""The suffixes of what `read_image` reads."""
+_FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF", "GIF")
+_IN_WORDS = "PNG, JPEG, WebP, BMP, TIFF or GIF"
+_NAMED = 10
+_ORIENTATION = 0x0112
+"""EXIF's tag."""
+_ON_ITS_SIDE = (5, 6, 7, 8)
+_DEEP = "in sub-folders (data.subfolders=true takes them)"
 _FEWER_BITS = 2**14
-"""Images of 16 bits that stay below it have but a quarter of the greys; those of 12, as X-rays are, 17 of 256."""
+"""Images of 16 bits that stay below it have but a quarter of the greys; those of 12, as X-rays are,
+17 of 256."""
 File = tuple[str, Path | bytes]
 """An image file: what messages call it, and where or what it is."""
 
 
 def folder(text: str, how: Reading) -> Arrays:
-    """`folder:PATH`: one folder of PNG or JPEG images for each class."""
+    """`folder:PATH`: one folder of images for each class; a note counts what is left out."""
     root = Path(text).expanduser()
     if not root.is_dir():
         raise UserError(
-            f"dataset folder {root} does not exist; expected a folder of one folder of images for each class"
+            f"dataset folder {root} does not exist; expected a folder of one folder of images for"
+            " each class"
         )
     class_names = sorted(
         p.name for p in root.iterdir() if p.is_dir() and not p.name.startswith(".")
     )
-    by_class = [
-        sorted(f for f in (root / c).iterdir() if f.suffix.lower() in _SUFFIXES)
-        for c in class_names
-    ]
-    files = [(file, label) for label, inside in enumerate(by_class) for file in inside]
-    if not any(by_class) or (len(class_names) < 2 and not how.one_class):
+    left_out = Counter(_kind(file) for file in visible(root) if file.parent == root)
+    files: list[tuple[Path, int]] = []
+    for label, name in enumerate(class_names):
+        for file in visible(root / name):
+            deep = file.parent != root / name
+            if file.suffix.lower() not in IMAGES.suffixes:
+                left_out[_kind(file)] += 1
+            elif deep and not how.subfolders:
+                left_out[_DEEP] += 1
+            else:
+                files.append((file, label))
+    if not files or (len(class_names) < 2 and not how.one_class):
         raise UserError(
-            f"dataset folder {root}: expected at least two class folders with PNG or JPEG images"
+            f"dataset folder {root}: expected at least two class folders with images"
+            f" ({_IN_WORDS}){f'; there: {_counted(left_out)}' if left_out else ''}"
         )
-    images, resized = decoded(
-        f"dataset folder {root}", len(files), lambda: ((str(file), file) for file, _ in files), how
+    found = decoded(len(files), lambda: ((str(file), file) for file, _ in files), how)
+    labels = np.array([label for _, label in files], np.int64)
+    notes = (*([f"left out: {_counted(left_out)}"] if left_out else []), *found.notes)
+    return Arrays(found.images, labels, class_names, resized=found.resized, notes=notes)
+
+
+def visible(folder: Path) -> list[Path]:
+    """All files in a folder and below it, sorted, but those whose name, or a folder's on the way,
+    begins with a dot."""
+    return sorted(
+        path
+        for path in folder.rglob("*")
+        if not path.is_dir()
+        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
     )
-    return Arrays(
-        images, np.array([label for _, label in files], np.int64), class_names, resized=resized
-    )
 
 
-def decoded(
-    where: str, count: int, files: Callable[[], Iterable[File]], how: Reading
-) -> tuple[npt.NDArray[np.uint8], int]:
-    """All these images, gone through twice, uint8 [n, height, width, 3], or 1 where grey ones are wanted, and how many were resized.
+def left_out_of(folder: Path, suffixes: Sequence[str]) -> str:
+    """What `visible` finds there beside files of these suffixes, by kind and count; empty: none."""
+    return _counted(Counter(_kind(f) for f in visible(folder) if f.suffix.lower() not in suffixes))
 
-    Raises UserError where sizes differ and none is wanted.
-    """
+
+def _kind(file: Path) -> str:
+    return file.suffix.lower() or "without a suffix"
+
+
+def _counted(kinds: Counter[str]) -> str:
+    return some([f"{count} {kind}" for kind, count in kinds.most_common()], _NAMED)
+
+
+class Decoded(NamedTuple):
+    """Images uint8 [n, height, width, 3], or 1 where grey ones are wanted; how many were resized;
+    and notes."""
+
+    images: npt.NDArray[np.uint8]
+    resized: int
+    notes: list[str]
+
+
+def decoded(count: int, files: Callable[[], Iterable[File]], how: Reading) -> Decoded:
+    """All these images, gone through twice. Raises UserError where sizes differ and none is
+    wanted."""
     sizes: dict[tuple[int, int], str] = {}
     resized = 0
     for name, file in files():
         with _opened(file, name) as image:
-            sizes.setdefault((image.height, image.width), name)
-            resized += how.size not in (None, (image.height, image.width))
+            size = _size(image)
+        sizes.setdefault(size, name)
+        resized += how.size not in (None, size)
     if len(sizes) > 1 and how.size is None:
         one, other = (
             ("/".join(Path(name).parts[-2:]), *size) for size, name in list(sizes.items())[:2]
@@ -78,24 +120,30 @@ def decoded(
             f"{name} has {height} × {width} pixels" for name, height, width in (one, other)
         )
         raise UserError(
-            f"the images are of different sizes ({found}): set image-size, to which they are resized"
+            f"the images are of different sizes ({found}): set image-size, to which they are"
+            " resized"
         )
     height, width = how.size or next(iter(sizes))
     images = scratch((count, height, width, 1 if how.grey else 3))
-    largest = 0
+    largest = several = 0
     for i, (name, file) in enumerate(files()):
-        images[i], deep = _read(file, (height, width), how.grey, name)
-        largest = max(largest, deep)
-    warn_of_dark(where, largest)
-    return images, resized
+        images[i], deep, frames = _read(file, (height, width), how.grey, name)
+        largest, several = max(largest, deep), several + (frames > 1)
+    return Decoded(images, resized, [*first_frames(several), *dark(largest)])
+
+
+def first_frames(several: int) -> list[str]:
+    """A note where so many files hold several frames, as an animated GIF does."""
+    return [f"files with several frames, of which the first is taken: {several}"] if several else []
 
 
 def fitted(arrays: Arrays, size: tuple[int, int]) -> Arrays:
-    """The same with images of this height and width, bilinear; what are no images, or are of this size, stays as it is."""
+    """The same with images of this height and width, bilinear; what are no images, or are of this
+    size, stays as it is."""
     from PIL import Image
 
     images = arrays.inputs
-    if images.ndim != 4 or images.shape[1:3] == size:
+    if not IMAGES.holds(images) or images.shape[1:3] == size:
         return arrays
     found = scratch((len(images), *size, images.shape[3]))
     for i, pixels in enumerate(images):
@@ -104,12 +152,16 @@ def fitted(arrays: Arrays, size: tuple[int, int]) -> Arrays:
     return arrays._replace(inputs=found, resized=len(found))
 
 
-def read_image(file: Path, size: tuple[int, int], *, grey: bool = False) -> npt.NDArray[np.uint8]:
-    """A PNG or JPEG file (WebP or BMP, too) of any size and mode, resized to `size`, uint8 [height, width, 3], or 1 of grey.
+def read_image(
+    file: Path, size: tuple[int, int], *, grey: bool = False
+) -> tuple[npt.NDArray[np.uint8], int]:
+    """An image file of any size and mode, turned as its EXIF says and resized to `size`, uint8
+    [height, width, 3], or 1 of grey; and the number of its frames, of which the first is taken.
 
     Raises UserError for a file that is none.
     """
-    return _read(file, size, grey, str(file))[0]
+    pixels, _, frames = _read(file, size, grey, str(file))
+    return pixels, frames
 
 
 def of_8_bits(pixels: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
@@ -117,26 +169,57 @@ def of_8_bits(pixels: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     return (pixels / 257).round().astype(np.uint8)
 
 
-def warn_of_dark(where: str, largest: int) -> None:
-    """A warning where a dataset's images of 16 bits reach no more than this (0: it has none) and so use few of the greys of 8."""
-    if 0 < largest < _FEWER_BITS:
-        told = f"scale them to the full range, or only {round(largest / 257) + 1} of 256 greys are used"
-        logger.warning("%s: its 16-bit images reach %d of 65535: %s", where, largest, told)
+def dark(largest: int) -> list[str]:
+    """A note where a dataset's images of 16 bits reach no more than this (0: it has none) and so
+    use few of the greys of 8."""
+    if not 0 < largest < _FEWER_BITS:
+        return []
+    told = f"the 16-bit images reach {largest} of 65535: scale them to the full range"
+    return [f"{told}, or only {round(largest / 257) + 1} of 256 greys are used"]
 
 
 def _read(
     file: Path | bytes, size: tuple[int, int], grey: bool, name: str
-) -> tuple[npt.NDArray[np.uint8], int]:
-    """What `read_image` gives, and the largest value of a file of 16 bits a pixel; 0 for others."""
+) -> tuple[npt.NDArray[np.uint8], int, int]:
+    """The pixels, the largest value of a file of 16 bits a pixel (0 for others), and the frames."""
     from PIL import Image
 
-    with _opened(file, name) as image:
-        if not image.mode.startswith("I"):
-            return _pixels(image.convert("L" if grey else "RGB"), size), 0
+    with _opened(file, name) as opened:
+        frames = getattr(opened, "n_frames", 1)
+        if opened.format == "TIFF" and frames > 1:
+            raise UserError(f"{name}: it has {frames} pages; expected one a file")
+        image = _upright(opened)
+        mode = "L" if grey else "RGB"
+        if not image.mode.startswith(("I", "F")):
+            return _pixels(image.convert(mode), size), 0, frames
         deep = np.asarray(image)  # which `convert` would cut off at 255
-        return _pixels(Image.fromarray(of_8_bits(deep)).convert("L" if grey else "RGB"), size), int(
-            deep.max()
-        )
+        low, high = deep.min(), deep.max()
+        if deep.dtype.kind == "f" or low < 0 or high >= 2**16:
+            raise UserError(f"{name}: its pixels go from {low} to {high}; expected 8 or 16 bits")
+        return _pixels(Image.fromarray(of_8_bits(deep)).convert(mode), size), int(high), frames
+
+
+def _orientation(image: Image) -> int:
+    """How the file says that the image is to be turned, 1 to 8; 1, as it is, where it does not say
+    so or Pillow turns it itself."""
+    if image.format == "TIFF":
+        return 1
+    try:
+        return image.getexif().get(_ORIENTATION, 1)
+    except (SyntaxError, struct.error):
+        return 1
+
+
+def _size(image: Image) -> tuple[int, int]:
+    """Height and width once it is upright."""
+    size = image.height, image.width
+    return size[::-1] if _orientation(image) in _ON_ITS_SIDE else size
+
+
+def _upright(image: Image) -> Image:
+    from PIL import ImageOps
+
+    return image if _orientation(image) == 1 else ImageOps.exif_transpose(image)
 
 
 def _pixels(image: Image, size: tuple[int, int]) -> npt.NDArray[np.uint8]:
@@ -152,16 +235,12 @@ def _opened(file: Path | bytes, name: str) -> Iterator[Image]:
     try:
         with Image.open(
             io.BytesIO(file) if isinstance(file, bytes) else file,
-            formats=("PNG", "JPEG", "WEBP", "BMP"),
+            formats=_FORMATS,
         ) as image:
             yield image
-    except (
-        OSError,
-        ValueError,
-        SyntaxError,
-        Image.DecompressionBombError,
-    ):  # all that Pillow raises for a damaged file
+    except UserError:
+        raise
+    # all that Pillow raises for a damaged file
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
         there = isinstance(file, bytes) or file.exists()
-        raise UserError(
-            f"{name}: " + ("no readable PNG or JPEG image" if there else "no such file")
-        ) from None
+        raise UserError(f"{name}: " + ("no readable image" if there else "no such file")) from None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -14,14 +16,20 @@ from torch import Tensor
 from pfedlora_flwr.data import datasets, registry
 from pfedlora_flwr.data.datasets import Dataset
 from pfedlora_flwr.data.normalisation import Constants, of_parts
-from pfedlora_flwr.data.partition import Indices, Partition, Split, make_partition, split_8_1_1
-from pfedlora_flwr.data.source import Reading, in_words, inputs_of, parse_shape
+from pfedlora_flwr.data.partition import Indices, Partition, Split, make_partition, split_of
+from pfedlora_flwr.data.remarks import remarks
+from pfedlora_flwr.data.source import Reading
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import absolute
+from pfedlora_flwr.models import named
+from pfedlora_flwr.models import registry as models
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.training.device import memory_share
+from pfedlora_flwr.training.kinds import IMAGES, read_shape
 from pfedlora_flwr.training.loop import Samples
+
+logger = logging.getLogger(__name__)
 
 OWN = "own"
 """The fingerprint of data that is no part of a partition."""
@@ -37,40 +45,46 @@ class LocalData:
 
 
 @lru_cache(maxsize=2)
-def shared_partition(experiment: Experiment) -> tuple[Dataset, Partition]:
-    """The dataset and everyone's split, made once a process. Raises UserError where keys say of its inputs what they are not."""
+def shared_partition(experiment: Experiment, data_path: str) -> tuple[Dataset, Partition]:
+    """The dataset, with files in `data_path`, and everyone's split, made once a process. Raises
+    UserError where keys say of its inputs what they are not."""
     e = experiment
-    dataset = datasets.load(e.dataset, Reading.of(e))
-    if e.image_size and dataset.kind != "images":
+    dataset = datasets.load(e.dataset, Reading.of(e, data_path))
+    if e.image_size and dataset.kind != IMAGES:
         raise UserError(
             f"image-size is {e.image_size}; allowed: auto, for {e.dataset} holds {dataset.kind}"
         )
-    if e.input_shape and parse_shape(e.input_shape) != dataset.shape:
+    kind, shape = dataset.kind, dataset.shape
+    if e.input_shape and read_shape(e.input_shape) != (kind, shape):
         raise UserError(
-            f"input-shape is {e.input_shape}; allowed: auto, or {in_words(dataset.shape)}, which dataset {e.dataset!r} has"
+            f"input-shape is {e.input_shape}; allowed: auto, or {kind.write(shape)}, which dataset"
+            f" {e.dataset!r} has"
         )
     return dataset, make_partition(e, dataset)
 
 
 @lru_cache(maxsize=2)
-def shared_constants(experiment: Experiment) -> Constants:
-    """Mean and standard deviation by which everyone's inputs are normalised: the dataset's, or those of all clients' training parts."""
-    dataset, partition = shared_partition(experiment)
+def shared_constants(experiment: Experiment, data_path: str) -> Constants:
+    """Mean and standard deviation by which everyone's inputs are normalised: the dataset's, or
+    those of all clients' training parts."""
+    dataset, partition = shared_partition(experiment, data_path)
     return _constants(dataset, partition.clients)
 
 
-def task_of(experiment: Experiment) -> Task:
-    """What the models take and give: as `classes` and `input-shape` say, or the dataset, by its name where that tells."""
-    e, how = experiment, Reading.of(experiment)
+def task_of(experiment: Experiment, data_path: str) -> Task:
+    """What the models take and give: as `classes` and `input-shape` say, or the dataset, by its
+    name where that tells."""
+    e, how = experiment, Reading.of(experiment, data_path)
     classes = e.classes or datasets.count_classes(e.dataset, how)
-    return Task(
-        classes,
-        parse_shape(e.input_shape) if e.input_shape else datasets.input_shape(e.dataset, how),
+    kind, shape = (
+        read_shape(e.input_shape) if e.input_shape else datasets.kind_and_shape(e.dataset, how)
     )
+    return Task(classes, shape, kind)
 
 
 def site_settings(node_config: Mapping[str, Any]) -> dict[str, str]:
-    """What `Site.find` takes of a node-config, with absolute paths: it finds the same data from elsewhere on the node."""
+    """What `Site.find` takes of a node-config, with absolute paths: it finds the same data from
+    elsewhere on the node."""
     make = {"dataset": registry.located, "data-path": lambda text: str(absolute(text))}
     return {
         name: located(str(node_config[name]))
@@ -81,11 +95,12 @@ def site_settings(node_config: Mapping[str, Any]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Site:
-    """Where a client's data is: its part of a shared dataset, or the node's own data (`dataset` in its node-config).
+    """Where a client's data is: its part of a shared dataset, or the node's own data (`dataset` in
+    its node-config).
 
-    fingerprint: of the partition of the shared dataset, or `own`. task: its classes may be more than own data has.
-    mean, std: of each channel or feature, by which its inputs are normalised; of images in [0, 1].
-    """
+    fingerprint: of the partition of the shared dataset, or `own`. task: its classes may be more
+    than own data has. mean, std: of each channel or feature, by which its inputs are normalised; of
+    images in [0, 1]."""
 
     dataset: Dataset
     split: Split
@@ -96,18 +111,20 @@ class Site:
 
     @classmethod
     def find(cls, experiment: Experiment, client: int, node_config: Mapping[str, Any]) -> Site:
-        """The site of `client`. A node's `data-path` and `dataset` come before the Experiment's. Raises UserError."""
-        local = experiment.replace(
-            data_path=str(node_config.get("data-path", experiment.data_path))
-        )
-        task = task_of(local)
+        """The site of `client`. A node's own `dataset` comes before the Experiment's, and
+        `data-path` says where its files are. Raises UserError."""
+        data_path = str(node_config.get("data-path", ""))
+        task = task_of(experiment, data_path)
         if "dataset" in node_config:  # the node's own data: all of it is this client's
             dataset, split, constants = _own(
-                str(node_config["dataset"]), reading_for(task, local), local.seed, client
+                str(node_config["dataset"]),
+                reading_for(task, experiment, data_path),
+                experiment,
+                client,
             )
             fingerprint = OWN
         else:
-            dataset, partition = shared_partition(local)
+            dataset, partition = shared_partition(experiment, data_path)
             if client >= len(partition.clients):
                 raise UserError(
                     f"partition-id is {client}; allowed: 0 to {len(partition.clients) - 1}"
@@ -115,16 +132,21 @@ class Site:
             split, fingerprint, constants = (
                 partition.clients[client],
                 partition.fingerprint,
-                shared_constants(local),
+                shared_constants(experiment, data_path),
             )
         if dataset.classes > task.classes:
             raise UserError(
-                f"dataset {dataset.name!r} has {dataset.classes} classes, the Experiment {task.classes}; set classes"
+                f"dataset {dataset.name!r} has {dataset.classes} classes, the Experiment"
+                f" {task.classes}; set classes"
             )
-        if dataset.shape != task.shape:
-            told = f"dataset {dataset.name!r} holds {inputs_of(dataset)}, the Experiment says {inputs_of(task)}"
+        if (dataset.kind, dataset.shape) != (task.kind, task.shape):
+            told = (
+                f"dataset {dataset.name!r} holds {dataset.kind.of(dataset.shape)}, the Experiment"
+                f" says {task}"
+            )
             raise UserError(f"{told}; set input-shape")
-        return cls(dataset, split, fingerprint, task, *constants)
+        own = models_own(experiment, task, client)
+        return cls(dataset, split, fingerprint, task, *(own or constants))
 
     def load(self, device: torch.device) -> LocalData:
         """The client's samples on `device`."""
@@ -141,45 +163,53 @@ class Site:
             inputs = _on_gpu(self.dataset, device)[torch.from_numpy(indices).to(device)]
         else:
             inputs = torch.from_numpy(self.dataset.inputs[indices]).to(device)
-        return samples(inputs, labels.to(device), self.mean, self.std)
+        kind = self.dataset.kind
+        return kind.samples(inputs, labels.to(device), self.mean, self.std)
 
 
-def samples(
-    inputs: Tensor, labels: Tensor, mean: tuple[float, ...], std: tuple[float, ...]
-) -> Samples:
-    """Inputs as `Dataset` has them, normalised: floats here and now; uint8 pixels in each batch, after scaling to [0, 1]."""
-    device = inputs.device
-    if inputs.dtype == torch.uint8:
-        scale = torch.tensor([1 / (255 * s) for s in std], device=device)
-        shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], device=device)
-        return Samples(inputs, labels, scale, shift)
-    rest = (1,) * (inputs.ndim - 2)
-    middle, width = (
-        torch.tensor(values, dtype=inputs.dtype, device=device).reshape(-1, *rest)
-        for values in (mean, std)
-    )
-    return Samples((inputs - middle) / width, labels)
+def models_own(e: Experiment, task: Task, client: int) -> Constants | None:
+    """Mean and deviation that the client's model was made with, where its inputs are to have them;
+    None: they have the federation's. Raises UserError."""
+    names = models.names_of(e, task)
+    name = names[client % len(names)]
+    if e.normalise == "federation" or (e.normalise == "auto" and e.trained == ("all",)):
+        return None
+    made = named.made_with(name)
+    if made is None and e.normalise == "model":
+        raise UserError(
+            f"normalise is model, and model {name!r} has no weights of which the library says how"
+            " their inputs were normalised; allowed: auto, federation"
+        )
+    trained = e.trained[client % len(e.trained)]
+    if made is None or (e.normalise == "auto" and trained == "all"):
+        return None
+    # a library fits weights to grey images by adding up their channels
+    grey = task.shape[0] == 1
+    return ((fmean(made.mean),), (fmean(made.std),)) if grey else (made.mean, made.std)
 
 
-def reading_for(task: Task, e: Experiment) -> Reading:
-    """How data from elsewhere is read for the federation's models: images are brought to what these take."""
-    how = Reading.of(e)
+def reading_for(task: Task, e: Experiment, data_path: str) -> Reading:
+    """How data from elsewhere is read for the federation's models: images are brought to what these
+    take."""
+    how = Reading.of(e, data_path)
     return (
         replace(how, size=(task.shape[1], task.shape[2]), grey=task.shape[0] == 1)
-        if task.kind == "images"
+        if task.kind == IMAGES
         else how
     )
 
 
 @lru_cache(maxsize=2)
-def _own(name: str, how: Reading, seed: int, client: int) -> tuple[Dataset, Split, Constants]:
+def _own(name: str, how: Reading, e: Experiment, client: int) -> tuple[Dataset, Split, Constants]:
     """A node's own data, split and what normalises it, made once a process."""
     dataset = datasets.load(name, how)
-    split = split_8_1_1(np.asarray(dataset.labels), np.arange(len(dataset.labels)), seed, client)
+    split = split_of(e, np.asarray(dataset.labels), np.arange(len(dataset.labels)), client)
     if not len(split.test):
         raise UserError(
             f"dataset {name!r} has {len(dataset.labels)} samples, and a client needs 10"
         )
+    for told in remarks(dataset, Partition((split,))):
+        logger.warning("%s: %s", registry.without_path(name), told)
     return dataset, split, _constants(dataset, (split,))
 
 
@@ -193,7 +223,8 @@ _RESIDENT: dict[tuple[int, torch.device], Tensor] = {}
 
 
 def _on_gpu(dataset: Dataset, device: torch.device) -> Tensor:
-    """All inputs on the GPU, copied there once a process: a client's part is then gathered on the device."""
+    """All inputs on the GPU, copied there once a process: a client's part is then gathered on the
+    device."""
     key = id(dataset.inputs), device  # `datasets.load` keeps the few datasets of a process alive
     if key not in _RESIDENT:
         _RESIDENT[key] = torch.from_numpy(np.ascontiguousarray(dataset.inputs)).to(device)
@@ -201,7 +232,8 @@ def _on_gpu(dataset: Dataset, device: torch.device) -> Tensor:
 
 
 def _fits(dataset: Dataset, device: torch.device) -> bool:
-    """Whether all of it is on the GPU already, or takes no more than a quarter of what is free and of this process's share."""
+    """Whether all of it is on the GPU already, or takes no more than a quarter of what is free and
+    of this process's share."""
     if (id(dataset.inputs), device) in _RESIDENT:
         return True
     free, total = torch.cuda.mem_get_info(device)

@@ -1,11 +1,12 @@
-"""Who owns which samples: pathological (after pFedHN), dirichlet, iid or as the data says, then 8:1:1 within each client."""
+"""Who owns which samples: pathological (after pFedHN), dirichlet, iid or as the data says, then
+8:1:1 within each client."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -34,7 +35,8 @@ class Split:
 
 @dataclass(frozen=True)
 class Partition:
-    """Every client's split; owners: who they are, feature_names: of the columns, where the data says it."""
+    """Every client's split; owners: who they are, feature_names: of the columns, where the data
+    says it."""
 
     clients: tuple[Split, ...]
     owners: tuple[str, ...] = ()
@@ -42,7 +44,8 @@ class Partition:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of all indices, and of the columns' names, in order: equal fingerprints mean equal data for every client."""
+        """SHA-256 of all indices, and of the columns' names, in order: equal fingerprints mean
+        equal data for every client."""
         digest = hashlib.sha256()
         for split in self.clients:
             for part in (split.train, split.validation, split.test):
@@ -55,22 +58,26 @@ class Partition:
 
 
 def make_partition(experiment: Experiment, dataset: Dataset) -> Partition:
-    """The partition that the Experiment names, always the same for the same seed. Raises UserError when it is impossible."""
+    """The partition that the Experiment names, always the same for the same seed. Raises UserError
+    when it is impossible."""
     e, labels = experiment, np.asarray(dataset.labels)
     if len(labels) < SMALLEST:
-        raise UserError(f"{e.dataset} has {len(labels)} {dataset.unit}; a client needs {SMALLEST}")
+        raise UserError(
+            f"{e.dataset} has {len(labels)} {dataset.kind.unit}; a client needs {SMALLEST}"
+        )
     if e.partition_kind == NATURAL:
         return _natural(e, dataset, labels)
     if e.clients * SMALLEST > len(labels):
-        has = f"{e.dataset} has {len(labels)} {dataset.unit}, {SMALLEST} for each client"
+        has = f"{e.dataset} has {len(labels)} {dataset.kind.unit}, {SMALLEST} for each client"
         raise UserError(f"clients is {e.clients}; {has}: allowed ≤ {len(labels) // SMALLEST}")
     owned = DRAWN[e.partition_kind](e, labels, dataset.classes)
     smallest = min(range(e.clients), key=lambda k: len(owned[k]))
     if len(owned[smallest]) < SMALLEST:
         raise UserError(
-            f"client {smallest} would have {len(owned[smallest])} samples, and needs {SMALLEST}; use fewer clients or more classes a client"
+            f"client {smallest} would have {len(owned[smallest])} samples, and needs {SMALLEST};"
+            " use fewer clients or more classes a client"
         )
-    splits = tuple(split_8_1_1(labels, own, e.seed, k) for k, own in enumerate(owned))
+    splits = tuple(split_of(e, labels, own, k) for k, own in enumerate(owned))
     return Partition(splits, feature_names=dataset.feature_names or ())
 
 
@@ -88,14 +95,16 @@ def _natural(e: Experiment, dataset: Dataset, labels: Indices) -> Partition:
             if len(enough) < len(names)
             else ""
         )
-        have = f"{e.dataset} has {len(enough)} owners of at least {e.partition_min_samples} samples{left_out}"
+        have = (
+            f"{e.dataset} has {len(enough)} owners of at least {e.partition_min_samples}"
+            f" samples{left_out}"
+        )
         raise UserError(
             f"clients is {e.clients}; {have}: "
             + (f"set clients={len(enough)}" if len(enough) else "lower partition.min-samples")
         )
     splits = (
-        split_8_1_1(labels, np.flatnonzero(owner == place), e.seed, k)
-        for k, place in enumerate(enough)
+        split_of(e, labels, np.flatnonzero(owner == place), k) for k, place in enumerate(enough)
     )
     return Partition(
         tuple(splits), tuple(str(name) for name in names[enough]), dataset.feature_names or ()
@@ -105,18 +114,20 @@ def _natural(e: Experiment, dataset: Dataset, labels: Indices) -> Partition:
 def pathological(e: Experiment, labels: Indices, classes: int) -> list[Indices]:
     """k distinct classes a client; each class is cut into m = kN/C shares of random size.
 
-    Shares are U(0.4, 0.6) normalised. Clients in order choose their classes, each uniformly among those with the most unclaimed shares.
-    """
+    Shares are U(0.4, 0.6) normalised. Clients in order choose their classes, each uniformly among
+    those with the most unclaimed shares."""
     clients, per_client = e.clients, e.partition_classes_per_client
     if per_client > classes:
         raise UserError(
-            f"partition.classes-per-client is {per_client}; allowed: 1 to {classes}, the classes of the dataset"
+            f"partition.classes-per-client is {per_client}; allowed: 1 to {classes}, the classes of"
+            " the dataset"
         )
     shares, rest = divmod(clients * per_client, classes)
     if rest:
         raise UserError(
-            f"{clients} clients × {per_client} classes a client is not a multiple of the {classes} classes; "
-            f"change clients or partition.classes-per-client so that it is, or use partition.kind=dirichlet"
+            f"{clients} clients × {per_client} classes a client is not a multiple of the {classes}"
+            " classes; change clients or partition.classes-per-client so that it is, or use"
+            " partition.kind=dirichlet"
         )
     sizes = numpy_generator(e.seed, "partition/shares").uniform(0.4, 0.6, (classes, shares))
     sizes /= sizes.sum(1, keepdims=True)
@@ -140,7 +151,8 @@ def pathological(e: Experiment, labels: Indices, classes: int) -> list[Indices]:
 
 
 def dirichlet(e: Experiment, labels: Indices, classes: int) -> list[Indices]:
-    """Each class is divided among the clients by proportions from Dir(α); drawn again until every client has enough."""
+    """Each class is divided among the clients by proportions from Dir(α); drawn again until every
+    client has enough."""
     clients, alpha = e.clients, e.partition_alpha
     rng = numpy_generator(e.seed, "partition/dirichlet")
     for _ in range(1000):
@@ -154,7 +166,8 @@ def dirichlet(e: Experiment, labels: Indices, classes: int) -> list[Indices]:
         if min(map(len, joined)) >= SMALLEST:
             return joined
     raise UserError(
-        f"partition.alpha is {alpha:g}: in 1000 draws some client had fewer than {SMALLEST} samples; raise alpha or use fewer clients"
+        f"partition.alpha is {alpha:g}: in 1000 draws some client had fewer than {SMALLEST}"
+        " samples; raise alpha or use fewer clients"
     )
 
 
@@ -169,12 +182,37 @@ DRAWN: dict[str, Callable[[Experiment, Indices, int], list[Indices]]] = {
     "dirichlet": dirichlet,
     "iid": iid,
 }
-"""`partition.kind` → what draws each client's samples, of the Experiment, all labels and the number of classes; in the order of help."""
+"""`partition.kind` → what draws each client's samples, of the Experiment, all labels and the number
+of classes; in the order of help."""
 KINDS = (*DRAWN, NATURAL)
 
 
+def split_of(e: Experiment, labels: Indices, own: Indices, client: int) -> Split:
+    """A client's samples `own` in three parts, of the training part what it may have."""
+    split = split_8_1_1(labels, own, e.seed, client)
+    most = e.partition_samples_per_client
+    return (
+        replace(split, train=few(labels, split.train, most, e.seed, client))
+        if most is not None and most < len(split.train)
+        else split
+    )
+
+
+def few(labels: Indices, train: Indices, most: int, seed: int, client: int) -> Indices:
+    """The first `most` of a training part, taken from its classes in turn; they keep their order.
+
+    The turn begins at a class that is drawn for the client. Fewer are always some of more."""
+    held, of = np.unique(labels[train], return_inverse=True)
+    turn = numpy_generator(seed, "partition/few", client).permutation(len(held))[of]
+    before = np.zeros(len(train), np.int64)  # samples of the same class that stand before it
+    for c in range(len(held)):
+        before[of == c] = np.arange(np.count_nonzero(of == c))
+    return train[np.sort(np.lexsort((turn, before))[:most])]
+
+
 def split_8_1_1(labels: Indices, own: Indices, seed: int, client: int) -> Split:
-    """Ordered by class and shuffled within each, of each ten the ninth is validation and the tenth test: stratified, never empty."""
+    """Ordered by class and shuffled within each, of each ten the ninth is validation and the tenth
+    test: stratified, never empty."""
     shuffled = numpy_generator(seed, "partition/split", client).permutation(np.sort(own))
     ordered = shuffled[np.argsort(labels[shuffled], kind="stable")]
     place = np.arange(len(ordered)) % 10

@@ -37,9 +37,9 @@ _SOURCES = (
         shape=_SHAPE,
         whole=True,
     ),
-    Source("folder:", images.folder, path=True, whole=True),
+    Source("folder:", images.folder, path=True, whole=True, columns=("data.subfolders",)),
     Source("npz:", arrays.npz, path=True, whole=True),
-    Source("csv:", tables.csv, path=True, columns=_COLUMNS),
+    Source("csv:", tables.csv, path=True, columns=(*_COLUMNS, "data.sep", "data.decimal")),
     Source("parquet:", tables.parquet, path=True, columns=_COLUMNS),
     Source("hf:", hub.huggingface, path=hub.is_path, columns=(*_COLUMNS, "data.input-column")),
     Source(FUNCTION, arrays.function, kept=False),
@@ -62,7 +62,8 @@ def title(name: str) -> str:
 
 
 def without_path(name: str) -> str:
-    """A dataset's name for people who have not this machine: of the user's own files their kind and last name alone."""
+    """A dataset's name for people who have not this machine: of the user's own files their kind and
+    last name alone."""
     source = find(name)
     text = source.text(name)
     return f"{source.name}{Path(text).name}" if source.is_path(text) else title(name)
@@ -86,7 +87,8 @@ def is_function(name: str) -> bool:
 
 
 def targets() -> str:
-    """The default target accuracies, in words: the usual one, then those of the datasets that have another."""
+    """The default target accuracies, in words: the usual one, then those of the datasets that have
+    another."""
     others = [
         f"for {source.name} {source.target:g}"
         for source in _SOURCES

@@ -1,8 +1,8 @@
-"""Tables: a CSV or a Parquet file, of whose columns one is the label and one may say who owns a row; others of numbers are features."""
+"""Tables: a CSV or a Parquet file, of whose columns one is the label and one may say who owns a
+row; others of numbers are features."""
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from pfedlora_flwr.data.source import Arrays, Reading
+from pfedlora_flwr.data.normalisation import coarse
+from pfedlora_flwr.data.source import LARGEST, Arrays, Reading
 from pfedlora_flwr.errors import UserError, some
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-logger = logging.getLogger(__name__)
-
 LABEL = "label"
 """The labels' column, unless the Reading names one."""
+SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|"}
+"""What `data.sep` may be, and what stands between a CSV's columns then."""
+DECIMALS = {"point": ".", "comma": ","}
 _NAMED = 10
 _TYPE = 40
 """Characters of a column's type that a message has."""
@@ -41,8 +43,9 @@ def parquet(text: str, how: Reading) -> Arrays:
     return _arrays(Path(text).expanduser(), "parquet", how)
 
 
-def read(path: Path, form: str) -> pa.Table:
-    """A file of the form csv or parquet, each row a sample. Raises UserError where there is none, or it has no rows."""
+def read(path: Path, form: str, how: Reading) -> pa.Table:
+    """A file of the form csv or parquet, each row a sample. Raises UserError where there is none,
+    or it has no rows."""
     import pyarrow as pa
     from pyarrow import csv, parquet
 
@@ -50,41 +53,63 @@ def read(path: Path, form: str) -> pa.Table:
         if form == "parquet":
             table = parquet.read_table(path)
         else:
-            whole = csv.ReadOptions(
-                block_size=min(path.stat().st_size + 1, 2**31 - 1)
-            )  # a column's type is that of all its values
-            table = csv.read_csv(path, whole)
+            with pa.input_stream(str(path)) as stream:  # which unpacks .gz
+                text = stream.read()
+            _check_text(path, text)
+            # a column's type is that of all its values
+            whole = csv.ReadOptions(block_size=min(len(text) + 1, 2**31 - 1))
+            marks = csv.ParseOptions(delimiter=SEPARATORS[how.sep])
+            numbers = csv.ConvertOptions(decimal_point=DECIMALS[how.decimal])
+            table = csv.read_csv(pa.BufferReader(text), whole, marks, numbers)
         table.column_names  # noqa: B018 decodes them
     except FileNotFoundError:
         raise UserError(f"{path} does not exist") from None
+    except UserError:
+        raise
     except UnicodeDecodeError:
         raise UserError(_NOT_UTF8.format(path)) from None
     except (pa.ArrowException, OSError, ValueError) as error:
-        said = re.sub(
-            r"(got \d+): .*", r"\1", next(iter(str(error).splitlines()), "")
-        )  # without the row itself, which may be anybody's
-        raise UserError(f"{path}: no readable table ({said[:160]})") from None
-    if form == "csv" and any(
-        map(pa.types.is_binary, table.schema.types)
-    ):  # which is what it makes of text that is not UTF-8
+        # without the row itself, which may be anybody's
+        said = re.sub(r"(got \d+): .*", r"\1", next(iter(str(error).splitlines()), ""))
+        comment = form == "csv" and "Expected" in said and text.startswith((b"#", b"%"))
+        hint = "; remove the comment from its first line, which names the columns"
+        raise UserError(
+            f"{path}: no readable table ({said[:160]}){hint if comment else ''}"
+        ) from None
+    # which is what it makes of text that is not UTF-8
+    if form == "csv" and any(map(pa.types.is_binary, table.schema.types)):
         raise UserError(_NOT_UTF8.format(path))
     if not len(table):
         raise UserError(f"{path}: it has no rows")
+    if form == "csv" and len(table.column_names) == 1:
+        [name] = table.column_names
+        for sep, mark in SEPARATORS.items():
+            if mark in name:
+                told = f"its only column is {name[:_TYPE]!r}"
+                raise UserError(f"{path}: {told}: is it separated so? set data.sep={sep}")
     return table
+
+
+def _check_text(path: Path, text: bytes) -> None:
+    """Raises UserError for a CSV's bytes that are no text in UTF-8 on the first look."""
+    if text.startswith(b"\x1f\x8b"):
+        raise UserError(f"{path}: it is gzipped; call it {path.name}.gz")
+    if text.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise UserError(_NOT_UTF8.format(path))
 
 
 def feature_names_of(
     where: str, table: pa.Table, label: str, how: Reading, *, structs: str = ""
-) -> tuple[str, ...]:
-    """The columns that are features: those of the Reading, or all of numbers but label and client; a warning names the others.
+) -> tuple[tuple[str, ...], list[str]]:
+    """The columns that are features: those of the Reading, or all of numbers but label and client;
+    and a note that names the others.
 
-    structs: what to say of columns that hold several values in each row, as those of images in Parquet do.
-    Raises UserError where there are none.
-    """
+    structs: what to say of columns that hold several values in each row, as those of images in
+    Parquet do. Raises UserError where there are none."""
     from pyarrow import types
 
     if how.feature_names:
-        return how.feature_names
+        return how.feature_names, []
     known = label, how.client_column
     there = [
         field
@@ -93,7 +118,8 @@ def feature_names_of(
     ]
     if there and there[0].name in _NAMELESS:
         raise UserError(
-            f"{where}: its first column has no name, as a row index has: write the table without (pandas: index=False), or name it"
+            f"{where}: its first column has no name, as a row index has: write the table without"
+            " (pandas: index=False), or name it"
         )
     others = [field for field in there if not _is_number(field.type)]
     hint = structs if any(types.is_struct(field.type) for field in others) else ""
@@ -101,42 +127,51 @@ def feature_names_of(
     if len(others) == len(there):
         texts = f", and no numbers in {told}" if others else ""
         raise UserError(
-            f"{where}: it has no columns of features beside {' and '.join(filter(None, known))}{texts}{hint}"
+            f"{where}: it has no columns of features beside"
+            f" {' and '.join(filter(None, known))}{texts}{hint}"
         )
-    if others:
-        logger.warning("%s: left out, since they are no numbers: %s%s", where, told, hint)
-    return tuple(field.name for field in there if field not in others)
+    columns = "1 column" if len(others) == 1 else f"{len(others)} columns"
+    notes = [f"left out: {columns} of no numbers: {told}{hint}"] if others else []
+    return tuple(field.name for field in there if field not in others), notes
 
 
-def features_of(where: str, table: pa.Table, names: Sequence[str]) -> npt.NDArray[np.float32]:
-    """These columns, [n, d]. Raises UserError, with the column and its row from 1, for what is no number."""
-    inputs = np.empty((len(table), len(names)), np.float32)
+def features_of(where: str, table: pa.Table, names: Sequence[str]) -> npt.NDArray[np.float64]:
+    """These columns, [n, d]. Raises UserError, with the column and its row from 1, for what is no
+    number."""
+    inputs = np.empty((len(table), len(names)))
     for i, name in enumerate(names):
         column = column_of(where, table, name, "its header")
         if not _is_number(column.type):
             told = f"column {name!r} holds {str(column.type)[:_TYPE]}, and features are numbers"
             raise UserError(f"{where}: {told}: turn it into numbers, or leave it out")
         check_there(where, name, column)
-        with np.errstate(over="ignore"):
-            inputs[:, i] = np.asarray(column.to_numpy(), np.float64)
-        if len(wrong := np.flatnonzero(~np.isfinite(inputs[:, i]))):
+        inputs[:, i] = column.to_numpy()
+        if len(wrong := np.flatnonzero(~(np.abs(inputs[:, i]) <= LARGEST))):
             value = column[int(wrong[0])].as_py()
             raise UserError(
-                f"{where}: column {name!r} is {value} in row {wrong[0] + 1}; expected finite numbers below 3e38"
+                f"{where}: column {name!r} is {value} in row {wrong[0] + 1}; expected finite"
+                " numbers below 3e38"
             )
     return inputs
+
+
+def coarse_of(table: pa.Table, names: Sequence[str]) -> list[str]:
+    """A note on the columns of these names whose values float32 cannot tell apart."""
+    return coarse((name, table.column(name).to_numpy()) for name in names)
 
 
 def labels_of(
     where: str, name: str, column: pa.ChunkedArray, how: Reading
 ) -> tuple[npt.NDArray[np.int64], list[str]]:
-    """Labels [n], and the classes' names: those given, else the column's values, sorted. Raises UserError for a label that is no class."""
+    """Labels [n], and the classes' names: those given, else the column's values, sorted. Raises
+    UserError for a label that is no class."""
     found, classes = _keys(where, name, column), how.class_names
     values, codes = np.unique(found, return_inverse=True)
     texts = [str(value) for value in values]
     if unknown := [text for text in texts if text not in classes] if classes else []:
         raise UserError(
-            f"{where}: column {name!r} has {some(unknown, _NAMED)}, and data.class-names {some(classes, _NAMED)}"
+            f"{where}: column {name!r} has {some(unknown, _NAMED)}, and data.class-names"
+            f" {some(classes, _NAMED)}"
         )
     if len(classes or texts) < 2 and not how.one_class:
         raise UserError(f"{where}: all labels are {texts[0]}; expected at least two classes")
@@ -161,12 +196,14 @@ def check_apart(where: str, label: str, how: Reading) -> None:
     """Raises UserError where one column is to be label and client."""
     if label == how.client_column:
         raise UserError(
-            f"{where}: column {label!r} is the label, and data.client-column, too: mend it, or data.label-column"
+            f"{where}: column {label!r} is the label, and data.client-column, too: mend it, or"
+            " data.label-column"
         )
 
 
 def column_of(where: str, table: pa.Table, name: str, key: str) -> pa.ChunkedArray:
-    """The one column of this name. Raises UserError where there is none, which `key` can mend, or there are several."""
+    """The one column of this name. Raises UserError where there is none, which `key` can mend, or
+    there are several."""
     count = table.column_names.count(name)
     if count != 1:
         there = (
@@ -183,28 +220,30 @@ def check_there(where: str, name: str, column: pa.ChunkedArray) -> None:
     if column.null_count:
         first = column.is_null().index(True).as_py() + 1
         raise UserError(
-            f"{where}: column {name!r} has no value in row {first}, and {column.null_count} are missing: fill or remove them"
+            f"{where}: column {name!r} has no value in row {first}, and {column.null_count} are"
+            " missing: fill or remove them"
         )
 
 
 def _arrays(path: Path, form: str, how: Reading) -> Arrays:
-    table = read(path, form)
+    table = read(path, form, how)
     where, label = str(path), how.label_column or LABEL
     check_apart(where, label, how)
     labels, names = labels_of(
         where, label, column_of(where, table, label, "data.label-column"), how
     )
     owners = owners_of(where, table, how)
-    features = feature_names_of(
+    features, notes = feature_names_of(
         where, table, label, how, structs="; a folder of files with images is hf:PATH"
     )
-    return Arrays(
-        features_of(where, table, features), labels, names, owners, feature_names=features
-    )
+    inputs = features_of(where, table, features)
+    notes += coarse_of(table, features)
+    return Arrays(inputs, labels, names, owners, feature_names=features, notes=tuple(notes))
 
 
 def _is_number(kind: pa.DataType) -> bool:
-    """Whether a column of this type can be a feature; one without any value can, and is then refused for what is missing."""
+    """Whether a column of this type can be a feature; one without any value can, and is then
+    refused for what is missing."""
     from pyarrow import types
 
     return any(
@@ -220,7 +259,8 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def _keys(where: str, name: str, column: pa.ChunkedArray) -> npt.NDArray[Any]:
-    """Integers, or text [n]. Raises UserError for what is neither, and where a value is missing or empty."""
+    """Integers, or text [n]. Raises UserError for what is neither, and where a value is missing or
+    empty."""
     import pyarrow as pa
 
     check_there(where, name, column)
@@ -239,6 +279,7 @@ def _keys(where: str, name: str, column: pa.ChunkedArray) -> npt.NDArray[Any]:
     found = np.asarray(column.cast(pa.string()).to_pylist(), np.str_)
     if len(empty := np.flatnonzero(found == "")):
         raise UserError(
-            f"{where}: column {name!r} has no value in row {empty[0] + 1}, and {len(empty)} are missing: fill or remove them"
+            f"{where}: column {name!r} has no value in row {empty[0] + 1}, and {len(empty)} are"
+            " missing: fill or remove them"
         )
     return found

@@ -1,13 +1,12 @@
-"""What the server refuses, and why: an update is admitted only when everything about it is what was asked for.
+"""What the server refuses, and why: an update is admitted only when everything about it is what was
+asked for.
 
-The order matters: sizes first, before anything is decoded; then the report, the arrays and their numbers; then, when a round's updates
-are all there, each against the others.
-"""
+The order matters: sizes first, before anything is decoded; then the report, the arrays and their
+numbers. When a round's updates are all there, links of the chain look at them together."""
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +23,8 @@ LARGEST_METRICS = 2**20
 
 @dataclass(frozen=True)
 class Admitted:
-    """A client's visit that was admitted: its account of it, n_k (None where it is hidden), and what it sent up and computed."""
+    """A client's visit that was admitted: its account of it, n_k (None where it is hidden), and
+    what it sent up and computed."""
 
     report: Report
     samples: int | None
@@ -40,7 +40,8 @@ def admit(
     most_samples: int,
     evaluated: bool = True,
 ) -> tuple[Admitted, Upload]:
-    """The visit in a reply to `round`'s instruction, with its counts where it was told to evaluate. Raises Refused with the reason."""
+    """The visit in a reply to `round`'s instruction, with its counts where it was told to evaluate.
+    Raises Refused with the reason."""
     largest, size = method.largest_upload(state), sum(map(len, reply.arrays))
     if size > largest + 4096 * (len(reply.arrays) + 1):
         raise Refused(f"its arrays have {size} bytes, at most {largest} are expected")
@@ -63,31 +64,21 @@ def admit(
 
 
 def admit_report(
-    metrics: Mapping[str, Any], client: int, round: int, evaluated: bool, masked: bool = False
+    metrics: Mapping[str, Any],
+    client: int,
+    round: int,
+    evaluated: bool,
+    told: Set[str] | None = None,
 ) -> Report:
-    """A client's account of its visit in `round`. Raises Refused for one that cannot be, or that answers something else."""
-    report = Report.from_metrics(metrics, evaluated, masked)
+    """A client's account of its visit in `round`. Raises Refused for one that cannot be, or that
+    answers something else. told: the fields that are taken; None: all."""
+    report = Report.from_metrics(metrics, evaluated, told)
     if (report.round, report.client) != (round, client):
         raise Refused(
-            f"it answers round {report.round} as client {report.client}, asked was round {round} of client {client}"
+            f"it answers round {report.round} as client {report.client}, asked was round {round} of"
+            f" client {client}"
         )
     return report
-
-
-def outliers(uploads: Mapping[int, Upload], method: Method, factor: float) -> dict[int, str]:
-    """The clients whose update is more than `factor` times as large as the round's median one (of two: the smaller), and why.
-
-    The size is `Method.magnitude`, a root mean square, so it does not depend on how much a client sends. A factor of 0 asks nothing.
-    """
-    sizes = {client: method.magnitude(upload) for client, upload in uploads.items()}
-    middle = statistics.median_low(sizes.values()) if sizes else 0.0
-    if not factor or not middle:
-        return {}
-    return {
-        client: f"its update is {size / middle:.3g} times as large as the round's median one; clip-norm-factor is {factor:g}"
-        for client, size in sizes.items()
-        if not size <= factor * middle  # NaN, from values whose squares overflow, included
-    }
 
 
 def _tensors(reply: Reply, names: list[str], largest: int) -> Tensors:

@@ -1,4 +1,5 @@
-"""The NumPyClient: load the client's model, let the method train it, evaluate, save, send what the method sends."""
+"""The NumPyClient: load the client's model, let the method train it, evaluate, save, send what the
+method sends."""
 
 from __future__ import annotations
 
@@ -6,34 +7,35 @@ import logging
 import os
 import secrets
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
-import torch
 from flwr.client import NumPyClient
-from torch import Tensor, nn
+from torch import nn
 
+from pfedlora_flwr.data import outputs
 from pfedlora_flwr.data.local import LocalData, Site, site_settings
-from pfedlora_flwr.errors import UserError, brief, is_ours, told, user_code, with_traceback
+from pfedlora_flwr.errors import UserError, brief, is_ours, told, with_traceback
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation import messages, wire
+from pfedlora_flwr.federation import visit as visits
+from pfedlora_flwr.federation.chain import Chain, hides_errors
 from pfedlora_flwr.federation.clock import Clock
 from pfedlora_flwr.federation.messages import Claim, Config, Instruction, Report
 from pfedlora_flwr.federation.model_cache import MODELS
 from pfedlora_flwr.federation.nodes import this_node
 from pfedlora_flwr.files import write_atomically
 from pfedlora_flwr.methods import registry
-from pfedlora_flwr.methods.method import Method, Upload, rebuilt, tensors_of
-from pfedlora_flwr.models.named import without_path
-from pfedlora_flwr.rng import derive, torch_generator
+from pfedlora_flwr.methods.method import Method, Upload
+from pfedlora_flwr.models.kept import base_of, kept, restore
+from pfedlora_flwr.models.named import random_weights, without_path
 from pfedlora_flwr.runs.checkpoint import Counts
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.provenance import versions
 from pfedlora_flwr.runs.store import ClientStore
 from pfedlora_flwr.training.device import channels_last, find_device
-from pfedlora_flwr.training.loop import Visit, count_correct
-from pfedlora_flwr.training.metrics import confusion, scores
 
 logger = logging.getLogger(__name__)
 Arrays = list[npt.NDArray[Any]]
@@ -44,11 +46,16 @@ _ERRORS = (Exception, SystemExit)
 
 
 class PersonalisedClient(NumPyClient):
-    """The client of one node. Its data and model never leave it; an error becomes one line in the reply."""
+    """The client of one node. Its data and model never leave it; an error becomes one line in the
+    reply."""
 
-    def __init__(self, experiment: Experiment, node_config: Mapping[str, Any]) -> None:
+    def __init__(
+        self, experiment: Experiment, node_config: Mapping[str, Any], data_path: str = ""
+    ) -> None:
+        """data_path: the run's, where the node's own settings, which come first, name none."""
         self.experiment = experiment
         self.node_config = node_config
+        self.where = ({"data-path": data_path} if data_path else {}) | dict(node_config)
         self.device = find_device(experiment.device)
 
     def get_properties(self, config: Config) -> Config:
@@ -79,12 +86,14 @@ class PersonalisedClient(NumPyClient):
         own = "dataset" in self.node_config
         if client < 0 and not own:
             raise UserError(
-                "the node-config has neither partition-id, the number of its part of the dataset, nor dataset, its own data"
+                "the node-config has neither partition-id, the number of its part of the dataset,"
+                " nor dataset, its own data"
             )
         parts = self.node_config.get("num-partitions", self.experiment.clients)
         if parts != self.experiment.clients:
             raise UserError(
-                f"num-partitions is {parts} in the node-config, clients is {self.experiment.clients}: make them equal"
+                f"num-partitions is {parts} in the node-config, clients is"
+                f" {self.experiment.clients}: make them equal"
             )
         site = self._site(client)
         return Claim(
@@ -96,7 +105,8 @@ class PersonalisedClient(NumPyClient):
         )
 
     def _instruction(self, config: Config) -> Instruction:
-        """What this node is told. Raises UserError when it is for another client; a simulation's node is any client."""
+        """What this node is told. Raises UserError when it is for another client; a simulation's
+        node is any client."""
         instruction = Instruction.from_config(config)
         own = int(self.node_config.get("partition-id", instruction.client))
         if own != instruction.client and not self._simulation(instruction.run, instruction.token):
@@ -106,44 +116,27 @@ class PersonalisedClient(NumPyClient):
         return instruction
 
     def _visit(self, told: Instruction, parameters: Arrays) -> tuple[Upload, Report]:
-        clock, seed = Clock(), self.experiment.seed
+        clock = Clock()
         data, method = self._load(told.client)
         model, lost = self._model(method, told)
         received = {
             n: t.to(self.device) for n, t in wire.to_tensors(told.names, parameters).items()
         }
+        once = {} if told.version and not lost else outputs.operations(model, data, self.experiment)
+        data = outputs.with_outputs_kept(model, data, self.experiment, evaluated=told.evaluate)
         clock.lap("load")
-        torch.manual_seed(
-            derive(seed, "visit", told.client, told.round)
-        )  # for modules that draw, such as a user's dropout
-        draws = torch_generator(seed, "train", told.client, told.round)
-        visit = Visit(
-            self.experiment,
-            told.client,
-            told.round,
-            draws,
-            batches_of_one=not method.has_batch_norm,
-        )
-        with user_code("method", self.experiment.method):
-            upload = method.local_update(model.train(), received, data.train, visit)
-            if not isinstance(upload, Upload):
-                raise TypeError(
-                    f"local_update returned {type(upload).__name__}, expected an Upload"
-                )
+        upload, visit = visits.visit(method, model, received, data.train, told.client, told.round)
+        visit.flops = once | visit.flops
+        upload = Chain(self.experiment, method).client_out(upload, received, visit)
         clock.lap("train")
         counts, others = None, {}
         if told.evaluate:
-            counts = _count(method, model, data)
-            with user_code("method", self.experiment.method):
-                predictors = method.other_predictors(model, received)
-                others = {
-                    name: count_correct(predict, data.test) / len(data.test)
-                    for name, predict in predictors.items()
-                }
+            counts = visits.evaluate(method, model, data)
+            others = visits.other_accuracies(method, model, received, data.test)
         clock.lap("evaluate")
-        tensors = {name: t.cpu().contiguous() for name, t in tensors_of(model).items()}
+        tensors = {name: t.cpu().contiguous() for name, t in kept(model).items()}
         store = self._store(told)
-        digest = store.save(told.round, tensors, told.version, counts)
+        digest = store.save(told.round, tensors, told.version, counts, base_of(model))
         store.write_about(self.experiment.rounds, lambda: self._about(told.client))
         MODELS.put(told.token, told.client, told.round, model)
         clock.lap("save")
@@ -167,7 +160,8 @@ class PersonalisedClient(NumPyClient):
     def _evaluate(self, told: Instruction) -> Counts:
         data, method = self._load(told.client)
         model, _ = self._model(method, told)
-        counts = _count(method, model, data)
+        data = outputs.with_outputs_kept(model, data, self.experiment, train=False)
+        counts = visits.evaluate(method, model, data)
         if told.version:
             MODELS.put(told.token, told.client, told.version, model)
         return counts
@@ -184,10 +178,12 @@ class PersonalisedClient(NumPyClient):
             "client": client,
             "classes": site.task.classes,
             "shape": site.task.shape,
+            "kind": site.task.kind.name,
             "class_names": dataset.class_names,
         }
         about |= {"mean": site.mean, "std": site.std, "feature_names": dataset.feature_names}
-        about |= {"partition": site.fingerprint, "site": site_settings(self.node_config)}
+        about |= {"data_notes": dataset.notes}
+        about |= {"partition": site.fingerprint, "site": site_settings(self.where)}
         return about | {"experiment": self.experiment.flat(), "versions": versions()}
 
     def _name(self) -> str:
@@ -206,23 +202,26 @@ class PersonalisedClient(NumPyClient):
         return Path(str(self.node_config["state-path"])).expanduser()
 
     def _site(self, client: int) -> Site:
-        return Site.find(self.experiment, client, self.node_config)
+        return Site.find(self.experiment, client, self.where)
 
     def _model(self, method: Method, told: Instruction) -> tuple[nn.Module, bool]:
-        """The client's module at the version the server names; and whether that version is lost and it starts anew."""
+        """The client's module at the version the server names; and whether that version is lost and
+        it starts anew."""
         cached = MODELS.take(told.token, told.client, told.version)
         if cached is not None:
             return cached, False
-        stored = self._store(told).load(told.version) if told.version else None
+        store = self._store(told)
+        stored = store.load(told.version) if told.version else None
 
-        def fresh() -> nn.Module:
-            return method.initial_model(told.client)
-
-        model = fresh() if stored is None else rebuilt(fresh, stored)
+        with nullcontext() if stored is None else random_weights():
+            model = method.initial_model(told.client)
+        if stored is not None:
+            restore(f"its model of round {told.version}", model, stored, store.base(told.version))
         return channels_last(model.to(self.device)), bool(told.version) and stored is None
 
     def _store(self, told: Instruction) -> ClientStore:
-        """A simulated client keeps its model in the run's directory, a real node under its own `state-path`."""
+        """A simulated client keeps its model in the run's directory, a real node under its own
+        `state-path`."""
         token = messages.folder_name(told.token)
         run = self._simulation(told.run, token)
         return (
@@ -232,7 +231,8 @@ class PersonalisedClient(NumPyClient):
         )
 
     def _simulation(self, run: str, token: str) -> RunDirectory | None:
-        """The run's directory, where server and clients share it; None on a real node, whose node-config says more than Flower's own."""
+        """The run's directory, where server and clients share it; None on a real node, whose
+        node-config says more than Flower's own."""
         directory = RunDirectory(Path(run))
         if self.node_config.keys() - _SIMULATED or not token.isalnum():
             return None
@@ -242,37 +242,16 @@ class PersonalisedClient(NumPyClient):
             return None
 
     def _failure(self, error: BaseException, config: Config) -> Config:
-        """The reply to whatever went wrong: one line for the server. What is no user's error leaves its traceback in the run's
-        directory or, on a real node, in the node's log, and under secagg its text there alone."""
+        """The reply to whatever went wrong: one line for the server. What is no user's error leaves
+        its traceback in the run's directory or, on a real node, in the node's log, and under secagg
+        its text there alone."""
         if is_ours(error):
             return messages.failure(str(error))
         logger.error("the client failed", exc_info=error)
         run = self._simulation(str(config.get("run", "")), str(config.get("token", "")))
-        line = told(error) if self.experiment.secagg_enabled else brief(error)
+        line = told(error) if hides_errors(self.experiment) else brief(error)
         return messages.failure(
             with_traceback(line, error, run.traceback_file)
             if run
             else f"{line} (see the node's log)"
         )
-
-
-def _count(method: Method, model: nn.Module, data: LocalData) -> Counts:
-    model.eval()
-
-    def predict(images: Tensor) -> Tensor:
-        return method.predict(model, images)
-
-    with user_code("method", method.experiment.method):
-        right, matrix = (
-            count_correct(predict, data.validation),
-            confusion(predict, data.test, method.classes),
-        )
-    test = scores(matrix)
-    return Counts(
-        validation_correct=right,
-        validation=len(data.validation),
-        test_correct=int(matrix.diagonal().sum()),
-        test=len(data.test),
-        balanced_accuracy=test.balanced_accuracy,
-        macro_f1=test.macro_f1,
-    )

@@ -1,4 +1,5 @@
-"""A run's clients as the server reaches them: waits for them, sends instructions, opens what they answer."""
+"""A run's clients as the server reaches them: waits for them, sends instructions, opens what they
+answer."""
 
 from __future__ import annotations
 
@@ -13,12 +14,14 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 from flwr.superlink.grid import InMemoryGrid
 
+from pfedlora_flwr.execution import Execution
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.exchange import Refuse, exchange
 from pfedlora_flwr.federation.nodes import WORKER_GONE, is_lost, living_nodes, lost_nodes
 from pfedlora_flwr.federation.roster import Roster
 from pfedlora_flwr.federation.round import Round
+from pfedlora_flwr.runs.data_name import keep_sites
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.ledger import Cost
 from pfedlora_flwr.runs.rows import VisitRow
@@ -36,35 +39,35 @@ class RunFailed(RuntimeError):
 
 
 class Clients:
-    """They are connected when this is made; RunFailed is raised when too few are within `node-timeout`.
+    """They are connected when this is made; RunFailed is raised when too few are within
+    `node-timeout`.
 
-    write: the instruction of a round to a client on a node, and what it costs to send. fail: told of a client without an answer, and
-    why. refuse: told of a message or a node that is no client's.
+    write: the instruction of a round to a client on a node, and what it costs to send. fail: told
+    of a client without an answer, and why. refuse: told of a message or a node that is no client's.
     """
 
     def __init__(
         self,
         grid: Grid,
         experiment: Experiment,
+        execution: Execution,
         run: RunDirectory,
         write: Write,
         fail: Fail,
         refuse: Refuse,
     ) -> None:
         self.experiment = experiment
+        self.execution = execution
         self.run = run
         self.write = write
         self._fail = fail
         self.refuse = refuse
-        self._seconds: dict[
-            int, float
-        ] = {}  # by client, how long its last visit took: long ones start first
+        # by client, how long its last visit took: long ones start first
+        self._seconds: dict[int, float] = {}
         self._workers = 0  # processes that trained in the last round
-        patience = min(60.0, experiment.node_timeout / 2)
-        self._simulated, self._nodes = (
-            isinstance(grid, InMemoryGrid),
-            frozenset[str](),
-        )  # known once Ray is there
+        patience = min(60.0, execution.node_timeout / 2)
+        # known once Ray is there
+        self._simulated, self._nodes = isinstance(grid, InMemoryGrid), frozenset[str]()
         self.roster = Roster(
             grid,
             experiment.clients,
@@ -88,20 +91,23 @@ class Clients:
         return messages
 
     def connected(self, round: Round, clients: Iterable[int]) -> dict[int, int]:
-        """Their nodes, by client. Waits for clients that are not connected; one that is away for `node-timeout` has failed."""
+        """Their nodes, by client. Waits for clients that are not connected; one that is away for
+        `node-timeout` has failed."""
         wanted, node_of = list(clients), self.roster.node_of
         if any(client not in node_of for client in wanted):
-            self.roster.wait_for(wanted, self.experiment.node_timeout)
+            self.roster.wait_for(wanted, self.execution.node_timeout)
             node_of = self.roster.node_of
+            keep_sites(self.run, self.roster.own)
         for client in wanted:
             if client not in node_of:
                 self._fail(round, client, "not connected")
         return {client: node_of[client] for client in wanted if client in node_of}
 
     def ask(self, round: Round, messages: Mapping[int, Message], phase: Phase) -> Replies:
-        """The opened replies that are no errors. A client that failed is asked once more within the round."""
+        """The opened replies that are no errors. A client that failed is asked once more within the
+        round."""
         deadline, of, arrivals = (
-            time.monotonic() + self.experiment.round_timeout,
+            time.monotonic() + self.execution.round_timeout,
             len(messages),
             itertools.count(1),
         )
@@ -116,9 +122,8 @@ class Clients:
             failed: dict[int, str] = {}
             order = sorted(messages, key=lambda client: -self._seconds.get(client, 0.0))
             left = max(1.0, deadline - time.monotonic())
-            ahead = (
-                2 * self._workers if self._workers > 1 else 0
-            )  # one alone is never left with a long visit while others wait
+            # one alone is never left with a long visit while others wait
+            ahead = 2 * self._workers if self._workers > 1 else 0
             answers = exchange(
                 self.roster.grid, [messages[c] for c in order], left, self.refuse, arrived, ahead
             )
@@ -144,7 +149,8 @@ class Clients:
         return replies
 
     def notice(self, reply: Message) -> None:
-        """Raises RunFailed where a simulation has lost the process of a client: Flower would go on to hand clients to it.
+        """Raises RunFailed where a simulation has lost the process of a client: Flower would go on
+        to hand clients to it.
 
         What a real node says of Ray is its own affair: it fails alone.
         """
@@ -153,28 +159,33 @@ class Clients:
         logger.warning("Ray says: %s", reply.error.reason)
         if lost := lost_nodes(self._nodes or living_nodes()):
             raise RunFailed(
-                f"the Ray node {', '.join(lost)} is gone; without it, or once it is back, --resume goes on"
+                f"the Ray node {', '.join(lost)} is gone; without it, or once it is back, --resume"
+                " goes on"
             )
-        why = "often because memory is short, of which fewer actors need less; logs/run.log has what Ray says"
+        why = (
+            "often because memory is short, of which fewer actors need less; logs/run.log has what"
+            " Ray says"
+        )
         raise RunFailed(f"{WORKER_GONE} ({why}); --resume goes on")
 
     def learn(self, visits: Sequence[VisitRow], workers: int) -> None:
-        """What the last round says of the next: how long visits take, and how many processes share them."""
+        """What the last round says of the next: how long visits take, and how many processes share
+        them."""
         self._seconds |= {visit["client"]: sum(visit["seconds"].values()) for visit in visits}
         self._workers = workers
 
     def _connect(self) -> None:
-        e, roster = self.experiment, self.roster
-        wanted, began = e.min_clients or e.clients, time.monotonic()
+        x, roster = self.execution, self.roster
+        wanted, began = x.min_clients or self.experiment.clients, time.monotonic()
         self.run.progress(phase="connecting", done=0, of=wanted)
         if not roster.wait_for_count(
             wanted,
-            e.node_timeout,
+            x.node_timeout,
             lambda done: self.run.progress(phase="connecting", done=done, of=wanted),
         ):
             waited = (
-                f" within node-timeout ({e.node_timeout:g} s)"
-                if time.monotonic() - began >= e.node_timeout
+                f" within node-timeout ({x.node_timeout:g} s)"
+                if time.monotonic() - began >= x.node_timeout
                 else ""
             )
             turned_away = "; ".join(
@@ -186,3 +197,4 @@ class Clients:
                 f"only {len(roster.node_of)} of {wanted} clients connected{waited}; {advice}"
             )
         self.run.write_partition(roster.partition)
+        keep_sites(self.run, roster.own)

@@ -1,4 +1,5 @@
-"""Messages sent and replies collected, with a bounded wait; nobody answers twice, unasked, or for another."""
+"""Messages sent and replies collected, with a bounded wait; nobody answers twice, unasked, or for
+another."""
 
 from __future__ import annotations
 
@@ -25,12 +26,14 @@ def exchange(
     arrived: Callable[[Message], None] = lambda reply: None,
     first: int = 0,
 ) -> list[tuple[Message, Message | None]]:
-    """Sends the messages and waits at most `timeout` seconds; each message with its reply, or None where none came.
+    """Sends the messages and waits at most `timeout` seconds; each message with its reply, or None
+    where none came.
 
-    A reply that was not asked for, comes twice or comes from another node is refused; the wait for the right one goes on.
-    first: send so many ahead of the others. A simulation hands out what it finds in the order of its nodes, so this is how long
-    visits start before short ones and no actor is left with a long one at the end.
-    """
+    A reply that was not asked for, comes twice or comes from another node is refused; the wait for
+    the right one goes on.
+    first: send so many ahead of the others. A simulation hands out what it finds in the order of
+    its nodes, so this is how long visits start before short ones and no actor is left with a long
+    one at the end."""
     if 0 < first < len(messages):
         grid.push_messages(messages[:first])
         time.sleep(_HANDED_OUT)
@@ -46,13 +49,15 @@ def exchange(
             about, sender = reply.metadata.reply_to_message_id, reply.metadata.src_node_id
             if about not in asked:
                 refuse(
-                    f"a reply of node {sender} is refused: it answers a message that was not sent in this round"
+                    f"a reply of node {sender} is refused: it answers a message that was not sent"
+                    " in this round"
                 )
             elif about in replies:
                 refuse(f"a reply of node {sender} is refused: it comes twice")
             elif not reply.has_error() and sender != asked[about].metadata.dst_node_id:
                 refuse(
-                    f"a reply of node {sender} is refused: node {asked[about].metadata.dst_node_id} was asked"
+                    f"a reply of node {sender} is refused: node {asked[about].metadata.dst_node_id}"
+                    " was asked"
                 )
             else:
                 replies[about] = reply  # an error reply has no other sign of whose it is
@@ -60,9 +65,8 @@ def exchange(
         now = time.monotonic()
         last = now if came else last
         if len(replies) < len(asked):
-            time.sleep(
-                min(POLL / 2 + (now - last) / 50, SLOW_POLL / 2)
-            )  # the wait for the last reply stays a small share of it
+            # the wait for the last reply stays a small share of it
+            time.sleep(min(POLL / 2 + (now - last) / 50, SLOW_POLL / 2))
     return [(m, replies.get(m.metadata.message_id)) for m in messages]
 
 

@@ -1,12 +1,13 @@
-"""What server and clients tell each other: every key of their messages, and what is taken for true of what a stranger says.
+"""What server and clients tell each other: every key of their messages, and what is taken for true
+of what a stranger says.
 
-A key is the name of a field here; lists and dictionaries travel as JSON. How Flower's records carry all this is `wire.py`'s matter.
-"""
+A key is the name of a field here; lists and dictionaries travel as JSON. How Flower's records carry
+all this is `wire.py`'s matter."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
@@ -24,7 +25,8 @@ _ERROR = "error"
 
 
 def folder_name(token: str) -> str:
-    """The run's name as the server gives it. Raises UserError for one that could lead out of the folder in which it names one."""
+    """The run's name as the server gives it. Raises UserError for one that could lead out of the
+    folder in which it names one."""
     if not token.isalnum():
         raise UserError(f"the server names its run {token!r}, which is no folder's name")
     return token
@@ -34,10 +36,9 @@ def folder_name(token: str) -> str:
 class Instruction:
     """What the server tells a client.
 
-    version: the round whose model it is to take up, 0 for its initial one. token: the run's name on a node's disk. run: the run's
-    directory, where a simulated client keeps its model. evaluate: whether to evaluate after training. names: of the tensors that
-    come with it.
-    """
+    version: the round whose model it is to take up, 0 for its initial one. token: the run's name on
+    a node's disk. run: the run's directory, where a simulated client keeps its model. evaluate:
+    whether to evaluate after training. names: of the tensors that come with it."""
 
     round: int
     client: int
@@ -68,10 +69,11 @@ class Instruction:
 class Report:
     """A client's account of its visit.
 
-    names: of the tensors that come with it. model_sha256: of the version it has saved. worker: the process that it ran in.
-    node: Ray's name of the host's part in its cluster; None where there is no Ray. counts: of its evaluation; None where it was not told
-    to evaluate. loss, losses, flops_by_phase: None under secagg. The other fields are those of a `VisitRow`.
-    """
+    names: of the tensors that come with it. model_sha256: of the version it has saved. worker: the
+    process that it ran in.
+    node: Ray's name of the host's part in its cluster; None where there is no Ray. counts: of its
+    evaluation; None where it was not told to evaluate. The other fields are those of a `VisitRow`.
+    Under masks a client tells what is `IN_THE_CLEAR` alone, and the rest is None."""
 
     round: int
     client: int
@@ -93,12 +95,14 @@ class Report:
 
     @classmethod
     def from_metrics(
-        cls, metrics: Mapping[str, Any], evaluated: bool, masked: bool = False
+        cls, metrics: Mapping[str, Any], evaluated: bool, told: Set[str] | None = None
     ) -> Report:
-        """The report in a reply, with its counts where it was told to evaluate. Raises Refused for what cannot be.
+        """The report in a reply, with its counts where it was told to evaluate. Raises Refused for
+        what cannot be.
 
-        masked: its upload is; then it tells no losses and no operations, and none are taken.
+        told: the fields that are taken, whatever else is there; None: all.
         """
+        told = {field.name for field in fields(cls)} if told is None else told
         return cls(
             round=count(metrics.get("round"), "its round"),
             client=count(metrics.get("client"), "its client"),
@@ -109,10 +113,14 @@ class Report:
             counts=counts_from_metrics(metrics) if evaluated else None,
             model=_word(metrics.get("model"), "its model"),
             lost=_flag(metrics.get("lost"), "its lost"),
-            loss=None if masked else _loss(metrics.get("loss"), "its loss"),
-            losses=None if masked else _numbers(metrics, "losses", _loss),
+            loss=_loss(metrics.get("loss"), "its loss") if "loss" in told else None,
+            losses=_numbers(metrics, "losses", _loss) if "losses" in told else None,
             other_accuracies=_numbers(metrics, "other_accuracies", _share),
-            flops_by_phase=None if masked else _numbers(metrics, "flops_by_phase", _operations),
+            flops_by_phase=(
+                _numbers(metrics, "flops_by_phase", _operations)
+                if "flops_by_phase" in told
+                else None
+            ),
             seconds=_numbers(
                 metrics,
                 "seconds",
@@ -121,13 +129,32 @@ class Report:
         )
 
 
+IN_THE_CLEAR = frozenset(
+    {
+        "round",
+        "client",
+        "names",
+        "model",
+        "model_sha256",
+        "worker",
+        "node",
+        "lost",
+        "seconds",
+        "other_accuracies",
+    }
+) | {field.name for field in fields(Counts)}
+"""What a client tells of a visit whose upload is masked, of the fields of its `Report` and of its
+evaluation. Losses and operations are not: these are an exact multiple of n_k, which is under the
+mask. Whoever adds a field to `Report` decides here; docs/privacy.md has the same list."""
+
+
 @dataclass(frozen=True)
 class Claim:
     """Who a node says it is.
 
-    partition_id: its client's number, -1 where it goes by `name`. partition: the fingerprint of the partition that its data comes
-    from, or `own`. classes: the names of its own data's classes, in order. columns: of its features, where it has a table of its own.
-    """
+    partition_id: its client's number, -1 where it goes by `name`. partition: the fingerprint of the
+    partition that its data comes from, or `own`. classes: the names of its own data's classes, in
+    order. columns: of its features, where it has a table of its own."""
 
     partition_id: int
     partition: str
@@ -140,7 +167,8 @@ class Claim:
 
     @classmethod
     def from_metrics(cls, metrics: Mapping[str, Any], clients: int) -> Claim:
-        """A node's claim in a run of `clients`. Raises ValueError for one that no client of ours makes."""
+        """A node's claim in a run of `clients`. Raises ValueError for one that no client of ours
+        makes."""
         number, partition, name = (
             metrics.get("partition_id"),
             metrics.get("partition"),
@@ -215,7 +243,8 @@ def short(value: object) -> str:
 
 
 def _written(record: Any) -> Config:
-    """A record's fields under their names: one inside it by its own fields, and nothing for None."""
+    """A record's fields under their names: one inside it by its own fields, and nothing for
+    None."""
     said: Config = {}
     for field in fields(record):
         value = getattr(record, field.name)

@@ -1,4 +1,5 @@
-"""The Ray nodes that a simulation trains on, as its own processes see them: which one this is, and which are gone."""
+"""The Ray nodes that a simulation trains on, as its own processes see them: which one this is, and
+which are gone."""
 
 from __future__ import annotations
 
@@ -10,11 +11,13 @@ if TYPE_CHECKING:
     from flwr.app import Message
 
 _LOST, _RAISED = "<class 'ray.exceptions.", "<class 'ray.exceptions.RayTaskError"
-"""How the reason of an error reply begins: Ray could not carry the client to its end; its code raised something."""
+"""How the reason of an error reply begins: Ray could not carry the client to its end; its code
+raised something."""
 WORKER_GONE = "a process that trains clients is gone"
 """How the error of a run begins that has lost one, and its Ray node is there."""
 _PATIENCE, _LOOK = 60.0, 0.5
-"""Seconds in which Ray notices that a node is gone, once an actor on it is, and between two looks."""
+"""Seconds in which Ray notices that a node is gone, once an actor on it is, and between two
+looks."""
 
 
 def this_node() -> str | None:
@@ -38,7 +41,8 @@ def is_lost(reply: Message) -> bool:
 
 
 def lost_nodes(before: frozenset[str]) -> list[str]:
-    """Those of the nodes that are gone, by their address and the beginning of Ray's id. Waits until Ray may know; empty: none is."""
+    """Those of the nodes that are gone, by their address and the beginning of Ray's id. Waits until
+    Ray may know; empty: none is."""
     ray, deadline = _ray(), time.monotonic() + _PATIENCE
     while ray and len(before) > 1:
         gone = [node for node in ray.nodes() if node["NodeID"] in before and not node["Alive"]]
@@ -49,6 +53,7 @@ def lost_nodes(before: frozenset[str]) -> list[str]:
 
 
 def _ray() -> Any:
-    """Ray, where this process is a part of it. Not imported: a process that Ray did not start needs none."""
+    """Ray, where this process is a part of it. Not imported: a process that Ray did not start needs
+    none."""
     ray = sys.modules.get("ray")
     return ray if ray is not None and ray.is_initialized() else None

@@ -26,13 +26,14 @@ _TRIED = 3
 class Roster:
     """The connected nodes and the clients behind them.
 
-    A node that says its partition-id is that client. One that has data of its own and no partition-id goes by the name that it keeps
-    in its state-path: it gets a number that is free, and `memory` (a file) keeps that number for it.
+    A node that says its partition-id is that client. One that has data of its own and no
+    partition-id goes by the name that it keeps in its state-path: it gets a number that is free,
+    and `memory` (a file) keeps that number for it.
 
-    refuse: told, once a node, why a node is no client. patience: seconds for which a named node that is gone keeps its number. arrived:
-    told of every answer.
-    alike: any node can be any client, as in a simulation, which keeps what a client has by its number: one is asked for all.
-    """
+    refuse: told, once a node, why a node is no client. patience: seconds for which a named node
+    that is gone keeps its number. arrived: told of every answer.
+    alike: any node can be any client, as in a simulation, which keeps what a client has by its
+    number: one is asked for all."""
 
     def __init__(
         self,
@@ -61,12 +62,11 @@ class Roster:
         self._arrived = arrived
         self._alike = alike
         self._claims: dict[int, Claim] = {}  # by node, in the order in which they came
-        self._unclear: dict[
-            int, tuple[int, float]
-        ] = {}  # by node without a good answer: how often it was asked, and when to ask again
-        self._silent: set[int] = (
-            set()
-        )  # nodes that did not answer when they were asked last: theirs may be a process that is yet to start
+        # by node without a good answer: how often it was asked, and when to ask again
+        self._unclear: dict[int, tuple[int, float]] = {}
+        # nodes that did not answer when they were asked last: theirs may be a process that is yet
+        # to start
+        self._silent: set[int] = set()
         self._gone: dict[int, float] = {}  # by client that is not connected: since when
         self._update_gone()
 
@@ -80,8 +80,15 @@ class Roster:
         """The fingerprint of the partition that the nodes share, or `own`."""
         return self._fingerprint or OWN
 
+    @property
+    def own(self) -> set[int]:
+        """The clients whose nodes say that their data is their own."""
+        claims = {c: self._claims[n] for c, n in self.node_of.items() if n in self._claims}
+        return {client for client, claim in claims.items() if claim.partition == OWN}
+
     def wait_for(self, clients: Sequence[int], timeout: float) -> None:
-        """Waits until all these clients are connected, or each that is not has been away for `timeout` seconds."""
+        """Waits until all these clients are connected, or each that is not has been away for
+        `timeout` seconds."""
         pause = POLL
         while True:
             self.refresh(timeout)
@@ -93,7 +100,8 @@ class Roster:
             pause = min(pause * 1.5, SLOW_POLL)
 
     def wait_for_count(self, count: int, timeout: float, report: Callable[[int], None]) -> bool:
-        """Waits until `count` clients are connected; False when they are not within `timeout` seconds, or all nodes are turned away."""
+        """Waits until `count` clients are connected; False when they are not within `timeout`
+        seconds, or all nodes are turned away."""
         deadline, pause = time.monotonic() + timeout, POLL
         while True:
             self.refresh(max(1.0, deadline - time.monotonic()))
@@ -110,7 +118,8 @@ class Roster:
             pause = min(pause * 1.5, SLOW_POLL)
 
     def refresh(self, timeout: float = _QUESTION) -> None:
-        """Forgets nodes that are gone, and asks new ones who they are, waiting for their answers at most `timeout` seconds."""
+        """Forgets nodes that are gone, and asks new ones who they are, waiting for their answers at
+        most `timeout` seconds."""
         online = set(self.grid.get_node_ids())
         self._claims = {node: claim for node, claim in self._claims.items() if node in online}
         self.refused = {node: why for node, why in self.refused.items() if node in online}
@@ -128,7 +137,8 @@ class Roster:
         self._update_gone()
 
     def _ask(self, nodes: list[int], timeout: float) -> None:
-        """Takes down what the nodes claim. One that fails is asked again later, and less and less often."""
+        """Takes down what the nodes claim. One that fails is asked again later, and less and less
+        often."""
         questions = [wire.properties_message(n, timeout) for n in nodes]
         for question, answer in exchange(
             self.grid, questions, timeout, self._refuse, self._arrived
@@ -150,7 +160,9 @@ class Roster:
 
     def _assign(self) -> None:
         """Who is who, by all claims together; a client's node stays as long as it is connected."""
-        if not self._settled:  # until there are enough nodes to begin, most of them say what the partition and the classes are
+        # until there are enough nodes to begin, most of them say what the partition and the classes
+        # are
+        if not self._settled:
             partitions = Counter(
                 claim.partition for claim in self._claims.values() if claim.partition != OWN
             )
@@ -164,9 +176,10 @@ class Roster:
             client: node for client, node in self.node_of.items() if node in self._claims
         }
         seated = set(self.node_of.values())
+        # known names first
         for node, claim in sorted(
             self._claims.items(), key=lambda item: item[1].name not in self._number_of
-        ):  # known names first
+        ):
             if node in seated:
                 continue
             try:
@@ -194,7 +207,8 @@ class Roster:
         elif node not in self.refused:  # its claim stands, for when the other one is gone
             self._turn_away(
                 node,
-                f"partition-id {client} is taken by node {self.node_of[client]}, which is connected",
+                f"partition-id {client} is taken by node {self.node_of[client]}, which is"
+                " connected",
             )
 
     def _number(self, name: str) -> int:

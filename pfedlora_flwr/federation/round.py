@@ -11,7 +11,8 @@ from pfedlora_flwr.runs.ledger import Cost
 
 @dataclass
 class Round:
-    """It is dropped whole at the round's end. By client: `sent`, what has gone down; `failures`, why there is no admitted answer."""
+    """It is dropped whole at the round's end. By client: `sent`, what has gone down; `failures`,
+    why there is no admitted answer."""
 
     number: int
     sampled: list[int]

@@ -1,4 +1,5 @@
-"""The lines that a round leaves in `rounds.jsonl` and `clients.jsonl`; what each field means stands in `runs/rows.py`."""
+"""The lines that a round leaves in `rounds.jsonl` and `clients.jsonl`; what each field means stands
+in `runs/rows.py`."""
 
 from __future__ import annotations
 
@@ -9,13 +10,11 @@ from typing import Any, cast
 
 from pfedlora_flwr.federation.messages import Report
 from pfedlora_flwr.federation.round import Round
-from pfedlora_flwr.runs.checkpoint import Counts, ServerState
-from pfedlora_flwr.runs.rows import FailedVisitRow, RoundRow, VisitRow
+from pfedlora_flwr.runs.checkpoint import ServerState
+from pfedlora_flwr.runs.rows import SCORES, FailedVisitRow, RoundRow, VisitRow
 
 _REPORTED = [f.name for f in fields(Report) if f.name in VisitRow.__annotations__]
 """What goes from a client's report into its line as it is: a new measure is a field of both."""
-_SCORES = [f.name for f in fields(Counts) if f.name in VisitRow.__annotations__]
-"""The same of its evaluation; the round's line has their means over the clients."""
 
 
 def visit_rows(round: Round) -> list[VisitRow]:
@@ -35,11 +34,7 @@ def round_row(round: Round, state: ServerState, visits: Sequence[VisitRow]) -> R
         "sampled": round.sampled,
         "admitted": list(round.visits),
         "refused": sorted(round.failures),
-        "accuracy": state.mean_accuracy("test"),
-        "validation_accuracy": state.mean_accuracy("validation"),
-        **{name: state.mean_score(name) for name in _SCORES},
-        "evaluated": len(state.counts),
-        "other_accuracies": state.mean_other_accuracies(),
+        **state.evaluated(),
         "loss": statistics.fmean(losses) if losses else None,
         **round.cost().as_dict(),
         "server_flops": round.server_flops,
@@ -66,5 +61,5 @@ def _visit_row(round: Round, client: int) -> VisitRow:
             "accuracy": counts.accuracy("test"),
             "validation_accuracy": counts.accuracy("validation"),
         }
-        row |= {name: getattr(counts, name) for name in _SCORES}
+        row |= {name: getattr(counts, name) for name in SCORES}
     return cast(VisitRow, row | round.cost_of(client).as_dict())

@@ -1,19 +1,24 @@
-"""What the server keeps between rounds, by the key `sharing`: in one place for every method, and no method knows of it.
+"""What the server keeps between rounds, by the key `sharing`: in one place for every method, and no
+method knows of it.
 
-`mean` is the method as it is. The other two are controls, which show how much of its accuracy comes from sharing: under `none` every
-client is a federation of one, with a state of its own; under `start` the first state stays, whatever clients upload.
-"""
+`mean` is the method as it is. The other two are controls, which show how much of its accuracy comes
+from sharing: under `none` every client is a federation of one, with a state of its own; under
+`start` the first state stays, whatever clients upload."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 
+import torch
+from torch import Tensor
+
 from pfedlora_flwr.data.local import task_of
-from pfedlora_flwr.errors import UserError, some, user_code
+from pfedlora_flwr.errors import UserError, kind, some, user_code
 from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.federation.round import Round
 from pfedlora_flwr.methods import registry
-from pfedlora_flwr.methods.method import Method, Tensors, Upload, check_state
+from pfedlora_flwr.methods.method import Method, Refused, Tensors, Upload, check_layout
 from pfedlora_flwr.rng import derive
 from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.directory import RunDirectory
@@ -21,8 +26,8 @@ from pfedlora_flwr.runs.store import ClientStore
 
 
 def first_state(e: Experiment, method: Method) -> Tensors:
-    """The server's state before round 1. Raises UserError where it is none, where `sharing` makes the method Standalone, or where it
-    cannot be summed under masks and shall be."""
+    """The server's state before round 1. Raises UserError where it is none, where `sharing` makes
+    the method Standalone, or where it cannot be summed under masks and shall be."""
     with user_code("method", e.method):
         state = method.state_init(derive(e.seed, "state"))
     check_state(f"method {e.method!r}: state_init", state)
@@ -30,27 +35,31 @@ def first_state(e: Experiment, method: Method) -> Tensors:
         whole := [name for name, tensor in state.items() if not tensor.is_floating_point()]
     ):
         raise UserError(
-            f"method {e.method} shares the integer tensors {some(whole, 5)}, of which secagg.enabled can take no mean"
+            f"method {e.method} shares the integer tensors {some(whole, 5)}, of which"
+            " secagg.enabled can take no mean"
         )
     if why := _why_standalone(e, method, state):
         raise UserError(
-            f"method {e.method} with sharing={e.sharing} is Standalone by construction: {why}; run method=standalone"
+            f"method {e.method} with sharing={e.sharing} is Standalone by construction: {why}; run"
+            " method=standalone"
         )
     return state
 
 
 @lru_cache(maxsize=1024)
-def is_standalone(e: Experiment) -> bool:
-    """Whether `sharing` makes the method Standalone by construction: no client ever receives anything."""
+def is_standalone(e: Experiment, data_path: str) -> bool:
+    """Whether `sharing` makes the method Standalone by construction: no client ever receives
+    anything."""
     if _may_return(e):
         return False
-    method = registry.make(e, task_of(e))
+    method = registry.make(e, task_of(e, data_path))
     with user_code("method", e.method):
         return bool(_why_standalone(e, method, method.state_init(derive(e.seed, "state"))))
 
 
 def _why_standalone(e: Experiment, method: Method, state: Tensors) -> str:
-    """Why no client ever receives anything; empty where one may. It is decided by the first state, not by names."""
+    """Why no client ever receives anything; empty where one may. It is decided by the first state,
+    not by names."""
     if _may_return(e):
         return ""
     with user_code("method", e.method):
@@ -65,50 +74,46 @@ def _why_standalone(e: Experiment, method: Method, state: Tensors) -> str:
 
 
 def _may_return(e: Experiment) -> bool:
-    """Whether what clients upload may come back to them, so that what they first receive decides nothing."""
+    """Whether what clients upload may come back to them, so that what they first receive decides
+    nothing."""
     return e.sharing == "mean" or (e.sharing == "none" and registry.find(e.method).returns_own)
 
 
-class Shared:
-    """`mean`: one state for all clients, merged from all uploads of a round. state: the run's, which is changed in place."""
+Aggregate = Callable[[Mapping[int, Upload], Tensors, Round], Tensors]
 
-    def __init__(
-        self, experiment: Experiment, method: Method, run: RunDirectory, state: ServerState
-    ) -> None:
-        self._name = experiment.method
-        self._method = method
+
+class Shared:
+    """`mean`: one state for all clients, merged from all uploads of a round.
+
+    state: the run's, which is changed in place. aggregate: makes the next state of a round's
+    uploads and the state before them.
+    """
+
+    def __init__(self, run: RunDirectory, state: ServerState, aggregate: Aggregate) -> None:
         self._states = run.states
         self._server = state
+        self._aggregate = aggregate
 
     def of(self, client: int) -> Tensors:
-        """The state that this client's download is made of, and that its upload is checked against."""
+        """The state that this client's download is made of, and that its upload is checked
+        against."""
         return self._server.tensors
 
-    def merge(self, uploads: Mapping[int, Upload], round: int) -> None:
+    def merge(self, uploads: Mapping[int, Upload], round: Round) -> None:
         """Takes in a round's admitted uploads, by client in client order."""
         self._server.tensors = self._aggregate(uploads, self._server.tensors, round)
 
-    def _aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
-        """The next state, checked as what is received is: it must not be a checkpoint from which no run can go on."""
-        with user_code("method", self._name):
-            merged = self._method.aggregate(uploads, state, round)
-        check_state(
-            f"method {self._name!r}: aggregate", merged, state if self._method.averages else None
-        )
-        return merged
-
 
 class Alone(Shared):
-    """`none`: a state for each client, merged from its own uploads alone; the first one until it has been admitted.
+    """`none`: a state for each client, merged from its own uploads alone; the first one until it
+    has been admitted.
 
-    A state has the version of its client's model, the round of the last admitted upload, and lies on disk as that does: written when it
-    changes, before the checkpoint that names it, and kept as long as one of the last two checkpoints may be gone back to.
-    """
+    A state has the version of its client's model, the round of the last admitted upload, and lies
+    on disk as that does: written when it changes, before the checkpoint that names it, and kept as
+    long as one of the last two checkpoints may be gone back to."""
 
-    def __init__(
-        self, experiment: Experiment, method: Method, run: RunDirectory, state: ServerState
-    ) -> None:
-        super().__init__(experiment, method, run, state)
+    def __init__(self, run: RunDirectory, state: ServerState, aggregate: Aggregate) -> None:
+        super().__init__(run, state, aggregate)
         self._held: dict[int, Tensors] = {}  # of this round's clients
 
     def of(self, client: int) -> Tensors:
@@ -120,17 +125,18 @@ class Alone(Shared):
             stored = store.load(version)
             if stored is None:
                 raise UserError(
-                    f"{store.path(version)}, the state of client {client} on the server, is missing or damaged; restore it"
+                    f"{store.path(version)}, the state of client {client} on the server, is missing"
+                    " or damaged; restore it"
                 )
             self._held[client] = stored
         return self._held[client]
 
-    def merge(self, uploads: Mapping[int, Upload], round: int) -> None:
+    def merge(self, uploads: Mapping[int, Upload], round: Round) -> None:
         server = self._server
         for client, upload in uploads.items():
             merged = self._aggregate({client: upload}, self.of(client), round)
             server.states[client] = self._store(client).save(
-                round, merged, server.versions.get(client, 0)
+                round.number, merged, server.versions.get(client, 0)
             )
         self._held.clear()
 
@@ -141,9 +147,28 @@ class Alone(Shared):
 class Start(Shared):
     """`start`: the first state for all clients, for ever; uploads are dropped."""
 
-    def merge(self, uploads: Mapping[int, Upload], round: int) -> None:
+    def merge(self, uploads: Mapping[int, Upload], round: Round) -> None:
         pass
 
 
 BY_NAME: Mapping[str, type[Shared]] = {"mean": Shared, "none": Alone, "start": Start}
 """What each value of `sharing` stands for."""
+
+
+def check_state(what: str, state: object, like: Tensors | None = None) -> None:
+    """Raises UserError unless the server's state is named tensors with finite values and, where
+    `like` is given, laid out like it.
+
+    what: whose it is, in words.
+    """
+    if not isinstance(state, dict) or not all(isinstance(t, Tensor) for t in state.values()):
+        found = "a dict with other values" if isinstance(state, dict) else kind(state)
+        raise UserError(f"{what} returned {found}, expected a dict of tensors")
+    if like is not None:
+        try:
+            check_layout(state, like)
+        except Refused as reason:
+            raise UserError(f"{what} returned a state of another layout: {reason}") from None
+    for name, tensor in state.items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise UserError(f"{what} returned {name} with values that are not finite")

@@ -1,27 +1,31 @@
-"""The server's rounds: sample, send, admit, aggregate, checkpoint, record. One Strategy serves every method."""
+"""The server's rounds: sample, send, admit, aggregate, checkpoint, record. One Strategy serves
+every method."""
 
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterable
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
+from pfedlora_flwr.execution import Execution
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation import rows, wire
+from pfedlora_flwr.federation.chain import Chain
 from pfedlora_flwr.federation.clients import Clients, Phase, Replies, RunFailed
 from pfedlora_flwr.federation.clock import Clock
+from pfedlora_flwr.federation.link import Server
 from pfedlora_flwr.federation.messages import Instruction, counts_from_metrics
 from pfedlora_flwr.federation.round import Round
-from pfedlora_flwr.federation.secagg import SecureUplink
 from pfedlora_flwr.federation.sharing import BY_NAME
 from pfedlora_flwr.federation.uplink import Collected, PlainUplink
 from pfedlora_flwr.methods.method import Method, Refused
+from pfedlora_flwr.observers.observer import RunStopped
 from pfedlora_flwr.rng import sample_clients
 from pfedlora_flwr.runs.checkpoint import ServerState
+from pfedlora_flwr.runs.data_name import data_told
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.ledger import Cost, parameters, payload_bytes
 from pfedlora_flwr.runs.rows import RoundRow
@@ -30,45 +34,42 @@ from pfedlora_flwr.training.flops import count_operations
 logger = logging.getLogger(__name__)
 
 
-class TimeIsOver(RuntimeError):
-    """`max-hours` are over and rounds are left; what is done is on disk, and `--resume` continues it."""
-
-
 class PersonalisedStrategy(Strategy):
-    """Drives a `Method` over Flower's Message API. `state` is the server's memory, checkpointed after each round, of which
-    `told` then gets the line.
+    """Drives a `Method` over Flower's Message API. `state` is the server's memory, checkpointed
+    after each round, of which `told` then gets the line, and may give back what stops the run.
 
-    `complete` is this app's loop: it goes on from any checkpoint, bounds every wait and asks a client that failed once more. Flower's
-    own `start` drives the same rounds of a new run, but for the evaluation of the initial models.
-    """
+    `complete` is this app's loop: it goes on from any checkpoint, bounds every wait and asks a
+    client that failed once more. Flower's own `start` drives the same rounds of a new run, but for
+    the evaluation of the initial models."""
 
     def __init__(
         self,
         experiment: Experiment,
+        execution: Execution,
         method: Method,
         run: RunDirectory,
         state: ServerState,
-        told: Callable[[RoundRow], None] = lambda row: None,
+        told: Callable[[RoundRow], RunStopped | None] = lambda row: None,
     ) -> None:
         self.experiment = experiment
+        self.execution = execution
         self.method = method
         self.run = run
         self.state = state
-        self.shared = BY_NAME[experiment.sharing](experiment, method, run, state)
-        self.uplink: PlainUplink | SecureUplink = (
-            SecureUplink(experiment, self.shared, run, self._fail, self._refuse_update)
-            if experiment.secagg_enabled
-            else PlainUplink(experiment, method, self.shared, self._refuse_update)
-        )
+        self.chain = Chain(experiment, method, Server(execution, run))
+        self.shared = BY_NAME[experiment.sharing](run, state, self.chain.aggregate)
+        self.uplink = self.chain.way_up(
+            self.shared, self._fail, self._refuse_update
+        ) or PlainUplink(experiment, execution, method, self.shared, self._refuse_update)
         self._told = told
         self._started: tuple[Round, Clients] | None = None  # the round that Flower's `start` is in
 
     def complete(self, grid: Grid) -> None:
         """All rounds that are left.
 
-        Raises RunFailed when too few nodes connect or too few clients succeed, TimeIsOver after `max-hours`.
-        """
-        e, began = self.experiment, time.monotonic()
+        Raises RunFailed when too few nodes connect or too few clients succeed, RunStopped where an
+        observer stops it."""
+        e = self.experiment
         self.summary()
         if self.state.round >= e.rounds:  # a completed run is resumed without its nodes
             return
@@ -85,35 +86,32 @@ class PersonalisedStrategy(Strategy):
             if self.state.stale and e.evaluates(round.number):
                 self._evaluate(round, clients)
             clock = self._finish(round, clients)
-            if 0 < e.max_hours * 3600 <= time.monotonic() - began and self.state.round < e.rounds:
-                raise TimeIsOver(f"stopped, since max-hours={e.max_hours:g} are over")
 
     def summary(self) -> None:
-        """One line about the run in Flower's log."""
+        """One line about the run in Flower's log; of its data the nodes tell, once connected."""
         e = self.experiment
-        begins = f", going on after round {self.state.round}" if e.resume else ""
-        text = "%s on %s: %d clients, %d a round, %d rounds, into %s%s"
-        logger.info(
-            text, e.method, e.dataset, e.clients, e.sampled, e.rounds, self.run.path, begins
-        )
-        if e.secagg_enabled:
-            logger.info(
-                "secure aggregation: no single update can be seen, nor refused for its size; in a simulation it protects nobody"
-            )
+        begins = f", going on after round {self.state.round}" if self.execution.resume else ""
+        text = "%s: %d clients, %d a round, %d rounds, into %s%s"
+        logger.info(text, e.method, e.clients, e.sampled, e.rounds, self.run.path, begins)
+        for note in self.chain.notes:
+            logger.info("%s", note)
 
     # Flower's `start`, which keeps the waits and hands the replies on
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """The instructions to this round's sampled clients, as far as they are connected. The Experiment decides the rest."""
+        """The instructions to this round's sampled clients, as far as they are connected. The
+        Experiment decides the rest."""
         if server_round != self.state.round + 1:
             raise RunFailed(
-                f"Flower's start asks for round {server_round}, the run is after round {self.state.round}: `complete` goes on"
+                f"Flower's start asks for round {server_round}, the run is after round"
+                f" {self.state.round}: `complete` goes on"
             )
-        if not isinstance(self.uplink, PlainUplink):
+        if self.uplink.stages > 1:
             raise RunFailed(
-                "secagg.enabled takes four stages a round, and Flower's start has one: `complete` goes through them"
+                f"uploads come up in {self.uplink.stages} stages a round, and Flower's start has"
+                " one: `complete` goes through them"
             )
         clients = self._started[1] if self._started else self._connect(grid)
         round = self._round(server_round, Clock())
@@ -123,9 +121,9 @@ class PersonalisedStrategy(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[None, MetricRecord]:
-        """Merges what is admitted into `state`, which is not handed out. Raises RunFailed below `min-success`."""
+        """Merges what is admitted into `state`, which is not handed out. Raises RunFailed below
+        `min-success`."""
         assert self._started is not None
-        assert isinstance(self.uplink, PlainUplink)
         round, clients = self._started
         self._merge(
             round, self.uplink.admit(round, self._open(round, clients, round.sent, replies))
@@ -153,7 +151,8 @@ class PersonalisedStrategy(Strategy):
     def _open(
         self, round: Round, clients: Clients, asked: Iterable[int], replies: Iterable[Message]
     ) -> Replies:
-        """Those of the replies that are a client's and no error; who was asked and gave none has failed."""
+        """Those of the replies that are a client's and no error; who was asked and gave none has
+        failed."""
         opened = {}
         for reply in replies:
             client = clients.roster.client_of.get(reply.metadata.src_node_id)
@@ -171,7 +170,10 @@ class PersonalisedStrategy(Strategy):
     # A round
 
     def _connect(self, grid: Grid) -> Clients:
-        return Clients(grid, self.experiment, self.run, self._message, self._fail, self._refuse)
+        e, x = self.experiment, self.execution
+        clients = Clients(grid, e, x, self.run, self._message, self._fail, self._refuse)
+        logger.info("data: %s", data_told(self.run, e, self.method.task))
+        return clients
 
     def _round(self, number: int, clock: Clock) -> Round:
         e = self.experiment
@@ -181,7 +183,12 @@ class PersonalisedStrategy(Strategy):
         """Merges the admitted uploads, in client order. Raises RunFailed below `min-success`."""
         e, state = self.experiment, self.state
         visits, uploads = collected.visits, collected.uploads
+        for client, reason in self.chain.refused(uploads).items():
+            self._refuse_update(round, client, reason)
+            del visits[client], uploads[client]
         state.round = round.number
+        if e.evaluates_as_last(round.number):
+            state.keep_evaluations()
         if not self._enough(
             round, f"round {round.number}", len(visits), e.sampled, collected.reason
         ):
@@ -189,15 +196,12 @@ class PersonalisedStrategy(Strategy):
         state.failed_rounds = 0
         round.visits = visits
         if uploads:
-            if e.audit_uploads:
-                self.run.uploads.save(round.number, state.tensors, uploads)
             with count_operations() as operations:
-                self.shared.merge(uploads, round.number)
+                self.shared.merge(uploads, round)
             round.server_flops = operations.total
         for client, visit in visits.items():
             report = visit.report
-            state.versions[client], state.models[client] = round.number, report.model_sha256
-            state.stale.add(client)
+            state.train(client, round.number, report.model_sha256)
             if report.counts is not None:
                 state.counts[client] = report.counts
                 state.stale.discard(client)
@@ -209,7 +213,8 @@ class PersonalisedStrategy(Strategy):
                 )
 
     def _evaluate(self, round: Round, clients: Clients) -> None:
-        """Evaluates the clients whose last evaluation is older than their model: all of them before round 1."""
+        """Evaluates the clients whose last evaluation is older than their model: all of them before
+        round 1."""
         wanted = range(self.experiment.clients) if round.number == 0 else sorted(self.state.stale)
         messages = clients.messages(round, wanted, "evaluating")
         self._take_counts(round, clients.ask(round, messages, "evaluating"))
@@ -229,20 +234,19 @@ class PersonalisedStrategy(Strategy):
     def _enough(
         self, round: Round, what: str, succeeded: int, asked: int, reason: str = ""
     ) -> bool:
-        """Whether the share of successes reaches `min-success`, and there is no other reason against it.
+        """Whether the share of successes reaches `min-success`, and there is no other reason
+        against it.
 
-        Where it does not, the round is counted as failed. Raises RunFailed for the `max-failed-rounds`th in a row.
-        """
-        e = self.experiment
-        wanted = e.enough_of(asked)
+        Where it does not, the round is counted as failed. Raises RunFailed for the
+        `max-failed-rounds`th in a row."""
+        x = self.execution
+        wanted = x.enough_of(asked)
         if succeeded >= wanted and not reason:
             return True
         self.state.failed_rounds += 1
-        if self.state.failed_rounds >= e.max_failed_rounds:
-            told = (
-                reason
-                or f"{succeeded} of {asked} clients succeeded, min-success={e.min_success:g} wants {wanted}"
-            )
+        if self.state.failed_rounds >= x.max_failed_rounds:
+            found = f"{succeeded} of {asked} clients succeeded"
+            told = reason or f"{found}, min-success={x.min_success:g} wants {wanted}"
             blamed = [f"client {client}: {why}" for client, why in round.failures.items()][:1]
             raise RunFailed("; ".join([f"{what}: {told}", *blamed]))
         if reason:
@@ -252,7 +256,10 @@ class PersonalisedStrategy(Strategy):
         return False
 
     def _finish(self, round: Round, clients: Clients) -> Clock:
-        """The round's lines, then its checkpoint: a resumed run drops the lines of a round that has none. The next round's clock."""
+        """The round's lines, then its checkpoint: a resumed run drops the lines of a round that has
+        none. The next round's clock.
+
+        Raises RunStopped where an observer stops the run and rounds are left."""
         state, next_clock = self.state, Clock()
         visits = rows.visit_rows(round)
         row = rows.round_row(round, state, visits)
@@ -265,19 +272,21 @@ class PersonalisedStrategy(Strategy):
         self.run.append_visits(visits)
         self.run.append_round(row)
         self.run.checkpoints.save(state)
-        self._told(row)
+        stop = self._told(row)
         self.run.progress(phase="round", round=round.number, of=self.experiment.rounds)
         who = f"{len(visits)} of {len(round.sampled)} clients" if round.number else "initial models"
         text = "round %d/%d · accuracy %.4f · %s · %.1f s"
         logger.info(
             text, round.number, self.experiment.rounds, row["accuracy"], who, row["seconds"]
         )
+        if stop is not None and state.round < self.experiment.rounds:
+            raise stop
         return next_clock
 
     # What the clients are told, and what they are refused
 
     def _message(self, round: Round, client: int, node: int, phase: Phase) -> tuple[Message, Cost]:
-        e = self.experiment
+        e, seconds = self.experiment, self.execution.round_timeout
         training = phase == "training"
         down = (
             self.method.download(self.shared.of(client), client, round.number) if training else {}
@@ -292,8 +301,8 @@ class PersonalisedStrategy(Strategy):
             names=list(down),
         ).to_config()
         if not training:
-            return wire.evaluate_message(node, round.number, config, e.round_timeout), Cost()
-        message = wire.train_message(node, round.number, down, config, e.round_timeout)
+            return wire.evaluate_message(node, round.number, config, seconds), Cost()
+        message = wire.train_message(node, round.number, down, config, seconds)
         return message, Cost(
             parameters_down=parameters(down),
             bytes_down=payload_bytes(down),

@@ -1,12 +1,15 @@
-"""How what clients have trained comes up to the server: their uploads, admitted and ready to be merged."""
+"""How what clients have trained comes up to the server: their uploads, admitted and ready to be
+merged."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from pfedlora_flwr.execution import Execution
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.federation.admission import Admitted, admit, outliers
+from pfedlora_flwr.federation.admission import Admitted, admit
 from pfedlora_flwr.federation.clients import Clients, Replies
 from pfedlora_flwr.federation.round import Round
 from pfedlora_flwr.federation.sharing import Shared
@@ -15,7 +18,8 @@ from pfedlora_flwr.methods.method import Method, Refused, Upload
 
 @dataclass(frozen=True)
 class Collected:
-    """What a round has brought: the admitted visits, and the uploads to merge, both in client order.
+    """What a round has brought: the admitted visits, and the uploads to merge, both in client
+    order.
 
     reason: why the round does not count all the same; empty where it may.
     """
@@ -25,7 +29,23 @@ class Collected:
     reason: str = ""
 
 
-class PlainUplink:
+class Uplink(ABC):
+    """How a round's uploads come up."""
+
+    stages = 1
+    """Messages to each client in a round. Flower's `start` has one."""
+
+    @abstractmethod
+    def train(self, round: Round, clients: Clients) -> Collected:
+        """Sends the round's sampled clients their instructions, and admits what they answer."""
+
+    def admit(self, round: Round, replies: Replies) -> Collected:
+        """What is admitted of the opened replies to a round's instructions, of a way up in one
+        stage."""
+        raise NotImplementedError
+
+
+class PlainUplink(Uplink):
     """Every client's upload by itself, as the server can read it.
 
     refuse: told of a client whose answer is not admitted, and why.
@@ -34,17 +54,18 @@ class PlainUplink:
     def __init__(
         self,
         experiment: Experiment,
+        execution: Execution,
         method: Method,
         shared: Shared,
         refuse: Callable[[Round, int, str], None],
     ) -> None:
         self._experiment = experiment
+        self._execution = execution
         self._method = method
         self._shared = shared
         self._refuse = refuse
 
     def train(self, round: Round, clients: Clients) -> Collected:
-        """Sends the round's sampled clients their instructions, and admits what they answer."""
         messages = clients.messages(round, round.sampled, "training")
         round.clock.lap("prepare")
         replies = clients.ask(round, messages, "training")
@@ -52,17 +73,14 @@ class PlainUplink:
         return self.admit(round, replies)
 
     def admit(self, round: Round, replies: Replies) -> Collected:
-        """What is admitted of the opened replies to a round's instructions."""
-        e, visits, uploads = self._experiment, dict[int, Admitted](), dict[int, Upload]()
+        e, x = self._experiment, self._execution
+        visits, uploads = dict[int, Admitted](), dict[int, Upload]()
         for client, reply in sorted(replies.items()):
             try:
                 own, evaluated = self._shared.of(client), e.evaluates(round.number)
                 visits[client], uploads[client] = admit(
-                    reply, self._method, own, client, round.number, e.max_samples, evaluated
+                    reply, self._method, own, client, round.number, x.max_samples, evaluated
                 )
             except Refused as refusal:
                 self._refuse(round, client, str(refusal))
-        for client, reason in outliers(uploads, self._method, e.clip_norm_factor).items():
-            self._refuse(round, client, reason)
-            del visits[client], uploads[client]
         return Collected(visits, uploads)

@@ -1,14 +1,15 @@
-"""Flower's messages: the only module that knows the keys of its records. What the messages say is in `messages.py`.
+"""Flower's messages: the only module that knows the keys of its records. What the messages say is
+in `messages.py`.
 
-A `NumPyClient` speaks the records of `flwr.compat`; the server's Strategy is on the current Message API. Tensors travel as a plain list of
-arrays in order; their names are a part of what is said beside them.
-"""
+A `NumPyClient` speaks the records of `flwr.compat`; the server's Strategy is on the current Message
+API. Tensors travel as a plain list of arrays in order; their names are a part of what is said
+beside them."""
 
 from __future__ import annotations
 
 import io
 import math
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,6 @@ import torch
 from flwr.app import Message, RecordDict
 from flwr.common import Code, EvaluateIns, FitIns, FitRes, GetPropertiesIns, ndarrays_to_parameters
 from flwr.common.constant import MessageTypeLegacy
-from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS
 from flwr.compat.common.recorddict_compat import (
     evaluateins_to_recorddict,
     fitins_to_recorddict,
@@ -31,7 +31,7 @@ from flwr.compat.common.recorddict_compat import (
 )
 from torch import Tensor
 
-from pfedlora_flwr.errors import exception_line, lines_of
+from pfedlora_flwr.errors.log_lines import exception_line, lines_of
 from pfedlora_flwr.federation.messages import failure_in
 
 Config = dict[str, bool | bytes | float | int | str]
@@ -40,7 +40,8 @@ TRAIN, EVALUATE, PROPERTIES = "train", "evaluate", MessageTypeLegacy.GET_PROPERT
 
 @dataclass(frozen=True)
 class Reply:
-    """What a client sent back: serialised arrays (not yet decoded), n_k, metrics, and the bytes of the whole message content."""
+    """What a client sent back: serialised arrays (not yet decoded), n_k, metrics, and the bytes of
+    the whole message content."""
 
     arrays: list[bytes]
     samples: int
@@ -78,7 +79,8 @@ def train_with(content: RecordDict, node: int, round: int, ttl: float) -> Messag
 
 
 def evaluate_message(node: int, round: int, config: Config, ttl: float) -> Message:
-    """The instruction to evaluate the client's current model: `evaluate` of the client; nothing is sent with it."""
+    """The instruction to evaluate the client's current model: `evaluate` of the client; nothing is
+    sent with it."""
     content = evaluateins_to_recorddict(EvaluateIns(ndarrays_to_parameters([]), config), True)
     return _message(content, node, EVALUATE, round, ttl)
 
@@ -109,11 +111,6 @@ def fit_content(result: FitRes) -> RecordDict:
     return fitres_to_recorddict(result, keep_input=False)
 
 
-def secagg_record(content: RecordDict) -> MutableMapping[str, Any] | None:
-    """What a message says of secure aggregation; None of a plain one."""
-    return content.config_records.get(RECORD_KEY_CONFIGS)
-
-
 def hide_samples(content: RecordDict) -> None:
     """Says 0 for n_k in the content of an answer."""
     content.metric_records["fitres.num_examples"]["num_examples"] = 0
@@ -129,7 +126,8 @@ def answered(message: Message | None) -> Message:
 
 
 def read_reply(reply: Message | None) -> Reply:
-    """A client's reply to any of the three. Raises Failed when it is missing, an error or no such reply."""
+    """A client's reply to any of the three. Raises Failed when it is missing, an error or no such
+    reply."""
     message = answered(reply)
     kind = message.metadata.message_type
     try:
@@ -160,7 +158,8 @@ def read_reply(reply: Message | None) -> Reply:
 
 
 def size_of(content: RecordDict) -> int:
-    """The bytes of a message's content, by Flower's count, which itself cannot count an empty text or list."""
+    """The bytes of a message's content, by Flower's count, which itself cannot count an empty text
+    or list."""
     arrays = sum(record.count_bytes() for record in content.array_records.values())
     records: tuple[Mapping[str, Any], ...] = (
         *content.config_records.values(),
@@ -178,7 +177,8 @@ def _bytes_of(value: Any) -> int:
 
 
 def decode(blob: bytes, largest: int) -> npt.NDArray[Any]:
-    """One serialised array of numbers. Its header is checked first, so a lie about the shape costs nothing. Raises ValueError."""
+    """One serialised array of numbers. Its header is checked first, so a lie about the shape costs
+    nothing. Raises ValueError."""
     if len(blob) > largest + 4096:
         raise ValueError(f"an array of {len(blob)} bytes, at most {largest} are expected")
     stream = io.BytesIO(blob)
@@ -190,9 +190,8 @@ def decode(blob: bytes, largest: int) -> npt.NDArray[Any]:
             else np.lib.format.read_array_header_2_0
         )
         shape, _, dtype = read_header(stream)
-    except (
-        Exception
-    ) as error:  # the header is a Python literal, and its parser raises whatever it likes
+    # the header is a Python literal, and its parser raises whatever it likes
+    except Exception as error:
         raise ValueError(f"no array: {type(error).__name__}: {_first_line(str(error))}") from None
     if dtype.kind not in "fiu" or dtype.hasobject:
         raise ValueError(f"an array of dtype {dtype}")
@@ -206,6 +205,7 @@ def decode(blob: bytes, largest: int) -> npt.NDArray[Any]:
 
 
 def _first_line(text: str | None) -> str:
-    """The first line that says something, of a traceback the exception's; without what a terminal would act on."""
+    """The first line that says something, of a traceback the exception's; without what a terminal
+    would act on."""
     line = exception_line(text or "") or next(iter(lines_of(text or "")), "no reason given")
     return line[:500]

@@ -1,7 +1,8 @@
-"""A run in a process of its own, for whoever does several at once. It stops by itself when its parent is gone.
+"""A run in a process of its own, for whoever does several at once. It stops by itself when its
+parent is gone.
 
-The parent writes to its standard input what shall be run, and leaves that open: its end is the parent's.
-"""
+The parent writes to its standard input what shall be run, and leaves that open: its end is the
+parent's."""
 
 from __future__ import annotations
 
@@ -18,9 +19,9 @@ from threading import Thread
 import torch
 from rich.console import Console
 
-from pfedlora_flwr.config import from_flat
+from pfedlora_flwr.config import run_config
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.launch import processes
 from pfedlora_flwr.launch.execute import execute
 from pfedlora_flwr.runs.directory import RunDirectory
@@ -30,7 +31,8 @@ from pfedlora_flwr.training.device import GPU_SHARE, memory_share
 
 @dataclass(frozen=True)
 class Share:
-    """What one of several runs has of the machine. cores: none: all. gpus: as CUDA_VISIBLE_DEVICES names them; none: what we see.
+    """What one of several runs has of the machine. cores: none: all. gpus: as CUDA_VISIBLE_DEVICES
+    names them; none: what we see.
     memory: the part of theirs that it may take."""
 
     cores: tuple[int, ...] = ()
@@ -39,7 +41,8 @@ class Share:
 
 
 def shares(count: int) -> list[Share]:
-    """The machine divided for `count` runs at once: each core has one owner, and each GPU, unless there are fewer."""
+    """The machine divided for `count` runs at once: each core has one owner, and each GPU, unless
+    there are fewer."""
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     gpus = (
@@ -67,8 +70,8 @@ def could_not_start(reason: str) -> Result:
 class Child:
     """One run, started or resumed, with its share of the machine."""
 
-    def __init__(self, experiment: Experiment, engine: str, share: Share) -> None:
-        self._run = RunDirectory(Path(experiment.output))
+    def __init__(self, config: RunConfig, engine: str, share: Share) -> None:
+        self._run = RunDirectory(Path(config.execution.output))
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `result`
         command, environment = processes.ours(__name__)
         self._process = subprocess.Popen(
@@ -87,7 +90,7 @@ class Child:
         )
         assert self._process.stdin is not None
         self._process.stdin.write(
-            (json.dumps({"engine": engine, "experiment": experiment.flat()}) + "\n").encode()
+            (json.dumps({"engine": engine, "config": config.flat()}) + "\n").encode()
         )
         self._process.stdin.flush()
 
@@ -115,12 +118,13 @@ class Child:
 
 
 def main() -> None:
-    """The child's side: the run that standard input names. A user's mistake is a line on standard error."""
+    """The child's side: the run that standard input names. A user's mistake is a line on standard
+    error."""
     told = json.loads(sys.stdin.buffer.readline())
     Thread(target=_stop_with_parent, daemon=True).start()
     try:
         execute(
-            from_flat(told["experiment"]),
+            run_config(told["config"]),
             lambda *_: None,
             Console(quiet=True),
             engine=told["engine"],

@@ -1,7 +1,8 @@
-"""A Ray cluster that others own: what its nodes have, and whether each can train clients of ours to the same bits as this host.
+"""A Ray cluster that others own: what its nodes have, and whether each can train clients of ours to
+the same bits as this host.
 
-Ray is imported in a process of its own, this file as a program, which looks and ends: to connect is to hold threads and a job.
-"""
+Ray is imported in a process of its own, this file as a program, which looks and ends: to connect is
+to hold threads and a job."""
 
 from __future__ import annotations
 
@@ -24,8 +25,9 @@ from typing import Any
 from pfedlora_flwr.data.cache import cache_root
 from pfedlora_flwr.data.local import shared_partition
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.execution import Execution, RunConfig
 from pfedlora_flwr.launch import processes
+from pfedlora_flwr.models.linear import maker_of_cpu
 
 ADDRESS, PRIVATE = "RAY_ADDRESS", "local"
 """Ray's: the variable that names the cluster that `ray.init` joins, and its value for none."""
@@ -54,9 +56,9 @@ class Node:
         return f"{self.address} ({self.id[:8]})"
 
 
-def address_of(experiment: Experiment) -> str:
+def address_of(execution: Execution) -> str:
     """The cluster that the run joins: the key `ray`, else $RAY_ADDRESS; empty: none."""
-    address = experiment.ray or os.environ.get(ADDRESS, "")
+    address = execution.ray or os.environ.get(ADDRESS, "")
     return "" if address == PRIVATE else address
 
 
@@ -65,19 +67,22 @@ def check_address(address: str) -> None:
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 2**16 or "/" in host:
         raise UserError(
-            f"ray is {address!r}; allowed: HOST:PORT, as `ray start --head` prints it, on a node of that cluster"
+            f"ray is {address!r}; allowed: HOST:PORT, as `ray start --head` prints it, on a node of"
+            " that cluster"
         )
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_KNOCK).close()
     except OSError as error:
         raise UserError(
-            f"ray is {address!r} and nothing answers there ({error.strerror or error}); start it: ray start --head"
+            f"ray is {address!r} and nothing answers there ({error.strerror or error}); start it:"
+            " ray start --head"
         ) from None
 
 
 @cache
 def find_nodes(address: str) -> tuple[Node, ...]:
-    """The cluster's living nodes, in the order of their addresses. Raises UserError where there is no such cluster."""
+    """The cluster's living nodes, in the order of their addresses. Raises UserError where there is
+    no such cluster."""
     check_address(address)
     alive = [node for node in _ask(address, {}, _ANSWER)["nodes"] if node["Alive"]]
     has = [[int(node["Resources"].get(kind, 0)) for kind in ("CPU", "GPU")] for node in alive]
@@ -89,17 +94,16 @@ def find_nodes(address: str) -> tuple[Node, ...]:
 
 
 def worker_environment(own: Mapping[str, str]) -> dict[str, str]:
-    """What workers of a cluster have to be given, since they inherit nothing from us: `own`, and what results depend on. (Flower hands
-    on the PYTHONPATH.)"""
+    """What workers of a cluster have to be given, since they inherit nothing from us: `own`, and
+    what results depend on. (Flower hands on the PYTHONPATH.)"""
     chosen = {name: os.environ[name] for name in _HANDED_ON if name in os.environ}
     return {**own, **chosen, "OMP_NUM_THREADS": "1", "PFEDLORA_CACHE": str(cache_root())}
 
 
 def job_config(environment: dict[str, str]) -> str:
     """The value of JOB_CONFIG for workers that have this in their environment."""
-    given = json.loads(
-        os.environ.get(JOB_CONFIG) or "{}"
-    )  # of `ray job submit`, if that started us
+    # of `ray job submit`, if that started us
+    given = json.loads(os.environ.get(JOB_CONFIG) or "{}")
     runtime = given.get("runtime_env") or {}
     return json.dumps(
         given | {"runtime_env": runtime | {"env_vars": runtime.get("env_vars", {}) | environment}}
@@ -109,15 +113,15 @@ def job_config(environment: dict[str, str]) -> str:
 def check_nodes(
     address: str,
     nodes: Sequence[Node],
-    experiment: Experiment,
+    config: RunConfig,
     environment: Mapping[str, str],
     folders: Sequence[Path],
 ) -> None:
-    """A task on each node compares what it has with what this host has, prepares a client of each kind, and finds and writes a file in
-    each of these folders.
+    """A task on each node compares what it has with what this host has, prepares a client of each
+    kind, and finds and writes a file in each of these folders.
 
-    environment: of its process. Raises UserError that names the first node that differs, and says what to do.
-    """
+    environment: of its process. Raises UserError that names the first node that differs, and says
+    what to do."""
     token = secrets.token_hex(8)
     files = [folder / f".ray-{token}" for folder in folders]
     try:
@@ -129,24 +133,23 @@ def check_nodes(
             "nodes": [node.id for node in nodes],
             "files": [str(file) for file in files],
             "token": token,
-            "keys": experiment.flat(),
+            "keys": config.flat(),
         }
         answers = _ask(address, {"look": look}, _ANSWER + _TASK)["looks"]
     finally:
         for file in files:
             file.unlink(missing_ok=True)
-    here = look_around([], "", {}) | {"partition": shared_partition(experiment)[1].fingerprint}
+    e, path = config.experiment, config.execution.data_path
+    here = look_around([], "", {}) | {"partition": shared_partition(e, path)[1].fingerprint}
     for node in nodes:
-        if fault := _fault(
-            here, answers[node.id], on_gpu=node.gpus > 0 and experiment.device != "cpu"
-        ):
+        if fault := _fault(here, answers[node.id], on_gpu=node.gpus > 0 and e.device != "cpu"):
             raise UserError(f"the Ray node {node.name} {fault}")
 
 
 def look_around(files: Sequence[str], token: str, keys: Mapping[str, Any]) -> dict[str, Any]:
-    """What a process of ours has where it runs. files: in each stands the token, and beside it something can be written. keys: of the
-    Experiment whose clients are prepared; none: no client is.
-    """
+    """What a process of ours has where it runs. files: in each stands the token, and beside it
+    something can be written. keys: of the Experiment whose clients are prepared; none: no client
+    is."""
     try:
         import torch
 
@@ -185,12 +188,14 @@ def look_around(files: Sequence[str], token: str, keys: Mapping[str, Any]) -> di
             found["unwritable"].append(str(file.parent))
     if keys and not found["unseen"]:
         try:
-            from pfedlora_flwr.config import from_flat
+            from pfedlora_flwr.config import run_config
             from pfedlora_flwr.data.local import shared_partition
             from pfedlora_flwr.launch.trainable import check_trainable
 
-            check_trainable(e := from_flat(keys))
-            found["partition"] = shared_partition(e)[1].fingerprint
+            config = run_config(keys)
+            check_trainable(config)
+            _, partition = shared_partition(config.experiment, config.execution.data_path)
+            found["partition"] = partition.fingerprint
         except Exception as error:
             found["unprepared"] = " ".join(str(error).split()) or type(error).__name__
     return found
@@ -201,19 +206,31 @@ def _fault(here: Mapping[str, Any], there: Mapping[str, Any], *, on_gpu: bool) -
     if "silent" in there:
         return f"does not answer ({there['silent']}): look at it, or take it out of the cluster"
     if "lacks" in there:
-        return f"cannot import what clients need ({there['lacks']}): install this version of pfedlora-flwr for {there['python']}"
+        return (
+            f"cannot import what clients need ({there['lacks']}): install this version of"
+            f" pfedlora-flwr for {there['python']}"
+        )
     for name, what in (("version", "pfedlora-flwr"), ("torch", "PyTorch")):
         if here[name] != there[name]:
             return f"has {what} {there[name]}, this host {here[name]}: install the same"
     if here["source"] != there["source"]:
-        return f"has other code in {there['package']} than this host, of the same version: install the same"
+        return (
+            f"has other code in {there['package']} than this host, of the same version: install the"
+            " same"
+        )
     if here["cpu"] != there["cpu"] and not on_gpu:
         same = (
             "use nodes of one kind, or export ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 here"
         )
-        return f"has another kind of CPU ({there['cpu']}; this host: {here['cpu']}), which gives other bits: {same}"
+        return (
+            f"has another kind of CPU ({there['cpu']}; this host: {here['cpu']}), which gives other"
+            f" bits: {same}"
+        )
     if on_gpu and there["cuda"] is None:
-        return f"has a PyTorch without CUDA ({there['torch']}) and GPUs: install a CUDA build, or use device=cpu"
+        return (
+            f"has a PyTorch without CUDA ({there['torch']}) and GPUs: install a CUDA build, or use"
+            " device=cpu"
+        )
     if there["unseen"]:
         return (
             f"does not see {there['unseen'][0]}: it must lie on a file system that all nodes share"
@@ -221,14 +238,19 @@ def _fault(here: Mapping[str, Any], there: Mapping[str, Any], *, on_gpu: bool) -
     if there["unwritable"]:
         return f"cannot write to {there['unwritable'][0]}: let this user write there on every node"
     if "unprepared" in there:
-        return f"cannot train a client ({there['unprepared']}): data, weights and modules that a run names must be there on every node"
+        return (
+            f"cannot train a client ({there['unprepared']}): data, weights and modules that a run"
+            " names must be there on every node"
+        )
     if here["partition"] != there["partition"]:
         return "finds other data than this host: what a run names must be the same on every node"
     return ""
 
 
 def _kind_of_cpu(capability: str) -> str:
-    """What PyTorch and oneDNN choose their kernels by: the former's word for it, and the processor's extensions of this sort."""
+    """What kernels are chosen by: PyTorch's word for it, the processor's maker, and its extensions
+    of this sort."""
+    capability = f"{capability} {maker_of_cpu()}".strip()
     if "ONEDNN_MAX_CPU_ISA" in os.environ:
         return f"{capability}, {os.environ['ONEDNN_MAX_CPU_ISA']}"
     with suppress(OSError):

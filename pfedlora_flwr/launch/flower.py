@@ -1,4 +1,5 @@
-"""Flower's own commands: where they are, what they run in, the app they are handed, and one way to call `flwr`."""
+"""Flower's own commands: where they are, what they run in, the app they are handed, and one way to
+call `flwr`."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import pfedlora_flwr
-from pfedlora_flwr.errors import exception_line, lines_of
-from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.errors.log_lines import exception_line, lines_of
+from pfedlora_flwr.execution import RunConfig
 
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -28,10 +29,19 @@ QUIET = {
     "RAY_worker_niceness": "0",
     "SPT_NOENV": "1",
 }
-"""Nothing calls out, Flower builds no environment of its own, clients train at the priority of any other program, and Ray's agents
-do not write their titles over their environment, in which we look for our marker."""
+"""Nothing calls out, Flower builds no environment of its own, clients train at the priority of any
+other program, and Ray's agents do not write their titles over their environment, in which we look
+for our marker."""
 _CALL, _WAIT = 60.0, 0.1
 """Seconds in which a call of `flwr` must be answered, and between two looks whether it is."""
+COMPONENTS = """[tool.flwr.app]
+publisher = "pfedlora"
+
+[tool.flwr.app.components]
+serverapp = "pfedlora_flwr.server_app:app"
+clientapp = "pfedlora_flwr.client_app:app"
+"""
+"""Whose app this is, and where Flower finds its two sides; `make docs` writes it to pyproject."""
 _APP = """[project]
 name = "pfedlora-flwr"
 version = {version}
@@ -41,27 +51,23 @@ dependencies = []
 [tool.hatch.build.targets.wheel]
 packages = ["."]
 
-[tool.flwr.app]
-publisher = "pfedlora"
-
-[tool.flwr.app.components]
-serverapp = "pfedlora_flwr.server_app:app"
-clientapp = "pfedlora_flwr.client_app:app"
-
+{components}
 [tool.flwr.app.config]
 {config}
 """
 
 
 class LaunchError(RuntimeError):
-    """A run could not be started or was lost; the text, one line, says what its processes said last."""
+    """A run could not be started or was lost; the text, one line, says what its processes said
+    last."""
 
 
 class FlwrCommand:
-    """The `flwr` command for one SuperLink. What it does raises LaunchError when Flower refuses or does not answer.
+    """The `flwr` command for one SuperLink. What it does raises LaunchError when Flower refuses or
+    does not answer.
 
-    superlink: a connection in Flower's config.toml. log: the file that keeps what a call said that failed.
-    """
+    superlink: a connection in Flower's config.toml. log: the file that keeps what a call said that
+    failed."""
 
     def __init__(self, superlink: str, environment: Mapping[str, str], log: Path) -> None:
         self.superlink = superlink
@@ -88,7 +94,8 @@ class FlwrCommand:
         return self._call("log", run_id, self.superlink, "--show")
 
     def stream(self, run_id: str, log: BinaryIO) -> subprocess.Popen[bytes]:
-        """A process that writes the run's log, from its beginning, to `log` until the run ends or the connection breaks."""
+        """A process that writes the run's log, from its beginning, to `log` until the run ends or
+        the connection breaks."""
         command = [tool("flwr"), "log", run_id, self.superlink, "--stream"]
         return subprocess.Popen(
             command,
@@ -99,7 +106,8 @@ class FlwrCommand:
         )
 
     def _asked(self, *words: str) -> dict[str, Any]:
-        """What the call answers in JSON. Flower says there, not by the exit code, that a call has failed."""
+        """What the call answers in JSON. Flower says there, not by the exit code, that a call has
+        failed."""
         said = self._call(*words, "--format", "json")
         try:
             answer: dict[str, Any] = json.loads(said)
@@ -126,7 +134,8 @@ class FlwrCommand:
                 call.kill()  # one that has ended is left alone
         if answer is None:
             raise LaunchError(
-                f"`flwr {words[0]}`: the SuperLink {self.superlink!r} did not answer within {_CALL:g} s"
+                f"`flwr {words[0]}`: the SuperLink {self.superlink!r} did not answer within"
+                f" {_CALL:g} s"
             )
         said, errors = answer
         if call.returncode:
@@ -139,7 +148,8 @@ class FlwrCommand:
 
 
 def tool(name: str) -> str:
-    """The path of a command that Flower installs: of this Python environment, else on the PATH. Raises LaunchError when it is nowhere."""
+    """The path of a command that Flower installs: of this Python environment, else on the PATH.
+    Raises LaunchError when it is nowhere."""
     found = shutil.which(name, path=search_path())
     if found is None:
         where = f"neither beside {sys.executable} nor on the PATH"
@@ -150,7 +160,8 @@ def tool(name: str) -> str:
 
 
 def search_path() -> str:
-    """The PATH of the processes that we start, which look for Flower's commands there: where pip puts those of this Python comes first."""
+    """The PATH of the processes that we start, which look for Flower's commands there: where pip
+    puts those of this Python comes first."""
     folders = [str(Path(sys.executable).parent), sysconfig.get_path("scripts")]
     if site.ENABLE_USER_SITE:  # pip install --user
         folders.append(sysconfig.get_path("scripts", sysconfig.get_preferred_scheme("user")))
@@ -158,18 +169,20 @@ def search_path() -> str:
 
 
 def environment(**own: str) -> dict[str, str]:
-    """What our processes inherit: this process's environment, quiet, with Flower's commands on the PATH, and `own`."""
+    """What our processes inherit: this process's environment, quiet, with Flower's commands on the
+    PATH, and `own`."""
     return os.environ | QUIET | {"PATH": search_path()} | own
 
 
-def write_app(folder: Path, experiment: Experiment) -> Path:
-    """A Flower app that holds the configuration alone: the code is what is installed where it runs. Returns its new folder."""
+def write_app(folder: Path, config: RunConfig) -> Path:
+    """A Flower app that holds the configuration alone: the code is what is installed where it runs.
+    Returns its new folder."""
     folder.mkdir()
     about = {"version": pfedlora_flwr.__version__, "description": pfedlora_flwr.__doc__}
-    config = "\n".join(
-        f"{_toml(name)} = {_toml(value)}" for name, value in experiment.flat().items()
+    keys = "\n".join(f"{_toml(name)} = {_toml(value)}" for name, value in config.flat().items())
+    text = _APP.format(
+        **{name: _toml(value) for name, value in about.items()}, components=COMPONENTS, config=keys
     )
-    text = _APP.format(**{name: _toml(value) for name, value in about.items()}, config=config)
     (folder / "pyproject.toml").write_text(text, encoding="utf-8")
     return folder
 
@@ -185,8 +198,8 @@ def last_line(log: Path) -> str:
 
 
 def _answer(call: subprocess.Popen[str]) -> tuple[str, str] | None:
-    """What the call wrote to stdout and stderr, or None after `_CALL` seconds. Asked in short waits, since an interrupted one still lasts
-    a quarter of a second when it has no end."""
+    """What the call wrote to stdout and stderr, or None after `_CALL` seconds. Asked in short
+    waits, since an interrupted one still lasts a quarter of a second when it has no end."""
     deadline = time.monotonic() + _CALL
     while time.monotonic() < deadline:
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -1,8 +1,9 @@
-"""The local engine: server and clients in this process, one client at a time. For debugging and for short runs.
+"""The local engine: server and clients in this process, one client at a time. For debugging and for
+short runs.
 
-The same ServerApp, Strategy, ClientApp with its mods, NumPyClient and wire encoding as in `flwr run`, and so the same bits; only the
-transport is this file. A breakpoint in a model or a method stops where it stands, and Ctrl-C acts at once.
-"""
+The same ServerApp, Strategy, ClientApp with its mods, NumPyClient and wire encoding as in `flwr
+run`, and so the same bits; only the transport is this file. A breakpoint in a model or a method
+stops where it stands, and Ctrl-C acts at once."""
 
 from __future__ import annotations
 
@@ -22,9 +23,10 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from pfedlora_flwr import client_app, server_app
-from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.launch.flower import LaunchError
-from pfedlora_flwr.runs.directory import Row, RunDirectory
+from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.runs.layout import Row
 from pfedlora_flwr.runs.lines import SoFar
 
 _RUN_ID, _TASK_ID, _FIRST_NODE = 1, 1, SUPERLINK_NODE_ID + 1
@@ -33,9 +35,8 @@ _RUN_ID, _TASK_ID, _FIRST_NODE = 1, 1, SUPERLINK_NODE_ID + 1
 class LocalGrid(Grid):
     """A Grid whose nodes are calls of a ClientApp in this process, each with a context of its own.
 
-    node_configs: one for each node. replied: told after each client's visit how many of the messages that were sent together are
-    answered, and how many there are.
-    """
+    node_configs: one for each node. replied: told after each client's visit how many of the
+    messages that were sent together are answered, and how many there are."""
 
     def __init__(
         self,
@@ -85,18 +86,19 @@ class LocalGrid(Grid):
         return list(self._contexts)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Takes the messages in their encoding; their clients' visits come when replies are pulled."""
+        """Takes the messages in their encoding; their clients' visits come when replies are
+        pulled."""
         ids = []
         for message in messages:
             ids.append(str(next(self._numbers)))
-            message.metadata.__dict__["_message_id"] = ids[
-                -1
-            ]  # as Flower's own InMemoryGrid names them
+            # as Flower's own InMemoryGrid names them
+            message.metadata.__dict__["_message_id"] = ids[-1]
             self._waiting.append(message_to_proto(message).SerializeToString())
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """The replies to all messages that wait. Their clients have their visits now, in the order in which they were sent."""
+        """The replies to all messages that wait. Their clients have their visits now, in the order
+        in which they were sent."""
         wanted, replies, of = set(message_ids), [], len(self._waiting)
         while self._waiting:
             message = _decoded(self._waiting.popleft())
@@ -130,8 +132,8 @@ def _decoded(blob: bytes) -> Message:
 class LocalRun:
     """One run in this process: an `Engine`."""
 
-    def __init__(self, experiment: Experiment, run: RunDirectory) -> None:
-        self._experiment = experiment
+    def __init__(self, config: RunConfig, run: RunDirectory) -> None:
+        self._config = config
         self._directory = run
 
     def __enter__(self) -> LocalRun:
@@ -157,10 +159,10 @@ class LocalRun:
             show(state | {"done": done, "of": of} if state else None, rounds.look())
 
         nodes = [
-            {"partition-id": k, "num-partitions": self._experiment.clients}
-            for k in range(self._experiment.clients)
+            {"partition-id": k, "num-partitions": self._config.experiment.clients}
+            for k in range(self._config.experiment.clients)
         ]
-        config = dict(self._experiment.flat())
+        config = dict(self._config.flat())
         grid = LocalGrid(client_app.app, nodes, config, replied)
         context = Context(
             run_id=_RUN_ID,

@@ -1,4 +1,5 @@
-"""Processes and ports: what we start carries a marker in its environment, and is found and stopped by it; so are its children."""
+"""Processes and ports: what we start carries a marker in its environment, and is found and stopped
+by it; so are its children."""
 
 from __future__ import annotations
 
@@ -24,13 +25,15 @@ _PAUSE = 0.05
 
 
 def ours(module: str, *options: str) -> tuple[list[str], dict[str, str]]:
-    """The command that runs a module in a process of its own, and the environment in which it finds the very code that this process finds,
-    also where a package of the same name lies in the current folder."""
+    """The command that runs a module in a process of its own, and the environment in which it finds
+    the very code that this process finds, also where a package of the same name lies in the current
+    folder."""
     return [sys.executable, *options, "-P", "-m", module], os.environ | {"PYTHONPATH": code_path()}
 
 
 def code_path() -> str:
-    """The PYTHONPATH of a process that shall find the code that this one finds, and in the same order."""
+    """The PYTHONPATH of a process that shall find the code that this one finds, and in the same
+    order."""
     return os.pathsep.join(place or os.getcwd() for place in sys.path)
 
 
@@ -49,8 +52,9 @@ def marked(marker: str) -> Iterator[psutil.Process]:
 
 
 def stop_marked(marker: str, patience: float = 1.0) -> int:
-    """Stops every process that carries the marker, and its children: asks first, then kills until none is found. Returns how many there
-    were at first. (A child shows no environment while it is being started, and is known by its parent alone.)"""
+    """Stops every process that carries the marker, and its children: asks first, then kills until
+    none is found. Returns how many there were at first. (A child shows no environment while it is
+    being started, and is known by its parent alone.)"""
     found = _with_children(marked(marker))
     for process in found:
         _quietly(process.terminate)
@@ -72,7 +76,8 @@ def stop_marked(marker: str, patience: float = 1.0) -> int:
 
 
 def is_running(pid: int) -> bool:
-    """Whether the process runs: one that was killed may stay as a zombie, since Flower does not wait for it."""
+    """Whether the process runs: one that was killed may stay as a zombie, since Flower does not
+    wait for it."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
@@ -80,7 +85,8 @@ def is_running(pid: int) -> bool:
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal has asked to stop: SIGINT by Ctrl-C, SIGTERM by a batch system, SIGHUP by a terminal that was closed."""
+    """A signal has asked to stop: SIGINT by Ctrl-C, SIGTERM by a batch system, SIGHUP by a terminal
+    that was closed."""
 
     def __init__(self, number: signal.Signals) -> None:
         super().__init__(number.name)
@@ -127,7 +133,8 @@ def check_port(port: int) -> None:
             probe.bind(("127.0.0.1", port))
         except OSError as error:
             raise UserError(
-                f"port {port} cannot be used ({error.strerror}); choose another, or leave --port out for a free one"
+                f"port {port} cannot be used ({error.strerror}); choose another, or leave --port"
+                " out for a free one"
             ) from None
 
 
@@ -143,8 +150,9 @@ def _with_children(processes: Iterable[psutil.Process]) -> set[psutil.Process]:
 
 
 def _still_running(processes: Iterable[psutil.Process], patience: float) -> list[psutil.Process]:
-    """Waits until none runs, at most `patience` seconds; returns those that still do. (psutil's own wait takes an ended process
-    for a running one until its parent has collected it: an orphan's may never.)"""
+    """Waits until none runs, at most `patience` seconds; returns those that still do. (psutil's own
+    wait takes an ended process for a running one until its parent has collected it: an orphan's may
+    never.)"""
     deadline = time.monotonic() + patience
     while (
         left := [process for process in processes if is_running(process.pid)]

@@ -1,4 +1,5 @@
-"""What a simulation has to train on: its actors, and what each of them holds of a machine or of a Ray cluster."""
+"""What a simulation has to train on: its actors, and what each of them holds of a machine or of a
+Ray cluster."""
 
 from __future__ import annotations
 
@@ -11,22 +12,23 @@ import numpy as np
 import torch
 
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.launch.cluster import Node, address_of, find_nodes
 from pfedlora_flwr.training.device import find_device
 
 _UNITS = 10_000
 """Parts of a GPU that Ray tells apart."""
 _MOST_THREADS, _MORE_THREADS = 32, 4
-"""Flower hands messages to actors in a thread pool of Python's default size: as many threads as cores and a few more, at most 32.
-To the actor that was free last, so that any beyond these would never train."""
+"""Flower hands messages to actors in a thread pool of Python's default size: as many threads as
+cores and a few more, at most 32. To the actor that was free last, so that any beyond these would
+never train."""
 
 
 @dataclass(frozen=True)
 class Resources:
-    """actors: processes that train a client at a time. cpus: that each holds, as Ray counts them. gpus: of all. per_gpu: actors that
-    share a GPU, 0 without one. nodes: of the Ray cluster, none on this machine alone. wanted: actors, if they
-    could all be of use."""
+    """actors: processes that train a client at a time. cpus: that each holds, as Ray counts them.
+    gpus: of all. per_gpu: actors that share a GPU, 0 without one. nodes: of the Ray cluster, none
+    on this machine alone. wanted: actors, if they could all be of use."""
 
     actors: int
     cpus: int = 1
@@ -37,7 +39,8 @@ class Resources:
 
     @property
     def gpu(self) -> float:
-        """The share of a GPU that an actor holds; as Flower sends it, in 32 bits, so many of them fit."""
+        """The share of a GPU that an actor holds; as Flower sends it, in 32 bits, so many of them
+        fit."""
         return gpu_share(self.per_gpu) if self.per_gpu else 0.0
 
     @property
@@ -64,9 +67,8 @@ class Resources:
 
 def most_at_once() -> int:
     """Clients that Flower trains at once, from this machine."""
-    counted: int | None = getattr(
-        os, "process_cpu_count", os.cpu_count
-    )()  # as Python's thread pool does, since 3.13 the former
+    # as Python's thread pool does, since 3.13 the former
+    counted: int | None = getattr(os, "process_cpu_count", os.cpu_count)()
     return min(_MOST_THREADS, (counted or 1) + _MORE_THREADS)
 
 
@@ -75,37 +77,38 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def resources(experiment: Experiment) -> Resources:
-    """As the key `actors` says; auto: one single-threaded actor a core, or one a GPU. Raises UserError for a cluster without room."""
-    if address := address_of(experiment):
-        return of_cluster(experiment, address, find_nodes(address))
-    clients = max(1, experiment.clients)
-    if find_device(experiment.device).type != "cuda":
-        wanted = min(experiment.actors or cores(), clients)
+def resources(config: RunConfig) -> Resources:
+    """As the key `actors` says; auto: one single-threaded actor a core, or one a GPU. Raises
+    UserError for a cluster without room."""
+    if address := address_of(config.execution):
+        return of_cluster(config, address, find_nodes(address))
+    clients, actors = max(1, config.experiment.clients), config.execution.actors
+    if find_device(config.experiment.device).type != "cuda":
+        wanted = min(actors or cores(), clients)
         return Resources(min(wanted, most_at_once()), wanted=wanted)
     gpus = torch.cuda.device_count()
-    wanted = min(experiment.actors or gpus, clients)
+    wanted = min(actors or gpus, clients)
     per_gpu = _each_gpu(wanted, gpus)
     return Resources(
         min(wanted, most_at_once(), gpus * per_gpu), gpus=gpus, per_gpu=per_gpu, wanted=wanted
     )
 
 
-def of_cluster(experiment: Experiment, address: str, nodes: Sequence[Node]) -> Resources:
+def of_cluster(config: RunConfig, address: str, nodes: Sequence[Node]) -> Resources:
     """The actors that Flower makes on a cluster: on each node as many as fit.
 
-    Their number can be bounded by what each of them holds alone: fewer are wanted than there are CPUs where `actors` says so, or
-    where there are fewer clients, or Flower trains fewer at once. On GPUs every one has the same number.
-    """
-    e, gpus = experiment, sum(int(node.gpus) for node in nodes)
+    Their number can be bounded by what each of them holds alone: fewer are wanted than there are
+    CPUs where `actors` says so, or where there are fewer clients, or Flower trains fewer at once.
+    On GPUs every one has the same number."""
+    e, asked = config.experiment, config.execution.actors
+    gpus = sum(int(node.gpus) for node in nodes)
     if e.device == "cuda" and not gpus:
         raise UserError(
-            f"device is 'cuda' and no node of the Ray cluster at {address} has a GPU; use device=cpu"
+            f"device is 'cuda' and no node of the Ray cluster at {address} has a GPU; use"
+            " device=cpu"
         )
     per_gpu = (
-        _each_gpu(min(e.actors or gpus, max(1, e.clients)), gpus)
-        if gpus and e.device != "cpu"
-        else 0
+        _each_gpu(min(asked or gpus, max(1, e.clients)), gpus) if gpus and e.device != "cpu" else 0
     )
 
     def fitting(cpus: int) -> list[int]:
@@ -113,14 +116,15 @@ def of_cluster(experiment: Experiment, address: str, nodes: Sequence[Node]) -> R
             min(int(n.cpus) // cpus, int(n.gpus) * per_gpu if per_gpu else n.cpus) for n in nodes
         ]
 
-    most = min(e.actors or sum(fitting(1)), max(1, e.clients))
+    most = min(asked or sum(fitting(1)), max(1, e.clients))
     wanted = range(1, max((int(node.cpus) for node in nodes), default=0) + 1)
     found = [
         (cpus, sum(fitting(cpus))) for cpus in ([1] if per_gpu else wanted) if sum(fitting(cpus))
     ]
     if not found:
         raise UserError(
-            f"no node of the Ray cluster at {address} has a CPU{' and a GPU' if per_gpu else ''} for an actor"
+            f"no node of the Ray cluster at {address} has a CPU{' and a GPU' if per_gpu else ''}"
+            " for an actor"
         )
     allowed = [pair for pair in found if pair[1] <= most] or found[-1:]
     cpus, actors = max(allowed, key=lambda pair: (min(pair[1], most_at_once()), -pair[1]))
@@ -134,6 +138,7 @@ def _each_gpu(wanted: int, gpus: int) -> int:
 
 
 def gpu_share(per_gpu: int) -> float:
-    """1 / per_gpu, rounded down to what Ray tells apart and to 32 bits: neither Flower nor Ray then counts one actor too few."""
+    """1 / per_gpu, rounded down to what Ray tells apart and to 32 bits: neither Flower nor Ray then
+    counts one actor too few."""
     share = np.float32(math.floor(_UNITS / per_gpu) / _UNITS)
     return float(share if float(share) * per_gpu <= 1 else np.nextafter(share, np.float32(0)))

@@ -1,7 +1,8 @@
-"""A simulation in processes of our own: a private SuperLink, one `flwr run`, and nothing left behind.
+"""A simulation in processes of our own: a private SuperLink, one `flwr run`, and nothing left
+behind.
 
-Every process that this starts, Ray's daemons included, inherits a marker in its environment, and is found and stopped by it.
-"""
+Every process that this starts, Ray's daemons included, inherits a marker in its environment, and is
+found and stopped by it."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from filelock import FileLock, Timeout
 
 from pfedlora_flwr.data.cache import cache_root
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.federation.nodes import WORKER_GONE
 from pfedlora_flwr.launch import cluster
 from pfedlora_flwr.launch.flower import (
@@ -44,27 +45,30 @@ from pfedlora_flwr.launch.processes import (
     stop_marked,
 )
 from pfedlora_flwr.launch.resources import Resources
-from pfedlora_flwr.runs.directory import Row, RunDirectory, in_use
+from pfedlora_flwr.runs.code_copy import named_modules
+from pfedlora_flwr.runs.directory import RunDirectory, in_use
+from pfedlora_flwr.runs.layout import Row
 from pfedlora_flwr.runs.lines import SoFar
-from pfedlora_flwr.runs.source import named_modules
 from pfedlora_flwr.training.device import GPU_SHARE, memory_share
 
 _SUPERLINK_TIMEOUT, _SERVER_TIMEOUT, _LOOK = 60.0, 180.0, 15.0
-"""Seconds: for the SuperLink to answer, for the server to say something, and between two questions to Flower until it does."""
+"""Seconds: for the SuperLink to answer, for the server to say something, and between two questions
+to Flower until it does."""
 _SHORT = 30
 """Characters of a folder in which Ray's sockets still have a name that the system accepts."""
 
 
 class Simulation:
-    """One run in a private Flower simulation. Use it as a context manager: leaving it stops every process it started."""
+    """One run in a private Flower simulation. Use it as a context manager: leaving it stops every
+    process it started."""
 
     def __init__(
-        self, experiment: Experiment, run: RunDirectory, resources: Resources, port: int = 0
+        self, config: RunConfig, run: RunDirectory, resources: Resources, port: int = 0
     ) -> None:
-        self.experiment = experiment
+        self.config = config
         self.directory = run
         self.resources = resources
-        self.cluster = cluster.address_of(experiment)
+        self.cluster = cluster.address_of(config.execution)
         self.port = port or free_port()
         self.marker = f"{os.getpid()}-{time.time_ns()}"
         self._run_id = ""
@@ -92,7 +96,8 @@ class Simulation:
                 signal.signal(number, handler)
 
     def join(self) -> list[str]:
-        """Lines that say on which Ray cluster the run trains, or, on this machine, by how many actors where they are fewer than wanted.
+        """Lines that say on which Ray cluster the run trains, or, on this machine, by how many
+        actors where they are fewer than wanted.
 
         Raises UserError where a node of the cluster cannot train its clients.
         """
@@ -102,19 +107,27 @@ class Simulation:
                 if self.resources.actors < self.resources.wanted
                 else []
             )
-        e, nodes = self.experiment, self.resources.nodes
+        nodes = self.resources.nodes
         cluster.check_nodes(
-            self.cluster, nodes, e, self._for_workers(), [self.directory.logs, cache_root()]
+            self.cluster,
+            nodes,
+            self.config,
+            self._for_workers(),
+            [self.directory.logs, cache_root()],
         )
         told = (
             ""
-            if e.ray
-            else f"{cluster.ADDRESS} is set ({cluster.ADDRESS}={cluster.PRIVATE} keeps to this machine): "
+            if self.config.execution.ray
+            else (
+                f"{cluster.ADDRESS} is set ({cluster.ADDRESS}={cluster.PRIVATE} keeps to this"
+                " machine): "
+            )
         )
         return [f"{told}joins the Ray cluster at {self.cluster}: {self.resources.words()}"]
 
     def run(self, show: Callable[[Row | None, SoFar], None]) -> None:
-        """Starts the run and shows it until its result is there. Raises LaunchError when none will come."""
+        """Starts the run and shows it until its result is there. Raises LaunchError when none will
+        come."""
         show({"phase": "superlink"}, SoFar())
         self._start_superlink()
         show({"phase": "submitting"}, SoFar())
@@ -131,7 +144,8 @@ class Simulation:
             self._run_log.write_text(self._flwr.log(self._run_id))
 
     def lost(self) -> str:
-        """A process that trained clients, or the nodes of the Ray cluster that are gone, in words, where others are left."""
+        """A process that trained clients, or the nodes of the Ray cluster that are gone, in words,
+        where others are left."""
         result = self.directory.result()
         worker = WORKER_GONE if result and (result["error"] or "").startswith(WORKER_GONE) else ""
         if not self.cluster:
@@ -158,7 +172,8 @@ class Simulation:
 
     def _start_superlink(self) -> None:
         (self._home / "config.toml").write_text(
-            f'[superlink]\ndefault = "private"\n\n[superlink.private]\naddress = "127.0.0.1:{self.port}"\ninsecure = true\n'
+            '[superlink]\ndefault = "private"\n\n[superlink.private]\naddress ='
+            f' "127.0.0.1:{self.port}"\ninsecure = true\n'
         )
         options = ["--insecure", "--simulation", "--disable-runtime-dependency-installation"]
         with self._superlink_log.open("wb") as log:
@@ -184,9 +199,12 @@ class Simulation:
             time.sleep(0.05)
 
     def _submit(self) -> None:
-        app = write_app(self._home / "app", self.experiment)
+        app = write_app(self._home / "app", self.config)
         held = self.resources
-        federation = f"num-supernodes={self.experiment.clients} client-resources-num-cpus={held.cpus} client-resources-num-gpus={held.gpu}"
+        federation = (
+            f"num-supernodes={self.config.experiment.clients} client-resources-num-cpus={held.cpus}"
+            f" client-resources-num-gpus={held.gpu}"
+        )
         if not self.cluster:  # which Ray starts with so many; a cluster has what it has
             federation += f" init-args-num-cpus={held.actors}"
         self._run_id = self._flwr.run(app, "--federation-config", federation)
@@ -198,9 +216,8 @@ class Simulation:
         began, rounds, so_far = time.time(), directory.watched(), SoFar()
         while directory.result() is None:
             state = directory.doing()
-            if (
-                state and state["time"] < began
-            ):  # an earlier server's: this one has not taken up the directory yet
+            # an earlier server's: this one has not taken up the directory yet
+            if state and state["time"] < began:
                 state = None
             if state:
                 so_far = rounds.look()
@@ -218,13 +235,15 @@ class Simulation:
                 if status.startswith("finished") or time.monotonic() > deadline:
                     self.save_log()
                     raise LaunchError(
-                        f"the server did not start (Flower says {status}): {last_line(self._run_log)}"
+                        f"the server did not start (Flower says {status}):"
+                        f" {last_line(self._run_log)}"
                     )
             time.sleep(0.1)
         show(None, rounds.look())
 
     def _check_cluster(self) -> None:
-        """Raises LaunchError where the Ray cluster is gone: the server goes with its head, without a word."""
+        """Raises LaunchError where the Ray cluster is gone: the server goes with its head, without
+        a word."""
         with contextlib.suppress(UserError):
             if self.cluster:
                 cluster.check_address(self.cluster)
@@ -244,7 +263,6 @@ class Simulation:
             return False
 
     def _environment(self) -> dict[str, str]:
-        e = self.experiment
         own = {
             "FLWR_HOME": str(self._home),
             MARKER: self.marker,
@@ -254,7 +272,9 @@ class Simulation:
             own |= {cluster.JOB_CONFIG: cluster.job_config(self._for_workers()), **cluster.MERGED}
         elif len(str(self._home)) < _SHORT:
             own["RAY_TMPDIR"] = str(self._home)  # so that Ray's sessions go when we go
-        if named_modules(e.flat()):  # a user's own module may lie in the working directory
+        if named_modules(
+            self.config.flat()
+        ):  # a user's own module may lie in the working directory
             own["PYTHONPATH"] = code_path()
         return environment(**own)
 
@@ -273,7 +293,8 @@ class Simulation:
 
 @contextlib.contextmanager
 def claimed(run: Path) -> Iterator[None]:
-    """Holds the run's directory for this launcher, from before anything is started until all is stopped.
+    """Holds the run's directory for this launcher, from before anything is started until all is
+    stopped.
 
     Raises UserError when another launcher holds it, or it cannot be written.
     """
@@ -295,7 +316,8 @@ def claimed(run: Path) -> Iterator[None]:
 
 
 def stop_left_over(run: Path) -> int:
-    """Stops what a launcher that was killed left running for this run; returns how many processes there were."""
+    """Stops what a launcher that was killed left running for this run; returns how many processes
+    there were."""
     try:
         left = json.loads(RunDirectory(run).launch_file.read_text())
         stopped = stop_marked(left["marker"])

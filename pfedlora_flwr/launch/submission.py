@@ -1,4 +1,5 @@
-"""A run on a SuperLink that is already there, and that others own: submitted, followed by its log, and judged at its end."""
+"""A run on a SuperLink that is already there, and that others own: submitted, followed by its log,
+and judged at its end."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.files import whole_lines
 from pfedlora_flwr.launch.flower import FlwrCommand, LaunchError, environment, write_app
 from pfedlora_flwr.runs.result import LINE, RESULT_LINE
@@ -19,29 +20,34 @@ from pfedlora_flwr.runs.result import LINE, RESULT_LINE
 CONNECTIONS = "config.toml"
 """The file of the connections, in Flower's home."""
 _PATIENCE, _LOOK, _PAUSE = 120.0, 60.0, 2.0
-"""Seconds: without an answer before the SuperLink counts as gone, without a line before a look at the log ends, between two."""
+"""Seconds: without an answer before the SuperLink counts as gone, without a line before a look at
+the log ends, between two."""
 
 
 def check_connection(name: str) -> None:
-    """Raises UserError, with the connections there are, unless Flower's configuration has this one."""
+    """Raises UserError, with the connections there are, unless Flower's configuration has this
+    one."""
     file = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr") / CONNECTIONS
     try:
         known = tomllib.loads(file.read_text(encoding="utf-8")).get("superlink", {})
         connections = [other for other, content in known.items() if isinstance(content, dict)]
     except FileNotFoundError:
         raise UserError(
-            f"--superlink is {name!r}, a connection in {file}, which is not there; docs/deployment.md has one"
+            f"--superlink is {name!r}, a connection in {file}, which is not there;"
+            " docs/deployment.md has one"
         ) from None
     except (OSError, ValueError, AttributeError) as error:
         raise UserError(f"{file} cannot be read as Flower's configuration ({error})") from None
     if name not in connections:
         raise UserError(
-            f"--superlink is {name!r}; allowed, by {file}: {', '.join(connections) or 'none: it has no connection'}"
+            f"--superlink is {name!r}; allowed, by {file}:"
+            f" {', '.join(connections) or 'none: it has no connection'}"
         )
 
 
 class Submission:
-    """One run on the nodes of `superlink`, a connection in Flower's config.toml. Its app and its log lie in `folder`."""
+    """One run on the nodes of `superlink`, a connection in Flower's config.toml. Its app and its
+    log lie in `folder`."""
 
     def __init__(self, superlink: str, folder: Path) -> None:
         self.folder = folder
@@ -49,12 +55,13 @@ class Submission:
         self.run_id = ""
         self._flwr = FlwrCommand(superlink, environment(PYTHONUNBUFFERED="1"), folder / "flwr.log")
 
-    def start(self, experiment: Experiment) -> None:
+    def start(self, config: RunConfig) -> None:
         """Submits the run. Raises LaunchError when the SuperLink does not take it."""
-        self.run_id = self._flwr.run(write_app(self.folder / "app", experiment))
+        self.run_id = self._flwr.run(write_app(self.folder / "app", config))
 
     def follow(self, tell: Callable[[str], None]) -> None:
-        """Tells the ServerApp's own lines until the run is over. Raises LaunchError when the SuperLink is gone for long."""
+        """Tells the ServerApp's own lines until the run is over. Raises LaunchError when the
+        SuperLink is gone for long."""
         told, answered = 0, time.monotonic()
         while True:
             told = self._stream(told, tell)
@@ -69,7 +76,8 @@ class Submission:
             time.sleep(_PAUSE)
 
     def status(self) -> str:
-        """What Flower says of the run, such as `finished:completed`. Raises LaunchError when it says nothing."""
+        """What Flower says of the run, such as `finished:completed`. Raises LaunchError when it
+        says nothing."""
         return self._flwr.status(self.run_id)
 
     def result(self) -> dict[str, Any] | None:
@@ -91,8 +99,9 @@ class Submission:
         return f"the run goes on: `flwr stop {self.run_id}` stops it"
 
     def _stream(self, told: int, tell: Callable[[str], None]) -> int:
-        """Keeps the run's log until it ends, the connection breaks or no line came for a while; tells those lines after the first `told`
-        that are ours, and returns how many lines there are. Flower sends the log from its beginning each time."""
+        """Keeps the run's log until it ends, the connection breaks or no line came for a while;
+        tells those lines after the first `told` that are ours, and returns how many lines there
+        are. Flower sends the log from its beginning each time."""
         lines, last = 0, time.monotonic()
         with self.log.open("wb") as log:
             streaming = self._flwr.stream(self.run_id, log)

@@ -5,24 +5,30 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from pfedlora_flwr.data.local import shared_partition, task_of
+from pfedlora_flwr.data.local import models_own, shared_partition, task_of
 from pfedlora_flwr.errors import UserError, kind, user_code
-from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.federation.sharing import first_state
+from pfedlora_flwr.execution import RunConfig
+from pfedlora_flwr.federation.sharing import check_state, first_state
 from pfedlora_flwr.methods import registry
-from pfedlora_flwr.methods.method import Method, check_state
+from pfedlora_flwr.methods.method import Method
 
 
-def check_trainable(experiment: Experiment) -> None:
-    """Raises UserError unless the data are there, and the models and the method are as they must be."""
-    dataset, _ = shared_partition(experiment)
+def check_trainable(config: RunConfig) -> None:
+    """Raises UserError unless the data are there, and the models and the method are as they must
+    be."""
+    experiment, data_path = config.experiment, config.execution.data_path
+    dataset, _ = shared_partition(experiment, data_path)
     if experiment.classes not in (None, dataset.classes):
         raise UserError(
-            f"classes is {experiment.classes}; allowed: auto, or {dataset.classes}, which dataset {dataset.name!r} has"
+            f"classes is {experiment.classes}; allowed: auto, or {dataset.classes}, which dataset"
+            f" {dataset.name!r} has"
         )
-    method = registry.make(experiment, task_of(experiment))
+    method = registry.make(experiment, task_of(experiment, data_path))
+    different = range(min(len(method.model_names), experiment.clients))
+    for client in different:
+        models_own(experiment, method.task, client)
     with user_code("method", experiment.method):
-        for client in range(min(len(method.model_names), experiment.clients)):
+        for client in different:
             _check_model(method, method.private_init(client, 0))
     state = first_state(experiment, method)
     with user_code("method", experiment.method):
@@ -37,9 +43,10 @@ def _check_model(method: Method, model: object) -> None:
         raise UserError(
             f"method {name!r}: private_init returned {kind(model)}, expected an nn.Module"
         )
-    logits = method.predict(model.eval(), task.blank(2))
+    logits = method.predictor(model.eval())(task.blank(2))
     shape = list(logits.shape) if isinstance(logits, Tensor) else kind(logits)
     if shape != [2, task.classes]:
         raise UserError(
-            f"method {name!r}: predict returned {shape} for 2 {task.kind}, expected [2, {task.classes}]"
+            f"method {name!r}: predictor gives {shape} for 2 {task.kind}, expected [2,"
+            f" {task.classes}]"
         )

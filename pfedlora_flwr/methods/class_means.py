@@ -1,8 +1,9 @@
-"""Class means: what clients of FD, FedProto and others send, what the server remembers of them, and how it averages them by class.
+"""Class means: what clients of FD, FedProto and others send, what the server remembers of them, and
+how it averages them by class.
 
-A report is `classes` int64 [m], ascending, and `means` float32 [m, d], a row for each class that the client holds; FedProto adds
-`counts` int64 [m]. The server's table, where it keeps one, is all reporters' last rows, with `clients` int64 [r] before them.
-"""
+A report is `classes` int64 [m], ascending, and `means` float32 [m, d], a row for each class that
+the client holds; FedProto adds `counts` int64 [m]. The server's table, where it keeps one, is all
+reporters' last rows, with `clients` int64 [r] before them."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from pfedlora_flwr.training.loop import Samples, Visit
 
 
 class ClassMeans:
-    """Weighted means by class, summed in float64 where the values are. Nothing in `add` depends on which classes occur."""
+    """Weighted means by class, summed in float64 where the values are. Nothing in `add` depends on
+    which classes occur."""
 
     def __init__(self, classes: int, width: int, device: torch.device | str = "cpu") -> None:
         self.sums = torch.zeros(classes, width, dtype=torch.float64, device=device)
@@ -33,7 +35,8 @@ class ClassMeans:
         self.weights.index_add_(0, labels, weights)
 
     def tensors(self) -> Tensors:
-        """`classes` and `means` of the classes that have occurred; the others are left out, so nothing is divided by 0."""
+        """`classes` and `means` of the classes that have occurred; the others are left out, so
+        nothing is divided by 0."""
         classes = self.weights.nonzero().squeeze(1)
         return {
             "classes": classes,
@@ -42,7 +45,8 @@ class ClassMeans:
 
 
 def local_prototypes(model: ClientModel, classes: int, data: Samples, visit: Visit) -> ClassMeans:
-    """R̄_c, the mean input of the last layer over the client's samples of each class c: one clean pass of the model as it is."""
+    """R̄_c, the mean input of the last layer over the client's samples of each class c: one clean
+    pass of the model as it is."""
     model.eval()
     own = ClassMeans(classes, model.width, data.labels.device)
     own.add(visit.infer("prototypes", model.encode, data), data.labels)
@@ -50,7 +54,8 @@ def local_prototypes(model: ClientModel, classes: int, data: Samples, visit: Vis
 
 
 def by_class(received: Tensors, classes: int) -> tuple[Tensor, Tensor]:
-    """The received means as a table [classes, d], 0 where there is none, and which rows are known, [classes], 1.0 or 0.0."""
+    """The received means as a table [classes, d], 0 where there is none, and which rows are known,
+    [classes], 1.0 or 0.0."""
     means = received["means"]
     table = means.new_zeros(classes, means.shape[1]).index_copy_(0, received["classes"], means)
     known = means.new_zeros(classes).index_fill_(0, received["classes"], 1.0)
@@ -58,11 +63,12 @@ def by_class(received: Tensors, classes: int) -> tuple[Tensor, Tensor]:
 
 
 def nearest(model: ClientModel, received: Tensors, classes: int) -> Callable[[Tensor], Tensor]:
-    """Scores of images by the received prototypes: the nearer the higher, [B, classes]; −∞ for a class that has none."""
+    """Scores of inputs by the received prototypes: the nearer the higher, [B, classes]; −∞ for a
+    class that has none."""
     table, known = by_class(received, classes)
 
-    def scores(images: Tensor) -> Tensor:
-        distance = torch.cdist(model.encode(images), table)
+    def scores(inputs: Tensor) -> Tensor:
+        distance = torch.cdist(model.encode(inputs), table)
         return torch.where(known > 0, -distance, -torch.inf)
 
     return scores
@@ -76,7 +82,8 @@ def no_reports(width: int, *, counts: bool) -> Tensors:
 
 
 def remember(state: Tensors, uploads: Mapping[int, Upload]) -> Tensors:
-    """The table with the uploads' rows in the place of these clients' last ones; by client, then by class."""
+    """The table with the uploads' rows in the place of these clients' last ones; by client, then by
+    class."""
     kept = ~torch.isin(state["clients"], torch.tensor(list(uploads)))
     parts = {name: [rows[kept]] for name, rows in state.items()}
     for client, upload in uploads.items():
@@ -89,7 +96,8 @@ def remember(state: Tensors, uploads: Mapping[int, Upload]) -> Tensors:
 
 
 def check_report(tensors: Tensors, state: Tensors, classes: int) -> None:
-    """Raises Refused unless `tensors` are a report: a row for each of some distinct classes, in ascending order."""
+    """Raises Refused unless `tensors` are a report: a row for each of some distinct classes, in
+    ascending order."""
     ids = tensors.get("classes", torch.zeros(0))
     rows = len(ids) if ids.ndim == 1 else 0
     columns = {name: like for name, like in state.items() if name != "clients"}
@@ -102,7 +110,8 @@ def check_report(tensors: Tensors, state: Tensors, classes: int) -> None:
     )
     if not rows or int(ids[0]) < 0 or int(ids[-1]) >= classes or not bool((ids.diff() > 0).all()):
         raise Refused(
-            f"classes are {ids[:20].tolist()}, expected some of 0 to {classes - 1}, each once, in ascending order"
+            f"classes are {ids[:20].tolist()}, expected some of 0 to {classes - 1}, each once, in"
+            " ascending order"
         )
 
 

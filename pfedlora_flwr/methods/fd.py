@@ -1,8 +1,9 @@
-"""FD. Jeong, Oh, Kim, Park, Bennis, Kim: Communication-Efficient On-Device Machine Learning: Federated Distillation and Augmentation
-under Non-IID Private Data (2018). Federated distillation only; the paper's augmentation is another matter.
+"""FD. Jeong, Oh, Kim, Park, Bennis, Kim: Communication-Efficient On-Device Machine Learning:
+Federated Distillation and Augmentation under Non-IID Private Data (2018). Federated distillation
+only; the paper's augmentation is another matter.
 
-Symbols: F̄_{k,y} is client k's mean logit vector of class y; a client's target for y is the mean of the *other* clients' F̄_{j,y}.
-"""
+Symbols: F̄_{k,y} is client k's mean logit vector of class y; a client's target for y is the mean of
+the *other* clients' F̄_{j,y}."""
 
 from __future__ import annotations
 
@@ -27,9 +28,15 @@ from pfedlora_flwr.training.loop import Samples, Visit
 
 
 class FD(Method):
-    """Algorithm 1 of the paper; the server remembers each client's last means, so a client may miss rounds."""
+    """Algorithm 1 of the paper; the server remembers each client's last means, so a client may miss
+    rounds."""
 
     title = "FD"
+    paper = "Jeong et al. 2018, arXiv 1811.11479"
+    idea = "Logits of each class are drawn to the other clients' mean logits of it"
+    shares = "mean logits of the classes held"
+    merges = "class means"
+    assumes = "the server may know which classes a client holds"
     returns_own = False
 
     @dataclass(frozen=True)
@@ -40,7 +47,8 @@ class FD(Method):
         return no_reports(self.classes, counts=False)
 
     def download(self, state: Tensors, client: int, round: int) -> Tensors:
-        """The targets: for each class that any *other* client has reported, the unweighted mean of their last means."""
+        """The targets: for each class that any *other* client has reported, the unweighted mean of
+        their last means."""
         others = state["clients"] != client
         targets = ClassMeans(self.classes, self.classes)
         targets.add(state["means"][others], state["classes"][others])
@@ -49,13 +57,14 @@ class FD(Method):
     def local_update(
         self, model: ClientModel, received: Tensors, data: Samples, visit: Visit
     ) -> Upload:
-        """CE + λ·CE(softmax(target_y), softmax(logits)); a sample whose class has no target has the first term only."""
+        """CE + λ·CE(softmax(target_y), softmax(logits)); a sample whose class has no target has the
+        first term only."""
         targets, known = by_class(received, self.classes)
         soft = targets.softmax(1)  # [C, C], a distribution for each class
         means = ClassMeans(self.classes, self.classes, data.labels.device)
 
-        def loss(images: Tensor, labels: Tensor) -> Tensor:
-            logits = model(images)
+        def loss(inputs: Tensor, labels: Tensor) -> Tensor:
+            logits = model(inputs)
             means.add(logits, labels)  # F̄_{k,y} is taken while the model trains, over all epochs
             distilled = cross_entropy(logits, soft[labels], reduction="none")  # [B]
             return (

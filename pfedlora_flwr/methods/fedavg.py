@@ -1,7 +1,8 @@
-"""FedAvg. McMahan, Moore, Ramage, Hampson, Agüera y Arcas: Communication-Efficient Learning of Deep Networks from Decentralized Data.
+"""FedAvg. McMahan, Moore, Ramage, Hampson, Agüera y Arcas: Communication-Efficient Learning of Deep
+Networks from Decentralized Data.
 
-Homogeneous only: one model for everyone. A client's personalised model is the one at the end of its own last visit.
-"""
+Homogeneous only: one model for everyone. A client's personalised model is the one at the end of its
+own last visit."""
 
 from __future__ import annotations
 
@@ -11,44 +12,45 @@ from torch import Tensor
 
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.methods.method import (
-    Method,
-    Tensors,
-    Upload,
-    filled,
-    rebuilt,
-    seeded,
-    tensors_of,
-    weighted_mean,
-)
+from pfedlora_flwr.methods.method import Method, Tensors, Upload
 from pfedlora_flwr.methods.standalone import train_locally
+from pfedlora_flwr.methods.tensors import rebuilt, weighted_mean
+from pfedlora_flwr.models.kept import kept, load_kept
 from pfedlora_flwr.models.model import ClientModel
+from pfedlora_flwr.rng import seeded
 from pfedlora_flwr.training.loop import Samples, Visit
 
 
 class FedAvg(Method):
-    """Algorithm 1 of the paper: the whole model down, local SGD, the whole model up, the weighted mean."""
+    """Algorithm 1 of the paper: the whole model down, local SGD, the whole model up, the weighted
+    mean."""
 
     title = "FedAvg"
+    paper = "McMahan et al., AISTATS 2017, arXiv 1602.05629"
+    idea = "One model for all, averaged; a client's is the one that it trained last"
+    shares = "whole model"
+    merges = "mean"
+    assumes = "one architecture"
     averages = True
 
     @classmethod
     def check_experiment(cls, experiment: Experiment) -> None:
         if len(set(experiment.model_names())) > 1:
             raise UserError(
-                "method fedavg averages whole models, so all clients need the same: set setting=homogeneous, or models to one"
+                "method fedavg averages whole models, so all clients need the same: set"
+                " setting=homogeneous, or models to one"
             )
 
     def state_init(self, seed: int) -> Tensors:
         with seeded(seed):
-            return tensors_of(self.client_model(0))
+            return kept(self.client_model(0))
 
     def local_update(
         self, model: ClientModel, received: Tensors, data: Samples, visit: Visit
     ) -> Upload:
-        model.load_state_dict(received)
+        load_kept(model, received)
         train_locally(model, data, visit)
-        return Upload(tensors_of(model), len(data))
+        return Upload(kept(model), len(data))
 
     def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
         return weighted_mean(uploads)
@@ -59,8 +61,3 @@ class FedAvg(Method):
         """The global model as it arrived."""
         whole = rebuilt(lambda: self.client_model(0), received)
         return {"global": whole.eval().to(next(iter(received.values())).device)}
-
-    def shared_predictor(
-        self, shared: Tensors, own: ClientModel | None = None
-    ) -> Callable[[Tensor], Tensor] | None:
-        return filled(lambda: self.client_model(0), shared)

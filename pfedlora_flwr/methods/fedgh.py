@@ -1,9 +1,9 @@
-"""FedGH. Yi, Wang, Liu, Shi, Yu: FedGH: Heterogeneous Federated Learning with Generalized Global Header (ACM Multimedia 2023,
-arXiv 2303.13137).
+"""FedGH. Yi, Wang, Liu, Shi, Yu: FedGH: Heterogeneous Federated Learning with Generalized Global
+Header (ACM Multimedia 2023, arXiv 2303.13137).
 
-Symbols: R is the input of a model's last layer, and R̄_{k,c} its mean over client k's samples of class c; θ is the global header, a last
-layer that the server trains on these means and that takes the place of every client's own.
-"""
+Symbols: R is the input of a model's last layer, and R̄_{k,c} its mean over client k's samples of
+class c; θ is the global header, a last layer that the server trains on these means and that takes
+the place of every client's own."""
 
 from __future__ import annotations
 
@@ -20,18 +20,32 @@ from pfedlora_flwr.methods.class_means import (
     local_prototypes,
     no_reports,
 )
-from pfedlora_flwr.methods.method import Method, Tensors, Upload, seeded, tensors_of
+from pfedlora_flwr.methods.last_layer import shared_last_layer
+from pfedlora_flwr.methods.method import Method, Tensors, Upload
 from pfedlora_flwr.methods.server_training import ServerOptions, stacked, train
 from pfedlora_flwr.methods.standalone import train_locally
+from pfedlora_flwr.methods.tensors import tensors_of
 from pfedlora_flwr.models.model import ClientModel
-from pfedlora_flwr.rng import torch_generator
+from pfedlora_flwr.rng import seeded, torch_generator
 from pfedlora_flwr.training.loop import Samples, Visit
 
 
 class FedGH(Method):
-    """Algorithm 1 of the paper. The server's state is θ; it trains on the reports of the round alone."""
+    """Algorithm 1 of the paper. The server's state is θ; it trains on the reports of the round
+    alone."""
 
     title = "FedGH"
+    paper = "Yi et al., ACM Multimedia 2023, arXiv 2303.13137"
+    idea = (
+        "The server trains a last layer on the clients' mean representations; it replaces every "
+        "client's own"
+    )
+    shares = "mean representations up, last layer down"
+    merges = "server-trained"
+    assumes = (
+        "one width of representation, which necks make where models differ; the server may know "
+        "which classes a client holds"
+    )
     one_width = True
 
     @dataclass(frozen=True)
@@ -40,12 +54,13 @@ class FedGH(Method):
 
     def state_init(self, seed: int) -> Tensors:
         """θ⁰."""
-        return self.shared_last_layer(seed)
+        return shared_last_layer(self, seed)
 
     def local_update(
         self, model: ClientModel, received: Tensors, data: Samples, visit: Visit
     ) -> Upload:
-        """Start from the global header, train the whole model; then send R̄_{k,c} of every class held."""
+        """Start from the global header, train the whole model; then send R̄_{k,c} of every class
+        held."""
         model.last_layer().load_state_dict(received)
         train_locally(model, data, visit)
         return Upload(local_prototypes(model, self.classes, data, visit).tensors(), len(data))
@@ -91,7 +106,7 @@ class FedGH(Method):
     ) -> dict[str, Callable[[Tensor], Tensor]]:
         """The client's extractor under the global header as it arrived."""
         return {
-            "global-header": lambda images: linear(
-                model.encode(images), received["weight"], received.get("bias")
+            "global-header": lambda inputs: linear(
+                model.encode(inputs), received["weight"], received.get("bias")
             )
         }

@@ -1,13 +1,14 @@
-"""FedKD. Wu, Wu, Lyu, Huang, Xie: Communication-Efficient Federated Learning via Knowledge Distillation (Nature Communications 2022).
+"""FedKD. Wu, Wu, Lyu, Huang, Xie: Communication-Efficient Federated Learning via Knowledge
+Distillation (Nature Communications 2022).
 
-Symbols: t is the teacher, the client's own model, s the student, a small model that all clients share; H are their hidden
-representations, W_h a projection that the client keeps; θ are the student's parameters and θ₀ their initial values, which both ends
-make from the experiment's seed. θ̂ is what a round starts from: θ₀ plus the compressed θ − θ₀ that the server sends.
-"""
+Symbols: t is the teacher, the client's own model, s the student, a small model that all clients
+share; H are their hidden representations, W_h a projection that the client keeps; θ are the
+student's parameters and θ₀ their initial values, which both ends make from the experiment's seed.
+θ̂ is what a round starts from: θ₀ plus the compressed θ − θ₀ that the server sends."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -16,21 +17,13 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from pfedlora_flwr.keys import key
-from pfedlora_flwr.methods.method import (
-    Method,
-    Tensors,
-    Upload,
-    check_layout,
-    filled,
-    root_mean_square,
-    seeded,
-    tensors_of,
-    weighted_mean,
-)
+from pfedlora_flwr.methods.method import Method, Tensors, Upload, check_layout, root_mean_square
 from pfedlora_flwr.methods.mutual import kl, received_model, small_model
+from pfedlora_flwr.methods.tensors import weighted_mean
+from pfedlora_flwr.models.kept import kept
 from pfedlora_flwr.models.linear import Linear
 from pfedlora_flwr.models.model import ClientModel
-from pfedlora_flwr.rng import derive
+from pfedlora_flwr.rng import derive, seeded
 from pfedlora_flwr.training.loop import Samples, Visit
 
 ROUNDING = 1e-12
@@ -52,6 +45,14 @@ class FedKD(Method):
     """Algorithm 1 of the paper. The server's state is what it sends: θ − θ₀, compressed."""
 
     title = "FedKD"
+    paper = "Wu et al., Nature Communications 2022, arXiv 2108.13323"
+    idea = (
+        "As FML, with representations too, each loss weighed by how well both predict; updates "
+        "are sent as truncated SVDs"
+    )
+    shares = "small model's change, compressed"
+    merges = "mean"
+    assumes = "a small model of a structure that all know: the federation's smallest"
 
     @dataclass(frozen=True)
     class Options(Method.Options):
@@ -64,9 +65,8 @@ class FedKD(Method):
 
     @property
     def uses_rounds(self) -> bool:
-        return (
-            self.options.energy_start != self.options.energy_end
-        )  # the threshold rises up to the last round
+        # the threshold rises up to the last round
+        return self.options.energy_start != self.options.energy_end
 
     def state_init(self, seed: int) -> Tensors:
         """θ = θ₀: a difference of 0. (`seed` is the one that `initial` uses at both ends.)"""
@@ -82,25 +82,25 @@ class FedKD(Method):
     def local_update(
         self, model: Teacher, received: Tensors, data: Samples, visit: Visit
     ) -> Upload:
-        """Adaptive mutual distillation: the better both predict, the more they learn from each other."""
+        """Adaptive mutual distillation: the better both predict, the more they learn from each
+        other."""
         initial = {name: t.to(data.labels.device) for name, t in self.initial.items()}
         start = add(initial, decompress(received, initial))  # θ̂
         student = received_model(self, start, data.labels.device)
         teacher = model.local
 
-        def loss(images: Tensor, labels: Tensor) -> Tensor:
-            h_t, h_s = teacher.encode(images), student.encode(images)
+        def loss(inputs: Tensor, labels: Tensor) -> Tensor:
+            h_t, h_s = teacher.encode(inputs), student.encode(inputs)
             y_t, y_s = teacher.last_layer()(h_t), student.last_layer()(h_s)
             projected = model.projection(h_s)  # W_h H^s
             labelled = cross_entropy(y_t, labels) + cross_entropy(y_s, labels)  # L^t_t + L^t_s
             distilled = kl(y_t, y_s) + kl(y_s, y_t)  # L^d_t + L^d_s
-            hidden = mse_loss(h_t, projected.detach()) + mse_loss(
-                projected, h_t.detach()
-            )  # L^h in both models' losses
+            # L^h in both models' losses
+            hidden = mse_loss(h_t, projected.detach()) + mse_loss(projected, h_t.detach())
             return labelled + (distilled + hidden) / labelled.detach().clamp(min=CERTAIN)
 
         visit.sgd("model", [*model.parameters(), *student.parameters()], loss, data)
-        update = {name: t - start[name] for name, t in tensors_of(student).items()}
+        update = {name: t - start[name] for name, t in kept(student).items()}
         return Upload(compress(update, self.energy(visit.round)), len(data))
 
     def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
@@ -137,27 +137,19 @@ class FedKD(Method):
         return sum(t.numel() * t.element_size() for t in self.initial.values())
 
     def magnitude(self, upload: Upload) -> float:
-        """Of the update that the factors stand for: one of the two is orthonormal whatever the update's size."""
+        """Of the update that the factors stand for: one of the two is orthonormal whatever the
+        update's size."""
         return root_mean_square(decompress(upload.tensors, self.initial))
 
     def predictor(self, model: Teacher) -> ClientModel:
         return model.local
 
-    def shared_part(self, received: Tensors, uploaded: Tensors | None = None) -> Tensors:
-        """θ̂, and θ̂ plus the update that the factors stand for."""
-        start = add(self.initial, decompress(received, self.initial))
-        return start if uploaded is None else add(start, decompress(uploaded, self.initial))
-
-    def shared_predictor(
-        self, shared: Tensors, own: ClientModel | None = None
-    ) -> Callable[[Tensor], Tensor] | None:
-        return filled(lambda: small_model(self), shared)
-
     @cached_property
     def initial(self) -> Tensors:
-        """θ₀: the same at the server and at every client, so one that missed rounds is not out of step."""
+        """θ₀: the same at the server and at every client, so one that missed rounds is not out of
+        step."""
         with seeded(derive(self.experiment.seed, "state")):
-            return tensors_of(small_model(self))
+            return kept(small_model(self))
 
     def energy(self, round: int) -> float:
         """The threshold of `round`: rises linearly from the first round to the last."""
@@ -170,8 +162,9 @@ class FedKD(Method):
 
 
 def compress(tensors: Tensors, energy: float) -> Tensors:
-    """Each matrix (a convolution as [out, -1]) as `name/u` [out, r] and `name/v` [r, -1], U·Σ and Vᵗ cut at the smallest rank that
-    keeps `energy`; dense, under its own name, where that is not more elements. Vectors and single numbers are dense."""
+    """Each matrix (a convolution as [out, -1]) as `name/u` [out, r] and `name/v` [r, -1], U·Σ and
+    Vᵗ cut at the smallest rank that keeps `energy`; dense, under its own name, where that is not
+    more elements. Vectors and single numbers are dense."""
     sent: Tensors = {}
     for name, tensor in tensors.items():
         u, v = truncated_svd(tensor.flatten(1), energy) if tensor.ndim > 1 else (tensor, tensor)
@@ -192,11 +185,11 @@ def decompress(sent: Tensors, like: Tensors) -> Tensors:
 
 
 def truncated_svd(matrix: Tensor, energy: float) -> tuple[Tensor, Tensor]:
-    """Factors [m, r] and [r, n] of the best rank-r approximation; r ≥ 1 is the smallest rank whose share of Σσ² is at least `energy`.
+    """Factors [m, r] and [r, n] of the best rank-r approximation; r ≥ 1 is the smallest rank whose
+    share of Σσ² is at least `energy`.
 
-    By the eigenvectors of the smaller Gram matrix in float64, whose eigenvalues are σ²: exact enough for float32, and faster.
-    A matrix of zeros has rank-1 factors of zeros.
-    """
+    By the eigenvectors of the smaller Gram matrix in float64, whose eigenvalues are σ²: exact
+    enough for float32, and faster. A matrix of zeros has rank-1 factors of zeros."""
     m = matrix.double()
     tall = m.shape[0] > m.shape[1]
     squares, vectors = torch.linalg.eigh(m.T @ m if tall else m @ m.T)  # ascending

@@ -1,9 +1,10 @@
-"""FedMRL. Yi, Yu, Ren, Wang, Liu, Li: Federated Model Heterogeneous Matryoshka Representation Learning (NeurIPS 2024, arXiv 2406.00488).
+"""FedMRL. Yi, Yu, Ren, Wang, Liu, Li: Federated Model Heterogeneous Matryoshka Representation
+Learning (NeurIPS 2024, arXiv 2406.00488).
 
-Symbols: F_k is the client's own model, whose representation is d2 wide; G(θ) is a small model of one structure for everyone, d1 wide,
-and the only one that is shared; P_k is the client's projector of both representations, side by side, to d2; R is what it gives; m_G
-and m_F weigh the two losses. R nests like a Matryoshka doll: G's last layer takes its first d1 numbers, F_k's takes all.
-"""
+Symbols: F_k is the client's own model, whose representation is d2 wide; G(θ) is a small model of
+one structure for everyone, d1 wide, and the only one that is shared; P_k is the client's projector
+of both representations, side by side, to d2; R is what it gives; m_G and m_F weigh the two losses.
+R nests like a Matryoshka doll: G's last layer takes its first d1 numbers, F_k's takes all."""
 
 from __future__ import annotations
 
@@ -16,32 +17,29 @@ from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.keys import key
-from pfedlora_flwr.methods.method import (
-    Method,
-    Tensors,
-    Upload,
-    filled,
-    seeded,
-    tensors_of,
-    weighted_mean,
-)
+from pfedlora_flwr.methods.method import Method, Tensors, Upload
+from pfedlora_flwr.methods.tensors import weighted_mean
 from pfedlora_flwr.models import registry
 from pfedlora_flwr.models.composite import Composite
+from pfedlora_flwr.models.kept import kept, load_kept
 from pfedlora_flwr.models.linear import Linear
 from pfedlora_flwr.models.model import ClientModel
+from pfedlora_flwr.rng import seeded
 from pfedlora_flwr.training.loop import Samples, Visit
 
 
 class Matryoshka(Composite):
-    """What a client keeps: F_k, G as it left the last visit, and P_k. It predicts from the whole of R."""
+    """What a client keeps: F_k, G as it left the last visit, and P_k. It predicts from the whole of
+    R."""
 
     def __init__(self, local: ClientModel, small: ClientModel) -> None:
         super().__init__(local, small)
         self.projector = Linear(small.width + local.width, local.width)
 
-    def encode(self, images: Tensor, layers: int = 1) -> Tensor:
-        """R = P_k(G_ex(x) | F_ex(x)), [B, d2]; nothing after the projection, so its signs are free."""
-        return self.projector(torch.cat([self.small.encode(images), self.local.encode(images)], 1))
+    def encode(self, inputs: Tensor) -> Tensor:
+        """R = P_k(G_ex(x) | F_ex(x)), [B, d2]; nothing after the projection, so its signs are
+        free."""
+        return self.projector(torch.cat([self.small.encode(inputs), self.local.encode(inputs)], 1))
 
     def small_head(self, representation: Tensor) -> Tensor:
         """R, [B, d2] → logits of G's last layer, from its first d1 numbers."""
@@ -52,6 +50,17 @@ class FedMRL(Method):
     """The paper's method, as docs/fidelity.md says from which sources."""
 
     title = "FedMRL"
+    paper = "Yi et al., NeurIPS 2024, arXiv 2406.00488"
+    idea = (
+        "A projector joins the own and a small model's representations; the small head reads its "
+        "first numbers, the own head all"
+    )
+    shares = "small model, of a narrow representation"
+    merges = "mean, composite"
+    assumes = (
+        "a small model of a structure that all know: the federation's smallest; no representation"
+        " narrower than its own"
+    )
     averages = True
 
     @dataclass(frozen=True)
@@ -68,33 +77,34 @@ class FedMRL(Method):
         """θ⁰. Raises UserError where a client's R would be narrower than its nested part."""
         d1 = self.options.representation_dim
         for name in dict.fromkeys(self.model_names):
-            if (d2 := registry.facts(name, self.task).widths[0]) < d1:
+            if (d2 := registry.facts(name, self.task).width) < d1:
                 raise UserError(
-                    f"fedmrl.representation-dim is {d1}; allowed: at most {d2}, the width of {name}'s representation"
+                    f"fedmrl.representation-dim is {d1}; allowed: at most {d2}, the width of"
+                    f" {name}'s representation"
                 )
         with seeded(seed):
-            return tensors_of(self._small())
+            return kept(self.small_model())
 
     def private_init(self, client: int, seed: int) -> Matryoshka:
         with seeded(seed):
             local = self.client_model(client)  # first, so that it starts as with every other method
-            return Matryoshka(local, self._small())
+            return Matryoshka(local, self.small_model())
 
     def local_update(
         self, model: Matryoshka, received: Tensors, data: Samples, visit: Visit
     ) -> Upload:
         """Everything is trained end to end on the sum of the losses of both last layers."""
         o = self.options
-        model.small.load_state_dict(received)  # θ_k ← θ^{t-1}
+        load_kept(model.small, received)  # θ_k ← θ^{t-1}
 
-        def loss(images: Tensor, labels: Tensor) -> Tensor:
-            representation = model.encode(images)  # R
+        def loss(inputs: Tensor, labels: Tensor) -> Tensor:
+            representation = model.encode(inputs)  # R
             small = cross_entropy(model.small_head(representation), labels)  # ℓ_G
             large = cross_entropy(model.head(representation), labels)  # ℓ_F
             return o.small_weight * small + o.large_weight * large
 
         visit.sgd("model", model.parameters(), loss, data)
-        return Upload(tensors_of(model.small), len(data))  # θ_k^t goes up, ω_k^t and P_k^t stay
+        return Upload(kept(model.small), len(data))  # θ_k^t goes up, ω_k^t and P_k^t stay
 
     def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
         """θ^t = Σ n_k/n · θ_k^t, n over the admitted clients."""
@@ -105,15 +115,11 @@ class FedMRL(Method):
     ) -> dict[str, Callable[[Tensor], Tensor]]:
         """The small last layer on its part of R, and each model without the other."""
         return {
-            "mix-small": lambda images: model.small_head(model.encode(images)),
+            "mix-small": lambda inputs: model.small_head(model.encode(inputs)),
             "single-small": model.small,
             "single-large": model.local,
         }
 
-    def shared_predictor(
-        self, shared: Tensors, own: ClientModel | None = None
-    ) -> Callable[[Tensor], Tensor] | None:
-        return filled(self._small, shared)
-
-    def _small(self) -> ClientModel:
+    def small_model(self) -> ClientModel:
+        """A fresh G."""
         return registry.small_model(self.model_names, self.task, self.options.representation_dim)

@@ -1,5 +1,5 @@
-"""FedORGP. Guo, Luan, Li, Zhao, Jiang: FedORGP: Guiding Heterogeneous Federated Learning with Orthogonality Regularization on Global
-Prototypes (2025, arXiv 2502.16119).
+"""FedORGP. Guo, Luan, Li, Zhao, Jiang: FedORGP: Guiding Heterogeneous Federated Learning with
+Orthogonality Regularization on Global Prototypes (2025, arXiv 2502.16119).
 
 Symbols: R, P_i, y_i and P̂_c as in FedTGP; cos is the cosine of the angle between two vectors.
 """
@@ -21,9 +21,21 @@ from pfedlora_flwr.models.model import ClientModel
 
 
 class FedORGP(FedTGP):
-    """FedTGP by angles: global prototypes point where their class's reports do, and at right angles to the other classes'."""
+    """FedTGP by angles: global prototypes point where their class's reports do, and at right angles
+    to the other classes'."""
 
     title = "FedORGP"
+    paper = "Guo et al. 2025, arXiv 2502.16119"
+    idea = (
+        "As FedTGP, with angles: prototypes along their own class's reports, at right angles to "
+        "the others'"
+    )
+    shares = "mean representations up, prototypes down"
+    merges = "server-trained"
+    assumes = (
+        "one width of representation, which necks make where models differ; the server may know "
+        "which classes a client holds"
+    )
 
     @dataclass(frozen=True)
     class Options(ServerOptions):
@@ -38,7 +50,8 @@ class FedORGP(FedTGP):
     def server_loss(
         self, means: Tensor, labels: Tensor
     ) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-        """λ_s (1 − s) + γ d: s is the mean of cos(P_i, P̂_{y_i}), d the mean of |cos(P_i, P̂_j)| over the other classes j ≠ y_i."""
+        """λ_s (1 − s) + γ d: s is the mean of cos(P_i, P̂_{y_i}), d the mean of |cos(P_i, P̂_j)|
+        over the other classes j ≠ y_i."""
         o = self.options
 
         def loss(p: Tensor, y: Tensor, global_prototypes: Tensor) -> Tensor:
@@ -55,11 +68,12 @@ class FedORGP(FedTGP):
     ) -> dict[str, Callable[[Tensor], Tensor]]:
         """The global prototype at the smallest angle; none before the first have arrived."""
         table, known = by_class(received, self.classes)
+        # a cosine is ≥ −1
         scores = {
-            "prototype": lambda images: cosines_of(model.encode(images), table).where(
-                known > 0, -2.0
+            "prototype": (
+                lambda inputs: cosines_of(model.encode(inputs), table).where(known > 0, -2.0)
             )
-        }  # a cosine is ≥ −1
+        }
         return scores if len(received["classes"]) else {}
 
 

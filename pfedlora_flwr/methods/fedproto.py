@@ -1,8 +1,8 @@
-"""FedProto. Tan, Long, Liu, Zhou, Lu, Jiang, Zhang: FedProto: Federated Prototype Learning across Heterogeneous Clients (AAAI 2022).
+"""FedProto. Tan, Long, Liu, Zhou, Lu, Jiang, Zhang: FedProto: Federated Prototype Learning across
+Heterogeneous Clients (AAAI 2022).
 
-Symbols: R is the input of a model's last layer; C_k^{(j)} is client k's prototype of class j, the mean R of its |D_{k,j}| samples;
-C̄^{(j)} is the global prototype.
-"""
+Symbols: R is the input of a model's last layer; C_k^{(j)} is client k's prototype of class j, the
+mean R of its |D_{k,j}| samples; C̄^{(j)} is the global prototype."""
 
 from __future__ import annotations
 
@@ -29,9 +29,18 @@ from pfedlora_flwr.training.loop import Samples, Visit
 
 
 class FedProto(Method):
-    """Algorithm 1 of the paper; the server remembers each client's last prototypes, so a client may miss rounds."""
+    """Algorithm 1 of the paper; the server remembers each client's last prototypes, so a client may
+    miss rounds."""
 
     title = "FedProto"
+    paper = "Tan et al., AAAI 2022, arXiv 2105.00243"
+    idea = "Representations of each class are drawn to the clients' mean representation of it"
+    shares = "mean representations of the classes held, and their counts"
+    merges = "class means"
+    assumes = (
+        "one width of representation, which necks make where models differ; the server may know "
+        "which classes a client holds, with its samples of each"
+    )
     one_width = True
 
     @dataclass(frozen=True)
@@ -48,7 +57,8 @@ class FedProto(Method):
         return no_reports(width, counts=True)
 
     def download(self, state: Tensors, client: int, round: int) -> Tensors:
-        """C̄^{(j)} of every class that anyone has reported: the mean over all reporters' last prototypes."""
+        """C̄^{(j)} of every class that anyone has reported: the mean over all reporters' last
+        prototypes."""
         prototypes = ClassMeans(self.classes, state["means"].shape[1])
         prototypes.add(
             state["means"],
@@ -60,11 +70,12 @@ class FedProto(Method):
     def local_update(
         self, model: ClientModel, received: Tensors, data: Samples, visit: Visit
     ) -> Upload:
-        """CE + λ·MSE(R, C̄_y); a sample whose class has no global prototype has the first term only. Then the prototypes."""
+        """CE + λ·MSE(R, C̄_y); a sample whose class has no global prototype has the first term
+        only. Then the prototypes."""
         prototypes, known = by_class(received, self.classes)
 
-        def loss(images: Tensor, labels: Tensor) -> Tensor:
-            representation = model.encode(images)  # R, [B, d]
+        def loss(inputs: Tensor, labels: Tensor) -> Tensor:
+            representation = model.encode(inputs)  # R, [B, d]
             distance = (representation - prototypes[labels]).square().mean(1)  # [B]
             own = cross_entropy(model.last_layer()(representation), labels)
             return own + self.options.lambda_ * (known[labels] * distance).mean()
@@ -86,7 +97,8 @@ class FedProto(Method):
             or int(counts.sum()) != upload.samples
         ):
             raise Refused(
-                f"counts are {counts[:20].tolist()}, expected positive numbers that sum to its {upload.samples} samples"
+                f"counts are {counts[:20].tolist()}, expected positive numbers that sum to its"
+                f" {upload.samples} samples"
             )
 
     def largest_upload(self, state: Tensors) -> int:

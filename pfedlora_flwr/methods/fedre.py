@@ -1,9 +1,9 @@
-"""FedRE. Yao, Wang, Wu, Song, Chen, Wang, Tian, Chen, Li, Li: FedRE: A Representation Entanglement Framework for Model-Heterogeneous
-Federated Learning (CVPR 2026, arXiv 2511.22265).
+"""FedRE. Yao, Wang, Wu, Song, Chen, Wang, Tian, Chen, Li, Li: FedRE: A Representation Entanglement
+Framework for Model-Heterogeneous Federated Learning (CVPR 2026, arXiv 2511.22265).
 
-Symbols: R̄_{k,c} is the mean representation of client k's samples of class c, as in FedGH; r̃_k is their random convex mixture, ỹ_k the
-same mixture of the classes' one-hot labels; θ is the global header.
-"""
+Symbols: R̄_{k,c} is the mean representation of client k's samples of class c, as in FedGH; r̃_k is
+their random convex mixture, ỹ_k the same mixture of the classes' one-hot labels; θ is the global
+header."""
 
 from __future__ import annotations
 
@@ -28,6 +28,14 @@ class FedRE(FedGH):
     """FedGH whose clients send one vector a round instead of one for each class."""
 
     title = "FedRE"
+    paper = "Yao et al., CVPR 2026, arXiv 2511.22265"
+    idea = "As FedGH, from one random mixture of a client's class means and its mixed label"
+    shares = "one vector and its label up, last layer down"
+    merges = "server-trained"
+    assumes = (
+        "one width of representation, which necks make where models differ; the server may know "
+        "which classes a client holds"
+    )
 
     @dataclass(frozen=True)
     class Options(ServerOptions):
@@ -36,12 +44,12 @@ class FedRE(FedGH):
     def local_update(
         self, model: ClientModel, received: Tensors, data: Samples, visit: Visit
     ) -> Upload:
-        """FedGH's visit; then r̃ = Σ w_c R̄_c and ỹ_c = w_c, w drawn from U(0, 1) and normalised, anew in every round."""
+        """FedGH's visit; then r̃ = Σ w_c R̄_c and ỹ_c = w_c, w drawn from U(0, 1) and normalised,
+        anew in every round."""
         report = super().local_update(model, received, data, visit).tensors
         classes, means = report["classes"], report["means"]
-        weights = 1 - torch.rand(
-            len(classes), generator=visit.generator
-        )  # in (0, 1]: their sum is never 0
+        # in (0, 1]: their sum is never 0
+        weights = 1 - torch.rand(len(classes), generator=visit.generator)
         weights = (weights / weights.sum()).to(means.device)
         label = means.new_zeros(self.classes).index_copy_(0, classes, weights)
         return Upload(
@@ -49,7 +57,8 @@ class FedRE(FedGH):
         )
 
     def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
-        """θ ← θ − η_s ∇ Σ_k −Σ_c ỹ_{k,c} log softmax(θ(r̃_k))_c, the sum, not the mean, over the vectors of a batch."""
+        """θ ← θ − η_s ∇ Σ_k −Σ_c ỹ_{k,c} log softmax(θ(r̃_k))_c, the sum, not the mean, over the
+        vectors of a batch."""
         inputs, targets = (
             torch.stack([u.tensors[name] for u in uploads.values()])
             for name in ("representation", "label")

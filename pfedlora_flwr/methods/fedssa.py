@@ -1,9 +1,9 @@
-"""FedSSA. Yi, Yu, Shi, Wang, Liu, Cui, Li: FedSSA: Semantic Similarity-based Aggregation for Efficient Model-Heterogeneous Personalized
-Federated Learning (IJCAI 2024, arXiv 2312.09006).
+"""FedSSA. Yi, Yu, Shi, Wang, Liu, Cui, Li: FedSSA: Semantic Similarity-based Aggregation for
+Efficient Model-Heterogeneous Personalized Federated Learning (IJCAI 2024, arXiv 2312.09006).
 
-Symbols: φ_{k,s} is the row of client k's last layer that makes the logit of class s, its weights and its bias, d + 1 numbers; φ̄_s is the
-global row; μ_t weighs a client's own row when it takes up the global one.
-"""
+Symbols: φ_{k,s} is the row of client k's last layer that makes the logit of class s, its weights
+and its bias, d + 1 numbers; φ̄_s is the global row; μ_t weighs a client's own row when it takes up
+the global one."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from pfedlora_flwr.methods.class_means import (
     no_reports,
     remember,
 )
+from pfedlora_flwr.methods.last_layer import shared_last_layer
 from pfedlora_flwr.methods.method import Method, Tensors, Upload
 from pfedlora_flwr.methods.standalone import train_locally
 from pfedlora_flwr.models.model import ClientModel
@@ -31,9 +32,21 @@ from pfedlora_flwr.training.loop import Samples, Visit
 
 
 class FedSSA(Method):
-    """Algorithm 1 of the paper; the server remembers each client's last rows, so a client may miss rounds."""
+    """Algorithm 1 of the paper; the server remembers each client's last rows, so a client may miss
+    rounds."""
 
     title = "FedSSA"
+    paper = "Yi et al., IJCAI 2024, arXiv 2312.09006"
+    idea = (
+        "The last layer's rows are averaged class by class over those who hold the class, and "
+        "blended into the own ones for a while"
+    )
+    shares = "last layer's rows of the classes held"
+    merges = "class means"
+    assumes = (
+        "one width of representation, which necks make where models differ; the server may know "
+        "which classes a client holds"
+    )
     one_width = True
 
     @dataclass(frozen=True)
@@ -45,13 +58,13 @@ class FedSSA(Method):
 
     def state_init(self, seed: int) -> Tensors:
         with random_weights():  # the layer's shapes alone are asked for
-            width = sum(
-                tensor[0].numel() for tensor in self.shared_last_layer(seed).values()
-            )  # and perhaps a bias
+            # and perhaps a bias
+            width = sum(tensor[0].numel() for tensor in shared_last_layer(self, seed).values())
         return no_reports(width, counts=False)
 
     def download(self, state: Tensors, client: int, round: int) -> Tensors:
-        """φ̄_s of every class that anyone has reported: the unweighted mean of all reporters' last rows."""
+        """φ̄_s of every class that anyone has reported: the unweighted mean of all reporters' last
+        rows."""
         rows = ClassMeans(self.classes, state["means"].shape[1])
         rows.add(state["means"], state["classes"])
         return rows.tensors()
@@ -59,7 +72,8 @@ class FedSSA(Method):
     def local_update(
         self, model: ClientModel, received: Tensors, data: Samples, visit: Visit
     ) -> Upload:
-        """Blend the global rows of the classes held into the own ones, train the whole model, send the rows of the classes held."""
+        """Blend the global rows of the classes held into the own ones, train the whole model, send
+        the rows of the classes held."""
         table, known = by_class(received, self.classes)
         held = known * torch.zeros_like(known).index_fill_(0, data.labels, 1.0)
         own = rows_of(model)

@@ -1,9 +1,10 @@
-"""FedTGP. Zhang, Liu, Hua, Cao: FedTGP: Trainable Global Prototypes with Adaptive-Margin-Enhanced Contrastive Learning for Data and Model
-Heterogeneity in Federated Learning (AAAI 2024, arXiv 2401.03230).
+"""FedTGP. Zhang, Liu, Hua, Cao: FedTGP: Trainable Global Prototypes with Adaptive-Margin-Enhanced
+Contrastive Learning for Data and Model Heterogeneity in Federated Learning (AAAI 2024, arXiv
+2401.03230).
 
-Symbols: R is the input of a model's last layer; P_i is a reported prototype, the mean R of a client's samples of class y_i; P̂_c is the
-global prototype of class c, which the server learns; δ is the margin that it keeps between classes.
-"""
+Symbols: R is the input of a model's last layer; P_i is a reported prototype, the mean R of a
+client's samples of class y_i; P̂_c is the global prototype of class c, which the server learns; δ
+is the margin that it keeps between classes."""
 
 from __future__ import annotations
 
@@ -23,10 +24,11 @@ from pfedlora_flwr.methods.class_means import (
     local_prototypes,
     nearest,
 )
-from pfedlora_flwr.methods.method import Method, Tensors, Upload, seeded, tensors_of
+from pfedlora_flwr.methods.method import Method, Tensors, Upload
 from pfedlora_flwr.methods.server_training import ServerOptions, stacked, train
+from pfedlora_flwr.methods.tensors import tensors_of
 from pfedlora_flwr.models.model import ClientModel
-from pfedlora_flwr.rng import torch_generator
+from pfedlora_flwr.rng import seeded, torch_generator
 from pfedlora_flwr.training.loop import Samples, Visit
 
 
@@ -44,9 +46,18 @@ class PrototypeNet(nn.Module):
 
 
 class FedTGP(Method):
-    """Algorithm 1 of the paper. The server's state is its net, and what it sends: `classes` and `means`, P̂ of those ever reported."""
+    """Algorithm 1 of the paper. The server's state is its net, and what it sends: `classes` and
+    `means`, P̂ of those ever reported."""
 
     title = "FedTGP"
+    paper = "Zhang et al., AAAI 2024, arXiv 2401.03230"
+    idea = "As FedProto, but the server learns the prototypes, apart by a margin"
+    shares = "mean representations up, prototypes down"
+    merges = "server-trained"
+    assumes = (
+        "one width of representation, which necks make where models differ; the server may know "
+        "which classes a client holds"
+    )
     one_width = True
 
     @dataclass(frozen=True)
@@ -74,11 +85,12 @@ class FedTGP(Method):
     def local_update(
         self, model: ClientModel, received: Tensors, data: Samples, visit: Visit
     ) -> Upload:
-        """CE + λ·pull(R, P̂_y); a sample whose class has no global prototype has the first term only. Then the prototypes."""
+        """CE + λ·pull(R, P̂_y); a sample whose class has no global prototype has the first term
+        only. Then the prototypes."""
         table, known = by_class(received, self.classes)
 
-        def loss(images: Tensor, labels: Tensor) -> Tensor:
-            representation = model.encode(images)  # R, [B, d]
+        def loss(inputs: Tensor, labels: Tensor) -> Tensor:
+            representation = model.encode(inputs)  # R, [B, d]
             own = cross_entropy(model.last_layer()(representation), labels)
             return (
                 own
@@ -90,7 +102,8 @@ class FedTGP(Method):
         return Upload(local_prototypes(model, self.classes, data, visit).tensors(), len(data))
 
     def pull(self, representation: Tensor, prototype: Tensor) -> Tensor:
-        """What draws each R to its class's P̂, both [B, d]: the mean square of their difference, [B]."""
+        """What draws each R to its class's P̂, both [B, d]: the mean square of their difference,
+        [B]."""
         return (representation - prototype).square().mean(1)
 
     def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
@@ -116,8 +129,9 @@ class FedTGP(Method):
     def server_loss(
         self, means: Tensor, labels: Tensor
     ) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-        """The loss of some of a round's reports, P [B, d] of classes y [B], beside P̂ [C, d]: cross-entropy of the distances
-        d_ij = ‖P_i − P̂_j‖ + δ·[j = y_i], so a report's own prototype has to be nearer than any other by δ."""
+        """The loss of some of a round's reports, P [B, d] of classes y [B], beside P̂ [C, d]:
+        cross-entropy of the distances d_ij = ‖P_i − P̂_j‖ + δ·[j = y_i], so a report's own
+        prototype has to be nearer than any other by δ."""
         margin = self.margin(means, labels)
 
         def loss(p: Tensor, y: Tensor, global_prototypes: Tensor) -> Tensor:
@@ -128,7 +142,8 @@ class FedTGP(Method):
         return loss
 
     def margin(self, means: Tensor, labels: Tensor) -> float:
-        """δ = min(max_c g_c, τ): g_c is how far class c's mean report is from the nearest other class's; 0 where there is no other."""
+        """δ = min(max_c g_c, τ): g_c is how far class c's mean report is from the nearest other
+        class's; 0 where there is no other."""
         centres = ClassMeans(self.classes, means.shape[1])
         centres.add(means, labels)
         of_classes = centres.tensors()["means"]
@@ -153,5 +168,6 @@ class FedTGP(Method):
 
 
 def distances(left: Tensor, right: Tensor) -> Tensor:
-    """Euclidean distances, [n, d] and [m, d] → [n, m]. As differences: products would cancel, and their root has no gradient at 0."""
+    """Euclidean distances, [n, d] and [m, d] → [n, m]. As differences: products would cancel, and
+    their root has no gradient at 0."""
     return torch.cdist(left, right, compute_mode="donot_use_mm_for_euclid_dist")

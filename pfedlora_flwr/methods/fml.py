@@ -1,29 +1,23 @@
 """FML. Shen, Zhang, Jia, Zhang, Huang, Zhou, Kuang, Wu, Wu: Federated Mutual Learning (2020).
 
-Symbols: the client's own model is *local* and never leaves it; the *small* one (the paper's meme model) comes from the server, learns
-with the local one, and goes back.
-"""
+Symbols: the client's own model is *local* and never leaves it; the *small* one (the paper's meme
+model) comes from the server, learns with the local one, and goes back."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.keys import key
-from pfedlora_flwr.methods.method import (
-    Method,
-    Tensors,
-    Upload,
-    filled,
-    seeded,
-    tensors_of,
-    weighted_mean,
-)
+from pfedlora_flwr.methods.method import Method, Tensors, Upload
 from pfedlora_flwr.methods.mutual import kl, received_model, small_model
+from pfedlora_flwr.methods.tensors import weighted_mean
+from pfedlora_flwr.models.kept import kept
 from pfedlora_flwr.models.model import ClientModel
+from pfedlora_flwr.rng import seeded
 from pfedlora_flwr.training.loop import Samples, Visit
 
 
@@ -31,6 +25,11 @@ class FML(Method):
     """Algorithm 1 of the paper."""
 
     title = "FML"
+    paper = "Shen et al. 2020, arXiv 2006.16765"
+    idea = "The own model and a small shared one learn from each other's predictions"
+    shares = "small model"
+    merges = "mean"
+    assumes = "a small model of a structure that all know: the federation's smallest"
     averages = True
 
     @dataclass(frozen=True)
@@ -40,17 +39,18 @@ class FML(Method):
 
     def state_init(self, seed: int) -> Tensors:
         with seeded(seed):
-            return tensors_of(small_model(self))
+            return kept(small_model(self))
 
     def local_update(
         self, model: ClientModel, received: Tensors, data: Samples, visit: Visit
     ) -> Upload:
-        """Deep mutual learning. The two losses share no gradient, so one SGD on their sum is one SGD on each."""
+        """Deep mutual learning. The two losses share no gradient, so one SGD on their sum is one
+        SGD on each."""
         alpha, beta = self.options.alpha, self.options.beta
         small = received_model(self, received, data.labels.device)
 
-        def loss(images: Tensor, labels: Tensor) -> Tensor:
-            local_logits, small_logits = model(images), small(images)
+        def loss(inputs: Tensor, labels: Tensor) -> Tensor:
+            local_logits, small_logits = model(inputs), small(inputs)
             local_loss = alpha * cross_entropy(local_logits, labels) + (1 - alpha) * kl(
                 local_logits, small_logits
             )
@@ -60,12 +60,7 @@ class FML(Method):
             return local_loss + small_loss
 
         visit.sgd("model", [*model.parameters(), *small.parameters()], loss, data)
-        return Upload(tensors_of(small), len(data))
+        return Upload(kept(small), len(data))
 
     def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
         return weighted_mean(uploads)
-
-    def shared_predictor(
-        self, shared: Tensors, own: ClientModel | None = None
-    ) -> Callable[[Tensor], Tensor] | None:
-        return filled(lambda: small_model(self), shared)

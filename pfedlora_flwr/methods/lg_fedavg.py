@@ -1,31 +1,36 @@
-"""LG-FedAvg. Liang, Liu, Ziyin, Allen, Auerbach, Brent, Salakhutdinov, Morency: Think Locally, Act Globally: Federated Learning with Local
-and Global Representations (2020).
+"""LG-FedAvg. Liang, Liu, Ziyin, Allen, Auerbach, Brent, Salakhutdinov, Morency: Think Locally, Act
+Globally: Federated Learning with Local and Global Representations (2020).
 
-What is global here is the last layer, the one part that models of different structure have in common.
-"""
+What is global here is the last layer, the one part that models of different structure have in
+common."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from torch import Tensor
-from torch.nn.functional import linear
-
-from pfedlora_flwr.methods.method import Method, Tensors, Upload, tensors_of, weighted_mean
+from pfedlora_flwr.methods.last_layer import shared_last_layer
+from pfedlora_flwr.methods.method import Method, Tensors, Upload
 from pfedlora_flwr.methods.standalone import train_locally
+from pfedlora_flwr.methods.tensors import tensors_of, weighted_mean
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.training.loop import Samples, Visit
 
 
 class LGFedAvg(Method):
-    """Algorithm 1 of the paper: local and global parts are trained together, only the global part is averaged."""
+    """Algorithm 1 of the paper: local and global parts are trained together, only the global part
+    is averaged."""
 
     title = "LG-FedAvg"
+    paper = "Liang et al. 2020, arXiv 2001.01523"
+    idea = "The last layer is averaged, everything before it is private"
+    shares = "last layer"
+    merges = "mean"
+    assumes = "one width of representation, which necks make where models differ"
     averages = True
     one_width = True
 
     def state_init(self, seed: int) -> Tensors:
-        return self.shared_last_layer(seed)
+        return shared_last_layer(self, seed)
 
     def local_update(
         self, model: ClientModel, received: Tensors, data: Samples, visit: Visit
@@ -36,13 +41,3 @@ class LGFedAvg(Method):
 
     def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
         return weighted_mean(uploads)
-
-    def shared_predictor(
-        self, shared: Tensors, own: ClientModel | None = None
-    ) -> Callable[[Tensor], Tensor] | None:
-        """The last layer needs an encoder."""
-        return (
-            (lambda images: linear(own.encode(images), shared["weight"], shared.get("bias")))
-            if own
-            else None
-        )

@@ -1,30 +1,27 @@
-"""The contract of a method: what a client keeps, trains and sends, how the server merges it, and which model predicts."""
+"""The contract of a method: what a client keeps, trains and sends, how the server merges it, and
+which model predicts."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 
-from pfedlora_flwr.errors import UserError, kind
 from pfedlora_flwr.experiment import Experiment, NoOptions
 from pfedlora_flwr.models import registry
 from pfedlora_flwr.models.model import ClientModel
-from pfedlora_flwr.models.named import random_weights
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.rng import derive, seeded
-from pfedlora_flwr.training.device import Module, channels_last
 from pfedlora_flwr.training.loop import Samples, Visit
 
 Tensors = dict[str, Tensor]
-"""Named tensors, in order. Floating-point ones are parameters in the ledger; integers are metadata: bytes, not parameters."""
+"""Named tensors, in order. Floating-point ones are parameters in the ledger; integers are metadata:
+bytes, not parameters."""
 
 
 @dataclass(frozen=True)
@@ -39,28 +36,75 @@ class Refused(ValueError):
     """An upload that the server does not admit; the text says why."""
 
 
+MOVED = {
+    "predict": "`predictor` returns the model whose logits are taken",
+    "widths": "ask `width_of` of a model's facts",
+    "layers": "override `width_of`",
+    "has_batch_norm": "ask `models.registry.any_batch_norm`",
+    "shared_last_layer": "call `shared_last_layer` of `methods/last_layer.py`",
+}
+"""Members of an older version's methods, and what took their place."""
+_HELPERS = "pfedlora_flwr.methods.tensors"
+_IMPORTS = dict.fromkeys(("frozen", "rebuilt", "tensors_of", "weighted_mean"), _HELPERS) | {
+    "check_state": "pfedlora_flwr.federation.sharing",
+    "filled": "pfedlora_flwr.audit.views",
+    "seeded": "pfedlora_flwr.rng",
+}
+"""Names that this file had, and where they are."""
+
+
+if not TYPE_CHECKING:  # a type checker knows by itself what is not here
+
+    def __getattr__(name: str) -> Any:
+        """Called for a name that is not here. Raises ImportError for one that moved."""
+        if name in _IMPORTS:
+            raise ImportError(f"{name} moved: import it from {_IMPORTS[name]}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 class Method(ABC):
-    """One file a method. It knows neither Flower, nor disk, nor processes. A method without state between rounds is pure:
-    the server's state and the client's module are all that it may remember."""
+    """One file a method. It knows neither Flower, nor disk, nor processes. A method without state
+    between rounds is pure: the server's state and the client's module are all that it may
+    remember."""
 
     @dataclass(frozen=True)
     class Options(NoOptions):
         """The method's own configuration keys."""
 
     title: ClassVar[str] = ""
-    """The method's name in tables and figures, as its paper writes it; the class's where it has none."""
+    """The method's name in tables and figures, as its paper writes it; the class's where it has
+    none."""
+
+    paper: ClassVar[str] = ""
+    """Where it is from: authors, venue or year, arXiv number. This and the next four are what the
+    documents say of it."""
+
+    idea: ClassVar[str] = ""
+    """In a sentence."""
+
+    shares: ClassVar[str] = ""
+    """What clients and server exchange."""
+
+    merges: ClassVar[str] = ""
+    """How the server merges it, and whether the predictor is a composite."""
+
+    assumes: ClassVar[str] = ""
+    """What it needs beyond labelled data at each client."""
 
     averages: ClassVar[bool] = False
     """Whether `aggregate` is the weighted mean of uploads that are laid out like the download."""
 
     needs_images: ClassVar[bool] = False
-    """Whether inputs must be images, [B, channels, height, width]; other methods ask no more of them than their models do."""
+    """Whether inputs must be images, [B, channels, height, width]; other methods ask no more of
+    them than their models do."""
 
     one_width: ClassVar[bool] = False
-    """Whether all client models' representations must have one width: where theirs differ, necks bring them to `representation-width`."""
+    """Whether all client models' representations must have one width: where theirs differ, necks
+    bring them to `representation-width`."""
 
     returns_own: ClassVar[bool] = True
-    """Whether what a client receives may hold something of its own uploads: if not, one that is alone receives nothing."""
+    """Whether what a client receives may hold something of its own uploads: if not, one that is
+    alone receives nothing."""
 
     def __init__(self, experiment: Experiment, task: Task) -> None:
         self.experiment = experiment
@@ -71,7 +115,8 @@ class Method(ABC):
 
     @property
     def uses_rounds(self) -> bool:
-        """Whether a run's course depends on T, the number of rounds: then a finished run cannot go on."""
+        """Whether a run's course depends on T, the number of rounds: then a finished run cannot go
+        on."""
         return False
 
     @classmethod  # noqa: B027 - a method without a rule of its own runs any
@@ -83,12 +128,14 @@ class Method(ABC):
         return {}
 
     def private_init(self, client: int, seed: int) -> nn.Module:
-        """Client: its own modules, which never leave it, made from `seed`. A bare client model unless a method needs more."""
+        """Client: its own modules, which never leave it, made from `seed`. A bare client model
+        unless a method needs more."""
         with seeded(seed):
             return self.client_model(client)
 
     def initial_model(self, client: int) -> nn.Module:
-        """Client: its modules before its first visit, by `initial-models` drawn for it alone or for its architecture."""
+        """Client: its modules before its first visit, by `initial-models` drawn for it alone or for
+        its architecture."""
         names, e = self.model_names, self.experiment
         first = names.index(self.model_of(client)) if e.initial_models == "architecture" else client
         return self.private_init(client, derive(e.seed, "model", first))
@@ -103,10 +150,12 @@ class Method(ABC):
 
     @abstractmethod
     def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
-        """Server: the next state from the admitted uploads, by client in client order, and the last state. Pure."""
+        """Server: the next state from the admitted uploads, by client in client order, and the last
+        state. Pure."""
 
     def check(self, upload: Upload, state: Tensors, client: int) -> None:
-        """Server: raises Refused unless names, dtypes and shapes are what this method sends: the download's, unless overridden."""
+        """Server: raises Refused unless names, dtypes and shapes are what this method sends: the
+        download's, unless overridden."""
         check_layout(upload.tensors, self.download(state, client, 0))
 
     def largest_upload(self, state: Tensors) -> int:
@@ -114,38 +163,20 @@ class Method(ABC):
         return sum(t.numel() * t.element_size() for t in self.download(state, 0, 0).values())
 
     def magnitude(self, upload: Upload) -> float:
-        """Server: how large an upload is: the root mean square of its floating-point elements, 0 where it has none."""
+        """Server: how large an upload is: the root mean square of its floating-point elements, 0
+        where it has none."""
         return root_mean_square(upload.tensors)
 
-    def predict(self, model: Any, images: Tensor) -> Tensor:
-        """Logits of the client's personalised model, [B, classes]."""
-        return self.predictor(model)(images)
-
     def predictor(self, model: Any) -> ClientModel:
-        """The personalised model inside what a client keeps."""
+        """The personalised model inside what a client keeps: inputs → logits, [B, classes]."""
         return model
 
     def other_predictors(
         self, model: Any, received: Tensors
     ) -> dict[str, Callable[[Tensor], Tensor]]:
-        """Client: further predictors, by name, whose test accuracy is taken at the visit beside the personalised model's."""
+        """Client: further predictors, by name, whose test accuracy is taken at the visit beside the
+        personalised model's."""
         return {}
-
-    def shared_part(self, received: Tensors, uploaded: Tensors | None = None) -> Tensors:
-        """Whoever reads a visit's messages: the shared part as the client received it or, where its upload is given, as it left it.
-
-        No federation asks for it: an audit of what uploads reveal does.
-        """
-        return received if uploaded is None else uploaded
-
-    def shared_predictor(
-        self, shared: Tensors, own: ClientModel | None = None
-    ) -> Callable[[Tensor], Tensor] | None:
-        """Whoever has `shared_part`: logits by it alone or, where `own` is given, behind that model's encoder; None where it makes none.
-
-        No federation asks for it: an audit of what uploads reveal does.
-        """
-        return None
 
     def client_model(self, client: int) -> ClientModel:
         """A fresh model of client's own architecture, initialised from torch's global generator."""
@@ -153,114 +184,33 @@ class Method(ABC):
 
     def model_of(self, client: int) -> str:
         """The name of a client's model."""
-        return self.model_names[client % len(self.model_names)]
-
-    def shared_last_layer(self, seed: int) -> Tensors:
-        """A fresh last layer that all clients can share. Raises UserError where some of theirs have a bias and some have none."""
-        with_bias = {
-            name: registry.facts(name, self.task, self.built_width).bias
-            for name in self.model_names
-        }
-        if len(set(with_bias.values())) > 1:
-            told = ", ".join(
-                f"{name} {'with' if bias else 'without'}" for name, bias in with_bias.items()
-            )
-            raise UserError(
-                f"one last layer cannot fit some with a bias and some without ({told}); give all of them one, or none"
-            )
-        with seeded(seed):
-            return tensors_of(self.client_model(0).last_layer())
-
-    @property
-    def has_batch_norm(self) -> bool:
-        """Whether a client's model, and so perhaps a shared one, has batch normalisation: it cannot train on a batch of one sample."""
-        return any(registry.facts(name, self.task).batch_norm for name in self.model_names)
-
-    @property
-    def layers(self) -> int:
-        """How many of a model's last layers what is shared stands beside, or takes the place of."""
-        return 1
+        return registry.of_client(client, self.model_names)
 
     @cached_property
     def built_width(self) -> int | None:
-        """The width that client models are built at; None: each at its own, where one is not needed, or all have the same."""
-        own = {registry.facts(name, self.task).widths[self.layers - 1] for name in self.model_names}
+        """The width that client models are built at; None: each at its own, where one is not
+        needed, or all have the same."""
+        own = {self.width_of(registry.facts(name, self.task)) for name in self.model_names}
         return self.experiment.representation_width if self.one_width and len(own) > 1 else None
-
-    @property
-    def widths(self) -> dict[str, int]:
-        """By model the width of its representation before the last `layers` layers, as it is built."""
-        names = dict.fromkeys(self.model_names)
-        return {
-            name: registry.facts(name, self.task, self.built_width).widths[self.layers - 1]
-            for name in names
-        }
 
     @property
     def shared_width(self) -> int:
         """The width of all client models' representations, of a method that needs one."""
-        return self.widths[self.model_names[0]]
+        built = registry.facts(self.model_names[0], self.task, self.built_width)
+        return self.width_of(built)
 
+    def width_of(self, facts: registry.Facts) -> int:
+        """The width of a model's representation, where this method reads it."""
+        return facts.width
 
-def check_state(what: str, state: object, like: Tensors | None = None) -> None:
-    """Raises UserError unless the server's state is named tensors with finite values and, where `like` is given, laid out like it.
+    if not TYPE_CHECKING:
 
-    what: whose it is, in words.
-    """
-    if not isinstance(state, dict) or not all(isinstance(t, Tensor) for t in state.values()):
-        found = "a dict with other values" if isinstance(state, dict) else kind(state)
-        raise UserError(f"{what} returned {found}, expected a dict of tensors")
-    if like is not None:
-        try:
-            check_layout(state, like)
-        except Refused as reason:
-            raise UserError(f"{what} returned a state of another layout: {reason}") from None
-    for name, tensor in state.items():
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            raise UserError(f"{what} returned {name} with values that are not finite")
-
-
-@contextmanager
-def frozen(module: nn.Module) -> Iterator[None]:
-    """Within it no parameter of the module takes a gradient; afterwards those do that did, and no others."""
-    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    module.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for parameter in trained:
-            parameter.requires_grad_(True)
-
-
-def tensors_of(module: nn.Module) -> Tensors:
-    """A module's parameters and buffers, detached, by name."""
-    return {name: tensor.detach() for name, tensor in module.state_dict().items()}
-
-
-def rebuilt(build: Callable[[], Module], tensors: Tensors) -> Module:
-    """The model that `build` makes, with these tensors: what it begins with is not looked up."""
-    with random_weights():
-        model = build()
-    model.load_state_dict(tensors)
-    return model
-
-
-def filled(build: Callable[[], ClientModel], tensors: Tensors) -> ClientModel:
-    """The model that `build` makes, with these tensors, to predict on the CPU."""
-    return channels_last(rebuilt(build, tensors).eval())
-
-
-def weighted_mean(uploads: Mapping[int, Upload]) -> Tensors:
-    """Σ n_k θ_k / Σ n_k over the uploads (FedAvg), in float64, in the mapping's order; each tensor in its own dtype."""
-    total = sum(upload.samples for upload in uploads.values())
-    first = next(iter(uploads.values())).tensors
-    mean = {}
-    for name, like in first.items():
-        summed = torch.zeros(like.shape, dtype=torch.float64)
-        for upload in uploads.values():
-            summed += upload.tensors[name].double() * upload.samples
-        mean[name] = (summed / total).to(like.dtype)
-    return mean
+        def __getattr__(self, name: str) -> Any:
+            """Called for what there is not. Raises AttributeError, which names what took the place
+            of an older version's."""
+            if name in MOVED:
+                raise AttributeError(f"a method has no {name!r} any more: {MOVED[name]}")
+            return object.__getattribute__(self, name)
 
 
 def root_mean_square(tensors: Tensors) -> float:
@@ -273,7 +223,8 @@ def root_mean_square(tensors: Tensors) -> float:
 
 
 def check_layout(tensors: Tensors, like: Tensors) -> None:
-    """Raises Refused unless the names, their order, the dtypes and the shapes are those of `like`."""
+    """Raises Refused unless the names, their order, the dtypes and the shapes are those of
+    `like`."""
     if list(tensors) != list(like):
         raise Refused(f"its tensors are {list(tensors)}, expected {list(like)}")
     for name, tensor in tensors.items():

@@ -1,9 +1,9 @@
-"""pFedAFM. Yi, Yu, Ren, Wang, Liu, Li: pFedAFM: Adaptive Feature Mixture for Batch-Level Personalization in Heterogeneous Federated
-Learning (2024, arXiv 2404.17847).
+"""pFedAFM. Yi, Yu, Ren, Wang, Liu, Li: pFedAFM: Adaptive Feature Mixture for Batch-Level
+Personalization in Heterogeneous Federated Learning (2024, arXiv 2404.17847).
 
-Symbols: F_k(ω_k) is the client's own model, F_ex its extractor and F_hd its last layer; G(θ) is a small extractor, the only part that is
-shared; α_k ∈ [0, 1]^d is the client's, and mixes the two representations number by number into R̃.
-"""
+Symbols: F_k(ω_k) is the client's own model, F_ex its extractor and F_hd its last layer; G(θ) is a
+small extractor, the only part that is shared; α_k ∈ [0, 1]^d is the client's, and mixes the two
+representations number by number into R̃."""
 
 from __future__ import annotations
 
@@ -14,38 +14,35 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from pfedlora_flwr.methods.method import (
-    Method,
-    Tensors,
-    Upload,
-    frozen,
-    seeded,
-    tensors_of,
-    weighted_mean,
-)
+from pfedlora_flwr.methods.method import Method, Tensors, Upload
+from pfedlora_flwr.methods.tensors import frozen, weighted_mean
 from pfedlora_flwr.models import registry
 from pfedlora_flwr.models.composite import Composite
+from pfedlora_flwr.models.kept import kept, load_kept
 from pfedlora_flwr.models.model import ClientModel
+from pfedlora_flwr.rng import seeded
 from pfedlora_flwr.training.loop import Samples, Visit
 
 
 class FeatureMixture(Composite):
-    """What a client keeps: F_k, G as the last visit received it, which F_hd and α_k were fitted to, and α_k."""
+    """What a client keeps: F_k, G as the last visit received it, which F_hd and α_k were fitted to,
+    and α_k."""
 
     trained: Callable[[Tensor], Tensor] | None = None
-    """`encode` of G as this visit has trained it: for `other_predictors`, and no part of what is kept."""
+    """`encode` of G as this visit has trained it: for `other_predictors`, and no part of what is
+    kept."""
 
     def __init__(self, local: ClientModel, small: ClientModel) -> None:
         super().__init__(local, small)
         self.alpha = nn.Parameter(torch.ones(local.width))
 
-    def encode(self, images: Tensor, layers: int = 1) -> Tensor:
+    def encode(self, inputs: Tensor) -> Tensor:
         """R̃, [B, d]."""
-        return self.mix(images, self.small.encode)
+        return self.mix(inputs, self.small.encode)
 
-    def mix(self, images: Tensor, shared: Callable[[Tensor], Tensor]) -> Tensor:
+    def mix(self, inputs: Tensor, shared: Callable[[Tensor], Tensor]) -> Tensor:
         """R̃ = α ⊙ F_ex(x) + (1 − α) ⊙ G(x), [B, d], with `shared` for G."""
-        return self.alpha * self.local.encode(images) + (1 - self.alpha) * shared(images)
+        return self.alpha * self.local.encode(inputs) + (1 - self.alpha) * shared(inputs)
 
     def bound(self) -> None:
         """α ← the nearest in [0, 1]^d."""
@@ -57,13 +54,24 @@ class PFedAFM(Method):
     """Algorithm 1 of the paper."""
 
     title = "pFedAFM"
+    paper = "Yi et al. 2024, arXiv 2404.17847"
+    idea = (
+        "A private vector mixes the own and a small shared extractor, number by number; the two "
+        "are trained in turn"
+    )
+    shares = "small extractor"
+    merges = "mean, composite"
+    assumes = (
+        "one width of representation, which necks make where models differ; a small model of a "
+        "structure that all know: the federation's smallest"
+    )
     averages = True
     one_width = True
 
     def state_init(self, seed: int) -> Tensors:
         """θ⁰: an extractor alone."""
         with seeded(seed):
-            return tensors_of(self._small())
+            return kept(self._small())
 
     def private_init(self, client: int, seed: int) -> FeatureMixture:
         with seeded(seed):
@@ -73,17 +81,18 @@ class PFedAFM(Method):
     def local_update(
         self, model: FeatureMixture, received: Tensors, data: Samples, visit: Visit
     ) -> Upload:
-        """Freeze the extractor, train the model and α; then freeze the model, train a copy of the extractor under its last layer."""
-        model.small.load_state_dict(received)  # θ_k ← θ^{t-1}
+        """Freeze the extractor, train the model and α; then freeze the model, train a copy of the
+        extractor under its last layer."""
+        load_kept(model.small, received)  # θ_k ← θ^{t-1}
         small = copy.deepcopy(model.small)  # which is trained; G stays as it was received
         model.small.eval()  # frozen: no running statistics, no dropout (in a model of the user's)
 
-        def mixture_loss(images: Tensor, labels: Tensor) -> Tensor:
+        def mixture_loss(inputs: Tensor, labels: Tensor) -> Tensor:
             model.bound()  # after each step: nothing reads α in between
-            return cross_entropy(model(images), labels)
+            return cross_entropy(model(inputs), labels)
 
-        def small_loss(images: Tensor, labels: Tensor) -> Tensor:
-            return cross_entropy(model.head(small.encode(images)), labels)  # F_hd(G(x))
+        def small_loss(inputs: Tensor, labels: Tensor) -> Tensor:
+            return cross_entropy(model.head(small.encode(inputs)), labels)  # F_hd(G(x))
 
         with frozen(model.small):
             visit.sgd("model", model.parameters(), mixture_loss, data)
@@ -91,7 +100,7 @@ class PFedAFM(Method):
         with frozen(model.local):
             visit.sgd("extractor", small.parameters(), small_loss, data)
         model.trained = small.eval().encode
-        return Upload(tensors_of(small), len(data))  # θ_k^t goes up, ω_k^t and α_k^t stay
+        return Upload(kept(small), len(data))  # θ_k^t goes up, ω_k^t and α_k^t stay
 
     def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
         """θ^t = Σ n_k/n · θ_k^t, n over the admitted clients."""
@@ -103,7 +112,7 @@ class PFedAFM(Method):
         """The mixture with the extractor as this visit has trained it, not as it arrived."""
         trained = model.trained
         return (
-            {"trained-small": lambda images: model.head(model.mix(images, trained))}
+            {"trained-small": lambda inputs: model.head(model.mix(inputs, trained))}
             if trained
             else {}
         )

@@ -1,9 +1,9 @@
-"""pFedES. Yi, Yu, Ren, Wang, Liu, Li: pFedES: Generalized Proxy Feature Extractor Sharing for Model Heterogeneous Personalized Federated
-Learning (AAAI 2025, arXiv 2311.06879).
+"""pFedES. Yi, Yu, Ren, Wang, Liu, Li: pFedES: Generalized Proxy Feature Extractor Sharing for Model
+Heterogeneous Personalized Federated Learning (AAAI 2025, arXiv 2311.06879).
 
-Symbols: F(ω_k) is the client's own model; G(θ) is a tiny extractor that makes of an image x another, x̂ = G(x), of the same shape, and
-the only part that is shared; μ weighs the transformed images.
-"""
+Symbols: F(ω_k) is the client's own model; G(θ) is a tiny extractor that makes of an image x
+another, x̂ = G(x), of the same shape, and the only part that is shared; μ weighs the transformed
+images."""
 
 from __future__ import annotations
 
@@ -15,16 +15,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.keys import key
-from pfedlora_flwr.methods.method import (
-    Method,
-    Tensors,
-    Upload,
-    frozen,
-    seeded,
-    tensors_of,
-    weighted_mean,
-)
+from pfedlora_flwr.methods.method import Method, Tensors, Upload
+from pfedlora_flwr.methods.tensors import frozen, tensors_of, weighted_mean
 from pfedlora_flwr.models.model import ClientModel
+from pfedlora_flwr.rng import seeded
 from pfedlora_flwr.training.device import channels_last
 from pfedlora_flwr.training.loop import Samples, Visit
 
@@ -36,6 +30,14 @@ class PFedES(Method):
     """Algorithm 1 of the paper."""
 
     title = "pFedES"
+    paper = "Yi et al., AAAI 2025, arXiv 2311.06879"
+    idea = (
+        "The model also learns from images that a tiny shared extractor has transformed; the "
+        "extractor then learns through the model"
+    )
+    shares = "extractor of image to image"
+    merges = "mean"
+    assumes = "images"
     averages = True
     needs_images = True
 
@@ -58,7 +60,8 @@ class PFedES(Method):
     def local_update(
         self, model: ClientModel, received: Tensors, data: Samples, visit: Visit
     ) -> Upload:
-        """Freeze the extractor, train the model on both images; then freeze the model, train the extractor through it."""
+        """Freeze the extractor, train the model on both images; then freeze the model, train the
+        extractor through it."""
         mu, device = self.options.mu, data.labels.device
         proxy = loaded(received, device)  # θ_k ← θ^{t-1}
 

@@ -1,11 +1,12 @@
-"""pFedLoRA. Yi, Yu, Wang, Liu, Li: pFedLoRA: Model-Heterogeneous Personalized Federated Learning with LoRA Tuning.
+"""pFedLoRA. Yi, Yu, Wang, Liu, Li: pFedLoRA: Model-Heterogeneous Personalized Federated Learning
+with LoRA Tuning.
 
-Symbols: ω_k is the client's model, an encoder f_k and a head h_k; θ is the adapter A that takes the head's place and is shared.
-"""
+Symbols: ω_k is the client's model, an encoder f_k and a head h_k; θ is the adapter A that takes the
+head's place and is shared."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,9 +16,11 @@ from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.keys import key
-from pfedlora_flwr.methods.method import Method, Tensors, Upload, frozen, tensors_of, weighted_mean
+from pfedlora_flwr.methods.method import Method, Tensors, Upload
+from pfedlora_flwr.methods.tensors import frozen, tensors_of, weighted_mean
 from pfedlora_flwr.models.adapter import Adapter
-from pfedlora_flwr.models.model import ClientModel
+from pfedlora_flwr.models.model import ClientModel, Family
+from pfedlora_flwr.models.registry import Facts, facts
 from pfedlora_flwr.rng import derive, seeded
 from pfedlora_flwr.training.loop import Samples, Visit
 
@@ -26,8 +29,17 @@ class PFedLoRA(Method):
     """Algorithm 1 (appendix A)."""
 
     title = "pFedLoRA"
+    paper = "Yi et al. 2023, arXiv 2310.13283"
+    idea = (
+        "A low-rank adapter beside each model's head: model and adapter are trained in turn, and "
+        "the adapters are averaged"
+    )
+    shares = "adapter"
+    merges = "mean"
+    assumes = "one width of representation, which necks make where models differ"
     averages = True
     one_width = True
+    adapter_type: ClassVar[type[Adapter]] = Adapter
 
     @dataclass(frozen=True)
     class Options(Method.Options):
@@ -51,6 +63,13 @@ class PFedLoRA(Method):
             name="adapter.init",
             choices=("random", "lora"),
         )
+        adapter_down: str | None = key(
+            None,
+            "the adapter's first matrix: trained, as in the paper; or fixed (ours): orthogonal, the"
+            " same for all from the seed, and not sent; auto: trained, with pfedlora_plus fixed",
+            name="adapter.down",
+            choices=("trained", "fixed"),
+        )
         mu: float = key(
             0.5,
             "μ, the weight of a client's own loss (Eq. 7; the paper uses 0.5 ≤ μ < 1)",
@@ -63,14 +82,20 @@ class PFedLoRA(Method):
         adapter_lr: float | None = key(None, "η_θ, the adapter's learning rate; auto: lr", above=0)
 
     def state_init(self, seed: int) -> Tensors:
-        """θ⁰, the global adapter. Raises UserError where a reduced one cannot fit all models: no neck widens an FC1."""
-        if len(set(self.widths.values())) > 1:
-            told = ", ".join(f"{name} {width}" for name, width in self.widths.items())
+        """θ⁰, the global adapter. Raises UserError where a reduced one cannot fit all models: no
+        neck widens an FC1."""
+        widths = {
+            name: self.width_of(facts(name, self.task, self.built_width))
+            for name in self.model_names
+        }
+        if len(set(widths.values())) > 1:
+            told = ", ".join(f"{name} {width}" for name, width in widths.items())
             raise UserError(
-                f"one adapter cannot fit representations of different widths ({told}); set adapter.kind=decomposed"
+                f"one adapter cannot fit representations of different widths ({told}); set"
+                " adapter.kind=decomposed"
             )
         with seeded(derive(seed, "adapter")):
-            return tensors_of(self._adapter(self.shared_width))
+            return self.sent(self._adapter(self.shared_width))
 
     def local_update(
         self, model: ClientModel, received: Tensors, data: Samples, visit: Visit
@@ -79,23 +104,22 @@ class PFedLoRA(Method):
         adapter = self.received_adapter(model, received, data)
         self.train_model(model, adapter, data, visit)
         self.train_adapter(model, adapter, data, visit)
-        return Upload(tensors_of(adapter), len(data))  # θ_k^t goes up, ω_k^t stays
+        return Upload(self.sent(adapter), len(data))  # θ_k^t goes up, ω_k^t stays
 
     def received_adapter(self, model: ClientModel, received: Tensors, data: Samples) -> Adapter:
         """θ_k ← θ^{t-1}, where the data is."""
-        adapter = self._adapter(model.widths[self.layers - 1]).to(data.labels.device)
-        adapter.load_state_dict(received)
-        return adapter
+        return self.loaded(model, received).to(data.labels.device)
 
     def train_model(
         self, model: ClientModel, adapter: Adapter, data: Samples, visit: Visit
     ) -> None:
-        """ω_k^t ← ω_k^{t-1} − η_ω ∇ℓ_ω (Eq. 8). The adapter is frozen, not detached: its loss flows through it into f_k."""
-        mu, layers = self.own_weight(visit.round), self.layers
+        """ω_k^t ← ω_k^{t-1} − η_ω ∇ℓ_ω (Eq. 8). The adapter is frozen, not detached: its loss flows
+        through it into f_k."""
+        mu = self.own_weight(visit.round)
 
-        def model_loss(images: Tensor, labels: Tensor) -> Tensor:
-            representation = model.encode(images, layers)  # R = f_k(x)
-            own = cross_entropy(model.head(representation, layers), labels)  # ℓ_2, Eq. 6
+        def model_loss(inputs: Tensor, labels: Tensor) -> Tensor:
+            representation = self.encode(model, inputs)  # R = f_k(x)
+            own = cross_entropy(self.head(model, representation), labels)  # ℓ_2, Eq. 6
             through_adapter = cross_entropy(adapter(representation), labels)  # ℓ_1, Eq. 6
             return mu * own + (1 - mu) * through_adapter  # ℓ_ω, Eq. 7
 
@@ -106,25 +130,25 @@ class PFedLoRA(Method):
         self, model: ClientModel, adapter: Adapter, data: Samples, visit: Visit
     ) -> None:
         """θ_k^t ← θ^{t-1} − η_θ ∇ℓ_θ, with f_k frozen."""
-        e, o, layers = self.experiment, self.options, self.layers
+        e, o = self.experiment, self.options
         model.eval()  # frozen: no running statistics, no dropout (in a model of the user's)
 
         def adapter_loss(representation: Tensor, labels: Tensor) -> Tensor:
             return cross_entropy(adapter(representation), labels)  # ℓ_θ, Eq. 10
 
-        def adapter_loss_of_images(images: Tensor, labels: Tensor) -> Tensor:
+        def adapter_loss_of_inputs(inputs: Tensor, labels: Tensor) -> Tensor:
             with torch.no_grad():
-                representation = model.encode(images, layers)  # R̃ = f_k(x)
+                representation = self.encode(model, inputs)  # R̃ = f_k(x)
             return adapter_loss(representation, labels)
 
         epochs, lr = o.adapter_epochs or e.local_epochs, o.adapter_lr or e.lr
-        if e.augment:  # each epoch sees other images, so R̃ is computed anew
+        if e.augment:  # each epoch sees other inputs, so R̃ is computed anew
             visit.sgd(
-                "adapter", adapter.parameters(), adapter_loss_of_images, data, epochs=epochs, lr=lr
+                "adapter", adapter.parameters(), adapter_loss_of_inputs, data, epochs=epochs, lr=lr
             )
-        else:  # f_k is frozen and the images are the same in every epoch: R̃ is computed once
+        else:  # f_k is frozen and the inputs are the same in every epoch: R̃ is computed once
             features = Samples(
-                visit.infer("adapter", lambda images: model.encode(images, layers), data),
+                visit.infer("adapter", lambda inputs: self.encode(model, inputs), data),
                 data.labels,
             )
             visit.sgd(
@@ -145,19 +169,35 @@ class PFedLoRA(Method):
         """θ^t = Σ n_k/n · θ_k^t, n over the admitted clients (Eq. 12)."""
         return weighted_mean(uploads)
 
-    def shared_predictor(
-        self, shared: Tensors, own: ClientModel | None = None
-    ) -> Callable[[Tensor], Tensor] | None:
-        """θ needs an encoder, and f_k stays with its client."""
-        if own is None:
-            return None
-        adapter = self._adapter(own.widths[self.layers - 1])
-        adapter.load_state_dict(shared)
-        return lambda images: adapter(own.encode(images, self.layers))
+    def sent(self, adapter: Adapter) -> Tensors:
+        """What of θ is shared: all of it, or its second matrix where the first one is fixed."""
+        return {
+            name: tensor
+            for name, tensor in tensors_of(adapter).items()
+            if self.down == "trained" or not name.startswith("down.")
+        }
+
+    def loaded(self, model: ClientModel, shared: Tensors) -> Adapter:
+        """The adapter that reads this model's R, with what was shared of θ."""
+        adapter = self.adapter_of(model)
+        own = tensors_of(adapter)
+        fixed = {name: own[name] for name in own.keys() - self.sent(adapter).keys()}
+        adapter.load_state_dict(fixed | shared)
+        return adapter
 
     def _adapter(self, width: int) -> Adapter:
         o = self.options
-        return Adapter(width, o.adapter_hidden_dim, self.classes, self.kind, o.adapter_init)
+        adapter = self.adapter_type(
+            width, o.adapter_hidden_dim, self.classes, self.kind, o.adapter_init
+        )
+        if self.down == "fixed":
+            adapter.fix_down(derive(self.experiment.seed, "state"))
+        return adapter
+
+    @property
+    def down(self) -> str:
+        """Whether the first matrix is trained or fixed; `auto` is the paper's."""
+        return self.options.adapter_down or "trained"
 
     @property
     def kind(self) -> str:
@@ -166,6 +206,28 @@ class PFedLoRA(Method):
         return auto if self.options.adapter_kind == "auto" else self.options.adapter_kind
 
     @property
-    def layers(self) -> int:
-        """How many of the model's last layers the adapter stands beside: FC2 and FC3 if it is reduced, else FC3."""
-        return 2 if self.kind == "reduced" else 1
+    def reduced(self) -> bool:
+        return self.kind == "reduced"
+
+    def width_of(self, facts: Facts) -> int:
+        """A reduced adapter stands beside FC2 and FC3 of a family's model, all others beside the
+        last layer."""
+        return facts.trunk_width if self.reduced and facts.trunk_width else facts.width
+
+    def encode(self, model: ClientModel, inputs: Tensor) -> Tensor:
+        """R = f_k(x), what the adapter reads."""
+        if self.reduced and isinstance(model, Family):
+            return model.trunk(inputs)
+        return model.encode(inputs)
+
+    def head(self, model: ClientModel, representation: Tensor) -> Tensor:
+        """h_k(R), beside which the adapter stands."""
+        if self.reduced and isinstance(model, Family):
+            return model.rest(representation)
+        return model.head(representation)
+
+    def adapter_of(self, model: ClientModel) -> Adapter:
+        """A fresh adapter that reads this model's R."""
+        if self.reduced and isinstance(model, Family):
+            return self._adapter(model.trunk_width)
+        return self._adapter(model.width)

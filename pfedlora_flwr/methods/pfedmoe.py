@@ -1,9 +1,9 @@
-"""pFedMoE. Yi, Yu, Ren, Zhang, Wang, Liu, Li: pFedMoE: Data-Level Personalization with Mixture of Experts for Model-Heterogeneous
-Personalized Federated Learning (2024, arXiv 2402.01350).
+"""pFedMoE. Yi, Yu, Ren, Zhang, Wang, Liu, Li: pFedMoE: Data-Level Personalization with Mixture of
+Experts for Model-Heterogeneous Personalized Federated Learning (2024, arXiv 2402.01350).
 
-Symbols: F_k(ω_k) is the client's own model, whose extractor is the local expert; G(θ) is a small extractor, the global expert, and the
-only part that is shared; H_k(φ_k) is the client's gate, whose weights a_G and a_F mix the experts' representations for each sample.
-"""
+Symbols: F_k(ω_k) is the client's own model, whose extractor is the local expert; G(θ) is a small
+extractor, the global expert, and the only part that is shared; H_k(φ_k) is the client's gate, whose
+weights a_G and a_F mix the experts' representations for each sample."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.keys import key
-from pfedlora_flwr.methods.method import Method, Tensors, Upload, seeded, tensors_of, weighted_mean
+from pfedlora_flwr.methods.method import Method, Tensors, Upload
+from pfedlora_flwr.methods.tensors import weighted_mean
 from pfedlora_flwr.models import registry
 from pfedlora_flwr.models.composite import Composite
 from pfedlora_flwr.models.gate import Gate
+from pfedlora_flwr.models.kept import kept, load_kept
 from pfedlora_flwr.models.model import ClientModel
+from pfedlora_flwr.rng import seeded
 from pfedlora_flwr.training.loop import Samples, Visit
 
 
@@ -31,16 +34,24 @@ class Mixture(Composite):
         super().__init__(local, small)
         self.gate = Gate(inputs, hidden)
 
-    def encode(self, images: Tensor, layers: int = 1) -> Tensor:
+    def encode(self, inputs: Tensor) -> Tensor:
         """R = a_G · G(x) + a_F · F_ex(x), [B, d]."""
-        a_g, a_f = self.gate(images).split(1, 1)  # [B, 1] each
-        return a_g * self.small.encode(images) + a_f * self.local.encode(images)
+        a_g, a_f = self.gate(inputs).split(1, 1)  # [B, 1] each
+        return a_g * self.small.encode(inputs) + a_f * self.local.encode(inputs)
 
 
 class PFedMoE(Method):
     """The paper's method, as docs/fidelity.md says from which sources."""
 
     title = "pFedMoE"
+    paper = "Yi et al. 2024, arXiv 2402.01350"
+    idea = "A private gate weighs the own and a small shared extractor for each sample"
+    shares = "small extractor"
+    merges = "mean, composite"
+    assumes = (
+        "one width of representation, which necks make where models differ; a small model of a "
+        "structure that all know: the federation's smallest"
+    )
     averages = True
     one_width = True
 
@@ -49,13 +60,15 @@ class PFedMoE(Method):
         gate_hidden_dim: int = key(128, "m, the width of the gate's hidden layer", low=1)
 
     def state_init(self, seed: int) -> Tensors:
-        """θ⁰, the global expert: an extractor alone. Raises UserError for inputs of one number, which the gate cannot normalise."""
+        """θ⁰, the global expert: an extractor alone. Raises UserError for inputs of one number,
+        which the gate cannot normalise."""
         if math.prod(self.task.shape) < 2:
             raise UserError(
-                "method pfedmoe normalises each input by itself, and these have 1 number; allowed: at least 2"
+                "method pfedmoe normalises each input by itself, and these have 1 number; allowed:"
+                " at least 2"
             )
         with seeded(seed):
-            return tensors_of(self._small())
+            return kept(self._small())
 
     def private_init(self, client: int, seed: int) -> Mixture:
         with seeded(seed):
@@ -68,13 +81,13 @@ class PFedMoE(Method):
         self, model: Mixture, received: Tensors, data: Samples, visit: Visit
     ) -> Upload:
         """Both experts, the gate and the last layer are trained end to end."""
-        model.small.load_state_dict(received)  # θ_k ← θ^{t-1}
+        load_kept(model.small, received)  # θ_k ← θ^{t-1}
 
-        def loss(images: Tensor, labels: Tensor) -> Tensor:
-            return cross_entropy(model(images), labels)
+        def loss(inputs: Tensor, labels: Tensor) -> Tensor:
+            return cross_entropy(model(inputs), labels)
 
         visit.sgd("model", model.parameters(), loss, data)
-        return Upload(tensors_of(model.small), len(data))  # θ_k^t goes up, ω_k^t and φ_k^t stay
+        return Upload(kept(model.small), len(data))  # θ_k^t goes up, ω_k^t and φ_k^t stay
 
     def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
         """θ^t = Σ n_k/n · θ_k^t, n over the admitted clients."""
@@ -85,7 +98,7 @@ class PFedMoE(Method):
     ) -> dict[str, Callable[[Tensor], Tensor]]:
         """The last layer on either expert alone."""
         return {
-            "global-expert": lambda images: model.head(model.small.encode(images)),
+            "global-expert": lambda inputs: model.head(model.small.encode(inputs)),
             "local-expert": model.local,
         }
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 from collections.abc import Iterable
 from importlib import import_module
 
 from pfedlora_flwr.errors import UserError, user_code
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.methods.method import Method
-from pfedlora_flwr.models.registry import load_object
+from pfedlora_flwr.methods.method import MOVED, Method
+from pfedlora_flwr.models.registry import any_batch_norm, load_object
 from pfedlora_flwr.models.task import Task
+from pfedlora_flwr.training.kinds import IMAGES
 
 _CLASSES = {
     "pfedlora": "PFedLoRA",
@@ -30,17 +32,27 @@ _CLASSES = {
     "pfedes": "PFedES",
     "pfedmoe": "PFedMoE",
     "pfedafm": "PFedAFM",
+    "pfedlora_plus": "PFedLoRAPlus",
 }
-"""Module in this folder → class. Their order is that of help, tables and colours; a new one goes to the end."""
+"""Module in this folder → class. Their order is that of help, tables and colours; a new one goes to
+the end."""
 NAMES = tuple(_CLASSES)
+_NEAR = 0.85
+"""How alike two names are of which one is meant: FedProx is not FedProto."""
 
 
 def find(name: str) -> type[Method]:
-    """The method class `name`, ours or `package.module:Class`. Raises UserError for an unknown one."""
+    """The method class `name`, ours or `package.module:Class`. Raises UserError for an unknown
+    one."""
     if name in _CLASSES:
         return getattr(import_module(f"pfedlora_flwr.methods.{name}"), _CLASSES[name])
     if ":" not in name:
-        raise UserError(f"method is {name!r}; allowed: {', '.join(NAMES)}, or package.module:Class")
+        by_letters = {_letters(known): known for known in NAMES}  # people write LG-FedAvg
+        near = difflib.get_close_matches(_letters(name), by_letters, 1, _NEAR)
+        meant = f"did you mean {by_letters[near[0]]!r}? " if near else ""
+        raise UserError(
+            f"method is {name!r}; {meant}allowed: {', '.join(NAMES)}, or package.module:Class"
+        )
     found = load_object(name, "method")
     if not inspect.isclass(found) or not issubclass(found, Method):
         raise UserError(
@@ -48,23 +60,34 @@ def find(name: str) -> type[Method]:
         )
     if inspect.isabstract(found):
         raise UserError(f"method {name!r}: it lacks {', '.join(sorted(found.__abstractmethods__))}")
+    for old in ("predict", "layers"):
+        if hasattr(found, old):
+            raise UserError(
+                f"method {name!r}: it has {old!r}, which nothing asks for any more: {MOVED[old]}"
+            )
     return found
 
 
+def _letters(name: str) -> str:
+    return "".join(filter(str.isalnum, name.lower()))
+
+
 def make(experiment: Experiment, task: Task) -> Method:
-    """The Experiment's method, for what its models take and give. Raises UserError where it does not take such inputs."""
+    """The Experiment's method, for what its models take and give. Raises UserError where it does
+    not take such inputs."""
     found = find(experiment.method)
-    if found.needs_images and task.kind != "images":
+    if found.needs_images and task.kind != IMAGES:
         raise UserError(
-            f"method {experiment.method} needs images, and the inputs are {task.kind} {list(task.shape)}"
+            f"method {experiment.method} needs images, and the inputs are {task.kind}"
+            f" {list(task.shape)}"
         )
-    if experiment.augment and task.kind != "images":
+    if experiment.augment and task.kind != IMAGES:
         raise UserError(
             f"augment is true; allowed: false for {task.kind}: only images are flipped and cropped"
         )
     with user_code("method", experiment.method):
         method = found(experiment, task)
-    if experiment.batch_size == 1 and method.has_batch_norm:
+    if experiment.batch_size == 1 and any_batch_norm(method.model_names, task):
         raise UserError("batch-size is 1; allowed: at least 2 for models with batch normalisation")
     return method
 
@@ -75,6 +98,7 @@ def title(name: str) -> str:
 
 
 def ordered(names: Iterable[str]) -> list[str]:
-    """Methods as tables list them: ours, then users' own, and pFedLoRA, which is what they are compared with, last."""
+    """Methods as tables list them: ours, then users' own, and pFedLoRA, which is what they are
+    compared with, last."""
     rank = {name: i for i, name in enumerate(NAMES[1:])} | {NAMES[0]: len(NAMES) + 1}
     return sorted(names, key=lambda name: rank.get(name, len(NAMES)))

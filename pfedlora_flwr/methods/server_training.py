@@ -1,7 +1,8 @@
-"""Training on the server, from what clients reported: what FedGH, FedRE, FedTGP and FedORGP have in common.
+"""Training on the server, from what clients reported: what FedGH, FedRE, FedTGP and FedORGP have in
+common.
 
-It runs on the CPU in float32, and nothing of it depends on anything but its arguments: the same reports give the same bits.
-"""
+It runs on the CPU in float32, and nothing of it depends on anything but its arguments: the same
+reports give the same bits."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ def train(
     options: ServerOptions,
     generator: torch.Generator,
 ) -> None:
-    """Plain SGD of `module` on `loss_of(index)`, the loss of the reports `index` int64 [B], in shuffled passes over all `rows`."""
+    """Plain SGD of `module` on `loss_of(index)`, the loss of the reports `index` int64 [B], in
+    shuffled passes over all `rows`."""
     optimizer = SGD(list(module.parameters()), options.server_lr, momentum=0.0, weight_decay=0.0)
     for _ in range(options.server_epochs):
         for index in torch.randperm(rows, generator=generator).split(options.server_batch or rows):

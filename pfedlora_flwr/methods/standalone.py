@@ -1,4 +1,5 @@
-"""Standalone: every client trains its own model alone. The yardstick of personalised federated learning."""
+"""Standalone: every client trains its own model alone. The yardstick of personalised federated
+learning."""
 
 from __future__ import annotations
 
@@ -16,6 +17,11 @@ class Standalone(Method):
     """Plain local SGD; nothing is sent."""
 
     title = "Standalone"
+    paper = "–"
+    idea = "Every client trains its own model alone"
+    shares = "nothing"
+    merges = "–"
+    assumes = "nothing"
     returns_own = False
 
     def local_update(
@@ -31,7 +37,7 @@ class Standalone(Method):
 def train_locally(model: ClientModel, data: Samples, visit: Visit) -> None:
     """Local SGD on the cross-entropy of the model's own predictions."""
 
-    def loss(images: Tensor, labels: Tensor) -> Tensor:
-        return cross_entropy(model(images), labels)
+    def loss(inputs: Tensor, labels: Tensor) -> Tensor:
+        return cross_entropy(model(inputs), labels)
 
     visit.sgd("model", model.parameters(), loss, data)

@@ -1,4 +1,5 @@
-"""The two low-rank adapters A(θ) that take the place of a model's head (Section 4.3), and their two initialisations."""
+"""The two low-rank adapters A(θ) that take the place of a model's head (Section 4.3), and their two
+initialisations."""
 
 from __future__ import annotations
 
@@ -6,14 +7,16 @@ import torch
 from torch import Tensor, nn
 
 from pfedlora_flwr.models.linear import Linear
+from pfedlora_flwr.rng import seeded
 
 
 class Adapter(nn.Module):
-    """Linear(width → h), Linear(h → classes); `reduced` has a ReLU between, `decomposed` has nothing.
+    """Linear(width → h), Linear(h → classes); `reduced` has a ReLU between, `decomposed` has
+    nothing.
 
-    reduced: direct dimension reduction of FC2, after FC1. decomposed: matrix decomposition, after FC2.
-    `lora` starts with a Gaussian first matrix (σ = 1/√width) and a zero second one (Section 3.1), `random` with PyTorch's default.
-    """
+    reduced: direct dimension reduction of FC2, after FC1. decomposed: matrix decomposition, after
+    FC2. `lora` starts with a Gaussian first matrix (σ = 1/√width) and a zero second one (Section
+    3.1), `random` with PyTorch's default."""
 
     def __init__(
         self, width: int, hidden: int, classes: int, kind: str = "decomposed", init: str = "random"
@@ -27,6 +30,13 @@ class Adapter(nn.Module):
                 self.down.weight.normal_(0.0, width**-0.5)
                 for zero in (self.down.bias, self.up.weight, self.up.bias):
                     zero.zero_()
+
+    def fix_down(self, seed: int) -> None:
+        """Makes the first matrix orthogonal, its bias zero, and trains neither."""
+        with seeded(seed):
+            nn.init.orthogonal_(self.down.weight)
+        nn.init.zeros_(self.down.bias)
+        self.down.requires_grad_(False)
 
     def forward(self, representation: Tensor) -> Tensor:
         """R, [B, width] → logits, [B, classes]."""

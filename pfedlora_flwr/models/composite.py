@@ -1,4 +1,5 @@
-"""A client model of two: the client's own and a small one that all clients share, which see the same image."""
+"""A client model of two: the client's own and a small one that all clients share, which see the
+same input."""
 
 from __future__ import annotations
 
@@ -8,16 +9,17 @@ from pfedlora_flwr.models.model import ClientModel
 
 
 class Composite(ClientModel):
-    """`encode` makes one representation, as wide as the own model's, of both models'; logits are the own last layer's."""
+    """`encode` makes one representation, as wide as the own model's, of both models'; logits are
+    the own last layer's."""
 
     def __init__(self, local: ClientModel, small: ClientModel) -> None:
         super().__init__()
         self.local = local
         self.small = small
-        self.widths = local.width, local.width
+        self.width = local.width
         self.description = f"{local.description} with a shared {small.description}"
 
-    def head(self, representation: Tensor, layers: int = 1) -> Tensor:
+    def head(self, representation: Tensor) -> Tensor:
         return self.last_layer()(representation)
 
     def last_layer(self) -> nn.Linear:

@@ -9,6 +9,7 @@ import torch
 
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.models import registry
+from pfedlora_flwr.models.named import random_weights
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.training.flops import count_operations
 
@@ -16,7 +17,8 @@ from pfedlora_flwr.training.flops import count_operations
 @lru_cache(maxsize=256)
 def forward_flops(model: str, task: Task) -> int:
     """2·MAC of one input through the client model `model`."""
-    module = registry.build(model, task).eval()
+    with random_weights(base=False):
+        module = registry.build(model, task).eval()
     with torch.no_grad(), count_operations() as operations:
         module(task.blank(1))
     return operations.forward
@@ -25,4 +27,5 @@ def forward_flops(model: str, task: Task) -> int:
 def sample_flops(e: Experiment, task: Task) -> float:
     """2·MAC of one input through a client's model, the mean over the clients."""
     names = registry.names_of(e, task)
-    return statistics.fmean(forward_flops(names[k % len(names)], task) for k in range(e.clients))
+    own = (registry.of_client(k, names) for k in range(e.clients))
+    return statistics.fmean(forward_flops(name, task) for name in own)

@@ -1,7 +1,8 @@
-"""Five models each for vectors and for series, made as the paper's five CNNs are: of different size, with one width of representation.
+"""Five models each for vectors and for series, made as the paper's five CNNs are: of different
+size, with one width of representation.
 
-The paper has none: their sizes are ours, for tables of tens of columns and windows of some hundred steps (docs/fidelity.md).
-"""
+The paper has none: their sizes are ours, for tables of tens of columns and windows of some hundred
+steps (docs/fidelity.md)."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.models.linear import Linear
 from pfedlora_flwr.models.model import Family
 from pfedlora_flwr.models.task import Task
+from pfedlora_flwr.training.kinds import SERIES, VECTORS
 
 WIDTH = 128
 """Of R, for all ten."""
@@ -31,7 +33,7 @@ SHORTEST = 4
 class MLP(Family):
     """MLP-1 … MLP-5, of vectors: a first layer with a ReLU, then FC1 to FC3."""
 
-    kind = "vectors"
+    kind = VECTORS
 
     def __init__(self, name: str, task: Task, width_fc2: int = WIDTH) -> None:
         super().__init__()
@@ -40,19 +42,20 @@ class MLP(Family):
         self.fc1 = Linear(first, width)
         self.fc2 = Linear(width, width_fc2)
         self.fc3 = Linear(width_fc2, task.classes)
-        self.widths = width_fc2, width
+        self.width, self.trunk_width = width_fc2, width
 
     def trunk(self, inputs: Tensor) -> Tensor:
         return torch.relu(self.fc1(torch.relu(self.first(inputs))))
 
 
 class Conv1d(Family):
-    """Conv1d-1 … Conv1d-5, of series: two convolutions along time, each pooled by 2, then FC1 to FC3.
+    """Conv1d-1 … Conv1d-5, of series: two convolutions along time, each pooled by 2, then FC1 to
+    FC3.
 
-    They are padded, unlike the CNNs', so that short windows keep their length: a quarter of it reaches FC1.
-    """
+    They are padded, unlike the CNNs', so that short windows keep their length: a quarter of it
+    reaches FC1."""
 
-    kind = "series"
+    kind = SERIES
 
     def __init__(self, name: str, task: Task, width_fc2: int = WIDTH) -> None:
         super().__init__()
@@ -67,7 +70,7 @@ class Conv1d(Family):
         self.fc1 = Linear(time // 2 // 2 * filters, width)
         self.fc2 = Linear(width, width_fc2)
         self.fc3 = Linear(width_fc2, task.classes)
-        self.widths = width_fc2, width
+        self.width, self.trunk_width = width_fc2, width
 
     def trunk(self, inputs: Tensor) -> Tensor:
         x = torch.relu(nn.functional.max_pool1d(self.conv1(inputs), 2))  # [B, 16, T/2]

@@ -1,4 +1,5 @@
-"""The gate of a mixture of two experts: it looks at the raw input and weighs them for each sample."""
+"""The gate of a mixture of two experts: it looks at the raw input and weighs them for each
+sample."""
 
 from __future__ import annotations
 
@@ -9,11 +10,12 @@ from pfedlora_flwr.models.linear import Linear
 
 
 class SwitchNorm1d(nn.Module):
-    """Switchable normalisation of [B, n]: its mean and its variance are learned mixtures of the sample's own and the batch's.
+    """Switchable normalisation of [B, n]: its mean and its variance are learned mixtures of the
+    sample's own and the batch's.
 
-    In evaluation, and for a batch of one sample, whose variance is unknown, the batch's are running means. Luo, Ren, Peng, Zhang, Li:
-    Differentiable Learning-to-Normalize via Switchable Normalization (ICLR 2019).
-    """
+    In evaluation, and for a batch of one sample, whose variance is unknown, the batch's are running
+    means. Luo, Ren, Peng, Zhang, Li: Differentiable Learning-to-Normalize via Switchable
+    Normalization (ICLR 2019)."""
 
     running_mean: Tensor
     running_var: Tensor
@@ -22,9 +24,8 @@ class SwitchNorm1d(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(features))
         self.bias = nn.Parameter(torch.zeros(features))
-        self.mean_weight = nn.Parameter(
-            torch.ones(2)
-        )  # of the sample's and the batch's, before the softmax
+        # of the sample's and the batch's, before the softmax
+        self.mean_weight = nn.Parameter(torch.ones(2))
         self.var_weight = nn.Parameter(torch.ones(2))
         self.register_buffer("running_mean", torch.zeros(features))
         self.register_buffer("running_var", torch.ones(features))
@@ -47,7 +48,8 @@ class SwitchNorm1d(nn.Module):
 
 
 class Gate(nn.Module):
-    """Switchable normalisation, Linear(n → m), layer normalisation, sigmoid, Linear(m → 2), softmax."""
+    """Switchable normalisation, Linear(n → m), layer normalisation, sigmoid, Linear(m → 2),
+    softmax."""
 
     def __init__(self, features: int, hidden: int) -> None:
         super().__init__()

@@ -1,10 +1,11 @@
-"""nn.Linear on oneDNN, the library that PyTorch uses for convolutions on the CPU, on the processors where it is the faster one.
+"""nn.Linear on oneDNN, the library that PyTorch uses for convolutions on the CPU, on the processors
+where it is the faster one.
 
-PyTorch sends fp32 matrix products to MKL, which takes AVX2 code on AMD processors; oneDNN takes AVX-512 where there is one, and is up to
-twice as fast there. On an Intel Xeon MKL is faster: 111 against 97 GFLOP/s for 800 → 500, 75 against 40 for 500 → 60
-(benchmarks/RECORDS.md). So the rule is by maker and size, fixed, and a run's bits depend on no measurement.
-`torch.nn.functional.linear` is the reference, and tests hold the two equal to rounding.
-"""
+PyTorch sends fp32 matrix products to MKL, which takes AVX2 code on AMD processors; oneDNN takes
+AVX-512 where there is one, and is up to twice as fast there. On an Intel Xeon MKL is faster: 111
+against 97 GFLOP/s for 800 → 500, 75 against 40 for 500 → 60 (benchmarks/RECORDS.md). So the rule is
+by maker and size, fixed, and a run's bits depend on no measurement. `torch.nn.functional.linear` is
+the reference, and tests hold the two equal to rounding."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ _AVAILABLE = faster_there(maker_of_cpu())
 
 
 class Linear(nn.Linear):
-    """nn.Linear whose large fp32 products run on oneDNN when they are on the CPU. [B, in] → [B, out]."""
+    """nn.Linear whose large fp32 products run on oneDNN when they are on the CPU. [B, in] → [B,
+    out]."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         fast = (

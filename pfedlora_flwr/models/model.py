@@ -2,34 +2,37 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
+
+from pfedlora_flwr.training.kinds import Kind
 
 
 class ClientModel(nn.Module):
     """A classifier in two parts: `encode` gives a representation R, `head` makes logits of it.
 
-    `layers` says where they part: the head is the last linear layer (1, the default), or, in the CNNs, the last two (2).
-    A model whose head is one linear layer parts there for both.
-    """
+    The head is the last linear layer."""
 
-    widths: tuple[int, int]
-    """Width of R for `layers` of 1 and 2."""
+    width: int
+    """Of R, the last layer's input."""
     description = "a model of its own"
-    """What a model card calls it: the name that it was built by, or the names of what it is made of."""
+    """What a model card calls it: the name that it was built by, or the names of what it is made
+    of."""
+    frozen: tuple[nn.Module, ...] = ()
+    """Its parts that are not trained: always in evaluation mode, so that their statistics stay."""
+    given: frozenset[str] = frozenset()
+    """The names in its state_dict of its base: what came from elsewhere and does not change."""
+    base: str = ""
+    """What the base is known by; empty until it is asked for (`kept.base_of`), or a name of the
+    model's own that holds a hash."""
 
-    @property
-    def width(self) -> int:
-        """Width of the last layer's input."""
-        return self.widths[0]
-
-    def encode(self, images: Tensor, layers: int = 1) -> Tensor:
+    def encode(self, inputs: Tensor) -> Tensor:
         """Inputs, [B, *shape] of the Task → R, [B, width]."""
         raise NotImplementedError
 
-    def head(self, representation: Tensor, layers: int = 1) -> Tensor:
+    def head(self, representation: Tensor) -> Tensor:
         """R → logits, [B, classes]."""
         raise NotImplementedError
 
@@ -42,11 +45,19 @@ class ClientModel(nn.Module):
         raise NotImplementedError
 
     def own_names(self) -> dict[str, str]:
-        """By the name of a tensor in the state_dict, its name in that of the module that the model was made of, where there is one."""
+        """By the name of a tensor in the state_dict, its name in that of the module that the model
+        was made of, where there is one."""
         return {name: name for name in self.state_dict()}
 
-    def forward(self, images: Tensor) -> Tensor:
-        return self.head(self.encode(images))
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.head(self.encode(inputs))
+
+    def train(self, mode: bool = True) -> Self:
+        """As every module's, but for the frozen parts."""
+        super().train(mode)
+        for part in self.frozen:
+            part.eval()
+        return self
 
 
 class WithLast(ClientModel):
@@ -54,7 +65,7 @@ class WithLast(ClientModel):
 
     last: nn.Linear
 
-    def head(self, representation: Tensor, layers: int = 1) -> Tensor:
+    def head(self, representation: Tensor) -> Tensor:
         return self.last(representation)
 
     def last_layer(self) -> nn.Linear:
@@ -67,11 +78,13 @@ class WithLast(ClientModel):
 class Family(ClientModel):
     """What the families have in common: FC1 and FC2, each with a ReLU after it, and FC3.
 
-    R is the output of FC2, of one width for all of a family, or, before the last two layers, that of FC1, whose width is the model's own.
-    """
+    R is the output of FC2, of one width for all of a family. Such a model can also be cut after FC1
+    (`trunk` and `rest`), whose width is the model's own."""
 
-    kind: ClassVar[str]
-    """Of the inputs: images, series or vectors."""
+    kind: ClassVar[Kind]
+    """Of the inputs."""
+    trunk_width: int
+    """Of FC1's output."""
     fc2: nn.Linear
     fc3: nn.Linear
 
@@ -79,12 +92,15 @@ class Family(ClientModel):
         """[B, *shape] → the output of FC1."""
         raise NotImplementedError
 
-    def encode(self, images: Tensor, layers: int = 1) -> Tensor:
-        x = self.trunk(images)
-        return x if layers == 2 else torch.relu(self.fc2(x))
+    def rest(self, hidden: Tensor) -> Tensor:
+        """The output of FC1 → logits, [B, classes]."""
+        return self.fc3(torch.relu(self.fc2(hidden)))
 
-    def head(self, representation: Tensor, layers: int = 1) -> Tensor:
-        return self.fc3(torch.relu(self.fc2(representation)) if layers == 2 else representation)
+    def encode(self, inputs: Tensor) -> Tensor:
+        return torch.relu(self.fc2(self.trunk(inputs)))
+
+    def head(self, representation: Tensor) -> Tensor:
+        return self.fc3(representation)
 
     def last_layer(self) -> nn.Linear:
         return self.fc3

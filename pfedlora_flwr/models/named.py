@@ -1,7 +1,8 @@
-"""Models of timm and torchvision by name: `timm:NAME`, `timm:NAME:pretrained`, `timm:NAME:weights=FILE`, and torchvision's likewise.
+"""Models of timm and torchvision by name: `timm:NAME`, `timm:NAME:pretrained`,
+`timm:NAME:weights=FILE`, and torchvision's likewise.
 
-The libraries are imported when a model of theirs is built, not before: it takes them a second or two.
-"""
+The libraries are imported when a model of theirs is built, not before: it takes them a second or
+two."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -18,22 +19,26 @@ from typing import Any
 from torch import nn
 
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.experiment import in_full, parted
 from pfedlora_flwr.files import absolute
 from pfedlora_flwr.models import weights
 from pfedlora_flwr.models.own import Whole, last_linear, outputs, whole
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.rng import seeded
+from pfedlora_flwr.training.kinds import IMAGES
 
 LIBRARIES = ("timm", "torchvision")
 _FILE = "weights="
 _NEAR = 4
 _LONGEST = 300
-_RANDOM: ContextVar[bool] = ContextVar("_RANDOM", default=False)
+_RANDOM: ContextVar[bool | None] = ContextVar("_RANDOM", default=None)
+"""Inside `random_weights`: its `base`."""
 
 
 @dataclass(frozen=True)
 class Named:
-    """A model's name in its parts. weights: empty for random ones, `pretrained`, or `weights=FILE`."""
+    """A model's name in its parts. weights: empty for random ones, `pretrained`, or
+    `weights=FILE`."""
 
     library: str
     architecture: str
@@ -54,7 +59,8 @@ def is_library(name: str) -> bool:
 
 
 def parse(name: str) -> Named | None:
-    """The parts of a library model's name; None for another's. Raises UserError for weights of another form."""
+    """The parts of a library model's name; None for another's. Raises UserError for weights of
+    another form."""
     if not is_library(name):
         return None
     library, _, rest = name.partition(":")
@@ -79,46 +85,108 @@ def located(name: str) -> str:
 
 def without_path(name: str) -> str:
     """The name for people who have not this machine: of a file its last name alone."""
-    found = parse(name)
-    return (
-        str(Named(found.library, found.architecture, f"{_FILE}{Path(found.file).name}"))
-        if found and found.file
-        else name
-    )
+    bare, settings = parted(name)
+    found = parse(bare)
+    if not found or not found.file:
+        return name
+    short = Named(found.library, found.architecture, f"{_FILE}{Path(found.file).name}")
+    return in_full(str(short), settings)
 
 
 @contextmanager
-def random_weights() -> Iterator[None]:
-    """Within it no weights are looked up: they will be overwritten, and need not be where this runs."""
-    token = _RANDOM.set(True)
+def random_weights(*, base: bool = True) -> Iterator[None]:
+    """Within it no weights are looked up that will be overwritten: they need not be where this
+    runs. Those of a frozen base are not overwritten (`kept.load_kept`).
+
+    base: whether these are looked up all the same; if not, models are built to be looked at."""
+    token = _RANDOM.set(base)
     try:
         yield
     finally:
         _RANDOM.reset(token)
 
 
-def build(named: Named, task: Task) -> Whole:
-    """The library's model with its head taken out, initialised from torch's global generator. Raises UserError where there is none."""
-    if task.kind != "images":
+def build(named: Named, task: Task, side: int | None = None) -> Whole:
+    """The library's model with its head taken out, initialised from torch's global generator.
+    side: as in Whole. Raises UserError where there is none."""
+    state = {} if _RANDOM.get() is not None or not named.weights else state_of(named)
+    module, head = library_model(named, sized(task, side), state)
+    return Whole.cut(module, head, side)
+
+
+def sized(task: Task, side: int | None) -> Task:
+    """The Task of a model that resizes images to `side`."""
+    return replace(task, shape=(task.shape[0], side, side)) if side else task
+
+
+def library_model(named: Named, task: Task, state: weights.State) -> tuple[nn.Module, str]:
+    """The library's model with these weights, or random ones where they are empty; and where its
+    last linear layer is. Raises UserError."""
+    if task.kind != IMAGES:
         raise UserError(
             f"model {str(named)!r} is for images, and the inputs are {task.kind} {list(task.shape)}"
         )
     _library(named)
-    state = {} if _RANDOM.get() or not named.weights else _state(named)
     try:
         module = _BUILD[named.library](named, task, state)
-        return Whole(module, _layout(Named(named.library, named.architecture, ""), task).head)
+        return module, layout(Named(named.library, named.architecture, ""), task).head
     except UserError:
         raise
-    except Exception as error:  # the library's own, which knows best: a size that it does not take, weights that do not fit
+    # the library's own, which knows best: a size that it does not take, weights that do not fit
+    except Exception as error:
         raise UserError(
             f"model {str(named)!r} for images {list(task.shape)}: {_in_a_line(error)}"
         ) from None
 
 
+def looked_at() -> bool:
+    """Whether models are built now to be looked at, and a frozen base may be any."""
+    return _RANDOM.get() is False
+
+
+@dataclass(frozen=True)
+class Made:
+    """How a library's weights of a model were made: for images of this shape, (channels, height,
+    width), in [0, 1] and normalised by mean and std; of how many classes; and under which licence,
+    empty where the library does not say."""
+
+    shape: tuple[int, int, int]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    classes: int
+    licence: str
+
+
+def made_with(name: str) -> Made | None:
+    """How a library model's weights were made; None for other models, and for one without
+    weights."""
+    found = parse(parted(name)[0])
+    return made(found) if found and found.weights else None
+
+
 @lru_cache(maxsize=256)
-def _layout(named: Named, task: Task) -> weights.Layout:
-    """What a model's weights look like, found once. Its head: the classifier by timm's interface, with torchvision the last linear."""
+def made(named: Named) -> Made | None:
+    """How the library's weights of this architecture were made; None where it has none."""
+    library = _library(named)
+    if named.library == "timm":
+        cfg = library.get_pretrained_cfg(named.architecture)
+        if not cfg or not cfg.mean:
+            return None
+        licence = (cfg.license or "").replace("apache", "Apache")
+        return Made(cfg.input_size, tuple(cfg.mean), tuple(cfg.std), cfg.num_classes, licence)
+    try:
+        weights_ = library.get_model_weights(named.architecture).DEFAULT
+    except (ValueError, AttributeError):  # a model that the library has no weights of
+        return None
+    seen, classes = weights_.transforms(), len(weights_.meta["categories"])
+    side = seen.crop_size[0]
+    return Made((3, side, side), tuple(seen.mean), tuple(seen.std), classes, "")
+
+
+@lru_cache(maxsize=256)
+def layout(named: Named, task: Task) -> weights.Layout:
+    """What a model's weights look like, found once. Its head: the classifier by timm's interface,
+    with torchvision the last linear."""
     with seeded(0):  # what the caller draws must not depend on whether this is the first call
         module = _BUILD[named.library](named, task, {})
     logits = outputs(module, module, task)
@@ -126,7 +194,8 @@ def _layout(named: Named, task: Task) -> weights.Layout:
         head: object = module.get_classifier()  # type: ignore[operator]
         if not isinstance(head, nn.Linear):
             raise UserError(
-                f"model {str(named)!r}: its classifier is a {type(head).__name__}, and one linear layer is needed"
+                f"model {str(named)!r}: its classifier is a {type(head).__name__}, and one linear"
+                " layer is needed"
             )
         place = next(place for place, layer in module.named_modules() if layer is head)
     else:
@@ -137,20 +206,20 @@ def _layout(named: Named, task: Task) -> weights.Layout:
 
 
 def _timm(named: Named, task: Task, state: weights.State) -> nn.Module:
-    """timm's own loading of weights: it fits the first layer to the channels, and leaves out a classifier of other classes."""
+    """timm's own loading of weights: it fits the first layer to the channels, and leaves out a
+    classifier of other classes."""
     timm: Any = _library(named)
     channels, height, width = task.shape
     about = timm.get_pretrained_cfg(named.architecture)
-    sized = {"img_size": (height, width)} if about and about.fixed_input_size else {}
+    fixed = {"img_size": (height, width)} if about and about.fixed_input_size else {}
     if not state:
         return timm.create_model(
-            named.architecture, num_classes=task.classes, in_chans=channels, **sized
+            named.architecture, num_classes=task.classes, in_chans=channels, **fixed
         )
-    layout = _layout(Named("timm", named.architecture, ""), task)
-    weights.check(
-        str(named), state, layout, strict=bool(named.file)
-    )  # before timm, which names every tensor that does not fit
-    classes, first = (state.get(f"{layer}.weight") for layer in (layout.head, about.first_conv))
+    found = layout(Named("timm", named.architecture, ""), task)
+    # before timm, which names every tensor that does not fit
+    weights.check(str(named), state, found, strict=bool(named.file))
+    classes, first = (state.get(f"{layer}.weight") for layer in (found.head, about.first_conv))
     told = {
         "state_dict": dict(state),  # from which timm takes out what does not fit
         "num_classes": 0 if classes is None else len(classes),
@@ -163,7 +232,7 @@ def _timm(named: Named, task: Task, state: weights.State) -> nn.Module:
         pretrained_cfg_overlay=told,
         num_classes=task.classes,
         in_chans=channels,
-        **sized,
+        **fixed,
     )
     module.pretrained_cfg.pop("state_dict", None)
     return module
@@ -173,12 +242,13 @@ def _torchvision(named: Named, task: Task, state: weights.State) -> nn.Module:
     models: Any = _library(named)
     if task.shape[0] != 3:
         raise UserError(
-            f"model {str(named)!r} is for images of 3 channels, and they have {task.shape[0]}; timm's models take any number"
+            f"model {str(named)!r} is for images of 3 channels, and they have {task.shape[0]};"
+            " timm's models take any number"
         )
     module: nn.Module = models.get_model(named.architecture, weights=None, num_classes=task.classes)
     if state:
-        layout = _layout(Named("torchvision", named.architecture, ""), task)
-        weights.load(str(named), module, state, layout, strict=bool(named.file))
+        found = layout(Named("torchvision", named.architecture, ""), task)
+        weights.load(str(named), module, state, found, strict=bool(named.file))
     return module
 
 
@@ -189,14 +259,16 @@ _BUILD: dict[str, Callable[[Named, Task, weights.State], nn.Module]] = {
 
 
 def _library(named: Named) -> Any:
-    """The library's module of models. Raises UserError where it is not installed or has no such model."""
+    """The library's module of models. Raises UserError where it is not installed or has no such
+    model."""
     try:
         library: Any = importlib.import_module(
             "timm" if named.library == "timm" else "torchvision.models"
         )
     except ImportError:
         raise UserError(
-            f"model {str(named)!r} needs {named.library}, which is not installed: pip install {named.library}"
+            f"model {str(named)!r} needs {named.library}, which is not installed: pip install"
+            f" {named.library}"
         ) from None
     known = (
         library.is_model
@@ -207,15 +279,22 @@ def _library(named: Named) -> Any:
         names = library.list_models(**({} if named.library == "timm" else {"module": library}))
         near = difflib.get_close_matches(named.architecture, names, _NEAR) or names[:_NEAR]
         raise UserError(
-            f"model {str(named)!r}: {named.library} has no {named.architecture!r}; near names: {', '.join(near)}"
+            f"model {str(named)!r}: {named.library} has no {named.architecture!r}; near names:"
+            f" {', '.join(near)}"
         )
     return library
 
 
-def _state(named: Named) -> weights.State:
-    """The weights that a name asks for."""
+def state_of(named: Named) -> weights.State:
+    """The weights that a name asks for. Raises UserError."""
+    return weights.read(file_of(named), str(named))
+
+
+def file_of(named: Named) -> Path:
+    """The file of the weights that a name asks for; the library's own are downloaded where they are
+    not in its cache. Raises UserError."""
     if named.file:
-        return weights.read(Path(named.file), str(named))
+        return Path(named.file)
     library = _library(named)
     try:
         if named.library == "timm":
@@ -229,7 +308,7 @@ def _state(named: Named) -> weights.State:
             source = ("", "", library.get_model_weights(named.architecture).DEFAULT.url)
     except (RuntimeError, AttributeError, ValueError) as error:
         raise UserError(f"model {str(named)!r}: {_in_a_line(error)}") from None
-    return weights.read(weights.fetched(str(named), *source), str(named))
+    return weights.fetched(str(named), *source)
 
 
 def _in_a_line(error: BaseException) -> str:

@@ -1,4 +1,5 @@
-"""A client model of another width than its own: where a method needs one width, and the clients' models have several."""
+"""A client model of another width than its own: where a method needs one width, and the clients'
+models have several."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from pfedlora_flwr.models.model import ClientModel, WithLast
 
 
 class Necked(WithLast):
-    """The model without its last layer, a neck, Linear(own width → width), and a new last layer. R is the neck's output; it has signs."""
+    """The model without its last layer, a neck, Linear(own width → width), and a new last layer. R
+    is the neck's output; it has signs."""
 
     def __init__(self, model: ClientModel, width: int, classes: int) -> None:
         super().__init__()
@@ -18,8 +20,8 @@ class Necked(WithLast):
         self.model = model
         self.neck = Linear(own, width)
         self.last = Linear(width, classes)
-        self.widths = width, width
+        self.width = width
         self.description = f"{model.description} with a neck from {own} to {width}"
 
-    def encode(self, images: Tensor, layers: int = 1) -> Tensor:
-        return self.neck(self.model.encode(images))
+    def encode(self, inputs: Tensor) -> Tensor:
+        return self.neck(self.model.encode(inputs))

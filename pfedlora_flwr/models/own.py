@@ -1,4 +1,5 @@
-"""Any nn.Module as a client model: one with an encoder and a head, or a whole one, whose last linear layer is the head.
+"""Any nn.Module as a client model: one with an encoder and a head, or a whole one, whose last
+linear layer is the head.
 
 What is trained and asked is what its `forward` computes, where it has one.
 """
@@ -18,6 +19,7 @@ from pfedlora_flwr.errors import UserError, brief, kind
 from pfedlora_flwr.models.model import ClientModel, WithLast
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.rng import seeded
+from pfedlora_flwr.training.loop import known_output
 
 
 class Parted(ClientModel):
@@ -26,12 +28,12 @@ class Parted(ClientModel):
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
-        self.widths = self.last_layer().in_features, self.last_layer().in_features
+        self.width = self.last_layer().in_features
 
-    def encode(self, images: Tensor, layers: int = 1) -> Tensor:
-        return self.module.encoder(images)  # type: ignore[operator]
+    def encode(self, inputs: Tensor) -> Tensor:
+        return self.module.encoder(inputs)  # type: ignore[operator]
 
-    def head(self, representation: Tensor, layers: int = 1) -> Tensor:
+    def head(self, representation: Tensor) -> Tensor:
         return self.module.head(representation)  # type: ignore[operator]
 
     def last_layer(self) -> nn.Linear:
@@ -45,24 +47,38 @@ class Parted(ClientModel):
 
 
 class Whole(WithLast):
-    """A module whose linear layer at `place`, a dotted name, makes its logits: it is taken out, and called after the rest."""
+    """A module without its last linear layer, and what is called after it.
 
-    def __init__(self, module: nn.Module, place: str) -> None:
+    place: the dotted name in the module of what `last` stands for; None: of nothing. side: height
+    and width to which images are brought before the module; None: they stay as they are."""
+
+    def __init__(
+        self, module: nn.Module, last: nn.Linear, place: str | None, side: int | None = None
+    ) -> None:
         super().__init__()
+        self.module, self.last = module, last
+        self.place, self.side = place, side
+        self.width = last.in_features
+
+    @classmethod
+    def cut(cls, module: nn.Module, place: str, side: int | None = None) -> Whole:
+        """The module whose linear layer at `place` makes its logits: it is taken out."""
         last = module.get_submodule(place)
         assert isinstance(last, nn.Linear)
         parent, _, name = place.rpartition(".")
         if place:
             setattr(module.get_submodule(parent), name, nn.Identity())
-        self.module = module if place else nn.Identity()
-        self.place = place
-        self.last = last
-        self.widths = last.in_features, last.in_features
+        return cls(module if place else nn.Identity(), last, place, side)
 
-    def encode(self, images: Tensor, layers: int = 1) -> Tensor:
-        return self.module(images)
+    def encode(self, inputs: Tensor) -> Tensor:
+        known = known_output(self.module, inputs)
+        if known is not None:
+            return known
+        return self.module(inputs if self.side is None else resized(inputs, self.side))
 
     def own_names(self) -> dict[str, str]:
+        if self.place is None:
+            return super().own_names()
         at = f"{self.place}." if self.place else ""
         return {
             name: at + rest if part == "last" else rest
@@ -71,8 +87,19 @@ class Whole(WithLast):
         }
 
 
+def resized(images: Tensor, side: int) -> Tensor:
+    """[B, c, H, W] → [B, c, side, side], bicubic; what becomes smaller is smoothed before."""
+    height, width = images.shape[2:]
+    if (height, width) == (side, side):
+        return images
+    return nn.functional.interpolate(
+        images, (side, side), mode="bicubic", antialias=side < max(height, width)
+    )
+
+
 def construct(found: Any, task: Task) -> Any:
-    """What a user's class, or function, makes for a Task: it takes the number of classes, and `shape`, an input's, if it names that."""
+    """What a user's class, or function, makes for a Task: it takes the number of classes, and
+    `shape`, an input's, if it names that."""
     try:
         shaped = "shape" in inspect.signature(found).parameters
     except (TypeError, ValueError):  # what is no class says so when it is called
@@ -81,12 +108,14 @@ def construct(found: Any, task: Task) -> Any:
 
 
 def client_model(name: str, task: Task, module: Any) -> ClientModel:
-    """A user's module as a client model, tried on two random inputs. Raises UserError where it is none."""
+    """A user's module as a client model, tried on two random inputs. Raises UserError where it is
+    none."""
     parted = hasattr(module, "encoder") and isinstance(getattr(module, "head", None), nn.Linear)
     forward = isinstance(module, nn.Module) and type(module).forward is not nn.Module.forward
     if not isinstance(module, nn.Module) or not (parted or forward):
         raise UserError(
-            f"model {name!r}: expected an nn.Module with a `forward`, or with an `encoder` and a `head` that is an nn.Linear"
+            f"model {name!r}: expected an nn.Module with a `forward`, or with an `encoder` and a"
+            " `head` that is an nn.Linear"
         )
     model = _with_forward(name, task, module, parted) if forward else _without(name, task, module)
     if lazy := [key for key, parameter in model.named_parameters() if is_lazy(parameter)]:
@@ -100,7 +129,8 @@ def _with_forward(name: str, task: Task, module: nn.Module, parted: bool) -> Cli
     logits = outputs(module, module, task)
     if (found := _shape(logits[0])) != [2, task.classes]:
         raise UserError(
-            f"model {name!r}: its forward gives {found} for 2 {task.kind}, expected logits, [2, {task.classes}]"
+            f"model {name!r}: its forward gives {found} for 2 {task.kind}, expected logits, [2,"
+            f" {task.classes}]"
         )
     if parted and _is_head_of_encoder(module, task, logits):
         return Parted(module)
@@ -108,8 +138,9 @@ def _with_forward(name: str, task: Task, module: nn.Module, parted: bool) -> Cli
 
 
 def whole(name: str, task: Task, module: nn.Module, place: str, logits: list[Any]) -> Whole:
-    """The module with its head, at `place`, taken out. logits: its `outputs` before. Raises UserError where they are no longer the same."""
-    model = Whole(module, place)
+    """The module with its head, at `place`, taken out. logits: its `outputs` before. Raises
+    UserError where they are no longer the same."""
+    model = Whole.cut(module, place)
     try:
         found = outputs(model, model, task)
     except Exception as error:  # it ran while the layer was there
@@ -119,14 +150,15 @@ def whole(name: str, task: Task, module: nn.Module, place: str, logits: list[Any
         raise UserError(f"model {name!r}: {told} ({brief(error)})") from None
     if model.last.out_features != task.classes or not all(map(same, found, logits)):
         raise UserError(
-            f"model {name!r}: its forward gives something else than its last linear layer, {place!r}, on what comes before: "
-            "it must end with that layer's logits"
+            f"model {name!r}: its forward gives something else than its last linear layer,"
+            f" {place!r}, on what comes before: it must end with that layer's logits"
         )
     return model
 
 
 def last_linear(name: str, task: Task, module: nn.Module) -> str:
-    """The dotted name of the linear layer that runs last in the module's forward. Raises UserError where none does."""
+    """The dotted name of the linear layer that runs last in the module's forward. Raises UserError
+    where none does."""
     ran: list[str] = []
     handles = [
         layer.register_forward_hook(lambda *_, place=place: ran.append(place))
@@ -140,14 +172,16 @@ def last_linear(name: str, task: Task, module: nn.Module) -> str:
             handle.remove()
     if not ran:
         raise UserError(
-            f"model {name!r}: no nn.Linear runs in its forward; the last one is its head, without which it is no client model"
+            f"model {name!r}: no nn.Linear runs in its forward; the last one is its head, without"
+            " which it is no client model"
         )
     return ran[-1]
 
 
 def outputs(function: Callable[[Tensor], Any], module: nn.Module, task: Task) -> list[Any]:
-    """What `function` gives for two random inputs while `module` is in evaluation and in training mode; the module stays as it is."""
-    inputs = torch.randn(2, *task.shape, generator=torch.Generator().manual_seed(0))
+    """What `function` gives for two random inputs while `module` is in evaluation and in training
+    mode; the module stays as it is."""
+    inputs = task.random(2, torch.Generator().manual_seed(0))
     found = []
     with _untouched(module), torch.no_grad():
         for training in (False, True):
@@ -188,21 +222,25 @@ def _untouched(module: nn.Module) -> Iterator[None]:
 
 
 def _without(name: str, task: Task, module: nn.Module) -> Parted:
-    """Raises UserError unless the encoder, in evaluation mode, gives what the head takes, and the head a logit for each class."""
+    """Raises UserError unless the encoder, in evaluation mode, gives what the head takes, and the
+    head a logit for each class."""
     head: nn.Linear = module.head  # type: ignore[assignment]
     with _untouched(module), torch.no_grad():
         representation = module.eval().encoder(task.blank(2))  # type: ignore[operator]
         if not isinstance(representation, Tensor):
             raise UserError(
-                f"model {name!r}: the encoder gives {kind(representation)}, expected a tensor [{task.kind}, width]"
+                f"model {name!r}: the encoder gives {kind(representation)}, expected a tensor"
+                f" [{task.kind}, width]"
             )
         if (found := _shape(representation)) != [2, head.in_features]:
             raise UserError(
-                f"model {name!r}: the encoder gives {found} for 2 {task.kind}, its head takes [2, {head.in_features}]"
+                f"model {name!r}: the encoder gives {found} for 2 {task.kind}, its head takes [2,"
+                f" {head.in_features}]"
             )
         if head.out_features != task.classes:
             raise UserError(
-                f"model {name!r}: its head gives {head.out_features} logits, the dataset has {task.classes} classes"
+                f"model {name!r}: its head gives {head.out_features} logits, the dataset has"
+                f" {task.classes} classes"
             )
         head(representation)
     return Parted(module)
@@ -212,6 +250,8 @@ def _is_head_of_encoder(module: nn.Module, task: Task, logits: list[Any]) -> boo
     """Whether `forward` is head(encoder(x)): then the two are the parts, by their names."""
     try:
         found = outputs(lambda inputs: module.head(module.encoder(inputs)), module, task)  # type: ignore[operator]
-    except Exception:  # an encoder that cannot be called so is another thing than we take it for, and forward alone counts
+    # an encoder that cannot be called so is another thing than we take it for, and forward alone
+    # counts
+    except Exception:
         return False
     return all(map(same, found, logits))

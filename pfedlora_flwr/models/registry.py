@@ -1,27 +1,29 @@
-"""Names → client models: our families, those of timm and torchvision by name, and `package.module:Class` for a user's own."""
+"""Names → client models: our families, those of timm and torchvision by name, and
+`package.module:Class` for a user's own."""
 
 from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 
 from pfedlora_flwr.errors import UserCodeError, UserError, user_code
-from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.models import named, own
+from pfedlora_flwr.experiment import Experiment, in_full, parted
+from pfedlora_flwr.models import named, own, pretrained
 from pfedlora_flwr.models.cnn import CNN, SHAPES
 from pfedlora_flwr.models.families import CONV1D_SHAPES, MLP, MLP_SHAPES, Conv1d
-from pfedlora_flwr.models.model import ClientModel
+from pfedlora_flwr.models.kept import frozen_names, frozen_parts, same_in_both
+from pfedlora_flwr.models.model import ClientModel, Family
 from pfedlora_flwr.models.neck import Necked
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.rng import seeded
 
-FAMILIES = {"images": "cnn", "series": "conv1d", "vectors": "mlp"}
-"""The kind of input → the family of models that `models: auto` takes."""
+T = TypeVar("T")
 _CLASSES: dict[str, type[CNN] | type[Conv1d] | type[MLP]] = (
     dict.fromkeys(SHAPES, CNN)
     | dict.fromkeys(CONV1D_SHAPES, Conv1d)
@@ -30,53 +32,115 @@ _CLASSES: dict[str, type[CNN] | type[Conv1d] | type[MLP]] = (
 """Models of ours, by name."""
 
 
+TRAINED = ("all", "head")
+"""What may be trained of a model."""
+
+
 def names_of(experiment: Experiment, task: Task) -> tuple[str, ...]:
-    """The client models in turn: client k has number k mod their count."""
-    return experiment.model_names(FAMILIES[task.kind])
+    """The client models in turn, by their names in full: client k has number k mod their count."""
+    names = experiment.model_names(task.kind.family)
+    return tuple(name if named.is_library(name) else _unresized(name) for name in names)
+
+
+def _unresized(name: str) -> str:
+    """The name without the size of images, which other models than the libraries' do not change."""
+    bare, said = parted(name)
+    return in_full(bare, said | {"model-input": "auto"})
+
+
+def of_client(client: int, in_turn: Sequence[T]) -> T:
+    """What a client has of something that the client models have in turn."""
+    return in_turn[client % len(in_turn)]
 
 
 def build(name: str, task: Task, width: int | None = None) -> ClientModel:
-    """The client model `name`, freshly initialised from torch's global generator; `width`: of its last layer's input, if not its own.
+    """The client model `name`, freshly initialised from torch's global generator; `width`: of its
+    last layer's input, if not its own.
 
     The models of a family are made at that width; any other gets a neck where its own is another.
-    Raises UserError for an unknown name, and for a model that does not take such inputs.
+    What the model's own code has frozen (`requires_grad=False`) stays frozen.
+    Raises UserError for an unknown name, for a model that does not take such inputs, and for one of
+    which nothing is trained.
     """
-    library = named.parse(name)
-    if name in _CLASSES:
-        _check_kind(name, task)
-        family = _CLASSES[name]
-        model: ClientModel = family(name, task, width) if width else family(name, task)
+    model = _built(name, task, width)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise UserError(f"model {name!r}: none of its parameters is trained")
+    model.frozen = frozen_parts(model)
+    if frozen := frozen_names(model):
+        model.given = frozenset(frozen if model.base else _given(name, task, width, _source(name)))
+    return model.train()
+
+
+def _built(name: str, task: Task, width: int | None) -> ClientModel:
+    """The model alone."""
+    bare, said = parted(name)
+    library = named.parse(bare)
+    logits, neck = said["representation"] != "features", said["neck"]
+    if neck != "auto":
+        width = int(neck)
+    if logits and not (library and library.weights):
+        raise UserError(
+            f"representation is {said['representation']}, and model {bare!r} has no weights with a"
+            " classifier; allowed: timm:NAME:pretrained, timm:NAME:weights=FILE, and torchvision's"
+        )
+    if bare in _CLASSES:
+        _check_kind(bare, task)
+        family = _CLASSES[bare]
+        own_width = width if neck == "auto" else None
+        model: ClientModel = family(bare, task, own_width) if own_width else family(bare, task)
     elif library:
-        model = named.build(library, task)
-    elif ":" in name:
-        found = load_object(name, "model")
-        with user_code("model", name):
-            model = own.client_model(name, task, own.construct(found, task))
+        side = None if said["model-input"] == "auto" else int(said["model-input"])
+        if library.weights and said["train"] != "all":
+            model = pretrained.build(library, task, side, logits=logits)
+        else:
+            model = named.build(library, task, side)
+    elif ":" in bare:
+        found = load_object(bare, "model")
+        with user_code("model", bare):
+            model = own.client_model(bare, task, own.construct(found, task))
     else:
-        raise UserError(f"models names {name!r}; allowed: {_allowed(task)}")
-    model.description = f"{library.library}:{library.architecture}" if library else name
-    return model if width in (None, model.width) else Necked(model, width, task.classes)
+        raise UserError(f"models names {bare!r}; allowed: {_allowed(task)}")
+    model.description = f"{library.library}:{library.architecture}" if library else bare
+    if logits:
+        model.description += ", read by its classifier"
+    if said["train"] == "head":
+        model.requires_grad_(False)
+    if width is not None and (width != model.width or neck != "auto"):
+        base, model = model.base, Necked(model, width, task.classes)
+        model.base = base
+    if said["train"] == "head":
+        model.last_layer().requires_grad_(True)
+    return model
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What is asked often of a client model, and is the same for all that are built: `widths` as in ClientModel, its number of
-    parameters, and whether its last layer has a bias and it has batch normalisation."""
+    """What is asked often of a client model, and is the same for all that are built: its width,
+    that of FC1 where it is one of a family, its number of parameters, whether its last layer has a
+    bias and is trained, and whether it trains with batch normalisation."""
 
-    widths: tuple[int, int]
+    width: int
+    trunk_width: int | None
     parameters: int
     bias: bool
+    trained_last: bool
     batch_norm: bool
 
 
 def facts(name: str, task: Task, width: int | None = None) -> Facts:
     """The Facts of `build(name, task, width)`; it is built once a process."""
-    source = load_object(name, "model") if ":" in name and not named.is_library(name) else None
-    return _facts(name, task, width, source)
+    return _facts(name, task, width, _source(name))
+
+
+def any_batch_norm(names: tuple[str, ...], task: Task) -> bool:
+    """Whether one of these client models, and so perhaps a shared one, trains with batch
+    normalisation: it cannot train on a batch of one sample."""
+    return any(facts(name, task).batch_norm for name in names)
 
 
 def small_model(names: tuple[str, ...], task: Task, width: int | None = None) -> ClientModel:
-    """A fresh small model that clients can share: the smallest of theirs, CNN-5 of the five, CNN-1 where all are CNN-1."""
+    """A fresh small model that clients can share: the smallest of theirs, CNN-5 of the five, CNN-1
+    where all are CNN-1."""
     return build(smallest(names, task), task, width)
 
 
@@ -84,16 +148,25 @@ def small_extractor(names: tuple[str, ...], task: Task, width: int | None = None
     """The same without its last layer: it has `encode` alone, and only what that needs travels."""
     model = small_model(names, task, width)
     model.drop_last_layer()
-    if not any(True for _ in model.parameters()):
+    if not any(parameter.requires_grad for parameter in model.parameters()):
         raise UserError(
-            f"the smallest client model, {model.description}, is a last layer alone: it has no extractor that could be shared"
+            f"the smallest client model, {model.description}, trains its last layer alone: it has"
+            " no extractor that could be shared"
         )
     return model
 
 
 def smallest(names: tuple[str, ...], task: Task) -> str:
-    """The one of these client models that has the fewest parameters, the first of ties."""
-    return min(dict.fromkeys(names), key=lambda name: facts(name, task).parameters)
+    """The one of these client models that has the fewest parameters, the first of ties; as it is by
+    itself, whatever its clients train of it."""
+    alone = dict.fromkeys(_alone(name) for name in names)
+    return min(alone, key=lambda name: facts(name, task).parameters)
+
+
+def _alone(name: str) -> str:
+    """The model's name with the size of its images alone."""
+    bare, said = parted(name)
+    return in_full(bare, {"model-input": said["model-input"]})
 
 
 def located(models: str) -> str:
@@ -104,7 +177,8 @@ def located(models: str) -> str:
 
 
 def load_object(path: str, what: str) -> Any:
-    """The object at `package.module:Name`. Raises UserError when there is none, UserCodeError when its module raises."""
+    """The object at `package.module:Name`. Raises UserError when there is none, UserCodeError when
+    its module raises."""
     module, _, attribute = path.partition(":")
     try:
         with user_code(what, path):
@@ -129,31 +203,47 @@ def load_object(path: str, what: str) -> Any:
 
 def _allowed(task: Task) -> str:
     """The names of models that take a Task's inputs."""
-    ours = ", ".join(name for name, family in _CLASSES.items() if family.kind == task.kind)
-    libraries = "timm:NAME, torchvision:NAME, " if task.kind == "images" else ""
-    return f"{ours}, {libraries}or package.module:Class"
+    ours = (name for name, family in _CLASSES.items() if family.kind == task.kind)
+    return f"{', '.join((*ours, *task.kind.libraries))}, or package.module:Class"
 
 
 def _check_kind(name: str, task: Task) -> None:
     """Raises UserError where a model of ours does not take a Task's inputs."""
     if (kind := _CLASSES[name].kind) != task.kind:
         raise UserError(
-            f"model {name!r} is for {kind}, and the inputs are {task.kind} {list(task.shape)}; allowed: {_allowed(task)}"
+            f"model {name!r} is for {kind}, and the inputs are {task.kind} {list(task.shape)};"
+            f" allowed: {_allowed(task)}"
         )
+
+
+def _source(name: str) -> object:
+    """What a user's name stands for now; None for a model that is not a user's own."""
+    name = parted(name)[0]
+    return load_object(name, "model") if ":" in name and not named.is_library(name) else None
+
+
+@lru_cache(maxsize=256)
+def _given(name: str, task: Task, width: int | None, source: object) -> set[str]:
+    """The names of a model's frozen tensors that every build has alike, found by two of them."""
+    builds = []
+    for seed in (0, 1):
+        with seeded(seed):
+            builds.append(_built(name, task, width))
+    return same_in_both(*builds)
 
 
 @lru_cache(maxsize=256)
 def _facts(name: str, task: Task, width: int | None, source: object) -> Facts:
     """source: what a user's name stands for now."""
-    with (
-        seeded(0),
-        named.random_weights(),
-    ):  # what the caller draws must not depend on whether this is the first call
+    # what the caller draws must not depend on whether this is the first call
+    with seeded(0), named.random_weights(base=False):
         model = build(name, task, width)
-    batch_norm = any(isinstance(module, BatchNorm) for module in model.modules())
+    last = model.last_layer()
     return Facts(
-        model.widths,
+        model.width,
+        model.trunk_width if isinstance(model, Family) else None,
         sum(p.numel() for p in model.parameters()),
-        model.last_layer().bias is not None,
-        batch_norm,
+        last.bias is not None,
+        last.weight.requires_grad,
+        any(isinstance(module, BatchNorm) and module.training for module in model.modules()),
     )

@@ -1,4 +1,5 @@
-"""Weights of models by name: a file's, or the library's own, which are downloaded once to its cache."""
+"""Weights of models by name: a file's, or the library's own, which are downloaded once to its
+cache."""
 
 from __future__ import annotations
 
@@ -14,20 +15,22 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from pfedlora_flwr.errors import UserError, some, within
+from pfedlora_flwr.deadline import within
+from pfedlora_flwr.errors import UserError, some
 
 logger = logging.getLogger(__name__)
 State = dict[str, Tensor]
 PATIENCE = 5.0
 """Seconds that a host has to answer in."""
 _NAMED = 4
-_COUNTER = "num_batches_tracked"
+COUNTER = "num_batches_tracked"
 _WITHIN = ("state_dict", "model", "state_dict_ema", "model_ema")
 """Where training programs put a model's tensors in what they save."""
 
 
 def read(file: Path, name: str) -> State:
-    """A model's tensors by name, from safetensors or from what torch saved, of which nothing is executed. Raises UserError."""
+    """A model's tensors by name, from safetensors or from what torch saved, of which nothing is
+    executed. Raises UserError."""
     try:
         found: Any = (
             safetensors.torch.load_file(file)
@@ -41,7 +44,8 @@ def read(file: Path, name: str) -> State:
     except Exception as error:  # what is in the file is somebody's
         said = next(iter(str(error).splitlines()), "") or type(error).__name__
         raise UserError(
-            f"model {name!r}: {file} holds no weights as safetensors or torch.save write them: {said[:200]}"
+            f"model {name!r}: {file} holds no weights as safetensors or torch.save write them:"
+            f" {said[:200]}"
         ) from None
     while isinstance(found, dict) and (
         inner := next((key for key in _WITHIN if isinstance(found.get(key), dict)), None)
@@ -60,8 +64,9 @@ def read(file: Path, name: str) -> State:
 
 @dataclass(frozen=True)
 class Layout:
-    """What a module's weights look like. head: the dotted name of its last layer. shapes: by name in its state_dict. derived: buffers
-    that are in no state_dict, as older versions of a library still wrote them."""
+    """What a module's weights look like. head: the dotted name of its last layer. shapes: by name
+    in its state_dict. derived: buffers that are in no state_dict, as older versions of a library
+    still wrote them."""
 
     head: str
     shapes: Mapping[str, torch.Size]
@@ -76,7 +81,8 @@ class Layout:
 
 
 def load(name: str, module: nn.Module, state: State, layout: Layout, *, strict: bool) -> None:
-    """Loads `state`, but for a head of another number of classes. Raises UserError, or RuntimeError, where it is not this module's."""
+    """Loads `state`, but for a head of another number of classes. Raises UserError, or
+    RuntimeError, where it is not this module's."""
     left_out = check(name, state, layout, strict=strict)
     own = module.state_dict()
     module.load_state_dict(
@@ -87,34 +93,38 @@ def load(name: str, module: nn.Module, state: State, layout: Layout, *, strict: 
 def check(name: str, state: State, layout: Layout, *, strict: bool) -> list[str]:
     """The tensors of the head that `state` has for other classes, which is said once.
 
-    Raises UserError where a tensor of another layer is missing or, if `strict`, `state` has one that the module has not.
-    """
+    Raises UserError where a tensor of another layer is missing or, if `strict`, `state` has one
+    that the module has not."""
     own, heads = layout.shapes, [f"{layout.head}.weight", f"{layout.head}.bias"]
     if missing := [
-        key for key in own if key not in state and key not in heads and not key.endswith(_COUNTER)
+        key for key in own if key not in state and key not in heads and not key.endswith(COUNTER)
     ]:
         raise UserError(
-            f"model {name!r}: its weights lack {len(missing)} of its {len(own)} tensors: {some(missing, _NAMED)}"
+            f"model {name!r}: its weights lack {len(missing)} of its {len(own)} tensors:"
+            f" {some(missing, _NAMED)}"
         )
     known = {*own, *heads, *layout.derived}
     if strict and (
-        foreign := [key for key in state if key not in known and not key.endswith(_COUNTER)]
+        foreign := [key for key in state if key not in known and not key.endswith(COUNTER)]
     ):
         raise UserError(
-            f"model {name!r}: {len(foreign)} of the {len(state)} tensors in its weights are not its own: {some(foreign, _NAMED)}"
+            f"model {name!r}: {len(foreign)} of the {len(state)} tensors in its weights are not its"
+            f" own: {some(foreign, _NAMED)}"
         )
     left_out = [
         key for key in heads if key in own and (key not in state or state[key].shape != own[key])
     ]
     if left_out:
         _warn(
-            f"model {name}: {', '.join(left_out)} of its weights are for other classes, and left out: its head begins at random"
+            f"model {name}: {', '.join(left_out)} of its weights are for other classes, and left"
+            " out: its head begins at random"
         )
     return left_out
 
 
 def fetched(name: str, repository: str, filename: str, url: str) -> Path:
-    """The file of a library's own weights, from its cache or downloaded. Raises UserError where it is in neither reach."""
+    """The file of a library's own weights, from its cache or downloaded. Raises UserError where it
+    is in neither reach."""
     if repository:
         import huggingface_hub
 
@@ -129,7 +139,8 @@ def fetched(name: str, repository: str, filename: str, url: str) -> Path:
             raise _unfetched(name, str(error)) from None
     if not url:
         raise UserError(
-            f"model {name!r}: the library has no weights for it; leave out `pretrained`, or give weights=FILE"
+            f"model {name!r}: the library has no weights for it; leave out `pretrained`, or give"
+            " weights=FILE"
         )
     place = Path(torch.hub.get_dir()) / "checkpoints" / Path(urlsplit(url).path).name
     if not place.exists():
@@ -146,12 +157,14 @@ def _unfetched(name: str, why: str) -> UserError:
     way = name.replace(":pretrained", ":weights=FILE")
     said = next(iter(why.splitlines()), "")[:200]
     return UserError(
-        f"model {name!r}: its weights cannot be downloaded ({said}); give them as a file, {way}, or leave out `pretrained`"
+        f"model {name!r}: its weights cannot be downloaded ({said}); give them as a file, {way}, or"
+        " leave out `pretrained`"
     )
 
 
 def _check_reachable(name: str, url: str) -> None:
-    """Raises UserError unless the file's host says in a few seconds that it has it: libraries try for minutes."""
+    """Raises UserError unless the file's host says in a few seconds that it has it: libraries try
+    for minutes."""
     import httpx  # here alone: every start would wait for it
 
     try:

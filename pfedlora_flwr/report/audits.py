@@ -37,11 +37,13 @@ def audits(study: Study) -> Table:
             | {n: _cell(found, p) for n, p in _COLUMNS.items()}
         )
     note = (
-        "What the server can tell of single clients: `classes`, which classes a client holds, from its upload and from the sum of all "
-        "uploads; `samples`, which samples it trained on (of runs without uploads from the sum). AUC 0.5 tells nothing, 1 tells all; of "
-        "several attacks the one with the largest AUC, which favours the attacker. `own encoder`: with what never leaves the client. "
-        f"Mean over seeds with its 95 % t-interval; below {measures.FEWEST} seeds each seed's, one with its interval over clients. "
-        "– : nothing that is sent can be attacked so."
+        "What the server can tell of single clients: `classes`, which classes a client holds, from"
+        " its upload and from the sum of all uploads; `samples`, which samples it trained on (of"
+        " runs without uploads from the sum). AUC 0.5 tells nothing, 1 tells all; of several"
+        " attacks the one with the largest AUC, which favours the attacker. `own encoder`: with"
+        " what never leaves the client. Mean over seeds with its 95 % t-interval; below"
+        f" {measures.FEWEST} seeds each seed's, one with its interval over clients. – : nothing"
+        " that is sent can be attacked so."
     )
     return Table("audit", "What uploads tell", rows, note)
 

@@ -8,7 +8,8 @@ from pfedlora_flwr.report.table import Table
 
 
 def scores(study: Study) -> Table:
-    """Accuracy beside the scores that give every class of a client the same weight; no rows for runs of versions without them."""
+    """Accuracy beside the scores that give every class of a client the same weight; no rows for
+    runs of versions without them."""
     of_result = {
         "accuracy": "accuracy",
         "balanced accuracy": "balanced_accuracy",
@@ -24,14 +25,15 @@ def scores(study: Study) -> Table:
             }
         rows.append(row)
     note = (
-        "Percent. Balanced accuracy is the mean recall, macro-F1 the mean F1 of the classes in a client's test part; "
-        "then the mean over the clients, as for accuracy."
+        "Percent. Balanced accuracy is the mean recall, macro-F1 the mean F1 of the classes in a"
+        " client's test part; then the mean over the clients, as for accuracy."
     )
     return Table("scores", "Balanced accuracy and macro-F1", rows, note)
 
 
 def sampled(study: Study) -> Table:
-    """The accuracies as the public code of the paper's family counts them, beside the headline and the paper's own."""
+    """The accuracies as the public code of the paper's family counts them, beside the headline and
+    the paper's own."""
     rows = []
     for o in study.in_order():
         row = {
@@ -51,7 +53,8 @@ def sampled(study: Study) -> Table:
         printed = paper.accuracy(next(iter(o.runs.values())).experiment)
         rows.append(row | ({"the paper prints": printed} if printed else {}))
     note = (
-        "Percent. The last columns are the convention of this family's public code: the clients that a round has sampled, each right "
-        "after its own training in that round. The highest round is a choice by the test data. Neither is ever a headline."
+        "Percent. The last columns are the convention of this family's public code: the clients"
+        " that a round has sampled, each right after its own training in that round. The highest"
+        " round is a choice by the test data. Neither is ever a headline."
     )
     return Table("sampled", "Accuracy as this family of papers counts it", rows, note)

@@ -1,4 +1,5 @@
-"""The figures that need a run's data and models: who owns which classes, and what the clients' encoders make of their inputs."""
+"""The figures that need a run's data and models: who owns which classes, and what the clients'
+encoders make of their inputs."""
 
 from __future__ import annotations
 
@@ -23,6 +24,7 @@ from pfedlora_flwr.report.figures import Picture
 from pfedlora_flwr.report.load import Study
 from pfedlora_flwr.report.style import MARKERS, OKABE_ITO, drawing, save
 from pfedlora_flwr.runs.completed import Run
+from pfedlora_flwr.runs.data_name import own_in_words
 from pfedlora_flwr.runs.trained import load_trained
 
 _POINTS = 800
@@ -30,29 +32,32 @@ _MOST_CLASSES = 20
 _NUMBERED = 150
 """Cells of a partition that a number each still fits into."""
 _MOST_NAMED, _BROAD = 30, 40
-"""Owners whose names stand at an axis, and the letters of all of them that fit there side by side."""
+"""Owners whose names stand at an axis, and the letters of all of them that fit there side by
+side."""
 _PALEST = 0.12
 """Opacity of a cell with one sample."""
 
 
 def histogram(study: Study, scenario: Keys, folder: Path) -> Picture:
-    """Samples of each class on each client, of the first seed. Raises UserError where the data cannot be read."""
+    """Samples of each class on each client, of the first seed. Raises UserError where the data
+    cannot be read."""
     run = first_run(study, scenario)
     dataset, partition = data_of(run)
     labels = np.asarray(dataset.labels)
     owned = [
         np.concatenate([split.train, split.validation, split.test]) for split in partition.clients
     ]
+    # [classes, clients]
     counts = np.stack(
         [np.bincount(labels[own], minlength=dataset.classes) for own in owned], axis=1
-    )  # [classes, clients]
+    )
     with drawing(1, 1, (4.6, 2.8)) as (figure, axes):
         axis = axes[0][0]
         axis.grid(visible=False)
         image = axis.imshow(
             counts, aspect="auto", cmap=_shades(int(counts.max())), vmin=0, interpolation="nearest"
         )
-        figure.colorbar(image, label=dataset.unit)
+        figure.colorbar(image, label=dataset.kind.unit)
         if counts.size <= _NUMBERED:
             for (c, client), n in np.ndenumerate(counts):
                 if n:
@@ -70,22 +75,27 @@ def histogram(study: Study, scenario: Keys, folder: Path) -> Picture:
         if dataset.classes <= _MOST_CLASSES:
             axis.set_yticks(range(dataset.classes), dataset.class_names)
         axis.set_title(
-            f"{words.keys(scenario)}, seed {run.experiment.seed}\na cell: a client's {dataset.unit} of a class"
+            f"{words.keys(scenario)}, seed {run.experiment.seed}\n"
+            f"a cell: a client's {dataset.kind.unit} of a class"
         )
         path = save(figure, folder, f"partition_{slug(scenario) or 'all'}")
     where = f"{words.keys(scenario)}, seed {run.experiment.seed}"
     natural = (
         " The clients are those whom the data names as its owners." if partition.owners else ""
     )
-    cell = f"A cell is a client's {dataset.unit} of one class, all its parts together; blank: none.{natural}"
+    cell = (
+        f"A cell is a client's {dataset.kind.unit} of one class, all its parts together; blank:"
+        f" none.{natural}"
+    )
     return Picture(path, f"The partition, {where}. {cell}")
 
 
 def representations(study: Study, scenario: Keys, folder: Path) -> Picture:
-    """t-SNE of the last layer's inputs for the clients' test samples, each through its own client's model; a panel a method.
+    """t-SNE of the last layer's inputs for the clients' test samples, each through its own client's
+    model; a panel a method.
 
-    Raises UserError where the data or the models cannot be read, or there are too many classes to tell apart.
-    """
+    Raises UserError where the data or the models cannot be read, or there are too many classes to
+    tell apart."""
     runs, absent = _on_the_same_data(study, scenario)
     seed = runs[0].experiment.seed
     dataset, partition = data_of(runs[0])
@@ -116,14 +126,16 @@ def representations(study: Study, scenario: Keys, folder: Path) -> Picture:
         )
         figure.suptitle(words.keys(scenario), fontsize=8)
         figure.supxlabel(
-            f"a point: one of the test {dataset.unit}, as its own client's model represents it",
+            f"a point: one of the test {dataset.kind.unit}, as its own client's model represents"
+            " it",
             fontsize=7,
         )
         path = save(figure, folder, f"t_sne_{slug(scenario) or 'all'}")
     caption = (
-        f"A point is one of the test {dataset.unit}: the input of the last layer of its own client's final model, laid out in two "
-        f"dimensions by t-SNE, for each method by itself, {words.keys(scenario)}, seed {seed}. The axes have no unit; only what lies "
-        "together counts."
+        f"A point is one of the test {dataset.kind.unit}: the input of the last layer of its own"
+        " client's final model, laid out in two dimensions by t-SNE, for each method by itself,"
+        f" {words.keys(scenario)}, seed {seed}. The axes have no unit; only what lies together"
+        " counts."
     )
     if left_out:
         caption += f" Left out: {left_out} clients without a trained model."
@@ -133,11 +145,14 @@ def representations(study: Study, scenario: Keys, folder: Path) -> Picture:
 
 
 def data_of(run: Run) -> tuple[Dataset, Partition]:
-    """The run's data, if it is here: a report downloads nothing. Raises UserError when it is not, or is not what the run had."""
+    """The run's data, if it is here: a report downloads nothing. Raises UserError when it is not,
+    or is not what the run had."""
     e = run.experiment
-    if datasets.needs_download(e.dataset, Reading.of(e)):
+    if own_in_words(run.result):
+        raise UserError("the run's sites had data of their own, which is not here")
+    if datasets.needs_download(e.dataset, Reading.of(e, run.data_path)):
         raise UserError(f"{e.dataset} is not on this machine")
-    dataset, partition = shared_partition(e)
+    dataset, partition = shared_partition(e, run.data_path)
     if partition.fingerprint != run.result["partition"]:
         raise UserError(f"the run's clients did not have the data that {e.dataset} holds here")
     return dataset, partition
@@ -169,7 +184,8 @@ def _shades(most: int) -> Any:
 
 
 def _on_the_same_data(study: Study, scenario: Keys) -> tuple[list[Run], list[str]]:
-    """A run a method, all of one seed (the first of those that most methods have) and one partition; the methods that have none."""
+    """A run a method, all of one seed (the first of those that most methods have) and one
+    partition; the methods that have none."""
     outcomes = study.ordered(scenario)
     seeds = [seed for o in outcomes for seed in o.runs]
     seed = max(seeds, key=seeds.count)
@@ -184,7 +200,8 @@ def _on_the_same_data(study: Study, scenario: Keys) -> tuple[list[Run], list[str
 
 
 def _spread(partition: Partition) -> list[npt.NDArray[np.int64]]:
-    """For each client the indices of some of its test samples, evenly spread: about `_POINTS` in all."""
+    """For each client the indices of some of its test samples, evenly spread: about `_POINTS` in
+    all."""
     share = max(1, _POINTS // len(partition.clients))
     tests = [split.test for split in partition.clients]
     return [test[np.linspace(0, len(test) - 1, min(share, len(test)), dtype=int)] for test in tests]
@@ -196,18 +213,20 @@ def _scatter(
     """Points at `places` [n, 2], coloured by class."""
     for c, name in enumerate(class_names):
         at, colour, cycle = places[labels == c], OKABE_ITO[c % len(OKABE_ITO)], c // len(OKABE_ITO)
+        # the second is hollow
         look = {
             "facecolor": "none" if cycle % 2 else colour,
             "edgecolor": colour,
             "marker": MARKERS[cycle],
-        }  # the second is hollow
+        }
         axis.scatter(at[:, 0], at[:, 1], s=8, label=name, linewidth=0.7, **look)
     axis.set_xticks([])
     axis.set_yticks([])
 
 
 def _embed(run: Run, inputs: Sequence[Inputs]) -> tuple[npt.NDArray[np.float32], list[int]]:
-    """[n, 2]: one embedding for the inputs of all clients that have a trained model, in client order; and those clients."""
+    """[n, 2]: one embedding for the inputs of all clients that have a trained model, in client
+    order; and those clients."""
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits
 
@@ -222,9 +241,9 @@ def _embed(run: Run, inputs: Sequence[Inputs]) -> tuple[npt.NDArray[np.float32],
         raise failures[0]
     found = np.concatenate(list(seen.values()))
     perplexity = min(30.0, (len(found) - 1) / 3)
-    with threadpool_limits(
-        1
-    ):  # its threads wait for each other busily: on a machine with other work, many are far slower than one
+    # its threads wait for each other busily: on a machine with other work, many are far slower than
+    # one
+    with threadpool_limits(1):
         return TSNE(2, perplexity=perplexity, init="pca", random_state=0).fit_transform(
             found
         ), list(seen)

@@ -1,4 +1,5 @@
-"""The figures of a report. Each function draws one, into PNG and SVG, and returns it with its caption."""
+"""The figures of a report. Each function draws one, into PNG and SVG, and returns it with its
+caption."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ class Picture:
 
 
 def curves(study: Study, scenario: Keys, folder: Path) -> Picture:
-    """Accuracy against rounds, bytes and operations: the mean over seeds, the band from the lowest to the highest seed."""
+    """Accuracy against rounds, bytes and operations: the mean over seeds, the band from the lowest
+    to the highest seed."""
     outcomes = study.ordered(scenario)
     panels: list[tuple[str, str, Callable[[RoundRow], float]]] = [
         ("round", "linear", lambda row: 0.0),
@@ -97,12 +99,14 @@ def boxes(study: Study, scenario: Keys, folder: Path) -> Picture:
         path = save(figure, folder, f"clients_{slug(scenario) or 'all'}")
     return Picture(
         path,
-        f"Test accuracy of each client's final model, all seeds together, {words.keys(scenario)}; + marks the mean.",
+        f"Test accuracy of each client's final model, all seeds together, {words.keys(scenario)}; +"
+        " marks the mean.",
     )
 
 
 def trade_off(study: Study, scenario: Keys, folder: Path) -> Picture:
-    """Accuracy against operations, markers in the size of the parameters sent; to the target where all runs reach it, else whole runs."""
+    """Accuracy against operations, markers in the size of the parameters sent; to the target where
+    all runs reach it, else whole runs."""
     from matplotlib.ticker import MaxNLocator
 
     outcomes = study.ordered(scenario)
@@ -152,13 +156,20 @@ def trade_off(study: Study, scenario: Keys, folder: Path) -> Picture:
         if to_target
         else "in the whole run (not every run reaches the target accuracy)"
     )
-    bars = "bars are each method's own 95 % interval over seeds; dots are its seeds, where there are fewer than three"
-    caption = f"Accuracy, operations and, as the marker's area, parameters sent both ways {span}, {words.keys(scenario)}; {bars}."
+    bars = (
+        "bars are each method's own 95 % interval over seeds; dots are its seeds, where there are"
+        " fewer than three"
+    )
+    caption = (
+        f"Accuracy, operations and, as the marker's area, parameters sent both ways {span},"
+        f" {words.keys(scenario)}; {bars}."
+    )
     return Picture(path, caption)
 
 
 def robustness(study: Study, folder: Path) -> list[Picture]:
-    """Accuracy against every numeric key that the scenarios vary alone, one panel for each setting of the others."""
+    """Accuracy against every numeric key that the scenarios vary alone, one panel for each setting
+    of the others."""
     pairs = [pair for scenario in study.scenarios for pair in scenario.items()]
     names = dict.fromkeys(
         key
@@ -194,7 +205,8 @@ def _robustness(study: Study, name: str, folder: Path) -> Picture | None:
         path = save(figure, folder, f"robustness_{short(name)}")
     return Picture(
         path,
-        f"Accuracy at best validation against {words.NAMES.get(name, name)}; bars: 95 % intervals over seeds (three or more).",
+        f"Accuracy at best validation against {words.NAMES.get(name, name)}; bars: 95 % intervals"
+        " over seeds (three or more).",
     )
 
 
@@ -229,7 +241,8 @@ def _silent(outcome: Outcome) -> bool:
 def _curve(
     axis: Any, outcome: Outcome, measure: Callable[[RoundRow], float] | None, scale: str
 ) -> None:
-    """One method's line: the seeds share their rounds, and x is the seeds' mean of the measure summed up to the round."""
+    """One method's line: the seeds share their rounds, and x is the seeds' mean of the measure
+    summed up to the round."""
     colour, marker, line = of_method(outcome.method)
     runs = [run.rounds for run in outcome.runs.values()]
     ys = [[100 * row["accuracy"] for row in rows] for rows in runs]
@@ -259,7 +272,8 @@ def _curve(
 
 
 def _ticks(axis: Any, label: str, scale: str) -> None:
-    """Whole rounds; elsewhere large numbers in words, few enough to stand side by side, on a log axis only where it spans a decade."""
+    """Whole rounds; elsewhere large numbers in words, few enough to stand side by side, on a log
+    axis only where it spans a decade."""
     from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
     low, high = axis.dataLim.minposx, axis.dataLim.xmax

@@ -24,9 +24,13 @@ Panel = Mapping[str, Mapping[str, Estimate]]
 
 
 def figures(study: Study, folder: Path) -> list[Picture]:
-    """The table's differences, and the methods and their controls beside Standalone; none where no method stands beside a control."""
+    """The table's differences, and the methods and their controls beside Standalone; none where no
+    method stands beside a control."""
     own = f"{gains.HEADING}: each method's accuracy at best validation minus its control's"
-    beside = "The same accuracies, of each method (mean) and of its controls, minus Standalone's: what a method without sharing has of its lead"
+    beside = (
+        "The same accuracies, of each method (mean) and of its controls, minus Standalone's: what a"
+        " method without sharing has of its lead"
+    )
     return [
         *_picture(study, folder, "sharing", gains.differences, "mean − {}", own),
         *_picture(
@@ -62,12 +66,16 @@ def _picture(
             frameon=False,
         )
         path = style.save(figure, folder, name)
-    bars = f"bars: 95 % intervals of the differences paired by seed; below {measures.FEWEST} seeds a point a seed"
+    bars = (
+        f"bars: 95 % intervals of the differences paired by seed; below {measures.FEWEST} seeds a"
+        " point a seed"
+    )
     return [Picture(path, f"{text}; {bars}.")]
 
 
 def _panels(study: Study, differences: Differences) -> dict[str, Panel]:
-    """A panel a scenario, with a row a method; of one method in several scenarios one panel, with a row a scenario."""
+    """A panel a scenario, with a row a method; of one method in several scenarios one panel, with a
+    row a scenario."""
     found = {
         gains.name_of(scenario): {
             registry.title(o.method): row
@@ -102,7 +110,8 @@ def _draw(axis: Any, panel: Panel, kinds: list[str]) -> None:
 
 
 def _bar(axis: Any, difference: Estimate, height: float, kind: str) -> None:
-    """A difference in points at this height, with its interval or, where it has none, as a point a seed."""
+    """A difference in points at this height, with its interval or, where it has none, as a point a
+    seed."""
     colour, marker = LOOKS[kind]
     if difference.half is None:
         points = [100 * value for value in difference.values]

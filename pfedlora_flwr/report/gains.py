@@ -1,4 +1,5 @@
-"""What sharing gives a method: its accuracy beside that of its controls (the key `sharing`), seed by seed."""
+"""What sharing gives a method: its accuracy beside that of its controls (the key `sharing`), seed
+by seed."""
 
 from __future__ import annotations
 
@@ -23,11 +24,12 @@ def gains(study: Study) -> Table:
     """A row a method in each scenario that has it with `sharing=mean` and in a control."""
     rows = [_row(study, o) for scenario in shared(study) for o in methods(study, scenario)]
     note = (
-        "Test accuracy in percent at the round of the best validation accuracy, the mean over seeds; differences in points, "
-        f"paired by seed, with their 95 % t-interval; below {measures.FEWEST} seeds each seed's. "
-        "`mean`: the method as it is. `none`: every client is a federation of one, and receives what the server makes of its own "
-        "uploads. `start`: every client receives the first state in every round. "
-        f"`{STANDALONE}`: such a client receives nothing, so nothing was run, and the difference is to Standalone's runs."
+        "Test accuracy in percent at the round of the best validation accuracy, the mean over"
+        " seeds; differences in points, paired by seed, with their 95 % t-interval; below"
+        f" {measures.FEWEST} seeds each seed's. `mean`: the method as it is. `none`: every client"
+        " is a federation of one, and receives what the server makes of its own uploads. `start`:"
+        f" every client receives the first state in every round. `{STANDALONE}`: such a client"
+        " receives nothing, so nothing was run, and the difference is to Standalone's runs."
     )
     return Table("sharing", HEADING, rows, note)
 
@@ -65,13 +67,15 @@ def _row(study: Study, ours: Outcome) -> dict[str, str]:
 
 
 def differences(study: Study, ours: Outcome) -> dict[str, Estimate]:
-    """By control the method's accuracy minus the control's, in [−1, 1]; without those that have no run of a common seed."""
+    """By control the method's accuracy minus the control's, in [−1, 1]; without those that have no
+    run of a common seed."""
     found = {kind: measures.paired(ours.runs, _control(study, ours, kind)[1]) for kind in CONTROLS}
     return {kind: difference for kind, difference in found.items() if difference}
 
 
 def beside_standalone(study: Study, ours: Outcome) -> dict[str, Estimate]:
-    """The accuracies of the method and of its controls minus Standalone's, in [−1, 1]; nothing without a control or without Standalone."""
+    """The accuracies of the method and of its controls minus Standalone's, in [−1, 1]; nothing
+    without a control or without Standalone."""
     alone = study.alone(ours.scenario)
     runs = {"mean": ours.runs} | {kind: _control(study, ours, kind)[1] for kind in CONTROLS}
     found = {
@@ -82,7 +86,8 @@ def beside_standalone(study: Study, ours: Outcome) -> dict[str, Estimate]:
 
 
 def _control(study: Study, ours: Outcome, kind: str) -> tuple[bool, Mapping[int, Run]]:
-    """Whether a method's control is Standalone by construction, and the control's runs, which are Standalone's then."""
+    """Whether a method's control is Standalone by construction, and the control's runs, which are
+    Standalone's then."""
     theirs = study.at(ours.scenario | {"sharing": kind}, ours.method)
     standalone = theirs is not None and theirs.standalone
     theirs = study.alone(ours.scenario) if standalone else theirs

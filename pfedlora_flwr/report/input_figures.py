@@ -1,7 +1,10 @@
-"""The figure of what clients own: sample images, series as lines, and of tables each client's mean of each feature."""
+"""The figure of what clients own: sample images, series as lines, and of tables each client's mean
+of each feature."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from pfedlora_flwr.report.data_figures import client_ticks, data_of, first_run
 from pfedlora_flwr.report.figures import Picture
 from pfedlora_flwr.report.load import Study
 from pfedlora_flwr.report.style import OKABE_ITO, drawing, save
+from pfedlora_flwr.training.kinds import IMAGES, SERIES, VECTORS, Kind
 
 _CLIENTS, _CLASSES, _CHANNELS, _FEATURES = 3, 8, 6, 30
 """That are shown, at most."""
@@ -27,59 +31,71 @@ _PIXELS = 64
 Values = npt.NDArray[np.float64]
 
 
+@dataclass(frozen=True)
+class _Owned:
+    """What a figure shows. mean, std: of all clients' training samples. where: its title.
+    file: its folder and its name without a suffix."""
+
+    dataset: Dataset
+    partition: Partition
+    mean: Values
+    std: Values
+    where: str
+    file: tuple[Path, str]
+
+
 def inputs(study: Study, scenario: Keys, folder: Path) -> Picture:
-    """What some clients train on, of the first seed. Raises UserError where the data cannot be read."""
+    """What some clients train on, of the first seed. Raises UserError where the data cannot be
+    read."""
     run = first_run(study, scenario)
     dataset, partition = data_of(run)
-    mean, std = (np.array(values) for values in shared_constants(run.experiment))
-    name, where = (
-        f"inputs_{slug(scenario) or 'all'}",
-        f"{words.keys(scenario)}, seed {run.experiment.seed}",
-    )
-    if dataset.kind == "vectors":
-        path, told = (
-            _means(dataset, partition, mean, std, where, folder, name),
-            "Each client's mean of each feature",
+    mean, std = (np.array(values) for values in shared_constants(run.experiment, run.data_path))
+    where = f"{words.keys(scenario)}, seed {run.experiment.seed}"
+    file = folder, f"inputs_{slug(scenario) or 'all'}"
+    return DRAWN[dataset.kind](_Owned(dataset, partition, mean, std, where, file))
+
+
+def _images(owned: _Owned) -> Picture:
+    def draw(axis: Any, pixels: npt.NDArray[Any]) -> None:
+        step = max(1, -(-max(pixels.shape[:2]) // _PIXELS))
+        axis.imshow(
+            pixels[::step, ::step].squeeze(), cmap="gray", vmin=0, vmax=255, interpolation="nearest"
         )
-        shown = (
-            f" (the {_FEATURES} in which clients differ most)"
-            if dataset.shape[0] > _FEATURES
-            else ""
-        )
-        return Picture(
-            path,
-            f"{told}{shown}, {where}: in standard deviations of all clients' training samples, from their mean.",
-        )
-    path = _samples(dataset, partition, mean, std, where, folder, name)
-    told = f"The first training sample of a client and class, {where}; blank: it has none."
-    if dataset.kind == "images":
-        return Picture(path, told)
-    channels = dataset.shape[0]
+
+    return _samples(owned, draw)
+
+
+def _series(owned: _Owned) -> Picture:
+    channels = owned.dataset.shape[0]
     first = (
         f"the first {_CHANNELS} of its {channels} channels"
         if channels > _CHANNELS
         else "its channels"
     )
-    return Picture(
-        path, f"{told} A line each for {first}, over time, normalised as the models see them."
-    )
+
+    def draw(axis: Any, one: npt.NDArray[Any]) -> None:
+        normalised = (one - owned.mean[:, None]) / owned.std[:, None]
+        for i, line in enumerate(normalised[:_CHANNELS]):
+            axis.plot(line, color=OKABE_ITO[i], linewidth=0.5)
+
+    told = f" A line each for {first}, over time, normalised as the models see them."
+    return _samples(owned, draw, told, sharey=True)
 
 
 def _samples(
-    dataset: Dataset,
-    partition: Partition,
-    mean: Values,
-    std: Values,
-    where: str,
-    folder: Path,
-    name: str,
-) -> Path:
-    """A row a client, a column a class."""
+    owned: _Owned,
+    draw: Callable[[Any, npt.NDArray[Any]], None],
+    told: str = "",
+    *,
+    sharey: bool = False,
+) -> Picture:
+    """A row a client, a column a class. draw: a sample as a dataset has it, on an axis."""
+    dataset, partition = owned.dataset, owned.partition
     labels = np.asarray(dataset.labels)
     clients = np.unique(np.linspace(0, len(partition.clients) - 1, _CLIENTS, dtype=int)).tolist()
     classes = range(min(_CLASSES, dataset.classes))
     size = 0.95 * len(classes) + 0.5, 0.9 * len(clients) + 0.4
-    with drawing(len(clients), len(classes), size, sharey=dataset.kind == "series") as (
+    with drawing(len(clients), len(classes), size, sharey=sharey) as (
         figure,
         axes,
     ):
@@ -91,42 +107,25 @@ def _samples(
                 for side in axis.spines.values():
                     side.set_visible(False)
                 if len(own := train[labels[train] == label]):
-                    _draw(axis, np.asarray(dataset.inputs[own[0]]), mean, std)
+                    draw(axis, np.asarray(dataset.inputs[own[0]]))
             row[0].set_ylabel(
                 partition.owners[client] if partition.owners else f"client {client}", fontsize=7
             )
         for axis, label in zip(axes[0], classes, strict=True):
             axis.set_title(dataset.class_names[label], fontsize=7)
-        figure.suptitle(where, fontsize=8)
-        return save(figure, folder, name)
+        figure.suptitle(owned.where, fontsize=8)
+        path = save(figure, *owned.file)
+    first = f"The first training sample of a client and class, {owned.where}; blank: it has none."
+    return Picture(path, first + told)
 
 
-def _draw(axis: Any, one: npt.NDArray[Any], mean: Values, std: Values) -> None:
-    """An image [height, width, channels], or a series [channels, time]."""
-    if one.ndim == 3:
-        step = max(1, -(-max(one.shape[:2]) // _PIXELS))
-        axis.imshow(
-            one[::step, ::step].squeeze(), cmap="gray", vmin=0, vmax=255, interpolation="nearest"
-        )
-        return
-    for i, line in enumerate(((one - mean[:, None]) / std[:, None])[:_CHANNELS]):
-        axis.plot(line, color=OKABE_ITO[i], linewidth=0.5)
-
-
-def _means(
-    dataset: Dataset,
-    partition: Partition,
-    mean: Values,
-    std: Values,
-    where: str,
-    folder: Path,
-    name: str,
-) -> Path:
+def _vectors(owned: _Owned) -> Picture:
     """A column a client, a row a feature."""
+    dataset, partition = owned.dataset, owned.partition
     every = dataset.feature_names or tuple(f"feature {i}" for i in range(dataset.shape[0]))
     own = np.stack(
         [
-            (dataset.inputs[split.train].mean(0, dtype=np.float64) - mean) / std
+            (dataset.inputs[split.train].mean(0, dtype=np.float64) - owned.mean) / owned.std
             for split in partition.clients
         ],
         axis=1,
@@ -142,5 +141,19 @@ def _means(
         figure.colorbar(image, label="standard deviations")
         axis.set_yticks(range(len(rows)), [every[i] for i in rows], fontsize=6)
         client_ticks(axis, partition)
-        axis.set_title(f"{where}\na cell: a client's mean of a feature")
-        return save(figure, folder, name)
+        axis.set_title(f"{owned.where}\na cell: a client's mean of a feature")
+        path = save(figure, *owned.file)
+    shown = f" (the {_FEATURES} in which clients differ most)" if len(every) > _FEATURES else ""
+    return Picture(
+        path,
+        f"Each client's mean of each feature{shown}, {owned.where}: in standard deviations of all"
+        " clients' training samples, from their mean.",
+    )
+
+
+DRAWN: dict[Kind, Callable[[_Owned], Picture]] = {
+    IMAGES: _images,
+    SERIES: _series,
+    VECTORS: _vectors,
+}
+"""How clients' inputs of each kind are drawn."""

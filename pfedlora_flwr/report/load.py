@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pfedlora_flwr.comparison.outcome import Outcome, reported
+from pfedlora_flwr.comparison.outcome import Outcome, of_one_code, reported
 from pfedlora_flwr.comparison.plan import Candidate, Keys, Plan
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.experiment import KEYS, Experiment
+from pfedlora_flwr.experiment import KEYS
 from pfedlora_flwr.keys import Scalar
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.runs.completed import Missing, Run, read_run
@@ -45,7 +45,8 @@ class Study:
         )
 
     def alone(self, scenario: Keys) -> Outcome | None:
-        """Standalone beside a scenario's methods. It shares nothing, so beside controls it is the one with `sharing=mean`."""
+        """Standalone beside a scenario's methods. It shares nothing, so beside controls it is the
+        one with `sharing=mean`."""
         return self.at(
             scenario | {"sharing": "mean"} if "sharing" in scenario else scenario, "standalone"
         )
@@ -65,7 +66,8 @@ class Study:
 
 
 def load(paths: Iterable[Path], target: float | None = None) -> Study:
-    """The study in the given directories: comparisons, runs, or folders of runs. Raises UserError where there is nothing to report.
+    """The study in the given directories: comparisons, runs, or folders of runs. Raises UserError
+    where there is nothing to report.
 
     target: the accuracy that costs are counted to, in the place of the Experiments' own.
     """
@@ -78,9 +80,8 @@ def load(paths: Iterable[Path], target: float | None = None) -> Study:
     bare: list[tuple[Path, Run | Missing]] = []
     for path in paths:
         if plan := Plan.read(path):
-            of: Keys = (
-                {"comparison": _name(path, paths)} if len(paths) > 1 else {}
-            )  # another's scenarios are not its own
+            # another's scenarios are not its own
+            of: Keys = {"comparison": _name(path, paths)} if len(paths) > 1 else {}
             outcomes += [
                 replace(outcome, scenario=of | outcome.scenario) for outcome in reported(path, plan)
             ]
@@ -114,11 +115,12 @@ def _runs(folder: Path) -> list[tuple[Path, Run | Missing]]:
 
 
 def _arranged(found: Sequence[tuple[Path, Run | Missing]]) -> list[Outcome]:
-    """Runs without a plan: the keys in which the completed ones differ, method and seed left out, make the scenarios.
+    """Runs without a plan: the keys in which the completed ones differ, method and seed left out,
+    make the scenarios.
 
-    A run whose method does not have such a key (Standalone has no μ) belongs to every scenario that the keys it has agree with.
-    """
-    flats = {folder: _flat(run.experiment) for folder, run in found if isinstance(run, Run)}
+    A run whose method does not have such a key (Standalone has no μ) belongs to every scenario that
+    the keys it has agree with."""
+    flats = {folder: run.experiment.flat() for folder, run in found if isinstance(run, Run)}
     names = dict.fromkeys(
         key for flat in flats.values() for key in flat if key not in ("method", "seed")
     )
@@ -149,25 +151,21 @@ def _arranged(found: Sequence[tuple[Path, Run | Missing]]) -> list[Outcome]:
             for cell in cells_of(e.method, flats[folder]):
                 if e.seed in cell.runs:
                     raise UserError(
-                        f"{folder} and {cell.runs[e.seed].path} hold the same Experiment; give one of them"
+                        f"{folder} and {cell.runs[e.seed].path} hold the same Experiment; give one"
+                        " of them"
                     )
                 cell.runs[e.seed] = run
     for folder, run in found:
         if isinstance(run, Missing):
             try:
                 e = RunDirectory(folder).experiment()
-            except (
-                UserError
-            ):  # another version's, or its method's module is not here: it belongs to no scenario
+            # another version's, or its method's module is not here: it belongs to no scenario
+            except UserError:
                 continue
-            for cell in cells_of(e.method, _flat(e)):
+            for cell in cells_of(e.method, e.flat()):
                 if e.seed not in cell.runs:
                     cell.missing[e.seed] = run
     in_order = sorted(
         cells.items(), key=lambda cell: [(isinstance(value, str), value) for _, value in cell[0][1]]
     )
-    return [outcome for _, outcome in in_order]
-
-
-def _flat(e: Experiment) -> Keys:
-    return {name: k.text(value) for name, (k, value) in e.keys().items() if k.result}
+    return [of_one_code(outcome) for _, outcome in in_order]

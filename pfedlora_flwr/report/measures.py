@@ -3,10 +3,12 @@
 Intervals are 95 % t-intervals over seeds; of fewer than three there is none.
 Differences are paired: the same seed means the same partition and the same sampled clients.
 
-Communication and computation are counted until the first round whose mean test accuracy reaches the target (90 %; 50 % on
-CIFAR-100; or the key `target-accuracy`; or what the report is asked for), in two conventions:
+Communication and computation are counted until the first round whose mean test accuracy reaches the
+target (90 %; 50 % on CIFAR-100; or the key `target-accuracy`; or what the report is asked for), in
+two conventions:
 
-- `full`: parameters up and down of all sampled clients, and the operations that all of them executed in training;
+- `full`: parameters up and down of all sampled clients, and the operations that all of them
+  executed in training;
 - `paper`: the rounds to the target × what one client uploads in a visit (the mean over visits), and
   the rounds to the target × 2·MAC of one image through one client's model (the mean over clients).
 """
@@ -35,7 +37,8 @@ FEWEST = 3
 
 @dataclass(frozen=True)
 class Estimate:
-    """Values of seeds, their mean and the half-width of its 95 % interval (None for fewer than three)."""
+    """Values of seeds, their mean and the half-width of its 95 % interval (None for fewer than
+    three)."""
 
     values: tuple[float, ...]
     mean: float
@@ -43,7 +46,8 @@ class Estimate:
 
     @property
     def sign(self) -> int:
-        """1 where the whole interval is above 0, −1 where it is below; 0 where it holds 0, or there is none."""
+        """1 where the whole interval is above 0, −1 where it is below; 0 where it holds 0, or there
+        is none."""
         if self.half is None:
             return 0
         return (self.mean - self.half > 0) - (self.mean + self.half < 0)
@@ -93,7 +97,8 @@ def last_within(rounds: Sequence[RoundRow], flops: float) -> int:
 
 
 def winner(outcomes: Sequence[Outcome]) -> Outcome | None:
-    """Of a scenario's outcomes the one that is above each other by the interval of their paired differences, if there is one."""
+    """Of a scenario's outcomes the one that is above each other by the interval of their paired
+    differences, if there is one."""
     if len(outcomes) == 1 or not same_data(outcomes):
         return None
 
@@ -105,11 +110,14 @@ def winner(outcomes: Sequence[Outcome]) -> Outcome | None:
 
 
 def win_rate(ours: Mapping[int, Run], theirs: Mapping[int, Run]) -> float | None:
-    """The share of clients, over the common seeds, whose model is better at the end than under the other method; a tie is half a win."""
+    """The share of clients, over the common seeds, whose model is better at the end than under the
+    other method; a tie is half a win."""
     wins = [
-        0.5
-        if accuracy == theirs[seed].clients[client]
-        else float(accuracy > theirs[seed].clients[client])
+        (
+            0.5
+            if accuracy == theirs[seed].clients[client]
+            else float(accuracy > theirs[seed].clients[client])
+        )
         for seed in ours
         if seed in theirs
         for client, accuracy in ours[seed].clients.items()
@@ -129,7 +137,8 @@ def same_data(outcomes: Sequence[Outcome]) -> bool:
 
 @dataclass(frozen=True)
 class Cost:
-    """What one run took until the target accuracy, in both conventions. Operations are floating-point, 2 a multiply-add."""
+    """What one run took until the target accuracy, in both conventions. Operations are
+    floating-point, 2 a multiply-add."""
 
     rounds: int
     parameters: int
@@ -144,9 +153,9 @@ def cost(run: Run) -> Cost | None:
     full = run.to_target
     if full["rounds"] is None:
         return None
-    assert (  # noqa: PT018
-        full["parameters"] is not None and full["bytes"] is not None and full["flops"] is not None
-    )
+    assert full["parameters"] is not None
+    assert full["bytes"] is not None
+    assert full["flops"] is not None
     rows = [row for row in run.rounds if 0 < row["round"] <= full["rounds"]]
     visits = sum(len(row["admitted"]) for row in rows)
     upload = sum(row["parameters_up"] for row in rows) / visits if visits else 0.0
@@ -156,16 +165,16 @@ def cost(run: Run) -> Cost | None:
 
 def _sample_flops(run: Run) -> float:
     try:
-        return sample_flops(run.experiment, task_of(run.experiment))
-    except (
-        UserError
-    ):  # a dataset whose name does not tell its classes, and whose files are not here
+        return sample_flops(run.experiment, task_of(run.experiment, run.data_path))
+    # a dataset whose name does not tell its classes, and whose files are not here
+    except UserError:
         return math.nan
 
 
 @dataclass(frozen=True)
 class Ratios:
-    """How many times more one method took than another to the target, over the seeds in which both reached it."""
+    """How many times more one method took than another to the target, over the seeds in which both
+    reached it."""
 
     parameters: float
     flops: float

@@ -1,4 +1,5 @@
-"""How a report opens: one sentence that its numbers support, and what was run, when, with what and on what."""
+"""How a report opens: one sentence that its numbers support, and what was run, when, with what and
+on what."""
 
 from __future__ import annotations
 
@@ -9,16 +10,17 @@ from typing import Any
 from pfedlora_flwr.comparison.outcome import Outcome
 from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data import registry as sources
-from pfedlora_flwr.data.datasets import Dataset
 from pfedlora_flwr.data.local import task_of
 from pfedlora_flwr.data.source import Reading
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import measures, words
 from pfedlora_flwr.report.gains import is_control
 from pfedlora_flwr.report.load import Study
 from pfedlora_flwr.report.measures import FEWEST, Estimate
+from pfedlora_flwr.report.own_code import own_code
+from pfedlora_flwr.runs.completed import Run
+from pfedlora_flwr.runs.data_name import own_in_words
 from pfedlora_flwr.runs.provenance import commits, read_about
 
 _VERSIONS = ("pfedlora-flwr", "flwr", "torch", "python")
@@ -38,11 +40,15 @@ class _Difference:
             100 * abs(self.by.mean + side * (self.by.half or 0.0)) for side in (-1, 1)
         )
         seeds = len(self.by.values)
-        return f"by {100 * abs(self.by.mean):.2f} points (95 % interval {low:.2f} to {high:.2f}, {seeds} seeds)"
+        return (
+            f"by {100 * abs(self.by.mean):.2f} points (95 % interval {low:.2f} to {high:.2f},"
+            f" {seeds} seeds)"
+        )
 
 
 def conclusion(study: Study) -> str:
-    """What the intervals of the paired differences say; below three seeds nothing but the values. Accuracy is that at best validation."""
+    """What the intervals of the paired differences say; below three seeds nothing but the values.
+    Accuracy is that at best validation."""
     several = [scenario for scenario in study.scenarios if len(study.in_scenario(scenario)) > 1]
     compared = [
         scenario for scenario in several if not any(map(is_control, study.in_scenario(scenario)))
@@ -50,7 +56,10 @@ def conclusion(study: Study) -> str:
     if not compared:
         return _alone(study)
     if not all(measures.same_data(study.in_scenario(scenario)) for scenario in compared):
-        return "The methods of a scenario did not all have the same partition, so nothing is concluded."
+        return (
+            "The methods of a scenario did not all have the same partition, so nothing is"
+            " concluded."
+        )
     run = {o.method for scenario in compared for o in study.in_scenario(scenario) if o.runs}
     if len(run) < 2:
         return "Of no two methods runs are completed, so nothing is concluded."
@@ -62,13 +71,17 @@ def conclusion(study: Study) -> str:
             "; ".join(f"{registry.title(o.method)} {_values(o)} %" for o in only)
             or "the values are in the tables"
         )
-        return f"With fewer than {FEWEST} seeds in common nothing is claimed; test accuracy by seed: {values}."
+        return (
+            f"With fewer than {FEWEST} seeds in common nothing is claimed; test accuracy by seed:"
+            f" {values}."
+        )
     name = registry.title(reference)
     return _in_one(found[0], name) if len(found) == 1 else _in_several(found, name)
 
 
 def facts(study: Study) -> list[tuple[str, str]]:
-    """What was run: label and text. What differs between runs is listed, what no run has recorded is said to be so."""
+    """What was run: label and text. What differs between runs is listed, what no run has recorded
+    is said to be so."""
     runs = study.runs
     experiments = [run.experiment for run in runs]
     about = [read_about(run.directory.config) for run in runs]
@@ -80,13 +93,15 @@ def facts(study: Study) -> list[tuple[str, str]]:
     of_seeds = (
         f", {'seeds' if len(seeds) > 1 else 'seed'} {', '.join(map(str, seeds))}" if seeds else ""
     )
+    code = own_code(study)
     return [
-        ("Data", _distinct(map(_data, experiments))),
+        ("Data", _distinct(map(_data, runs))),
         ("Methods", methods),
         ("Runs", f"{len(runs)} of {total} completed{of_seeds}"),
         ("Date", " to ".join(dict.fromkeys((dates[0], dates[-1]))) if dates else _UNKNOWN),
         ("Versions", _distinct(map(_versions, about))),
         ("Commit", _distinct(commits(about))),
+        *([("Own code", code)] if code else []),
         ("Machine", _distinct(_machine(found.get("machine") or {}) for found in about)),
     ]
 
@@ -118,7 +133,8 @@ def _in_one(found: Sequence[_Difference], reference: str) -> str:
     if not parts:
         seeds = min(len(d.by.values) for d in found if d.by.half is not None)
         parts.append(
-            f"no method is distinguishable from {reference}: each 95 % interval of the differences holds 0 ({seeds} seeds)"
+            f"no method is distinguishable from {reference}: each 95 % interval of the differences"
+            f" holds 0 ({seeds} seeds)"
         )
     elif level:
         parts.append(
@@ -146,7 +162,10 @@ def _in_several(found: Sequence[Sequence[_Difference]], reference: str) -> str:
         where = f"in any of the {len(found)} scenarios (95 % intervals of the paired differences)"
         text = f"No method is distinguishable from {reference} {where}"
     else:
-        text = f"Against {reference}, by 95 % intervals of the paired differences in each scenario: {'; '.join(told)}"
+        text = (
+            f"Against {reference}, by 95 % intervals of the paired differences in each scenario:"
+            f" {'; '.join(told)}"
+        )
         text += "; the others are not distinguishable from it" if len(told) < len(signs) else ""
     few = sum(d.by.half is None for differences in found for d in differences)
     return (
@@ -162,43 +181,44 @@ def _alone(study: Study) -> str:
     if not outcomes:
         return "No run is completed, so nothing is concluded."
     if len(outcomes) > 1:
-        return "Each scenario has one method, so none is compared with another; the accuracies are in the tables."
+        return (
+            "Each scenario has one method, so none is compared with another; the accuracies are in"
+            " the tables."
+        )
     [one] = outcomes
     run, name = next(iter(one.runs.values())), registry.title(one.method)
     if len(one.runs) == 1:
         accuracy, e = run.result["accuracy"], run.experiment
         return (
-            f"{name} reaches {100 * run.accuracy:.2f} % mean test accuracy over {e.clients} clients "
-            f"(one run, after round {accuracy['best_validation_round']} of {e.rounds}, the best by validation); "
-            f"at the end the worst client has {100 * accuracy['worst']:.2f} %."
+            f"{name} reaches {100 * run.accuracy:.2f} % mean test accuracy over {e.clients} clients"
+            f" (one run, after round {accuracy['best_validation_round']} of {e.rounds}, the best by"
+            f" validation); at the end the worst client has {100 * accuracy['worst']:.2f} %."
         )
-    return f"{name} reaches {_values(one)} % mean test accuracy, over {len(one.runs)} seeds; there is no other method to compare it with."
+    return (
+        f"{name} reaches {_values(one)} % mean test accuracy, over {len(one.runs)} seeds; there is"
+        " no other method to compare it with."
+    )
 
 
 def _values(outcome: Outcome) -> str:
     return words.percent(measures.estimate([run.accuracy for run in outcome.runs.values()]))
 
 
-def _data(e: Experiment) -> str:
-    """`CIFAR-10: 60,000 images of 32 × 32 × 3, 10 classes`, as far as it is known here. A path shows its last part alone."""
-    known = []
+def _data(run: Run) -> str:
+    """`CIFAR-10: 60,000 images of 32 × 32 × 3, 10 classes`, as far as it is known here, or the
+    sites' own data as they told of it. A path shows its last part alone."""
+    if own := own_in_words(run.result):
+        return own
+    e, path, known = run.experiment, run.data_path, []
     try:
-        if not datasets.needs_download(e.dataset, Reading.of(e)):
-            dataset = datasets.load(e.dataset, Reading.of(e))
-            known.append(f"{len(dataset.labels):,} {dataset.unit} of {_shape(dataset)}")
-        known.append(f"{task_of(e).classes} classes")
+        if not datasets.needs_download(e.dataset, how := Reading.of(e, path)):
+            dataset = datasets.load(e.dataset, how)
+            kind, count = dataset.kind, len(dataset.labels)
+            known.append(f"{count:,} {kind.unit} of {kind.in_words(dataset.shape)}")
+        known.append(f"{task_of(e, path).classes} classes")
     except UserError:
         known.append("its files are not here")
     return f"{sources.without_path(e.dataset)}: {', '.join(known)}"
-
-
-def _shape(dataset: Dataset) -> str:
-    sides = " × ".join(map(str, dataset.inputs.shape[1:]))
-    return {
-        "images": sides,
-        "series": f"{sides} (channels × time)",
-        "vectors": f"{sides} features",
-    }[dataset.kind]
 
 
 def _versions(about: dict[str, Any]) -> str:
@@ -213,7 +233,8 @@ def _machine(machine: dict[str, Any]) -> str:
     gpus = machine.get("gpus") or ()
     cores = machine["cores"]
     return (
-        f"{machine['processor']}, {cores} {'core' if cores == 1 else 'cores'}, {machine['memory'] / 1e9:.0f} GB"
+        f"{machine['processor']}, {cores} {'core' if cores == 1 else 'cores'},"
+        f" {machine['memory'] / 1e9:.0f} GB"
         + "".join(
             f"; {gpus.count(gpu)} × {gpu}" if gpus.count(gpu) > 1 else f"; {gpu}"
             for gpu in dict.fromkeys(gpus)

@@ -1,4 +1,5 @@
-"""The report as one HTML file that needs nothing else: it follows the reader's light or dark, and a narrow screen."""
+"""The report as one HTML file that needs nothing else: it follows the reader's light or dark, and a
+narrow screen."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from pfedlora_flwr.report.figures import Picture
 from pfedlora_flwr.report.table import Table
 
 _ZOOM, _LEAST = 1.2, 0.8
-"""A figure's size on the page over that in print; on a narrow screen it shrinks to the second, and then scrolls."""
+"""A figure's size on the page over that in print; on a narrow screen it shrinks to the second, and
+then scrolls."""
 _STYLE = """
 :root{color-scheme:light dark;--ground:#fff;--ink:#1d2127;--soft:#59616b;--line:#d8dce1;--head:#f3f5f7;--tint:#eef4fa;--mark:#0072b2}
 @media(prefers-color-scheme:dark){
@@ -60,7 +62,10 @@ def page(
         *map(_figure, pictures),
         "</div>",
     ]
-    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{name}</title><style>{_STYLE}</style>'
+    head = (
+        '<meta charset="utf-8"><meta name="viewport"'
+        f' content="width=device-width"><title>{name}</title><style>{_STYLE}</style>'
+    )
     return (
         f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n'
         + "\n".join(body)
@@ -86,4 +91,7 @@ def _figure(picture: Picture) -> str:
     drawn = drawn.replace("<svg ", f'<svg role="img" aria-label="{caption}" ', 1).replace(
         "#000000", "currentColor"
     )
-    return f'<figure style="width:{width:.0f}pt"><div class="wide">{drawn}</div><figcaption>{caption}</figcaption></figure>'
+    return (
+        f'<figure style="width:{width:.0f}pt"><div'
+        f' class="wide">{drawn}</div><figcaption>{caption}</figcaption></figure>'
+    )

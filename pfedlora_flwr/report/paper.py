@@ -1,4 +1,5 @@
-"""The paper's own numbers, to be set beside ours: its Tables 1 and 2 and its headline claims (Sections 1 and 5.2)."""
+"""The paper's own numbers, to be set beside ours: its Tables 1 and 2 and its headline claims
+(Sections 1 and 5.2)."""
 
 from __future__ import annotations
 
@@ -50,17 +51,20 @@ ACCURACY: dict[str, dict[str, dict[str, tuple[float | None, float | None, float 
         },
     },
 }
-"""Mean accuracy in percent by setting, dataset and method, for N = 10, 50 and 100; None: the paper's "-", failure to converge."""
+"""Mean accuracy in percent by setting, dataset and method, for N = 10, 50 and 100; None: the
+paper's "-", failure to converge."""
 
 BASELINES = tuple(method for method in ACCURACY["heterogeneous"]["cifar10"] if method != "pfedlora")
 """The methods that the paper compares pFedLoRA with."""
 
 GAIN, COMPUTATION, COMMUNICATION = 1.35, 11.81, 7.41
-"""Up to so many points above the best baseline; so many times less computation and communication than FedProto to the same accuracy."""
+"""Up to so many points above the best baseline; so many times less computation and communication
+than FedProto to the same accuracy."""
 
 
 def accuracy(e: Experiment) -> str | None:
-    """The paper's accuracy for the Experiment's method and scenario as it prints it; None where the paper has no such cell."""
+    """The paper's accuracy for the Experiment's method and scenario as it prints it; None where the
+    paper has no such cell."""
     row = ACCURACY[e.setting].get(e.dataset, {}).get(e.method)
     federation = (e.clients, e.participation)
     split = (

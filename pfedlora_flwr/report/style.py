@@ -1,4 +1,5 @@
-"""How every figure looks: colours that a colour-blind reader can tell apart (Okabe and Ito), sizes that survive a small print."""
+"""How every figure looks: colours that a colour-blind reader can tell apart (Okabe and Ito), sizes
+that survive a small print."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ _SETTINGS: dict[Any, Any] = {
 
 
 def of_method(name: str) -> tuple[str, str, Any]:
-    """Colour, marker and line of a method, by its place in the registry; all users' own methods look alike."""
+    """Colour, marker and line of a method, by its place in the registry; all users' own methods
+    look alike."""
     if name not in registry.NAMES:
         return _OWN
     turn, i = divmod(registry.NAMES.index(name), len(OKABE_ITO))
@@ -53,7 +55,8 @@ def of_method(name: str) -> tuple[str, str, Any]:
 def drawing(
     rows: int, columns: int, size: tuple[float, float], **options: Any
 ) -> Iterator[tuple[Figure, Any]]:
-    """A new figure of `size` inches and its axes, [rows, columns], under our settings; closed at the end."""
+    """A new figure of `size` inches and its axes, [rows, columns], under our settings; closed at
+    the end."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -70,7 +73,8 @@ def drawing(
 
 
 def save(figure: Figure, folder: Path, name: str) -> Path:
-    """Writes `name`.png and `name`.svg (transparent; without a date: the same data gives the same file); returns the first."""
+    """Writes `name`.png and `name`.svg (transparent; without a date: the same data gives the same
+    file); returns the first."""
     _thin(figure)
     figure.savefig(folder / f"{name}.svg", metadata={"Date": None}, transparent=True)
     figure.savefig(folder / f"{name}.png")

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Table:
-    """A row is {heading: cell}; a heading that a row lacks is an empty cell. Cells are text, `**bold**` where the best is marked.
+    """A row is {heading: cell}; a heading that a row lacks is an empty cell. Cells are text,
+    `**bold**` where the best is marked.
 
     name: the file's.
     """

@@ -18,6 +18,7 @@ from pfedlora_flwr.report.load import Study
 from pfedlora_flwr.report.single_run import clients
 from pfedlora_flwr.report.table import Table
 from pfedlora_flwr.runs.completed import Run
+from pfedlora_flwr.runs.data_name import own_in_words
 
 _WIDE = 8
 """More scenarios than this become the rows of the accuracy table."""
@@ -37,7 +38,8 @@ _OF_RUN = {
     "seconds": "seconds/total",
     "partition": "partition",
 }
-"""The columns of runs.csv that come from a run's result, and where they stand in it; runs of older versions lack some."""
+"""The columns of runs.csv that come from a run's result, and where they stand in it; runs of older
+versions lack some."""
 
 _SENT = ("parameters, full", "bytes, full", "parameters, paper", "whole run: parameters up", "down")
 """The columns of communication, which a control has none of."""
@@ -64,7 +66,8 @@ def all_tables(study: Study) -> list[Table]:
 
 
 def accuracy(study: Study) -> Table:
-    """The paper's Tables 1 and 2: a row a method, a column a scenario, the paper's accuracy beside ours."""
+    """The paper's Tables 1 and 2: a row a method, a column a scenario, the paper's accuracy beside
+    ours."""
     methods, scenarios = registry.ordered(study.methods), study.scenarios
     of_method = dict(
         zip(methods, _distinct([registry.title(m) for m in methods], methods), strict=True)
@@ -89,11 +92,17 @@ def accuracy(study: Study) -> Table:
         "Mean test accuracy of all clients in percent, at the round of the best validation accuracy"
     )
     if len(study.runs) > 1:
-        note += "; mean ± half-width of the 95 % t-interval over seeds, or, below three seeds, each seed's accuracy"
+        note += (
+            "; mean ± half-width of the 95 % t-interval over seeds, or, below three seeds, each"
+            " seed's accuracy"
+        )
     note += "."
     if len(study.methods) > 1:
-        note += " Bold: above every other method of its scenario, by 95 % intervals of the differences paired by seed that do not hold 0."
-    if any(paper.accuracy(_first(o).experiment) for o in study.outcomes if o.runs):
+        note += (
+            " Bold: above every other method of its scenario, by 95 % intervals of the differences"
+            " paired by seed that do not hold 0."
+        )
+    if any(_printed(o) for o in study.outcomes if o.runs):
         note += ' In brackets: the paper\'s figure, "-" where it reports failure to converge.'
     return Table("accuracy", "Accuracy", rows, note)
 
@@ -121,14 +130,16 @@ def accuracies(study: Study) -> Table:
         }
         rows.append(row | ({"other predictors": _other(o)} if others else {}))
     note = (
-        "Percent. `max test` chooses the round by test accuracy and is never a headline. "
-        "Worst client, spread and comparison by client are of the final models; a tie is half a win; differences are paired by seed."
+        "Percent. `max test` chooses the round by test accuracy and is never a headline. Worst"
+        " client, spread and comparison by client are of the final models; a tie is half a win;"
+        " differences are paired by seed."
     )
     return Table("accuracies", "All accuracies", rows, note)
 
 
 def costs(study: Study) -> Table:
-    """Communication and computation to the target accuracy, in both conventions, and of the whole run."""
+    """Communication and computation to the target accuracy, in both conventions, and of the whole
+    run."""
     rows = []
     for o in study.in_order():
         found = [c for run in o.runs.values() if (c := measures.cost(run))]
@@ -150,9 +161,10 @@ def costs(study: Study) -> Table:
         }
         rows.append(row | (dict.fromkeys(_SENT, "–") if is_control(o) else {}))
     note = (
-        "Until the mean test accuracy first reaches the target, the mean over the seeds that reach it. "
-        "`full`: up and down, all sampled clients, and all operations that they executed; "
-        "`paper`: rounds × one client's upload, and rounds × 2·MAC of one image through one client's model."
+        "Until the mean test accuracy first reaches the target, the mean over the seeds that reach"
+        " it. `full`: up and down, all sampled clients, and all operations that they executed;"
+        " `paper`: rounds × one client's upload, and rounds × 2·MAC of one image through one"
+        " client's model."
     )
     return Table("costs", "Communication and computation to the target accuracy", rows, note)
 
@@ -160,7 +172,7 @@ def costs(study: Study) -> Table:
 def headline(study: Study) -> Table:
     """The paper's three headline claims beside ours, in the paper's own scenarios alone."""
     cells = [o for s in study.scenarios if (o := study.at(s, "pfedlora")) and o.runs]
-    ours = [o for o in cells if paper.accuracy(_first(o).experiment)]
+    ours = [o for o in cells if _printed(o)]
     rows = [_claims(study, o) for o in ours]
     if rows:
         at_most = {
@@ -171,8 +183,9 @@ def headline(study: Study) -> Table:
         }
         rows.append(at_most)
     note = (
-        "The baselines are the paper's six. The ratios count until both reach the target accuracy. "
-        "The paper does not say how it counts: `paper` is the convention recovered from the figures of its family."
+        "The baselines are the paper's six. The ratios count until both reach the target accuracy."
+        " The paper does not say how it counts: `paper` is the convention recovered from the"
+        " figures of its family."
     )
     return Table("headline", "The paper's headline claims", rows, note)
 
@@ -186,9 +199,9 @@ def tuning(study: Study) -> Table:
             row = {
                 **words.names(o),
                 "candidate": words.keys(tried.candidate.tuned),
-                "validation accuracy": f"{100 * run.validation:.2f}"
-                if isinstance(run, Run)
-                else f"– ({run.reason})",
+                "validation accuracy": (
+                    f"{100 * run.validation:.2f}" if isinstance(run, Run) else f"– ({run.reason})"
+                ),
                 "": "**chosen**" if tried.candidate == o.chosen else "",
             }
             rows.append(row)
@@ -233,7 +246,8 @@ def runs_csv(study: Study) -> str:
 
 
 def settings(study: Study) -> Keys:
-    """The keys on which all runs agree and that are not at their defaults; the data's name has a place of its own."""
+    """The keys on which all runs agree and that are not at their defaults; the data's name has a
+    place of its own."""
     changed = [run.experiment.changed() for o in study.outcomes for run in o.runs.values()]
     common = changed[0].items() if changed else ()
     return {
@@ -257,7 +271,7 @@ def _accuracy_cell(study: Study, scenario: Keys, method: str) -> str:
         text = f"**{text}**"
     if outcome.missing:
         text += f" ({len(outcome.runs)} of {len(outcome.runs) + len(outcome.missing)} seeds)"
-    printed = paper.accuracy(_first(outcome).experiment)
+    printed = _printed(outcome)
     return text + (f" [{printed}]" if printed else "")
 
 
@@ -278,9 +292,9 @@ def _claims(study: Study, ours: Outcome) -> dict[str, str]:
         "scenario": words.keys(ours.scenario),
         "target": _target(ours),
         "best baseline": registry.title(best.method) if best else "–",
-        "pFedLoRA above it, points": words.percent(measures.paired(ours.runs, best.runs), sign=True)
-        if best
-        else "–",
+        "pFedLoRA above it, points": (
+            words.percent(measures.paired(ours.runs, best.runs), sign=True) if best else "–"
+        ),
         "FedProto ÷ pFedLoRA: FLOP, full": ratio("flops"),
         "FLOP, paper": ratio("paper_flops"),
         "parameters, full": ratio("parameters"),
@@ -306,6 +320,13 @@ def _distinct(labels: Sequence[str], names: Sequence[str]) -> list[str]:
         name if labels.count(label) > 1 else label
         for label, name in zip(labels, names, strict=True)
     ]
+
+
+def _printed(outcome: Outcome) -> str | None:
+    """The paper's accuracy of this cell; None where the paper has none, or the data is the sites'
+    own."""
+    run = _first(outcome)
+    return None if own_in_words(run.result) else paper.accuracy(run.experiment)
 
 
 def _first(outcome: Outcome) -> Run:

@@ -54,7 +54,8 @@ def key(name: str, value: Scalar) -> str:
 
 
 def percent(e: Estimate | None, *, sign: bool = False) -> str:
-    """`96.66 ± 0.31`, in percent (or points, with their sign); where there are too few seeds for an interval, the seeds' values."""
+    """`96.66 ± 0.31`, in percent (or points, with their sign); where there are too few seeds for an
+    interval, the seeds' values."""
     if e is None:
         return "–"
     shown = [

@@ -40,7 +40,8 @@ class Written:
 def write_report(
     paths: Iterable[Path], output: Path, out: Console, target: float | None = None
 ) -> Written:
-    """Writes report.md, report.html, a CSV a table, runs.csv and the figures into `output`. Raises UserError.
+    """Writes report.md, report.html, a CSV a table, runs.csv and the figures into `output`. Raises
+    UserError.
 
     target: the accuracy that costs are counted to, in the place of the Experiments' own.
     """
@@ -103,7 +104,8 @@ def _notes(study: Study) -> list[str]:
         lines.append(f"Set: {everywhere}; everything else as the tables say, or at its default.")
     if len(made := commits(read_about(run.directory.config) for run in study.runs)) > 1:
         lines.append(
-            f"**The runs were made by {len(made)} versions of the code (Commit, above), which may not compute the same.**"
+            f"**The runs were made by {len(made)} versions of the code (Commit, above), which may"
+            " not compute the same.**"
         )
     if len(study.methods) == 1:
         return lines
@@ -113,7 +115,10 @@ def _notes(study: Study) -> list[str]:
     lines.append(
         "Within a scenario and seed all methods had the same partition."
         if paired
-        else "**The methods of a scenario did not all have the same partition: their differences are not paired.**"
+        else (
+            "**The methods of a scenario did not all have the same partition: their differences are"
+            " not paired.**"
+        )
     )
     return lines
 

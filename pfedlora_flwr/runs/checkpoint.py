@@ -1,4 +1,5 @@
-"""The server's state on disk: the shared tensors and all that a run needs to continue, in one checksummed file a round."""
+"""The server's state on disk: the shared tensors and all that a run needs to continue, in one
+checksummed file a round."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from torch import Tensor
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import write_atomically
 from pfedlora_flwr.runs.ledger import Cost
+from pfedlora_flwr.runs.rows import SCORES
 
 logger = logging.getLogger(__name__)
 _KEPT = 2
@@ -23,8 +25,9 @@ _KEPT = 2
 
 @dataclass(frozen=True)
 class Counts:
-    """One client's last evaluation: correct predictions of how many, on its own validation and test samples, and its scores on
-    the test samples, which are None where an older version of this app evaluated."""
+    """One client's last evaluation: correct predictions of how many, on its own validation and test
+    samples, and its scores on the test samples, which are None where an older version of this app
+    evaluated."""
 
     validation_correct: int
     validation: int
@@ -34,19 +37,40 @@ class Counts:
     macro_f1: float | None = None
 
     def accuracy(self, part: str) -> float:
-        """Correct predictions over samples of `part` ("test", "validation"), in [0, 1]; 0 where there are no samples."""
+        """Correct predictions over samples of `part` ("test", "validation"), in [0, 1]; 0 where
+        there are no samples."""
         return getattr(self, f"{part}_correct") / max(1, getattr(self, part))
+
+
+@dataclass
+class Evaluations:
+    """What the clients' last evaluations told, by client; stale: who has trained since."""
+
+    counts: dict[int, Counts]
+    other_accuracies: dict[int, dict[str, float]]
+    stale: set[int]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"stale": sorted(self.stale)}
+
+    @classmethod
+    def from_json(cls, saved: dict[str, Any]) -> Evaluations:
+        counts = {int(k): Counts(**c) for k, c in saved["counts"].items()}
+        others = {int(k): v for k, v in saved["other_accuracies"].items()}
+        return cls(counts, others, set(saved["stale"]))
 
 
 @dataclass
 class ServerState:
     """All that the server remembers after `round`.
 
-    versions: by client, the round whose update was last admitted. models: by client, the SHA-256 of that version; states: of its own
-    state under `sharing=none`. counts and other_accuracies (of the method's further predictors): by client, of its last evaluation.
-    stale: clients that trained since. failed_rounds: rounds below min-success in a row. seconds: of all rounds but round 0; busy:
-    trained or evaluated at visits.
-    """
+    versions: by client, the round whose update was last admitted. models: by client, the SHA-256 of
+    that version; states: of its own state under `sharing=none`. counts and other_accuracies (of the
+    method's further predictors): by client, of its last evaluation.
+    stale: clients that trained since. failed_rounds: rounds below min-success in a row. seconds: of
+    all rounds but round 0; busy: trained or evaluated at visits.
+    before_last: where `round` was evaluated only for being the last, the evaluations without that
+    one: a run of more rounds goes on from them."""
 
     tensors: dict[str, Tensor]
     round: int = 0
@@ -63,6 +87,39 @@ class ServerState:
     seconds: float = 0.0
     training_seconds: float = 0.0
     busy_seconds: float = 0.0
+    before_last: Evaluations | None = None
+
+    def keep_evaluations(self) -> None:
+        """Keeps the evaluations as they are, before one that is made only for being the last."""
+        others = {client: dict(shares) for client, shares in self.other_accuracies.items()}
+        self.before_last = Evaluations(dict(self.counts), others, set(self.stale))
+
+    def train(self, client: int, version: int, sha256: str) -> None:
+        """The client's model is this one now, and not evaluated."""
+        self.versions[client], self.models[client] = version, sha256
+        for evaluations in (self, self.before_last):
+            if evaluations is not None:
+                evaluations.stale.add(client)
+
+    def drop_last_evaluation(self) -> None:
+        """Makes the state what it would be had its round not been the last."""
+        assert self.before_last is not None
+        kept, self.before_last = self.before_last, None
+        self.counts, self.other_accuracies, self.stale = (
+            kept.counts,
+            kept.other_accuracies,
+            kept.stale,
+        )
+
+    def evaluated(self) -> dict[str, Any]:
+        """The fields of a round's line that are means over the evaluated clients."""
+        return {
+            "accuracy": self.mean_accuracy("test"),
+            "validation_accuracy": self.mean_accuracy("validation"),
+            **{name: self.mean_score(name) for name in SCORES},
+            "evaluated": len(self.counts),
+            "other_accuracies": self.mean_other_accuracies(),
+        }
 
     def accuracies(self, part: str) -> dict[int, float]:
         """By client, its accuracy on `part` ("test", "validation") at its last evaluation."""
@@ -74,12 +131,14 @@ class ServerState:
         return statistics.fmean(shares.values()) if shares else 0.0
 
     def mean_score(self, name: str) -> float | None:
-        """The unweighted mean of the evaluated clients' `name` ("balanced_accuracy", "macro_f1"); None unless all of them have it."""
+        """The unweighted mean of the evaluated clients' `name` ("balanced_accuracy", "macro_f1");
+        None unless all of them have it."""
         found = [getattr(counts, name) for counts in self.counts.values()]
         return statistics.fmean(found) if found and None not in found else None
 
     def mean_other_accuracies(self) -> dict[str, float]:
-        """By further predictor of the method: the unweighted mean of its test accuracy over the clients that have it."""
+        """By further predictor of the method: the unweighted mean of its test accuracy over the
+        clients that have it."""
         found = self.other_accuracies.values()
         names = dict.fromkeys(name for shares in found for name in shares)
         return {
@@ -95,20 +154,25 @@ class ServerState:
             "counts": counts,
             "stale": sorted(self.stale),
             "totals": self.totals.as_dict(),
+            "before_last": self.before_last.to_json() if self.before_last else None,
         }
 
     @classmethod
     def from_json(cls, meta: dict[str, Any], tensors: dict[str, Tensor]) -> ServerState:
-        meta = {"states": {}} | meta  # a run that was begun without them goes on
+        # a run that was begun without them goes on
+        meta = {"states": {}, "before_last": None} | meta
         by_client = {
             n: {int(k): v for k, v in meta[n].items()}
             for n in ("versions", "models", "states", "other_accuracies", "counts")
         }
         by_client["counts"] = {k: Counts(**c) for k, c in by_client["counts"].items()}
-        return cls(
-            tensors,
-            **(meta | by_client | {"stale": set(meta["stale"]), "totals": Cost(**meta["totals"])}),
-        )
+        last = meta["before_last"]
+        rest = {
+            "stale": set(meta["stale"]),
+            "totals": Cost(**meta["totals"]),
+            "before_last": Evaluations.from_json(last) if last else None,
+        }
+        return cls(tensors, **(meta | by_client | rest))
 
 
 class Checkpoints:
@@ -125,10 +189,6 @@ class Checkpoints:
         """Their rounds, ascending."""
         return [int(path.stem.removeprefix("round-")) for path in self.paths()]
 
-    def drop(self, round: int) -> None:
-        """Removes the checkpoint of a round: the run goes on after the one before."""
-        self._path(round).unlink()
-
     def save(self, state: ServerState) -> None:
         """Writes the state after its round, then removes all but the last two."""
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -140,11 +200,11 @@ class Checkpoints:
             old.unlink(missing_ok=True)
 
     def load(self, before: int | None = None) -> ServerState | None:
-        """The newest whole checkpoint, of those before a round if one is given; a damaged one is passed over with a warning.
+        """The newest whole checkpoint, of those before a round if one is given; a damaged one is
+        passed over with a warning.
 
-        None where there never was one. Raises UserError when there are some and none can be read: to begin anew would throw away
-        what the clients hold.
-        """
+        None where there never was one. Raises UserError when there are some and none can be read:
+        to begin anew would throw away what the clients hold."""
         damaged = dict[Path, Exception]()
         for path, round in zip(reversed(self.paths()), reversed(self.rounds()), strict=True):
             if before is not None and round >= before:
@@ -165,7 +225,8 @@ class Checkpoints:
         if unreadable := [*damaged, *self.folder.glob("*.damaged")]:
             names = ", ".join(sorted(path.name for path in unreadable))
             raise UserError(
-                f"no checkpoint in {str(self.folder)!r} can be read ({names}); restore one, or begin anew with --overwrite"
+                f"no checkpoint in {str(self.folder)!r} can be read ({names}); restore one, or"
+                " begin anew with --overwrite"
             )
         return None
 

@@ -1,4 +1,5 @@
-"""A run as reports and comparisons take it: completed, with its measures, or missing, with the reason."""
+"""A run as reports and comparisons take it: completed, with its measures, or missing, with the
+reason."""
 
 from __future__ import annotations
 
@@ -7,8 +8,11 @@ from functools import cached_property
 from pathlib import Path
 
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.runs.code_copy import Hashes, check_importable, hashes_of
 from pfedlora_flwr.runs.directory import RunDirectory, find_runs
+from pfedlora_flwr.runs.provenance import read_about
 from pfedlora_flwr.runs.records import read_audit
 from pfedlora_flwr.runs.result import sampled, to_target
 from pfedlora_flwr.runs.rows import Audit, Result, RoundRow, ToTarget
@@ -16,7 +20,8 @@ from pfedlora_flwr.runs.rows import Audit, Result, RoundRow, ToTarget
 
 @dataclass(frozen=True)
 class Run:
-    """A completed run. target: the accuracy that its costs are counted to, where another than the Experiment's is asked for."""
+    """A completed run. target: the accuracy that its costs are counted to, where another than the
+    Experiment's is asked for."""
 
     directory: RunDirectory
     result: Result
@@ -27,15 +32,29 @@ class Run:
         return self.directory.path
 
     @cached_property
+    def config(self) -> RunConfig:
+        try:
+            return self.directory.run_config()
+        except UserError:
+            check_importable(self.directory.saved_keys(), self.directory.source)
+            raise
+
+    @property
     def experiment(self) -> Experiment:
-        return self.directory.experiment()
+        return self.config.experiment
+
+    @property
+    def data_path(self) -> str:
+        """The folder that held the dataset's files; empty: the cache."""
+        return self.config.execution.data_path
 
     @cached_property
     def rounds(self) -> list[RoundRow]:
         rows = self.directory.rounds()
         if not rows or rows[-1]["round"] != self.result["rounds"]:
             raise UserError(
-                f"{self.path}: its rounds.jsonl does not reach round {self.result['rounds']}, as result.json does; restore it"
+                f"{self.path}: its rounds.jsonl does not reach round {self.result['rounds']}, as"
+                " result.json does; restore it"
             )
         return rows
 
@@ -51,6 +70,18 @@ class Run:
     def audit(self) -> Audit | None:
         """What `pfedlora audit` found; None where it was not asked."""
         return read_audit(self.directory.audit_file)
+
+    @cached_property
+    def code(self) -> Hashes:
+        """The files of the user's own code that did its last rounds, by path; empty where it has
+        none."""
+        return hashes_of(self.directory)
+
+    @cached_property
+    def begun(self) -> str:
+        """When it was started last, in ISO 8601; empty where that is not recorded."""
+        history = read_about(self.directory.config).get("history") or [{}]
+        return str(history[-1].get("date", ""))
 
     @property
     def accuracy(self) -> float:
@@ -69,9 +100,14 @@ class Run:
         return {int(k): row["accuracy"] for k, row in self.result["per_client"].items()}
 
 
+OTHER_CODE = "other code"
+
+
 @dataclass(frozen=True)
 class Missing:
-    """A run that is not completed. status: `not run`, `unfinished`, `failed` or `stopped`; reason: the same with its cause."""
+    """A run that is not completed, or does not count. status: `not run`, `unfinished`, `failed`,
+    `stopped` or, beside newer runs by other code of the user's, `other code`; reason: the same with
+    its cause."""
 
     status: str
     reason: str

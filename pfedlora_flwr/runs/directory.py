@@ -1,4 +1,5 @@
-"""A run's directory: the names of its files, their readers, and its one writer. `docs/output.md` describes each file."""
+"""The life of a run's directory: begun, locked, written, resumed, extended, cleared. Its files are
+named in `layout`."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,149 +15,77 @@ from typing import Any
 import yaml
 from filelock import FileLock, Timeout
 
-from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import is_locked, write_atomically
 from pfedlora_flwr.rng import derive
-from pfedlora_flwr.runs.checkpoint import Checkpoints
-from pfedlora_flwr.runs.extension import check_extension, repeated_round
-from pfedlora_flwr.runs.lines import Watched, append_rows, write_rows
-from pfedlora_flwr.runs.provenance import git_commit, machine, read_about, versions
-from pfedlora_flwr.runs.records import check_whole, read_json, read_result, read_rounds, read_visits
-from pfedlora_flwr.runs.rows import FailedVisitRow, Result, RoundRow, VisitRow
-from pfedlora_flwr.runs.store import ClientStore
-from pfedlora_flwr.runs.uploads import Uploads
-
-Row = dict[str, Any]
-FORMAT = 2
-"""Of the files that users parse: config.yaml, rounds.jsonl, clients.jsonl, result.json. Fields are added to it and none renamed."""
-_DYING = 60.0
-"""Seconds that a server may need to notice that its SuperLink was restarted, and to let go of its run."""
-CONFIG, RESULT, ROUNDS, CLIENTS, AUDIT = (
-    "config.yaml",
-    "result.json",
-    "rounds.jsonl",
-    "clients.jsonl",
-    "audit.json",
+from pfedlora_flwr.runs.checkpoint import ServerState
+from pfedlora_flwr.runs.extension import check_extension
+from pfedlora_flwr.runs.layout import (
+    AUDIT,
+    CLIENTS,
+    CONFIG,
+    FORMAT,
+    READABLE,
+    RESULT,
+    ROUNDS,
+    Row,
+    RunFiles,
 )
+from pfedlora_flwr.runs.lines import append_rows, write_rows
+from pfedlora_flwr.runs.provenance import git_commit, machine, read_about, versions
+from pfedlora_flwr.runs.records import check_whole, read_rounds, read_visits
+from pfedlora_flwr.runs.rows import (
+    FailedVisitRow,
+    Result,
+    RoundRow,
+    VisitRow,
+    without_evaluation,
+)
+from pfedlora_flwr.runs.store import ClientStore
+
+_DYING = 60.0
+"""Seconds that a server may need to notice that its SuperLink was restarted, and to let go of its
+run."""
 
 
-class RunDirectory:
-    """The files of one run. `open` locks it for the server; a second one is turned away."""
+class RunDirectory(RunFiles):
+    """A run's files and what becomes of them. `open` locks the directory for the server; a second
+    one is turned away."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.config = path / CONFIG
-        self.result_file, self.audit_file = path / RESULT, path / AUDIT
-        self.server = path / "server"
-        self.states = self.server / "states"
-        self.clients, self.logs = path / "clients", path / "logs"
-        self.report, self.events, self.source = (
-            path / name for name in ("report", "events", "source")
-        )
-        self.traceback_file = self.logs / "traceback.txt"
-        self.launch_file, self.launch_lock = self.logs / "launch.json", self.logs / "launch.lock"
-        self.numbers_file, self.unmasking_file = (
-            self.server / "numbers.json",
-            self.server / "unmasking.json",
-        )
-        self.checkpoints, self.uploads = Checkpoints(self.server), Uploads(path / "uploads")
-        self._rounds, self._clients = path / ROUNDS, path / CLIENTS
-        self._token, self._partition, self._progress = (
-            self.server / name for name in ("token", "partition", "progress.json")
-        )
-        self.lock_file = self.server / "lock"
+        super().__init__(path)
         self._lock = FileLock(self.lock_file)
-
-    # What a run says of itself
-
-    @property
-    def holds_run(self) -> bool:
-        """Whether a run was ever begun here."""
-        return self.config.exists()
-
-    def experiment(self) -> Experiment:
-        """What is run here. Raises UserError when its configuration cannot be read."""
-        saved = self.saved_keys()
-        try:
-            return from_flat(saved)
-        except UserError as error:
-            raise type(error)(f"{self.config}: {error}") from error.__cause__
-
-    def saved_keys(self) -> Row:
-        """The configuration as flat keys. Raises UserError when it cannot be read, or is of another format than ours."""
-        try:
-            content = dict(yaml.safe_load(self.config.read_text(encoding="utf-8")))
-            found = content.pop("about").get("format", 1)
-        except (OSError, yaml.YAMLError, AttributeError, TypeError, ValueError, KeyError):
-            raise UserError(f"{self.config} cannot be read as a run's configuration") from None
-        if found != FORMAT:
-            raise UserError(
-                f"{self.config} has format {found}, and this version reads {FORMAT}: another version made this run; make it again"
-            )
-        return content
-
-    def result(self) -> Result | None:
-        """What the run came to, or None: it goes on, was killed, or never began. Raises UserError for a file that is no result."""
-        return read_result(self.result_file, FORMAT)
-
-    def rounds(self) -> list[RoundRow]:
-        """The lines of its rounds; a last line that was cut off is left out. Raises UserError where another one is damaged."""
-        return list(read_rounds(self._rounds))
-
-    def visits(self) -> Iterator[VisitRow | FailedVisitRow]:
-        """The lines of its clients' visits, those that failed included."""
-        return read_visits(self._clients)
-
-    def watched(self) -> Watched:
-        """Its rounds, to look at while it goes on."""
-        return Watched(self._rounds)
-
-    def doing(self) -> Row | None:
-        """What its server wrote last by `progress`."""
-        return read_json(self._progress)
-
-    @property
-    def token(self) -> str:
-        """Names this run on a node's disk, where the models of several runs may lie side by side. Raises OSError when there is none."""
-        return self._token.read_text().strip()
-
-    @property
-    def partition(self) -> str | None:
-        """The fingerprint of the partition, once the nodes have told it."""
-        return self._partition.read_text().strip() if self._partition.exists() else None
-
-    def client_store(self, client: int) -> ClientStore:
-        """Where a simulated client keeps its model."""
-        return ClientStore(self.clients / str(client))
 
     # Taking it up and letting it go
 
-    def open(self, experiment: Experiment) -> None:
-        """Creates the directory, or takes up the run in it. Raises UserError when it is in use, foreign or not to be replaced."""
-        self.check_free(experiment)
+    def open(self, config: RunConfig) -> None:
+        """Creates the directory, or takes up the run in it. Raises UserError when it is in use,
+        foreign or not to be replaced."""
+        self.check_free(config)
         self.server.mkdir(parents=True, exist_ok=True)
-        self._acquire(_DYING if experiment.resume else 0.0)
+        self._acquire(_DYING if config.execution.resume else 0.0)
         self.result_file.unlink(missing_ok=True)
         self.audit_file.unlink(missing_ok=True)
-        if experiment.resume:
-            self._go_on(experiment)
+        if config.execution.resume:
+            self._go_on(config.experiment)
             return
         self._clear()
         self.traceback_file.unlink(missing_ok=True)
         token = f"{derive(time.time_ns(), str(self.path)):016x}"
         write_atomically(self._token, token.encode())
-        self.write_config(experiment)
+        self.write_config(config)
 
     def close(self) -> None:
         self._lock.release()
 
-    def check_free(self, experiment: Experiment) -> None:
+    def check_free(self, config: RunConfig) -> None:
         """Raises UserError unless the run may start (or resume) here. Changes nothing."""
-        if experiment.resume:
-            self._check_goes_on(experiment)
+        if config.execution.resume:
+            self._check_goes_on(config.experiment)
             return
+        overwrite = config.execution.overwrite
         inside = self.path.iterdir() if self.path.is_dir() else iter(())
         found = {p.name for p in inside if not p.match(".*.tmp")}
         folders = (
@@ -168,24 +97,26 @@ class RunDirectory:
             self.uploads.folder,
         )
         ours = {CONFIG, RESULT, ROUNDS, CLIENTS, AUDIT, *(p.name for p in folders)}
-        if experiment.overwrite and not found <= ours | {self.report.name}:
+        if overwrite and not found <= ours | {self.report.name}:
             raise UserError(
                 f"output {str(self.path)!r} is not a run's directory: it is not overwritten"
             )
         if self.path.is_file():
             raise UserError(f"output {str(self.path)!r} is a file; choose a directory")
         never_began = found <= {self.logs.name, RESULT} or (found <= ours and self._is_void)
-        if not experiment.overwrite and not never_began:
+        if not overwrite and not never_began:
             raise UserError(
-                f"output {str(self.path)!r} exists; continue it with --resume, replace it with --overwrite, or choose another"
+                f"output {str(self.path)!r} exists; continue it with --resume, replace it with"
+                " --overwrite, or choose another"
             )
 
     def check_models(self, experiment: Experiment) -> None:
-        """Raises UserError where more rounds shall go on from simulated clients' models that are not here any more."""
+        """Raises UserError where more rounds shall go on from simulated clients' models that are
+        not here any more."""
         saved = self.experiment()
         if experiment.rounds == saved.rounds:
             return
-        state = self.checkpoints.load(before=repeated_round(saved, experiment, self.checkpoints))
+        state = self.checkpoints.load()
         needed = state.versions.items() if state else ()
         gone = [
             client
@@ -194,39 +125,54 @@ class RunDirectory:
         ]
         if state and gone:
             raise UserError(
-                f"output {str(self.path)!r} no longer holds the models of {len(gone)} clients after round {state.round}, from which "
-                "more rounds would go on (`compare` removes them); begin a new run"
+                f"output {str(self.path)!r} no longer holds the models of {len(gone)} clients after"
+                f" round {state.round}, from which more rounds would go on (`compare` removes"
+                " them); begin a new run"
             )
 
     def clear_void(self) -> None:
-        """Removes what a run left that failed before its first round: there is nothing to resume or to keep."""
+        """Removes what a run left that failed before its first round: there is nothing to resume or
+        to keep."""
         if self._is_void:
             self._clear()
             shutil.rmtree(self.server, ignore_errors=True)
 
     def check_same(self, experiment: Experiment, advice: str) -> None:
-        """Raises UserError, with the keys that differ, when the run here is of another Experiment."""
+        """Raises UserError, with the keys that differ, when the run here is of another
+        Experiment."""
         if different := differences(self.experiment(), experiment):
             raise UserError(
-                f"output {str(self.path)!r} holds another Experiment ({'; '.join(different)}); {advice}"
+                f"output {str(self.path)!r} holds another Experiment ({'; '.join(different)});"
+                f" {advice}"
             )
 
     def check_unlocked(self, patience: float = 0.0) -> None:
-        """Raises UserError when a running run holds this directory for so many seconds. Changes nothing."""
+        """Raises UserError when a running run holds this directory for so many seconds. Changes
+        nothing."""
         if is_locked(self.lock_file, patience):
             raise in_use(self.path)
 
     def check_resumable(self) -> None:
-        """Raises UserError when no run was begun here."""
+        """Raises UserError when no run was begun here, or an older version began it."""
+        where = f"output {str(self.path)!r} holds"
         if not self.holds_run:
-            raise UserError(f"output {str(self.path)!r} holds no run to resume: it has no {CONFIG}")
+            raise UserError(f"{where} no run to resume: it has no {CONFIG}")
+        about = self.saved()[1]
+        if about.get("format", 1) in READABLE and about["format"] != FORMAT:
+            version = about.get("versions", {}).get("pfedlora-flwr", "an older version")
+            raise UserError(
+                f"{where} a run of version {version}: this one reads it, and cannot go on with it;"
+                " give a new output, or --overwrite"
+            )
 
     def check_whole(self) -> None:
-        """Raises UserError when files are gone that the run needs to go on, or that what it has done is told in."""
+        """Raises UserError when files are gone that the run needs to go on, or that what it has
+        done is told in."""
         check_whole(self.checkpoints, self.rounds(), self.visits(), self.path)
         if self.checkpoints.rounds() and not self._token.exists():
             raise UserError(
-                f"{self._token} is missing, by which nodes know the run; restore it, or begin anew with --overwrite"
+                f"{self._token} is missing, by which nodes know the run; restore it, or begin anew"
+                " with --overwrite"
             )
 
     def check_partition(self, fingerprint: str) -> None:
@@ -245,19 +191,19 @@ class RunDirectory:
             and result["rounds"] == experiment.rounds
         )
 
-    def last_round(self, experiment: Experiment) -> int:
+    def last_round(self) -> int:
         """The round after which a resumed run goes on; 0 also where none is done."""
-        state = self.checkpoints.load(
-            before=repeated_round(self.experiment(), experiment, self.checkpoints)
-        )
+        state = self.checkpoints.load()
         return state.round if state else 0
 
     # Writing
 
     def write_config(
-        self, experiment: Experiment, history: Sequence[Row] = (), last_round: int = 0
+        self, config: RunConfig, history: Sequence[Row] = (), last_round: int = 0
     ) -> None:
-        """The resolved configuration, with what made the run: versions, the git commit, and the history of its starts, this one added."""
+        """The resolved configuration, with what made the run: versions, the git commit, and the
+        history of its starts, this one added."""
+        experiment = config.experiment
         commit, now = git_commit(), datetime.now(UTC).isoformat(timespec="seconds")
         begun = {
             "date": now,
@@ -273,7 +219,7 @@ class RunDirectory:
         }
         about |= {"machine": machine(experiment.device), "history": [*history, begun]}
         content = yaml.safe_dump(
-            {**experiment.flat(), "about": about}, sort_keys=False, allow_unicode=True
+            {**config.flat(), "about": about}, sort_keys=False, allow_unicode=True
         )
         write_atomically(self.config, content.encode())
 
@@ -281,7 +227,8 @@ class RunDirectory:
         write_atomically(self.result_file, (json.dumps(result, indent=2) + "\n").encode())
 
     def write_partition(self, fingerprint: str) -> None:
-        """Keeps the fingerprint for the result. Raises UserError when a resumed run's data is not what it was."""
+        """Keeps the fingerprint for the result. Raises UserError when a resumed run's data is not
+        what it was."""
         self.check_partition(fingerprint)
         write_atomically(self._partition, fingerprint.encode())
 
@@ -291,8 +238,31 @@ class RunDirectory:
     def append_visits(self, rows: Iterable[VisitRow | FailedVisitRow]) -> None:
         append_rows(self._clients, rows)
 
+    def take_up(self, experiment: Experiment) -> ServerState | None:
+        """The state that a resumed run goes on from, if there is one, and the lines up to it.
+
+        Where the run has more rounds than it had, an evaluation that was made only for being the
+        last is taken back: the lines first, so that a run that is killed here does it again."""
+        state = self.checkpoints.load()
+        self.rewind(state.round if state else -1)
+        if state and state.before_last and state.round < experiment.rounds:
+            state.drop_last_evaluation()
+            last = state.round
+            write_rows(
+                self._clients,
+                (without_evaluation(v) if v["round"] == last else v for v in self.visits()),
+            )
+            evaluated = state.evaluated()
+            write_rows(
+                self._rounds,
+                ({**r, **evaluated} if r["round"] == last else r for r in self.rounds()),
+            )
+            self.checkpoints.save(state)
+        return state
+
     def rewind(self, round: int) -> None:
-        """Drops the lines and uploads of rounds after `round`: they were written before a checkpoint that never was."""
+        """Drops the lines and uploads of rounds after `round`: they were written before a
+        checkpoint that never was."""
         self.uploads.rewind(round)
         for path, rows in (
             (self._rounds, read_rounds(self._rounds)),
@@ -318,30 +288,22 @@ class RunDirectory:
                 ClientStore(folder / str(client)).keep(version)
 
     def _check_goes_on(self, experiment: Experiment) -> None:
-        """Raises UserError unless the run here is of this Experiment, or of one that this one extends."""
+        """Raises UserError unless the run here is of this Experiment, or of one that this one
+        extends."""
         self.check_resumable()
-        saved = self.experiment()
+        saved = self.run_config()
         self.check_whole()
-        if experiment.extend:
-            check_extension(saved, experiment, self.checkpoints, self.path)
-            self.check_same(experiment.replace(rounds=saved.rounds), "resume it as it was")
-        else:
-            self.check_same(
-                experiment,
-                "resume it as it was; only -o rounds=N (in Flower's run-config with extend=true) extends it",
-            )
+        same_rounds = experiment.replace(rounds=saved.experiment.rounds)
+        self.check_same(same_rounds, "resume it as it was; only more rounds extend it")
+        check_extension(saved, experiment, self.checkpoints, self.path)
 
     def _go_on(self, experiment: Experiment) -> None:
-        """Takes up the run here, adding to its history; for more rounds than it had, as if it had had them from the start."""
-        saved, last = self.experiment(), self.last_round(experiment)
-        again = repeated_round(saved, experiment, self.checkpoints)
-        if again is not None:
-            self.checkpoints.drop(
-                again
-            )  # before the configuration says so: killed between the two, it ends as it would have
+        """Takes up the run here, adding to its history; for more rounds than it had, as if it had
+        had them from the start."""
+        saved, last = self.run_config(), self.last_round()
         if last < experiment.rounds:
             self.write_config(
-                saved.replace(rounds=experiment.rounds),
+                RunConfig(saved.experiment.replace(rounds=experiment.rounds), saved.execution),
                 read_about(self.config).get("history", ()),
                 last,
             )
@@ -395,11 +357,8 @@ def in_use(path: Path) -> UserError:
 
 
 def differences(one: Experiment, other: Experiment) -> list[str]:
-    """The keys that can change a result and differ, as `key: was → is`."""
-    a, b = (
-        {name: k.text(value) for name, (k, value) in e.keys().items() if k.result}
-        for e in (one, other)
-    )
+    """The keys that differ, as `key: was → is`."""
+    a, b = (e.flat() for e in (one, other))
     return [
         f"{name}: {a.get(name)!r} → {b.get(name)!r}" for name in a | b if a.get(name) != b.get(name)
     ]

@@ -1,4 +1,5 @@
-"""`rounds.jsonl` and `clients.jsonl` as files: long ones are never held whole, and what watches a run reads each line once."""
+"""`rounds.jsonl` and `clients.jsonl` as files: long ones are never held whole, and what watches a
+run reads each line once."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ RECENT = 5
 
 
 def read_rows(path: Path, needed: Set[str]) -> Iterator[Any]:
-    """The rows of a file; a last one that was cut off is left out; of a file that is not there, none.
+    """The rows of a file; a last one that was cut off is left out; of a file that is not there,
+    none.
 
     Raises UserError for any other line that is none, or lacks one of the `needed` fields.
     """
@@ -51,8 +53,8 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
 
 @dataclass(frozen=True)
 class SoFar:
-    """What the rounds' lines come to: how many there are, the last one's round and accuracy, the bytes of all, up and down, and the
-    seconds of the last five after round 0."""
+    """What the rounds' lines come to: how many there are, the last one's round and accuracy, the
+    bytes of all, up and down, and the seconds of the last five after round 0."""
 
     lines: int = 0
     round: int = 0
@@ -80,7 +82,8 @@ class Watched:
         self._so_far = SoFar()
 
     def look(self) -> SoFar:
-        """Takes up what has been appended since the last look, but for a line that is still being written.
+        """Takes up what has been appended since the last look, but for a line that is still being
+        written.
 
         A resumed run puts another file in this one's place: that is read from its beginning.
         """

@@ -1,4 +1,5 @@
-"""What made a run: versions, the machine, and the commit of this code where it lies in a checkout of its own."""
+"""What made a run: versions, the machine, and the commit of this code where it lies in a checkout
+of its own."""
 
 from __future__ import annotations
 
@@ -28,14 +29,16 @@ def versions() -> dict[str, str | None]:
 
 
 def machine(device: str) -> dict[str, Any]:
-    """The server's host, which is a simulation's only one: processor, usable cores, memory in bytes; gpus: where `device` means them."""
+    """The server's host, which is a simulation's only one: processor, usable cores, memory in
+    bytes; gpus: where `device` means them."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     found = {"processor": _processor(), "cores": cores, "memory": psutil.virtual_memory().total}
     return found | ({"gpus": _gpus()} if device != "cpu" and torch.cuda.is_available() else {})
 
 
 def read_about(config: Path) -> dict[str, Any]:
-    """What made the run with this configuration file, as it says under `about`; empty where it cannot be read."""
+    """What made the run with this configuration file, as it says under `about`; empty where it
+    cannot be read."""
     try:
         return dict(yaml.safe_load(config.read_text(encoding="utf-8"))["about"])
     except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError):
@@ -43,7 +46,8 @@ def read_about(config: Path) -> dict[str, Any]:
 
 
 def commits(abouts: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The different commits of all starts of some runs, as `short` has them; "" for starts that have recorded none."""
+    """The different commits of all starts of some runs, as `short` has them; "" for starts that
+    have recorded none."""
     return list(
         dict.fromkeys(
             short(entry.get("git-commit")) for about in abouts for entry in about.get("history", ())
@@ -57,10 +61,11 @@ def short(commit: str | None) -> str:
 
 
 def git_commit(file: Path = Path(__file__)) -> str | None:
-    """The commit of the checkout that holds `file`, with `-dirty` where tracked files differ from it.
+    """The commit of the checkout that holds `file`, with `-dirty` where tracked files differ from
+    it.
 
-    None where git does not track the file: the package may be installed inside somebody else's repository.
-    """
+    None where git does not track the file: the package may be installed inside somebody else's
+    repository."""
     folder = str(file.resolve().parent)
 
     def git(*words: str) -> str:

@@ -1,4 +1,5 @@
-"""Reading what a run has written: `result.json` and the lines of its two tables, whole or refused by name."""
+"""Reading what a run has written: `result.json` and the lines of its two tables, whole or refused
+by name."""
 
 from __future__ import annotations
 
@@ -20,8 +21,9 @@ _OF_A_ROUND = _OF_EVERY_LINE | {"accuracy", "validation_accuracy", "evaluated", 
 _OF_A_VISIT = _OF_EVERY_LINE | {"client", "status"}
 
 
-def read_result(path: Path, format: int) -> Result | None:
-    """The result, or None where there is none yet. Raises UserError for one that is damaged or of another format."""
+def read_result(path: Path, formats: tuple[int, ...]) -> Result | None:
+    """The result, or None where there is none yet. Raises UserError for one that is damaged or of
+    another format."""
     advice = "remove it, and --resume makes it anew"
     try:
         found = json.loads(path.read_bytes())
@@ -35,9 +37,11 @@ def read_result(path: Path, format: int) -> Result | None:
         or "error" not in found
     ):
         raise UserError(f"{path} is no result of a run; {advice}")
-    if found.get("format", format) != format:
+    if found.get("format", formats[-1]) not in formats:
+        readable = " and ".join(map(str, formats))
         raise UserError(
-            f"{path} has format {found['format']}, and this version reads {format}: another version made this run"
+            f"{path} has format {found['format']}, and this version reads {readable}: another"
+            " version made this run"
         )
     lacks = (
         [name for name in _MEASURES if found.get(name) is None]
@@ -50,7 +54,8 @@ def read_result(path: Path, format: int) -> Result | None:
 
 
 def read_audit(path: Path) -> Audit | None:
-    """What `pfedlora audit` found, or None where it was not asked. Raises UserError for a file that is none."""
+    """What `pfedlora audit` found, or None where it was not asked. Raises UserError for a file that
+    is none."""
     advice = "remove it, and pfedlora audit makes it anew"
     try:
         found = json.loads(path.read_bytes())
@@ -75,7 +80,8 @@ def read_json(path: Path) -> Any:
 
 
 def read_rounds(path: Path) -> Iterator[Any]:
-    """The lines of the rounds; a last one that was cut off is left out. Raises UserError for any other that is none."""
+    """The lines of the rounds; a last one that was cut off is left out. Raises UserError for any
+    other that is none."""
     return read_rows(path, _OF_A_ROUND)
 
 
@@ -87,7 +93,8 @@ def read_visits(path: Path) -> Iterator[Any]:
 def check_whole(
     checkpoints: Checkpoints, rounds: list[Any], visits: Iterable[Any], folder: Path
 ) -> None:
-    """Raises UserError unless the tables reach as far as the last checkpoint, and there is one where there are rounds.
+    """Raises UserError unless the tables reach as far as the last checkpoint, and there is one
+    where there are rounds.
 
     A round's lines are written before its checkpoint, so that at most one round of theirs has none.
     """
@@ -95,7 +102,8 @@ def check_whole(
     if not done:
         if len(rounds) > 1:
             raise UserError(
-                f"{checkpoints.folder} has no checkpoint of the {len(rounds)} rounds in rounds.jsonl; {advice}"
+                f"{checkpoints.folder} has no checkpoint of the {len(rounds)} rounds in"
+                f" rounds.jsonl; {advice}"
             )
         return
     for name, rows, last in (

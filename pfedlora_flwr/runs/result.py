@@ -6,16 +6,21 @@ import hashlib
 import logging
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from pfedlora_flwr.data import registry as datasets
-from pfedlora_flwr.data.local import task_of
+from pfedlora_flwr.data.local import shared_partition, task_of
+from pfedlora_flwr.data.remarks import remarks
+from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import tensors_sha256
 from pfedlora_flwr.models.named import without_path
-from pfedlora_flwr.models.registry import names_of
+from pfedlora_flwr.models.registry import names_of, of_client
 from pfedlora_flwr.runs.checkpoint import ServerState
-from pfedlora_flwr.runs.directory import FORMAT, RunDirectory
+from pfedlora_flwr.runs.data_name import data_name, own_data
+from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.runs.layout import FORMAT
 from pfedlora_flwr.runs.privacy import privacy_of
 from pfedlora_flwr.runs.rows import (
     FailedVisitRow,
@@ -36,30 +41,36 @@ RESULT_LINE = LINE + "result "
 
 def write_result(
     run: RunDirectory,
-    experiment: Experiment,
+    config: RunConfig,
     status: Status,
     error: str | None = None,
     stopped_by: StoppedBy | None = None,
     *,
     resumable: bool = True,
+    tell: Callable[[Result], None] = lambda result: None,
 ) -> Result:
-    """Writes and returns the result. resumable: whether what ended the run is over when it is resumed."""
+    """Writes and returns the result.
+
+    resumable: whether what ended the run is over when it is resumed. tell: is handed the result
+    before it is written, and may add to it; once it is there, a launcher ends this process."""
+    experiment = config.experiment
     result: Result = {
         "format": FORMAT,
         "status": status,
         "error": error,
         "stopped_by": stopped_by,
         "method": experiment.method,
-        "dataset": experiment.dataset,
+        "dataset": data_name(run, experiment),
         "fingerprint": experiment.fingerprint(),
         "clients": experiment.clients,
         "resumable": resumable and status != "completed",
-        "privacy": privacy_of(experiment, simulated=run.clients.is_dir()),
+        "privacy": privacy_of(config, simulated=run.clients.is_dir()),
     }
     state = run.checkpoints.load()
     rows = run.rounds()
     if state is not None and rows:
-        result = _with_measures(result, run, experiment, state, rows)
+        result = _with_measures(result, run, config, state, rows)
+    tell(result)
     try:
         run.write_result(result)
     except OSError as failure:  # a full disk: whoever reads the log must still get the reason
@@ -69,17 +80,25 @@ def write_result(
     return result
 
 
+def _data_notes(run: RunDirectory, config: RunConfig) -> list[str] | None:
+    """Of a simulation's data, which is on this machine; otherwise the sites have it."""
+    if not run.clients.is_dir():
+        return None
+    try:
+        return [*remarks(*shared_partition(config.experiment, config.execution.data_path))]
+    except UserError:  # gone since
+        return None
+
+
 def _with_measures(
-    result: Result, run: RunDirectory, e: Experiment, state: ServerState, rows: list[RoundRow]
+    result: Result, run: RunDirectory, config: RunConfig, state: ServerState, rows: list[RoundRow]
 ) -> Result:
+    e = config.experiment
     per_client = state.accuracies("test")
     over_all = comparable(rows)
     best = best_round(e, rows)
-    samples, nodes, lost = (
-        dict[int, int | None](),
-        Counter[str](),
-        0,
-    )  # of the clients' last visits, of all visits
+    # of the clients' last visits, of all visits
+    samples, nodes, lost = dict[int, int | None](), Counter[str](), 0
 
     def visits() -> Iterator[VisitRow | FailedVisitRow]:
         nonlocal lost
@@ -91,8 +110,11 @@ def _with_measures(
             yield row
 
     by_sampled = sampled(visits())
+    task = task_of(e, config.execution.data_path)
+    if own := own_data(run, task, samples, state.counts):
+        result = {**result, "own_data": own}
     totals = state.totals
-    models = [without_path(name) for name in names_of(e, task_of(e))]
+    models = [without_path(name) for name in names_of(e, task)]
     trained = [row for row in rows if row["round"] > 0]
     workers = max((row["workers"] for row in trained), default=0)
     return {
@@ -116,7 +138,7 @@ def _with_measures(
         "macro_f1": {"final": rows[-1].get("macro_f1"), "at_best_validation": best.get("macro_f1")},
         "per_client": {
             str(k): {
-                "model": models[k % len(models)],
+                "model": of_client(k, models),
                 "accuracy": accuracy,
                 "balanced_accuracy": state.counts[k].balanced_accuracy,
                 "macro_f1": state.counts[k].macro_f1,
@@ -140,40 +162,44 @@ def _with_measures(
         "seconds": {
             "total": state.seconds,
             "training": state.training_seconds,
-            "per_round_median": statistics.median([row["seconds"] for row in trained])
-            if trained
-            else 0.0,
+            "per_round_median": (
+                statistics.median([row["seconds"] for row in trained]) if trained else 0.0
+            ),
             "workers": workers,
-            "busy_share": state.busy_seconds / (workers * state.seconds)
-            if workers and state.seconds
-            else 0.0,
+            "busy_share": (
+                state.busy_seconds / (workers * state.seconds) if workers and state.seconds else 0.0
+            ),
         },
         "machine": {"nodes": dict(nodes)},
         "shared_sha256": shared_sha256(e, state),
         "models_sha256": models_sha256(state),
         "partition": run.partition,
+        "data_notes": _data_notes(run, config),
         "refused": state.refused,
         "lost": lost,
     }
 
 
 def comparable(rows: list[RoundRow]) -> list[RoundRow]:
-    """The rounds whose accuracy is a mean over as many clients as the last one's: the others' are means over other clients.
+    """The rounds whose accuracy is a mean over as many clients as the last one's: the others' are
+    means over other clients.
 
-    That is all of them, unless clients had not been evaluated before their first visit (`evaluate-initial` is false, or they failed).
-    """
+    That is all of them, unless clients had not been evaluated before their first visit
+    (`evaluate-initial` is false, or they failed)."""
     return [row for row in rows if row["evaluated"] == rows[-1]["evaluated"]]
 
 
 def best_round(e: Experiment, rows: list[RoundRow]) -> RoundRow:
-    """Of the comparable rounds that evaluate the one with the highest mean validation accuracy, the earliest of ties."""
+    """Of the comparable rounds that evaluate the one with the highest mean validation accuracy, the
+    earliest of ties."""
     over_all = comparable(rows)
     evaluated = [row for row in over_all if e.evaluates(row["round"])]
     return max(evaluated or over_all, key=lambda row: row["validation_accuracy"])
 
 
 def sampled(visits: Iterable[VisitRow | FailedVisitRow]) -> Sampled:
-    """The means over the clients that a round admitted, from their lines: of the last round that has one, and the highest."""
+    """The means over the clients that a round admitted, from their lines: of the last round that
+    has one, and the highest."""
     by_round: dict[int, list[float]] = {}
     for row in visits:
         if row["status"] == "ok" and "accuracy" in row:
@@ -186,7 +212,8 @@ def sampled(visits: Iterable[VisitRow | FailedVisitRow]) -> Sampled:
 
 
 def to_target(e: Experiment, rows: list[RoundRow]) -> ToTarget:
-    """Totals up to the first comparable round at the target accuracy, all clients and both ways; nulls when it was not reached."""
+    """Totals up to the first comparable round at the target accuracy, all clients and both ways;
+    nulls when it was not reached."""
     target = e.target_accuracy if e.target_accuracy is not None else datasets.find(e.dataset).target
     first = max(1, comparable(rows)[0]["round"])
     reached = next(
@@ -212,7 +239,8 @@ def to_target(e: Experiment, rows: list[RoundRow]) -> ToTarget:
 
 
 def shared_sha256(e: Experiment, state: ServerState) -> str:
-    """SHA-256 of the server's tensors; under `sharing=none` over all clients' states, in client order (the first where none was merged)."""
+    """SHA-256 of the server's tensors; under `sharing=none` over all clients' states, in client
+    order (the first where none was merged)."""
     whole = tensors_sha256(state.tensors)
     return (
         _over_clients({k: state.states.get(k, whole) for k in range(e.clients)})
@@ -222,7 +250,8 @@ def shared_sha256(e: Experiment, state: ServerState) -> str:
 
 
 def models_sha256(state: ServerState) -> str:
-    """SHA-256 over all visited clients' models, in client order (a client never visited still has its initial model)."""
+    """SHA-256 over all visited clients' models, in client order (a client never visited still has
+    its initial model)."""
     return _over_clients(state.models)
 
 

@@ -8,35 +8,37 @@ from pathlib import Path
 from pfedlora_flwr import config
 from pfedlora_flwr.data import registry as datasets
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.experiment import KEYS, Experiment
+from pfedlora_flwr.execution import RunConfig
+from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import absolute
 from pfedlora_flwr.models import registry as models
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.output import of_run
 
 Flat = Mapping[str, object]
+_ACCEPTED = "accept-changed-code"
 _LOCATED = {"dataset": datasets.located, "models": models.located}
 """Keys that may hold a path, which is absolute in a run."""
 
 
 def resumed_output(named: Flat, conf: Path | None) -> Path:
-    """The directory of the run that these keys mean, which need not be all of its keys. Raises UserError for a wrong one."""
+    """The directory of the run that these keys mean, which need not be all of its keys. Raises
+    UserError for a wrong one."""
     values = config.parse(named)
-    meant = Experiment(
-        **{KEYS[name].attribute: value for name, value in values.items() if name in KEYS}
-    )
-    config.check_way(meant)
-    output = of_run(meant, conf)
+    execution = config.execution_of(values)
+    config.check_way(execution)
+    output = of_run(RunConfig(config.experiment_of(values), execution), conf)
     absolute(output)
     return output.expanduser()
 
 
-def resumed(run: RunDirectory, conf: Flat, options: Flat, conf_name: str) -> tuple[Experiment, str]:
-    """The Experiment in `run` with the keys that a resumed run may change, and a line on the `rounds` of CONF where they are not used.
+def resumed(run: RunDirectory, conf: Flat, options: Flat, conf_name: str) -> tuple[RunConfig, str]:
+    """The keys of `run` with those that a resumed run may change, and a line on the
+    `rounds` of CONF where they are not used.
 
-    conf: the keys that CONF names. options: those given by -o, which win; `rounds` among them extends the run. Raises UserError, with
-    the names, for any other key that can change a result and is not what the run has.
-    """
+    conf: the keys that CONF names. options: those given by -o, which win; `rounds` among them
+    extends the run. Raises UserError, with the names, for any other key that can change a result
+    and is not what the run has."""
     run.check_resumable()
     saved = run.experiment()
     named = {
@@ -45,26 +47,28 @@ def resumed(run: RunDirectory, conf: Flat, options: Flat, conf_name: str) -> tup
         if name != "rounds" or name in options
     }
     check_unchanged(saved, named, run.path)
-    extends = options.get("rounds", saved.rounds) != saved.rounds
-    experiment = config.from_flat(
-        {**run.saved_keys(), "overwrite": False, **named, "extend": extends}
+    going_on = config.run_config(
+        {**run.saved_keys(), "overwrite": False, _ACCEPTED: False, **named}
     )
-    return experiment, "" if "rounds" in options else _unused_rounds(conf, conf_name, saved.rounds)
+    return going_on, "" if "rounds" in options else _unused_rounds(conf, conf_name, saved.rounds)
 
 
 def check_unchanged(saved: Experiment, named: Flat, path: Path) -> None:
-    """Raises UserError, with the keys as `key: was → is`, where a named one differs and can change a result; `rounds` is not looked at."""
+    """Raises UserError, with the keys as `key: was → is`, where a named one differs and can change
+    a result; `rounds` is not looked at."""
     before, changed = saved.keys(), []
     for name, value in config.parse(named).items():
-        if name not in before or name == "rounds":  # another method's option: a run leaves it out
+        # of the Execution, or another method's option: a run leaves it out
+        if name not in before or name == "rounds":
             continue
         key, was = before[name]
         wanted = _LOCATED[name](value) if name in _LOCATED else value
-        if key.result and wanted != was:
+        if wanted != was:
             changed.append(f"{name}: {key.text(was)!r} → {key.text(wanted)!r}")
     if changed:
         raise UserError(
-            f"output {str(path)!r} holds another Experiment ({'; '.join(changed)}); resume it as it was: without CONF, by -o output={path}"
+            f"output {str(path)!r} holds another Experiment ({'; '.join(changed)}); resume it as it"
+            f" was: without CONF, by -o output={path}"
         )
 
 

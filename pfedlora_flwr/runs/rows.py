@@ -1,24 +1,24 @@
-"""The files that users parse, field by field: a line of `rounds.jsonl`, a line of `clients.jsonl`, and `result.json`.
+"""The files that users parse, field by field: a line of `rounds.jsonl`, a line of `clients.jsonl`,
+and `result.json`.
 
-Accuracies are shares in [0, 1], seconds are wall-clock time, flops are floating-point operations (2 a multiply-add), clients are numbers
-from 0. "up" is from client to server.
-"""
+Accuracies are shares in [0, 1], seconds are wall-clock time, flops are floating-point operations (2
+a multiply-add), clients are numbers from 0. "up" is from client to server."""
 
 from __future__ import annotations
 
-from typing import Literal, NotRequired, TypedDict
+from typing import Literal, NotRequired, TypedDict, cast
 
 Status = Literal["completed", "failed", "stopped"]
-StoppedBy = Literal["user", "system", "time"]
+StoppedBy = Literal["user", "system", "time", "observer"]
 
 
 class CostFields(TypedDict):
-    """What was sent and computed, as counts ≥ 0: in a visit, of that client; in a round, of all its clients.
+    """What was sent and computed, as counts ≥ 0: in a visit, of that client; in a round, of all its
+    clients.
 
-    Down is all that was sent, to clients that then failed and to those asked twice too; up and flops are of admitted visits alone.
-    With secagg clients tell no operations, and flops are 0.
-    Messages that only ask for an evaluation are not counted.
-    """
+    Down is all that was sent, to clients that then failed and to those asked twice too; up and
+    flops are of admitted visits alone. With secagg clients tell no operations, and flops are 0.
+    Messages that only ask for an evaluation are not counted."""
 
     parameters_up: int  # elements of floating-point tensors
     parameters_down: int  # the same, from server to client
@@ -32,15 +32,16 @@ class CostFields(TypedDict):
 
 
 class RoundRow(CostFields):
-    """A line of `rounds.jsonl`. Round 0, where there is one, is the evaluation of the initial models: nobody trains in it."""
+    """A line of `rounds.jsonl`. Round 0, where there is one, is the evaluation of the initial
+    models: nobody trains in it."""
 
     round: int  # from 0
     sampled: list[int]  # the clients that were to take part, ascending; empty in round 0
-    # those whose update was merged, ascending; empty where `min-success` was not reached: then the
-    # good ones are in neither list
+    # those whose update was merged, ascending; empty where `min-success` was not reached: then
+    # the good ones are in neither list
     admitted: list[int]
-    # those without an admitted answer, ascending: absent, failed, refused, also at an evaluation;
-    # clients.jsonl says why
+    # those without an admitted answer, ascending: absent, failed, refused, also at an
+    # evaluation; clients.jsonl says why
     refused: list[int]
     # unweighted mean of the clients' last test accuracies; 0 while nobody has been evaluated
     accuracy: float
@@ -67,7 +68,8 @@ class RoundRow(CostFields):
 
 
 class VisitRow(CostFields):
-    """A line of `clients.jsonl` with `status` ok: a client's visit in a round, whose update was admitted."""
+    """A line of `clients.jsonl` with `status` ok: a client's visit in a round, whose update was
+    admitted."""
 
     round: int  # from 1
     client: int
@@ -104,13 +106,27 @@ class FailedVisitRow(TypedDict):
     reason: str
 
 
-class Sampled(TypedDict):
-    """Test accuracy as the public code of pFedLoRA's family counts it, beside the papers' figures and never a headline.
+SCORES = ("balanced_accuracy", "macro_f1")
+"""An evaluation's scores beside its accuracies; a round's line has their means over the clients."""
 
-    A round's figure is the unweighted mean over the clients that it sampled and admitted, each evaluated on its own test part right after
-    its own training in that round, before anything is merged. Rounds that do not evaluate have none, nor has one that admitted nobody.
-    With participation 1 and no failures it is the round's `accuracy`, since a client's model changes only when it trains.
-    """
+
+def without_evaluation(row: VisitRow | FailedVisitRow) -> VisitRow | FailedVisitRow:
+    """The line of a visit as it would be in a round that does not evaluate."""
+    if row["status"] == "failed":
+        return row
+    left = {k: v for k, v in row.items() if k not in ("accuracy", "validation_accuracy", *SCORES)}
+    return cast(VisitRow, left | {"other_accuracies": {}})
+
+
+class Sampled(TypedDict):
+    """Test accuracy as the public code of pFedLoRA's family counts it, beside the papers' figures
+    and never a headline.
+
+    A round's figure is the unweighted mean over the clients that it sampled and admitted, each
+    evaluated on its own test part right after its own training in that round, before anything is
+    merged. Rounds that do not evaluate have none, nor has one that admitted nobody. With
+    participation 1 and no failures it is the round's `accuracy`, since a client's model changes
+    only when it trains."""
 
     sampled_last: float | None  # of the last such round; null where there is none
     sampled_highest: float | None  # of the highest; a choice by the test data
@@ -132,7 +148,8 @@ class Accuracy(Sampled):
 
 
 class Score(TypedDict):
-    """Another score of the test parts: unweighted means over the clients. Null where some were evaluated by a version without it."""
+    """Another score of the test parts: unweighted means over the clients. Null where some were
+    evaluated by a version without it."""
 
     final: float | None  # after the last round
     at_best_validation: float | None  # after the round that `accuracy.at_best_validation` is of
@@ -162,14 +179,16 @@ class Communication(TypedDict):
 
 
 class Operations(TypedDict):
-    """Floating-point operations of the whole run, 2 a multiply-add, counted from the modules as they ran."""
+    """Floating-point operations of the whole run, 2 a multiply-add, counted from the modules as
+    they ran."""
 
     clients: int  # the total of `flops`
     server: int  # the total of `server_flops`
 
 
 class ToTarget(TypedDict):
-    """The costs up to the first round whose mean test accuracy reaches the target, all clients and both ways; nulls where none does."""
+    """The costs up to the first round whose mean test accuracy reaches the target, all clients and
+    both ways; nulls where none does."""
 
     accuracy: float  # the target: `target-accuracy`, or the dataset's usual one
     rounds: int | None
@@ -205,23 +224,40 @@ class Privacy(TypedDict):
 
 
 class Machine(TypedDict):
-    """Where the clients of a simulation trained. What the server's host is stands in `config.yaml`, under `about`."""
+    """Where the clients of a simulation trained. What the server's host is stands in `config.yaml`,
+    under `about`."""
 
     # visits by Ray's id of the node: several of a cluster, or of the starts of a resumed run; empty
     # without Ray
     nodes: dict[str, int]
 
 
+class OwnData(TypedDict):
+    """The data that sites brought themselves, as far as they told of it."""
+
+    sites: int  # that have told so
+    kind: str  # of the inputs: images, series or vectors
+    shape: list[int]  # of an input as a model takes it
+    classes: int  # of the federation; a site may have fewer
+    # training, validation and test samples of these sites; null where one has not told, as under
+    # secagg
+    samples: int | None
+
+
 class Result(TypedDict):
-    """`result.json`. A run that failed or was stopped before its first checkpoint has the fields up to `privacy` alone."""
+    """`result.json`. A run that failed or was stopped before its first checkpoint has the fields up
+    to `privacy` alone."""
 
     status: Status
     error: str | None  # one line; null of a completed run
-    # of a stopped run: the user; the system, by SIGTERM; the time, by max-hours. Otherwise null
+    # of a stopped run: the user; the system, by SIGTERM; the time, by max-hours; an observer, by
+    # its reason. Otherwise null
     stopped_by: NotRequired[StoppedBy | None]
-    format: NotRequired[int]  # of these files: 2
+    format: NotRequired[int]  # of these files: 3
     method: NotRequired[str]
+    # the data's name: the dataset's, or `own data of 3 sites`
     dataset: NotRequired[str]
+    own_data: NotRequired[OwnData]  # where sites had data of their own
     # of every key that can change a result: equal ones are the same Experiment
     fingerprint: NotRequired[str]
     clients: NotRequired[int]
@@ -229,6 +265,8 @@ class Result(TypedDict):
     # mended
     resumable: NotRequired[bool]
     privacy: NotRequired[Privacy]
+    # by observer that failed since the run was last started: its first error; absent where none did
+    observers: NotRequired[dict[str, str]]
     rounds: NotRequired[int]  # done
     accuracy: NotRequired[Accuracy]
     balanced_accuracy: NotRequired[Score]
@@ -247,6 +285,9 @@ class Result(TypedDict):
     models_sha256: NotRequired[str]
     # fingerprint of who holds which samples; `own` where nodes brought their own data
     partition: NotRequired[str | None]
+    # what was left out of the data, and what else a user should know of it, a line each; null where
+    # the nodes brought their own, whose `about.json` has it, or it is not on the server's machine
+    data_notes: NotRequired[list[str] | None]
     refused: NotRequired[int]  # replies and nodes that were not admitted, over the whole run
     lost: NotRequired[int]  # visits whose client had lost its model
 
@@ -269,17 +310,18 @@ class BestAttack(Attack):
 
 
 class ClassAudit(TypedDict):
-    """Which classes does a client hold? Scored is each pair of a client and a class, in every audited round."""
+    """Which classes does a client hold? Scored is each pair of a client and a class, in every
+    audited round."""
 
     # the tensors with a row a class that the scores are from, or `classes` where uploads name them;
     # null: there are none
     layer: str | None
-    upload: (
-        BestAttack | None
-    )  # from each client's upload; null where there is no such layer, uploads were not kept or every client holds every class
-    sum: (
-        BestAttack | None
-    )  # from what the server makes of all uploads, in which every client has the same score; null where it has no such layer
+    # from each client's upload; null where there is no such layer, uploads were not kept or
+    # every client holds every class
+    upload: BestAttack | None
+    # from what the server makes of all uploads, in which every client has the same score; null
+    # where it has no such layer
+    sum: BestAttack | None
     # by score, of the uploads (of the sum where those were not kept): `bias`, `row norm`, `named`
     attacks: dict[str, Attack]
     # by round, then by attack: the AUC in that round alone, of uploads, and of the sum as `sum,
@@ -288,7 +330,8 @@ class ClassAudit(TypedDict):
 
 
 class MembershipAudit(BestAttack):
-    """Was a sample trained on? A client's training part against its validation and test part, at most 1000 of either."""
+    """Was a sample trained on? A client's training part against its validation and test part, at
+    most 1000 of either."""
 
     # what is attacked: each client's last upload, or what the server made of its last round's
     of: Literal["upload", "sum"]
@@ -302,9 +345,10 @@ class MembershipAudit(BestAttack):
 
 
 class Audit(TypedDict):
-    """`audit.json`, by `pfedlora audit`: what the server can tell of single clients. docs/audit.md says what it means."""
+    """`audit.json`, by `pfedlora audit`: what the server can tell of single clients. docs/audit.md
+    says what it means."""
 
-    format: int  # of these files: 2
+    format: int  # of these files: 3
     method: str
     # whether uploads were kept (`audit.uploads`), or the last two checkpoints alone are audited
     source: Literal["uploads", "sum"]

@@ -1,4 +1,5 @@
-"""A client's private tensors on disk: one safetensors file a version, each tagged with the round that made it."""
+"""A client's private tensors on disk: one safetensors file a version, each tagged with the round
+that made it."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ _ABOUT = ("experiment", "class_names", "mean", "std", "versions")
 
 
 class ClientStore:
-    """The versions of one client's model in one folder. Version 0 is the initial model, which is never written."""
+    """The versions of one client's model in one folder. Version 0 is the initial model, which is
+    never written."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -39,7 +41,8 @@ class ClientStore:
         )
 
     def load(self, version: int) -> dict[str, Tensor] | None:
-        """The tensors of `version`, or None (with a warning) when the file is missing or damaged. Raises OSError when it cannot be read."""
+        """The tensors of `version`, or None (with a warning) when the file is missing or damaged.
+        Raises OSError when it cannot be read."""
         try:
             return self.read(version)
         except UserError as error:
@@ -47,14 +50,24 @@ class ClientStore:
             return None
 
     def read(self, version: int) -> dict[str, Tensor]:
-        """The tensors of `version`. Raises UserError when the file is missing or damaged, OSError when it cannot be read."""
+        """The tensors of `version`. Raises UserError when the file is missing or damaged, OSError
+        when it cannot be read."""
         return read_tensors(self.path(version))[0]
 
     def counts(self, version: int) -> Counts | None:
-        """What the evaluation of `version` counted, as it was saved with it; None where there was none."""
-        with safetensors.safe_open(self.path(version), "pt") as stored:
-            found = json.loads((stored.metadata() or {})["counts"])
+        """What the evaluation of `version` counted, as it was saved with it; None where there was
+        none."""
+        found = json.loads(self._metadata(version)["counts"])
         return Counts(**found) if found else None
+
+    def base(self, version: int) -> str:
+        """The frozen base that `version` was trained on (`models/kept.py`); empty where it has
+        none."""
+        return self._metadata(version).get("base", "")
+
+    def _metadata(self, version: int) -> dict[str, str]:
+        with safetensors.safe_open(self.path(version), "pt") as stored:
+            return stored.metadata() or {}
 
     def save(
         self,
@@ -62,21 +75,25 @@ class ClientStore:
         tensors: Mapping[str, Tensor],
         admitted: int,
         counts: Counts | None = None,
+        base: str = "",
     ) -> str:
-        """Writes `version`, with what its evaluation counted, and returns the tensors' SHA-256.
+        """Writes `version`, with what its evaluation counted and the name of its base, and returns
+        the tensors' SHA-256.
 
-        Keeps `admitted` (the version the server named), the one before it and the new one, and removes the others: whichever
-        of its last two checkpoints the server returns to, its version is here.
-        """
+        Keeps `admitted` (the version the server named), the one before it and the new one, and
+        removes the others: whichever of its last two checkpoints the server returns to, its version
+        is here."""
         self.folder.mkdir(parents=True, exist_ok=True)
         counted = json.dumps(asdict(counts) if counts else None)
-        digest = write_tensors(self.path(version), tensors, round=str(version), counts=counted)
+        told = {"round": str(version), "counts": counted} | ({"base": base} if base else {})
+        digest = write_tensors(self.path(version), tensors, **told)
         before = [v for v in self.versions() if v < admitted]
         self.keep(version, admitted, *before[-1:])
         return digest
 
     def write_about(self, rounds: int, about: Callable[[], Mapping[str, Any]]) -> None:
-        """Writes what it takes to use the models away from their run (see `trained.py`): once, and again when it got more `rounds`."""
+        """Writes what it takes to use the models away from their run (see `trained.py`): once, and
+        again when it got more `rounds`."""
         with contextlib.suppress(UserError):
             if self.about()["experiment"]["rounds"] == rounds:
                 return
@@ -112,7 +129,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], **metadata: str) ->
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """What `write_tensors` wrote: the tensors and the metadata. Raises UserError when it is missing or damaged, OSError as it may."""
+    """What `write_tensors` wrote: the tensors and the metadata. Raises UserError when it is missing
+    or damaged, OSError as it may."""
     try:
         with safetensors.safe_open(path, "pt") as stored:
             metadata = stored.metadata() or {}

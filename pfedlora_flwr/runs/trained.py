@@ -1,4 +1,5 @@
-"""A trained client's personalised model, taken from a run's directory or from the node where it lives."""
+"""A trained client's personalised model, taken from a run's directory or from the node where it
+lives."""
 
 from __future__ import annotations
 
@@ -11,33 +12,36 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pfedlora_flwr.config import from_flat
-from pfedlora_flwr.data import local
+from pfedlora_flwr.config import from_flat, still_known
 from pfedlora_flwr.data.source import Inputs
-from pfedlora_flwr.errors import UserError, user_code
+from pfedlora_flwr.errors import UserError, some, user_code
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import tensors_sha256
 from pfedlora_flwr.methods import registry
-from pfedlora_flwr.methods.method import Method, tensors_of
+from pfedlora_flwr.methods.method import Method
+from pfedlora_flwr.models.kept import kept, restore
 from pfedlora_flwr.models.named import random_weights
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.runs.checkpoint import Counts
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.store import ABOUT, ClientStore
+from pfedlora_flwr.training import kinds
 from pfedlora_flwr.training.device import channels_last
 from pfedlora_flwr.training.loop import Samples, infer
 
 logger = logging.getLogger(__name__)
+_NAMED = 10
+"""Clients that a line names."""
 
 
 @dataclass(frozen=True)
 class Trained:
     """A client's model after its visit in round `version`, in evaluation mode on the CPU.
 
-    about: what the client left beside it: experiment, classes, shape, class_names, feature_names, mean, std, versions; partition and
-    site, which say where its data is (an older version of the package left out partition, shape and feature_names). counts: of its
-    evaluation; None where this version was not evaluated.
-    """
+    about: what the client left beside it: experiment, classes, shape, class_names, feature_names,
+    mean, std, data_notes, versions, kind; partition and site, which say where its data is (older
+    versions of the package left out partition, shape, feature_names, kind and data_notes). counts:
+    of its evaluation; None where this version was not evaluated."""
 
     client: int
     version: int
@@ -63,15 +67,17 @@ class Trained:
         return tuple(self.about.get("feature_names") or ())
 
     def samples(self, inputs: Inputs, labels: Tensor | None = None) -> Samples:
-        """Inputs as a dataset has them, normalised as in training; labels: int64 [n], zeros where none are given."""
+        """Inputs as a dataset has them, normalised as in training; labels: int64 [n], zeros where
+        none are given."""
         labels = torch.zeros(len(inputs), dtype=torch.int64) if labels is None else labels
-        return local.samples(
+        return self.task.kind.samples(
             torch.from_numpy(inputs), labels, tuple(self.about["mean"]), tuple(self.about["std"])
         )
 
     def logits(self, inputs: Inputs) -> Tensor:
-        """The model's output as the evaluation computes it, of inputs as a dataset has them: [n, classes]."""
-        return infer(lambda batch: self.method.predict(self.module, batch), self.samples(inputs))
+        """The model's output as the evaluation computes it, of inputs as a dataset has them: [n,
+        classes]."""
+        return infer(self.method.predictor(self.module), self.samples(inputs))
 
     def representations(self, inputs: Inputs) -> Tensor:
         """The input of the last layer, of inputs as a dataset has them: [n, width]."""
@@ -79,7 +85,8 @@ class Trained:
 
 
 def load_trained(place: Path, client: int) -> Trained:
-    """The model of `client` in a run's directory, or on its node: `place` is the state-path, or a run's folder in it.
+    """The model of `client` in a run's directory, or on its node: `place` is the state-path, or a
+    run's folder in it.
 
     Raises UserError when it is not there.
     """
@@ -93,16 +100,18 @@ def load_trained(place: Path, client: int) -> Trained:
         for about in sorted([*place.glob(f"{client}/{ABOUT}"), *place.glob(f"*/{client}/{ABOUT}")])
     ]
     if not stores:
-        raise UserError(f"{place} holds neither a run nor a model of client {client}")
+        held = _clients_held(place)
+        named = some([str(k) for k in held], _NAMED)
+        others = f"; it holds that of client {named} (the server numbers the sites)" if held else ""
+        raise UserError(f"{place} holds neither a run nor a model of client {client}{others}")
     if len(stores) > 1:
         places = ", ".join(str(store.folder.parent) for store in stores)
         raise UserError(
             f"{place} holds models of client {client} from several runs; give one of {places}"
         )
     damaged = []
-    for version in reversed(
-        stores[0].versions()
-    ):  # the newest whole one: the server, which knows what it admitted, is elsewhere
+    # the newest whole one: the server, which knows what it admitted, is elsewhere
+    for version in reversed(stores[0].versions()):
         try:
             tensors = stores[0].read(version)
         except UserError as error:
@@ -117,7 +126,8 @@ def load_trained(place: Path, client: int) -> Trained:
 
 
 def clients_of(place: Path) -> tuple[list[int], list[int]]:
-    """The clients that `load_trained` finds there, ascending; and of a run those that have not been trained yet.
+    """The clients that `load_trained` finds there, ascending; and of a run those that have not been
+    trained yet.
 
     Raises UserError when there is none.
     """
@@ -128,13 +138,18 @@ def clients_of(place: Path) -> tuple[list[int], list[int]]:
         trained = [client for client in everyone if state and state.versions.get(client, 0)]
         untrained = [client for client in everyone if client not in trained]
     else:
-        found = {
-            about.parent.name for about in [*place.glob(f"*/{ABOUT}"), *place.glob(f"*/*/{ABOUT}")]
-        }
-        trained, untrained = sorted(int(name) for name in found if name.isdecimal()), []
+        trained, untrained = _clients_held(place), []
     if not trained:
         raise UserError(f"{place} holds no client's model")
     return trained, untrained
+
+
+def _clients_held(place: Path) -> list[int]:
+    """The clients whose models a node's state-path, or a run's folder in it, holds, ascending."""
+    found = {
+        about.parent.name for about in (*place.glob(f"*/{ABOUT}"), *place.glob(f"*/*/{ABOUT}"))
+    }
+    return sorted(int(name) for name in found if name.isdecimal())
 
 
 def _from_run(run: RunDirectory, client: int) -> Trained:
@@ -149,8 +164,9 @@ def _from_run(run: RunDirectory, client: int) -> Trained:
     store = run.client_store(client)
     if not store.versions():
         raise UserError(
-            f"the model of client {client} is not in {run.path}; on a deployed node it is in <state-path>/{_token(run)}: run this there "
-            "(compare removes those of tuning candidates that were not chosen, and with --drop-models all)"
+            f"the model of client {client} is not in {run.path}; on a deployed node it is in"
+            f" <state-path>/{_token(run)}: run this there (compare removes those of tuning"
+            " candidates that were not chosen, and with --drop-models all)"
         )
     tensors = store.read(version)
     counts = state.counts.get(client) if client not in state.stale else None
@@ -173,27 +189,32 @@ def _build(
     partition: str | None = None,
 ) -> Trained:
     about = {"site": {}} | ({"partition": partition} if partition else {}) | store.about()
-    experiment = from_flat(about["experiment"])
-    names = about[
-        "class_names"
-    ]  # of the client's own data, which may have fewer classes than the federation
+    flat = still_known(about["experiment"])
+    experiment = from_flat(flat)
+    # an older version left it among the keys
+    about["site"] = {"data-path": flat.get("data-path", "")} | about["site"]
+    # of the client's own data, which may have fewer classes than the federation
+    names = about["class_names"]
     classes = about.get("classes", len(names))
     about["class_names"] = [*names, *(f"class {i}" for i in range(len(names), classes))]
-    method = registry.make(experiment, Task(classes, tuple(about.get("shape", Task.shape))))
+    shape = tuple(about.get("shape", Task.shape))
+    kind = kinds.named(about["kind"]) if "kind" in about else kinds.of_shape(shape)
+    method = registry.make(experiment, Task(classes, shape, kind))
     with user_code("method", experiment.method), random_weights():
         module = method.private_init(client, 0)
     try:
-        module.load_state_dict(tensors)
+        restore(f"{store.path(version)}", module, tensors, store.base(version))
     except RuntimeError as error:
         why = str(error).splitlines()[-1].strip()
         raise UserError(
-            f"{store.path(version)}: the code here makes another model than client {client} has: {why}"
+            f"{store.path(version)}: the code here makes another model than client {client} has:"
+            f" {why}"
         ) from None
     module = channels_last(module.eval())
     return Trained(
         client,
         version,
-        tensors_sha256(tensors_of(module)),
+        tensors_sha256(kept(module)),
         experiment,
         method,
         module,

@@ -1,4 +1,5 @@
-"""The uploads that a run keeps for an audit (`audit.uploads`), a folder a round: a file a client, and the state that it began with."""
+"""The uploads that a run keeps for an audit (`audit.uploads`), a folder a round: a file a client,
+and the state that it began with."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ class Uploads:
         self.folder = folder
 
     def save(self, round: int, state: Tensors, uploads: Mapping[int, Upload]) -> None:
-        """Keeps a round's admitted uploads, by client, and the server's state before they were merged."""
+        """Keeps a round's admitted uploads, by client, and the server's state before they were
+        merged."""
         folder = self._round(round)
         folder.mkdir(parents=True, exist_ok=True)
         write_tensors(self._state(round), state)

@@ -13,23 +13,27 @@ from pfedlora_flwr.errors import UserError
 
 Module = TypeVar("Module", bound=nn.Module)
 GPU_SHARE = "PFEDLORA_GPU_SHARE"
-"""The environment variable that says how much of a GPU's memory this process may take, in (0, 1]; where there is none, all of it."""
+"""The environment variable that says how much of a GPU's memory this process may take, in (0, 1];
+where there is none, all of it."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 
 
 def find_device(name: str) -> torch.device:
-    """The training device; `auto` is cuda where there is one. Raises UserError when cuda is asked for and missing."""
+    """The training device; `auto` is cuda where there is one. Raises UserError when cuda is asked
+    for and missing."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and not torch.cuda.is_available():
         raise UserError(
-            "device is 'cuda' and PyTorch sees no GPU; use device=cpu, or install a CUDA build of PyTorch"
+            "device is 'cuda' and PyTorch sees no GPU; use device=cpu, or install a CUDA build of"
+            " PyTorch"
         )
     return torch.device(name)
 
 
 def channels_last(module: Module) -> Module:
-    """The module with its 4-D tensors, an image's convolutions among them, laid out channels last; others, such as a Conv3d's, stay."""
+    """The module with its 4-D tensors, an image's convolutions among them, laid out channels last;
+    others, such as a Conv3d's, stay."""
     for tensor in (*module.parameters(), *module.buffers()):
         if tensor.ndim == 4:
             tensor.data = tensor.data.to(memory_format=torch.channels_last)
@@ -37,8 +41,8 @@ def channels_last(module: Module) -> Module:
 
 
 def keep_freed_memory() -> None:
-    """Asks glibc to keep freed memory for the next tensors; otherwise the kernel clears new pages for every layer of every step. Other C
-    libraries decide by themselves."""
+    """Asks glibc to keep freed memory for the next tensors; otherwise the kernel clears new pages
+    for every layer of every step. Other C libraries decide by themselves."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, 2**25)

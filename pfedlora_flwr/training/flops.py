@@ -1,4 +1,5 @@
-"""Operations, counted from the modules as they run: 2·MAC forward, and as much again backward for each gradient that is computed."""
+"""Operations, counted from the modules as they run: 2·MAC forward, and as much again backward for
+each gradient that is computed."""
 
 from __future__ import annotations
 
@@ -9,14 +10,31 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_forward_hook
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
 from torch.nn.utils.rnn import PackedSequence
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.RNNBase)
+"""What is counted by its module."""
+_PRODUCTS = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1, "convolution": 0}
+"""By the name of PyTorch's operator: which of its arguments is the first of the two factors, which
+the other one follows."""
+_ATTENTION = "_scaled_dot_product_"
+_WIDTH = {"_native_multi_head_attention": 3, "_transformer_encoder_layer_fwd": 1}
+"""Operators that are a whole module of PyTorch's attention, without gradients: which argument is
+its width."""
+_FEEDFORWARD = 14
+"""The argument of the second that is the first matrix of its feedforward part."""
 
 
 @dataclass
 class Operations:
-    """Floating-point operations of the calls seen of linear, convolutional and recurrent layers; biases, activations and pooling are not
-    counted, nor are products that no such layer makes, as attention's."""
+    """Floating-point operations of the calls seen: of linear, convolutional and recurrent layers,
+    and of the products that other modules make themselves, as attention's. Biases, activations and
+    pooling are not counted."""
 
     forward: int = 0
     backward: int = 0
@@ -28,39 +46,108 @@ class Operations:
 
 @contextmanager
 def count_operations() -> Iterator[Operations]:
-    """Counts what runs inside, in this thread's process. Backward is what autograd will do for the graph that is built:
-    a pass of 2·MAC for the weight's gradient if it wants one, another for the input's (docs/fidelity.md, Measures)."""
+    """Counts what runs inside, in this thread's process. Backward is what autograd will do for the
+    graph that is built: a pass of 2·MAC for the weight's gradient if it wants one, another for the
+    input's (docs/fidelity.md, Measures)."""
     seen = Operations()
+    beside = _Products(seen)
+
+    def enter(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        beside.modules += 1
+        beside.layers += isinstance(module, _LAYERS)
 
     def count(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         weight: Any
+        beside.modules -= 1
+        if not isinstance(module, _LAYERS):
+            return
+        beside.layers -= 1
         if isinstance(module, nn.RNNBase):
             forward, of_inputs = recurrent_macs(module, inputs[0])
             output, weight = output[0], module.weight_hh_l0
-        elif isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d):
+        else:
             forward = of_inputs = macs(module, output)
             weight = module.weight
-        else:
-            return
         seen.forward += 2 * forward
         if torch.is_grad_enabled() and data_of(output).requires_grad:
             passed_on = forward if data_of(inputs[0]).requires_grad else forward - of_inputs
             seen.backward += 2 * (forward * int(weight.requires_grad) + passed_on)
 
-    handle = register_module_forward_hook(count)
+    handles = register_module_forward_pre_hook(enter), register_module_forward_hook(count)
     try:
-        yield seen
+        with beside:
+            yield seen
     finally:
-        handle.remove()
+        for handle in handles:
+            handle.remove()
+
+
+class _Products(TorchDispatchMode):
+    """Counts the products that modules make and no layer does, as PyTorch's operators run them. Of
+    nested tensors those of PyTorch's own attention alone.
+
+    modules: how many are being called. layers: how many of them are counted as such."""
+
+    def __init__(self, seen: Operations) -> None:
+        super().__init__()
+        self.seen, self.modules, self.layers = seen, 0, 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        output = func(*args, **(kwargs or {}))
+        if self.modules and not self.layers:
+            forward, backward = _macs_of(func.overloadpacket.__name__, args, output)
+            self.seen.forward += 2 * forward
+            self.seen.backward += 2 * backward * torch.is_grad_enabled()
+        return output
+
+
+def _macs_of(name: str, args: tuple[Any, ...], output: Any) -> tuple[int, int]:
+    """Multiply-adds of an operator, and those of the gradients that its factors want."""
+    if name in _WIDTH:
+        return _fused_macs(name, args), 0
+    if name in _PRODUCTS and not output.is_nested:
+        left, right = args[_PRODUCTS[name] :][:2]
+        if name == "convolution":
+            transposed = args[6]
+            forward = (left if transposed else output).numel() * right[0].numel()
+        else:
+            forward = output.numel() * left.shape[-1]
+        return forward, forward * (left.requires_grad + right.requires_grad)
+    if name.startswith(_ATTENTION) and not args[0].is_nested:
+        query, key, value = args[:3]
+        scores = query[..., 0].numel() * key.shape[-2]
+        of_scores, forward = scores * query.shape[-1], scores * (query.shape[-1] + value.shape[-1])
+        wanted = any(factor.requires_grad for factor in (query, key, value))
+        return forward, wanted * (2 * forward + of_scores)  # they need the scores once more
+    return 0, 0
+
+
+def _fused_macs(name: str, args: tuple[Any, ...]) -> int:
+    """Multiply-adds of PyTorch's self-attention, of [B, T, width] or, nested, B times [T_i, width]:
+    four matrices, scores and values, and the feedforward part where there is one."""
+    inputs, width = args[0], args[_WIDTH[name]]
+    lengths: list[int] = (
+        inputs._nested_tensor_size()[:, 0].tolist()
+        if inputs.is_nested
+        else [inputs.shape[1]] * inputs.shape[0]
+    )
+    matrices = 4 * width * width
+    if name == "_transformer_encoder_layer_fwd":
+        matrices += 2 * args[_FEEDFORWARD].numel()
+    return sum(n * matrices + 2 * n * n * width for n in lengths)
 
 
 def macs(module: nn.Linear | nn.Conv1d | nn.Conv2d, output: Tensor) -> int:
-    """Multiply-adds of one call: every output element is a dot product over the weights of its output feature."""
+    """Multiply-adds of one call: every output element is a dot product over the weights of its
+    output feature."""
     return output.numel() * module.weight[0].numel()
 
 
 def recurrent_macs(module: nn.RNNBase, inputs: Tensor | PackedSequence) -> tuple[int, int]:
-    """Multiply-adds of one call, every weight once a step of every sample; and those of them that read the inputs themselves."""
+    """Multiply-adds of one call, every weight once a step of every sample; and those of them that
+    read the inputs themselves."""
     data = data_of(inputs)
     steps = data.numel() // data.shape[-1]
     weights = {

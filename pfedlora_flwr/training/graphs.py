@@ -1,7 +1,8 @@
-"""SGD steps as a CUDA graph: captured once, then replayed without Python in between. A step of these models is bound by its launches.
+"""SGD steps as a CUDA graph: captured once, then replayed without Python in between. A step of
+these models is bound by its launches.
 
-Not every loss can be captured (one that waits for the GPU cannot); then the steps run eagerly, which is the reference anyway.
-"""
+Not every loss can be captured (one that waits for the GPU cannot); then the steps run eagerly,
+which is the reference anyway."""
 
 from __future__ import annotations
 
@@ -14,12 +15,14 @@ from torch import Tensor
 
 logger = logging.getLogger(__name__)
 WARM_UP = 3
-"""Real steps that run eagerly before the capture: they make the optimiser's buffers and the libraries' workspaces."""
+"""Real steps that run eagerly before the capture: they make the optimiser's buffers and the
+libraries' workspaces."""
 
 
 @contextmanager
 def own_stream(device: torch.device) -> Iterator[None]:
-    """A stream of its own for what is captured; the device's other work waits for it, and it for the others'."""
+    """A stream of its own for what is captured; the device's other work waits for it, and it for
+    the others'."""
     if device.type != "cuda":
         yield
         return
@@ -31,11 +34,11 @@ def own_stream(device: torch.device) -> Iterator[None]:
 
 
 class StepGraph:
-    """One step on `batch` consecutive entries of `order` (int64 [n], on the GPU), at a place that moves on with every replay.
+    """One step on `batch` consecutive entries of `order` (int64 [n], on the GPU), at a place that
+    moves on with every replay.
 
-    step: trains on the samples that an index [batch] names; it reads and writes tensors that stay where they are.
-    Raises RuntimeError when the step cannot be captured.
-    """
+    step: trains on the samples that an index [batch] names; it reads and writes tensors that stay
+    where they are. Raises RuntimeError when the step cannot be captured."""
 
     def __init__(self, step: Callable[[Tensor], None], order: Tensor, batch: int) -> None:
         self._at = torch.zeros((), dtype=torch.int64, device=order.device)
@@ -66,10 +69,11 @@ def capture(step: Callable[[Tensor], None], order: Tensor, batch: int) -> StepGr
 
 
 class Steps:
-    """An epoch's steps over the batches of `order`: eagerly, or, on a GPU, captured after the first few and replayed.
+    """An epoch's steps over the batches of `order`: eagerly, or, on a GPU, captured after the first
+    few and replayed.
 
-    batches_of_one: whether a last sample that is left over is a batch of its own; if not, it joins the batch before.
-    """
+    batches_of_one: whether a last sample that is left over is a batch of its own; if not, it joins
+    the batch before."""
 
     def __init__(
         self,
@@ -85,9 +89,8 @@ class Steps:
         )
         if not batches_of_one and self._sizes[-1] == 1 and len(self._sizes) > 1:
             self._sizes[-2:] = [self._sizes[-2] + 1]
-        self._whole = self._sizes.count(
-            batch
-        )  # what comes after, of another size, is never captured
+        # what comes after, of another size, is never captured
+        self._whole = self._sizes.count(batch)
         self._capturable = order.device.type == "cuda"
         self._done = 0
         self._graph: StepGraph | None = None

@@ -1,4 +1,5 @@
-"""Local training: epochs over tensors that are already where the model is. There is no DataLoader."""
+"""Local training: epochs over tensors that are already where the model is. There is no
+DataLoader."""
 
 from __future__ import annotations
 
@@ -18,40 +19,58 @@ if TYPE_CHECKING:
     from pfedlora_flwr.experiment import Experiment
 
 EVALUATION_BATCH = {"cpu": 256, "cuda": 4096}
-"""Samples at once without gradients: as many as the CPU's cache holds the activations of, or as fill a GPU."""
+"""Samples at once without gradients: as many as the CPU's cache holds the activations of, or as
+fill a GPU."""
 
 
 @dataclass(frozen=True)
 class Samples:
     """Inputs and labels on the training device; labels are int64 [n].
 
-    images: uint8 [n, H, W, 3] pixels, which a batch turns into float32 [B, 3, H, W] = pixels · scale + shift per channel (channels_last
-    in memory), or float32 inputs of any shape (features [n, d]), which it takes as they are.
-    """
+    inputs: uint8 [n, H, W, 3] pixels, which a batch turns into float32 [B, 3, H, W] = pixels ·
+    scale + shift per channel (channels_last in memory), or float32 inputs of any shape (features
+    [n, d]), which it takes as they are.
+    known: a module that never changes, and what it makes of these inputs, [n, …]: a batch carries
+    its part along, so that the module need not run again (`known_output`)."""
 
-    images: Tensor
+    inputs: Tensor
     labels: Tensor
     scale: Tensor | None = None
     shift: Tensor | None = None
+    known: tuple[nn.Module, Tensor] | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
 
-    def inputs(self, index: Tensor | slice) -> Tensor:
-        """The float inputs of some samples. Pixels stay uint8 until here: a quarter of the memory, and a batch of floats fits the cache."""
-        chosen = self.images[index]
-        if self.scale is None or self.shift is None:
-            return chosen
-        return torch.addcmul(self.shift, chosen.float(), self.scale).permute(0, 3, 1, 2)
+    @property
+    def images(self) -> Tensor:
+        """The name of `inputs` up to version 0.2: a user's own code that has it is told so."""
+        raise AttributeError("Samples.images is now Samples.inputs")
+
+    def batch(self, index: Tensor | slice) -> Tensor:
+        """The float inputs of some samples. Pixels stay uint8 until here: a quarter of the memory,
+        and a batch of floats fits the cache."""
+        chosen = self.inputs[index]
+        if self.scale is not None and self.shift is not None:
+            chosen = torch.addcmul(self.shift, chosen.float(), self.scale).permute(0, 3, 1, 2)
+        if self.known is not None:
+            chosen.known = self.known[0], self.known[1][index]  # type: ignore[attr-defined]
+        return chosen
+
+
+def known_output(module: nn.Module, batch: Tensor) -> Tensor | None:
+    """What `module` makes of a batch, where its Samples know that. Whatever was made of the batch
+    since, as by augmenting it, is another tensor, of which nothing is known."""
+    owner, output = getattr(batch, "known", (None, None))
+    return output if owner is module else None
 
 
 @dataclass
 class Visit:
     """One client's visit in one round: its randomness, its SGD, and the operations it has spent.
 
-    batches_of_one: whether a last batch of one sample is a batch of its own. If not, as batch normalisation needs it, that sample joins
-    the batch before.
-    """
+    batches_of_one: whether a last batch of one sample is a batch of its own. If not, as batch
+    normalisation needs it, that sample joins the batch before."""
 
     experiment: Experiment
     client: int
@@ -72,31 +91,30 @@ class Visit:
         lr: float | None = None,
         augment: bool | None = None,
     ) -> None:
-        """Minimise `loss_of(inputs, labels)`, a batch's mean loss, in mini-batches over `epochs` shuffled passes.
+        """Minimise `loss_of(inputs, labels)`, a batch's mean loss, in mini-batches over `epochs`
+        shuffled passes.
 
-        The optimiser, the Experiment's, is new for each call. `losses[phase]` becomes the last epoch's mean loss, and `flops[phase]`
-        grows by the operations executed.
-        """
+        The optimiser, the Experiment's, is new for each call. `losses[phase]` becomes the last
+        epoch's mean loss, and `flops[phase]` grows by the operations executed."""
         e, device = self.experiment, data.labels.device
         epochs = epochs or e.local_epochs
         wanted = [p for p in parameters if p.requires_grad]
         optimizer = make_optimizer(e, wanted, lr or e.lr, self.round)
-        padding = padding_of(data.images) if (e.augment if augment is None else augment) else None
+        padding = padding_of(data.inputs) if (e.augment if augment is None else augment) else None
         draws = Draws(len(data), self.generator, device, padding)
         total = torch.zeros((), device=device)
         per_sample = 0
 
         def step(index: Tensor) -> None:
             nonlocal per_sample
-            inputs = draws.augmented(data.inputs(index), index)
+            inputs = draws.augmented(data.batch(index), index)
             with (
                 mixed_precision(e.precision, device),
                 nullcontext() if per_sample else count_operations() as operations,
             ):
                 loss = loss_of(inputs, data.labels[index])
-            if (
-                operations is not None
-            ):  # every batch of a phase runs the same operations: the first one is counted
+            # every batch of a phase runs the same operations: the first one is counted
+            if operations is not None:
                 per_sample = operations.total // len(index)
             optimizer.zero_grad()
             loss.backward()
@@ -115,7 +133,8 @@ class Visit:
         self._spend(phase, per_sample * len(data) * epochs)
 
     def infer(self, phase: str, function: Callable[[Tensor], Tensor], data: Samples) -> Tensor:
-        """`function` over all inputs in large batches, without gradients; its operations count towards `phase`."""
+        """`function` over all inputs in large batches, without gradients; its operations count
+        towards `phase`."""
         with (
             count_operations() as operations,
             mixed_precision(self.experiment.precision, data.labels.device),
@@ -134,7 +153,7 @@ def infer(function: Callable[[Tensor], Tensor], data: Samples) -> Tensor:
     batch = EVALUATION_BATCH[data.labels.device.type]
     starts = range(0, len(data), batch)
     return torch.cat(
-        [function(data.inputs(slice(start, start + batch))).float() for start in starts]
+        [function(data.batch(slice(start, start + batch))).float() for start in starts]
     )
 
 
@@ -146,16 +165,17 @@ def count_correct(predict: Callable[[Tensor], Tensor], samples: Samples) -> int:
 
 
 def mixed_precision(precision: str, device: torch.device) -> AbstractContextManager[None]:
-    """bf16 products and activations with fp32 weights where `precision` is bf16, nothing otherwise."""
+    """bf16 products and activations with fp32 weights where `precision` is bf16, nothing
+    otherwise."""
     return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
 
 
 class Draws:
-    """The random draws of an epoch over n samples, from a CPU generator: their order, and each one's mirroring and place.
+    """The random draws of an epoch over n samples, from a CPU generator: their order, and each
+    one's mirroring and place.
 
-    padding: of the images before they are cropped; None: they stay as they are. The tensors stay where they are when they are redrawn, so
-    a captured step may read them.
-    """
+    padding: of the images before they are cropped; None: they stay as they are. The tensors stay
+    where they are when they are redrawn, so a captured step may read them."""
 
     def __init__(
         self, n: int, generator: torch.Generator, device: torch.device, padding: int | None
@@ -164,9 +184,8 @@ class Draws:
         self._padding = padding
         self.order = torch.empty(n, dtype=torch.int64, device=device)  # [n]
         self.flip = torch.empty(n, dtype=torch.bool, device=device)  # [n], mirrored or not
-        self.place = torch.empty(
-            2, n, dtype=torch.int64, device=device
-        )  # rows and columns cut off, 0 to 2 · padding
+        # rows and columns cut off, 0 to 2 · padding
+        self.place = torch.empty(2, n, dtype=torch.int64, device=device)
 
     def redraw(self) -> None:
         """A new epoch."""
@@ -178,7 +197,8 @@ class Draws:
             )
 
     def augmented(self, images: Tensor, index: Tensor) -> Tensor:
-        """The images of the samples `index`, [B, 3, H, W], flipped and cropped as drawn; untouched without padding."""
+        """The images of the samples `index`, [B, 3, H, W], flipped and cropped as drawn; untouched
+        without padding."""
         if self._padding is None:
             return images
         return flip_and_crop(images, self.flip[index], self.place[:, index], self._padding)
@@ -190,14 +210,16 @@ def padding_of(pixels: Tensor) -> int:
 
 
 def flip_and_crop(images: Tensor, flip: Tensor, place: Tensor, padding: int) -> Tensor:
-    """Images [B, 3, H, W], mirrored where `flip` [B], padded and cut back to their size at `place` [2, B] (row, column)."""
+    """Images [B, 3, H, W], mirrored where `flip` [B], padded and cut back to their size at `place`
+    [2, B] (row, column)."""
     b, _, h, w = images.shape
     padded = nn.functional.pad(
         torch.where(flip[:, None, None, None], images.flip(3), images), (padding,) * 4
     )
     rows = (place[0, :, None] + torch.arange(h, device=images.device))[:, :, None]  # [B, H, 1]
     columns = (place[1, :, None] + torch.arange(w, device=images.device))[:, None, :]  # [B, 1, W]
+    # [B, H, W, 3]
     cropped = padded.permute(0, 2, 3, 1)[
         torch.arange(b, device=images.device)[:, None, None], rows, columns
-    ]  # [B, H, W, 3]
+    ]
     return cropped.permute(0, 3, 1, 2)  # channels_last in memory

@@ -1,4 +1,5 @@
-"""What a classifier's test part says of it: accuracy, and two means over classes that do not hide a rare one."""
+"""What a classifier's test part says of it: accuracy, and two means over classes that do not hide a
+rare one."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from pfedlora_flwr.training.loop import Samples, infer
 
 
 class Scores(NamedTuple):
-    """Shares in [0, 1]. The means are over the classes that have a true sample; all are 0 where there is no sample."""
+    """Shares in [0, 1]. The means are over the classes that have a true sample; all are 0 where
+    there is no sample."""
 
     accuracy: float
     balanced_accuracy: float  # the mean of the classes' recalls
@@ -20,7 +22,8 @@ class Scores(NamedTuple):
 
 
 def confusion(predict: Callable[[Tensor], Tensor], samples: Samples, classes: int) -> Tensor:
-    """int64 [classes, classes], on the CPU: at [t, p] the samples of class t that `predict` gives its highest score to class p."""
+    """int64 [classes, classes], on the CPU: at [t, p] the samples of class t that `predict` gives
+    its highest score to class p."""
     if not len(samples):
         return torch.zeros(classes, classes, dtype=torch.int64)
     scored = infer(predict, samples)
@@ -33,10 +36,11 @@ def confusion(predict: Callable[[Tensor], Tensor], samples: Samples, classes: in
 
 
 def scores(confusion: Tensor) -> Scores:
-    """The scores of a confusion matrix: int64 [classes, classes], at [t, p] the samples of class t that were taken for class p.
+    """The scores of a confusion matrix: int64 [classes, classes], at [t, p] the samples of class t
+    that were taken for class p.
 
-    A class without a true sample is left out of both means; a sample that is taken for it is missing from its own class.
-    """
+    A class without a true sample is left out of both means; a sample that is taken for it is
+    missing from its own class."""
     matrix = confusion.cpu()
     right, true, taken = matrix.diagonal(), matrix.sum(1), matrix.sum(0)
     accuracy = int(right.sum()) / max(1, int(matrix.sum()))

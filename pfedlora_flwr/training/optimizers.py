@@ -1,5 +1,5 @@
-"""torch.optim.SGD and AdamW by their functional forms: the classes import PyTorch's compiler, 2 s in every new process, to keep it away
-from themselves."""
+"""torch.optim.SGD and AdamW by their functional forms: the classes import PyTorch's compiler, 2 s
+in every new process, to keep it away from themselves."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ class Optimizer(ABC):
 
 
 class SGD(Optimizer):
-    """SGD with momentum and weight decay, fused; the same steps as `torch.optim.SGD(…, fused=True)`, which a test holds."""
+    """SGD with momentum and weight decay, fused; the same steps as `torch.optim.SGD(…,
+    fused=True)`, which a test holds."""
 
     def __init__(
         self, parameters: Sequence[Parameter], lr: float, momentum: float, weight_decay: float
@@ -67,7 +68,8 @@ class SGD(Optimizer):
 
 
 class AdamW(Optimizer):
-    """Adam with decoupled weight decay, β = (0.9, 0.999), ε = 1e-8, fused; the same steps as `torch.optim.AdamW(…, fused=True)`."""
+    """Adam with decoupled weight decay, β = (0.9, 0.999), ε = 1e-8, fused; the same steps as
+    `torch.optim.AdamW(…, fused=True)`."""
 
     def __init__(self, parameters: Sequence[Parameter], lr: float, weight_decay: float) -> None:
         super().__init__(parameters)
@@ -112,7 +114,8 @@ def make(e: Experiment, parameters: Sequence[Parameter], lr: float, round: int) 
 
 
 def scale(e: Experiment, round: int) -> float:
-    """What learning rates are multiplied by in round t: 1, or (1 + cos(π(t − 1)/T))/2, from 1 in the first to almost 0 in the last."""
+    """What learning rates are multiplied by in round t: 1, or (1 + cos(π(t − 1)/T))/2, from 1 in
+    the first to almost 0 in the last."""
     return (
         1.0 if e.lr_schedule == "constant" else (1 + math.cos(math.pi * (round - 1) / e.rounds)) / 2
     )

@@ -1,4 +1,5 @@
-"""A Ray cluster of this machine's, a process a node, of which one can be killed; nothing else on the machine is touched."""
+"""A Ray cluster of this machine's, a process a node, of which one can be killed; nothing else on
+the machine is touched."""
 
 from __future__ import annotations
 
@@ -60,7 +61,8 @@ class Cluster:
         return {node.id for node in find_nodes(self.address)}
 
     def workers(self) -> list[psutil.Process]:
-        """What runs on it for somebody: actors and tasks, and idle workers of ours. Ray itself keeps an idle one that is nobody's."""
+        """What runs on it for somebody: actors and tasks, and idle workers of ours. Ray itself
+        keeps an idle one that is nobody's."""
         running = [
             process for node in self._nodes for process in _below(node) if is_running(process.pid)
         ]

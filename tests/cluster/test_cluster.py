@@ -1,4 +1,5 @@
-"""Simulations on a Ray cluster that is already there: the bits of one machine, a node that dies, and a cluster left as it was."""
+"""Simulations on a Ray cluster that is already there: the bits of one machine, a node that dies,
+and a cluster left as it was."""
 
 from __future__ import annotations
 
@@ -106,9 +107,8 @@ def test_what_a_killed_launcher_leaves_is_stopped_at_the_next_start(
     wait_for_rounds(tmp_path / "left", 1, timeout=300)
     process.kill()
     process.communicate(timeout=10)
-    done = cli.run(
-        "left", "--resume", "-o", "max-hours=0.0001", timeout=300
-    )  # on the same cluster, as its configuration says
+    # on the same cluster, as its configuration says
+    done = cli.run("left", "--resume", "-o", "max-hours=0.0001", timeout=300)
     assert "that a killed launcher had left running" in done.stdout
     assert f"joins the Ray cluster at {cluster.address}: 2 actors" in done.stdout
     assert done.code == 75

@@ -1,4 +1,5 @@
-"""Datasets: every format gives the same pixels, the cache survives a race, broken files are one clear line."""
+"""Datasets: every format gives the same pixels, the cache survives a race, broken files are one
+clear line."""
 
 from __future__ import annotations
 
@@ -17,7 +18,6 @@ import torch
 from PIL import Image
 
 from pfedlora_flwr.data import datasets
-from pfedlora_flwr.data.local import samples
 from pfedlora_flwr.data.source import Reading
 from pfedlora_flwr.errors import UserError
 
@@ -77,9 +77,9 @@ def test_statistics_and_normalisation_match_numpy(tmp_path: Path) -> None:
     scaled = images.astype(np.float64) / 255
     assert np.allclose(dataset.mean, scaled.mean((0, 1, 2)))
     assert np.allclose(dataset.std, scaled.std((0, 1, 2)))
-    ours = samples(
+    ours = dataset.kind.samples(
         torch.from_numpy(images), torch.from_numpy(labels), dataset.mean, dataset.std
-    ).inputs(slice(None))
+    ).batch(slice(None))
     assert ours.shape == (40, 3, 32, 32)
     assert ours.is_contiguous(memory_format=torch.channels_last)
     theirs = ((scaled - scaled.mean((0, 1, 2))) / scaled.std((0, 1, 2))).transpose(0, 3, 1, 2)
@@ -97,7 +97,10 @@ def test_digits_are_scikit_learns() -> None:
 
 @pytest.mark.slow
 def test_two_processes_that_build_the_cache_at_once_agree(tmp_path: Path) -> None:
-    code = "from pfedlora_flwr.data.datasets import load; d = load('synthetic:3000'); print(int(d.inputs.sum()), int(d.labels.sum()))"
+    code = (
+        "from pfedlora_flwr.data.datasets import load; d = load('synthetic:3000');"
+        " print(int(d.inputs.sum()), int(d.labels.sum()))"
+    )
     both = [
         subprocess.Popen(
             [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=os.environ
@@ -132,7 +135,10 @@ def test_a_folder_of_images_a_class(tmp_path: Path) -> None:
     Image.new("RGB", (64, 60)).save(tmp_path / "own" / "cats" / "b.png")
     with pytest.raises(
         UserError,
-        match=r"of different sizes \(cats/a.jpg has 60 × 100 pixels and cats/b.png has 60 × 64 pixels\): set image-size",
+        match=(
+            r"of different sizes \(cats/a.jpg has 60 × 100 pixels and cats/b.png has 60 × 64"
+            r" pixels\): set image-size"
+        ),
     ):
         datasets.load(f"folder:{tmp_path / 'own' / '..' / 'own'}")
 

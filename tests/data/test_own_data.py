@@ -1,8 +1,11 @@
-"""Data of one's own: tables, Hugging Face datasets, arrays of any kind, functions; what normalises them, and whose they are."""
+"""Data of one's own: tables, Hugging Face datasets, arrays of any kind, functions; what normalises
+them, and whose they are."""
 
 from __future__ import annotations
 
+import gzip
 import json
+import re
 import shutil
 import sys
 import time
@@ -19,8 +22,10 @@ from PIL import Image
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data.local import Site, shared_partition, task_of
+from pfedlora_flwr.data.remarks import remarks
 from pfedlora_flwr.data.source import Reading
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.training.kinds import SERIES, VECTORS
 from tests import wrong_made as made
 from tests.conftest import Call, run_locally
 
@@ -37,7 +42,8 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def table() -> dict[str, list[object]]:
-    """51 rows of three sites: a feature of any numbers, one of small changes about a large mean, a constant one."""
+    """51 rows of three sites: a feature of any numbers, one of small changes about a large mean, a
+    constant one."""
     values = np.random.default_rng(0).normal(3, 2, 51)
     return {
         "a": [*values],
@@ -65,8 +71,9 @@ def test_a_table_with_a_client_column(kind: str, tmp_path: Path) -> None:
         "data.client-column": "site",
     }
     e = from_flat(keys)
-    dataset, partition = shared_partition(e)
-    assert (dataset.kind, dataset.shape, dataset.class_names) == ("vectors", (3,), ("sick", "well"))
+    dataset, partition = shared_partition(e, "")
+    assert (dataset.kind, dataset.shape) == (VECTORS, (3,))
+    assert dataset.class_names == ("sick", "well")
     assert [dataset.class_names[i] for i in dataset.labels] == LABELS
     assert partition.owners == ("east", "north"), "in sorted order, without the one that has 9 rows"
     for split, owner, sizes in zip(
@@ -86,14 +93,12 @@ def test_a_table_with_a_client_column(kind: str, tmp_path: Path) -> None:
     assert np.allclose(site.std, std)
     test = site.load(torch.device("cpu")).test
     assert np.allclose(
-        test.inputs(slice(None)).numpy(), (ours[site.split.test] - mean) / std, atol=2e-2
-    ), "float32 holds 1e6 + i to 0.06"
-    assert not test.inputs(slice(None))[:, 2].any(), "what is constant is 0"
+        test.batch(slice(None)).numpy(), (ours[site.split.test] - mean) / std, atol=1e-6
+    )
+    assert not test.batch(slice(None))[:, 2].any(), "what is constant is 0"
 
 
-def test_columns_of_no_numbers_are_left_out_and_named(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_columns_of_no_numbers_are_left_out_and_named(tmp_path: Path) -> None:
     rows = {
         "note": ["…"] * 4,
         "a": [1, 2, 3, 4],
@@ -102,13 +107,16 @@ def test_columns_of_no_numbers_are_left_out_and_named(
         "label": ["x", "y"] * 2,
     }
     pq.write_table(pa.table(rows), tmp_path / "t.parquet")
-    assert datasets.load("parquet:t.parquet").feature_names == ("a", "b")
-    assert caplog.messages == [
-        "t.parquet: left out, since they are no numbers: note (string), day (date32[day])"
-    ]
+    dataset = datasets.load("parquet:t.parquet")
+    assert dataset.feature_names == ("a", "b")
+    left_out = "left out: 2 columns of no numbers: note (string), day (date32[day])"
+    assert dataset.notes == (left_out,)
     with pytest.raises(
         UserError,
-        match=r"^t\.parquet: column 'note' holds string, and features are numbers: turn it into numbers",
+        match=(
+            r"^t\.parquet: column 'note' holds string, and features are numbers: turn it into"
+            r" numbers"
+        ),
     ):
         datasets.load("parquet:t.parquet", Reading(feature_names=("a", "note")))
     images = {"image": [{"bytes": b"", "path": None}] * 2, "label": ["x", "y"]}
@@ -120,17 +128,14 @@ def test_columns_of_no_numbers_are_left_out_and_named(
         datasets.load("parquet:i.parquet")
 
 
-def test_a_hugging_face_table_leaves_out_what_is_no_number(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_hugging_face_table_leaves_out_what_is_no_number(tmp_path: Path) -> None:
     hf = pytest.importorskip("datasets")
     rows = hf.Dataset.from_dict({"a": [1, 2], "seen": [{"x": 1}, {"x": 2}], "label": ["x", "y"]})
     rows.save_to_disk(str(tmp_path / "some"))
     rows.remove_columns(["a"]).save_to_disk(str(tmp_path / "none"))
-    assert datasets.load("hf:some").feature_names == ("a",)
-    assert caplog.messages == [
-        "dataset 'hf:some': left out, since they are no numbers: seen (struct<x: int64>)"
-    ]
+    dataset = datasets.load("hf:some")
+    assert dataset.feature_names == ("a",)
+    assert dataset.notes == ("left out: 1 column of no numbers: seen (struct<x: int64>)",)
     with pytest.raises(
         UserError, match=r"no columns of features beside label, and no numbers in seen"
     ):
@@ -222,7 +227,10 @@ def test_a_hub_that_never_answers_is_given_up(
     hf = pytest.importorskip("datasets")
     monkeypatch.setattr(hf.config, "HF_DATASETS_CACHE", str(tmp_path / "hub"))
     local = r"; fetch it where there is a network, `save_to_disk\(PATH\)`, and take hf:PATH$"
-    unanswered = r"the hub does not give it \((TimeoutError: no answer in 1 seconds|.*timed out.*)\), nor the library's own cache \(.*\)"
+    unanswered = (
+        r"the hub does not give it \((TimeoutError: no answer in 1 seconds|.*timed out.*)\), nor"
+        r" the library's own cache \(.*\)"
+    )
     begun = time.monotonic()
     with made.no_hub(tmp_path):
         for offline, expected in ((False, unanswered), (True, "cannot be read: .*")):
@@ -286,12 +294,12 @@ def test_series_are_normalised_by_channel(tmp_path: Path) -> None:
     inputs = np.random.default_rng(0).normal([[1], [100]], [[1], [9]], (40, 2, 16))
     np.savez(tmp_path / "s.npz", inputs=inputs, labels=np.arange(40) % 2)
     e = from_flat({"dataset": "npz:s.npz", "clients": 2, "partition.kind": "iid"})
-    assert (task_of(e).kind, task_of(e).shape) == ("series", (2, 16))
-    _, partition = shared_partition(e)
+    assert (task_of(e, "").kind, task_of(e, "").shape) == (SERIES, (2, 16))
+    _, partition = shared_partition(e, "")
     trained = inputs[np.concatenate([split.train for split in partition.clients])]
     site = Site.find(e, 0, {})
     assert np.allclose(site.mean, trained.mean((0, 2)))
-    own = site.load(torch.device("cpu")).train.inputs(slice(None)).numpy()
+    own = site.load(torch.device("cpu")).train.batch(slice(None)).numpy()
     expected = (inputs[site.split.train] - trained.mean((0, 2))[:, None]) / trained.std((0, 2))[
         :, None
     ]
@@ -302,14 +310,14 @@ def test_grey_images_of_another_size_stay_bytes_until_the_batch(tmp_path: Path) 
     images = np.random.default_rng(0).integers(0, 256, (40, 20, 28), np.uint8)
     np.savez(tmp_path / "g.npz", images=images, labels=np.arange(40) % 2, clients=["b", "a"] * 20)
     e = from_flat({"dataset": "npz:g.npz", "clients": 2, "partition.kind": "natural"})
-    assert task_of(e).shape == (1, 20, 28)
+    assert task_of(e, "").shape == (1, 20, 28)
     site = Site.find(e, 0, {})
     train = site.load(torch.device("cpu")).train
-    assert train.images.dtype == torch.uint8
-    _, partition = shared_partition(e)
+    assert train.inputs.dtype == torch.uint8
+    _, partition = shared_partition(e, "")
     trained = images[np.concatenate([split.train for split in partition.clients])] / 255
     expected = (images[site.split.train] / 255 - trained.mean()) / trained.std()
-    assert np.allclose(train.inputs(slice(None)).numpy(), expected[:, None], atol=1e-5)
+    assert np.allclose(train.batch(slice(None)).numpy(), expected[:, None], atol=1e-5)
 
 
 def test_images_of_16_bits_become_bytes_as_those_in_files_do(tmp_path: Path) -> None:
@@ -320,9 +328,7 @@ def test_images_of_16_bits_become_bytes_as_those_in_files_do(tmp_path: Path) -> 
     assert np.abs(dataset.inputs[..., 0] - deep / 257).max() <= 0.5
 
 
-def test_images_of_12_bits_in_16_are_warned_of_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_images_of_12_bits_in_16_are_warned_of_once(tmp_path: Path) -> None:
     deep = np.random.default_rng(0).integers(0, 2**11, (12, 8, 9), np.uint16)
     deep[7, 0, 0] = 4095
     np.savez(tmp_path / "d.npz", images=deep, labels=np.arange(12) % 2)
@@ -330,29 +336,30 @@ def test_images_of_12_bits_in_16_are_warned_of_once(
         file = tmp_path / "own" / "ab"[i % 2] / f"{i}.png"
         file.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels).save(file)
-    told = "its 16-bit images reach 4095 of 65535: scale them to the full range, or only 17 of 256 greys are used"
-    for name, where in (("npz:d.npz", "d.npz"), ("folder:own", "dataset folder own")):
-        caplog.clear()
+    told = (
+        "the 16-bit images reach 4095 of 65535: scale them to the full range, or only 17 of 256"
+        " greys are used"
+    )
+    for name in ("npz:d.npz", "folder:own"):
         assert datasets.load(name).inputs.max() == 16
-        assert caplog.messages == [f"{where}: {told}"]
+        assert datasets.load(name).notes == (told,)
     deep[7, 0, 0] = 2**15
     np.savez(tmp_path / "d.npz", images=deep, labels=np.arange(12) % 2)
     datasets.load.cache_clear()
-    caplog.clear()
     assert datasets.load("npz:d.npz").inputs.max() == 128
-    assert not caplog.messages
+    assert not datasets.load("npz:d.npz").notes
 
 
 def test_datasets_of_a_known_size_are_resized() -> None:
     e = from_flat({"image-size": 48})
-    assert task_of(e).shape == (3, 48, 48)
+    assert task_of(e, "").shape == (3, 48, 48)
     assert not list(datasets.cache.cache_root().glob("*")), "the name tells the shape"
-    dataset = datasets.load("digits", Reading.of(e))
+    dataset = datasets.load("digits", Reading.of(e, ""))
     assert (dataset.shape, dataset.resized, dataset.mean) == ((3, 48, 48), 1797, None)
-    oblong = shared_partition(from_flat({"input-shape": "3x16x24"}))[0]
+    oblong = shared_partition(from_flat({"input-shape": "3x16x24"}), "")[0]
     assert (oblong.shape, oblong.resized) == ((3, 16, 24), 1797)
     with pytest.raises(UserError, match="input-shape is 1x32x32; allowed: auto, or 3x32x32"):
-        shared_partition(from_flat({"input-shape": "1x32x32"}))
+        shared_partition(from_flat({"input-shape": "1x32x32"}), "")
     ours = Image.fromarray(datasets.load("digits").inputs[5]).resize(
         (48, 48), Image.Resampling.BILINEAR
     )
@@ -380,12 +387,16 @@ def test_a_nodes_own_images_are_brought_to_the_federations_shape(tmp_path: Path)
     assert np.allclose((site.mean, site.std), [[own.mean()], [own.std()]]), (
         "its own training part's"
     )
+    few = from_flat({"classes": 3, "input-shape": "1x24x16", "partition.samples-per-client": 4})
+    assert len(Site.find(few, 0, node).split.train) == 4, "a node's own data, too"
     np.savez(
         tmp_path / "a.npz", images=np.zeros((40, 32, 32, 3), np.uint8), labels=np.arange(40) % 2
     )
     with pytest.raises(
         UserError,
-        match=r"a\.npz' holds images of 3x32x32, the Experiment says vectors of 13; set input-shape",
+        match=(
+            r"a\.npz' holds images of 3x32x32, the Experiment says vectors of 13; set input-shape"
+        ),
     ):
         Site.find(from_flat({"classes": 2, "input-shape": "13"}), 0, {"dataset": "npz:a.npz"})
 
@@ -447,9 +458,7 @@ def test_the_clients_column_is_neither_label_nor_input(tmp_path: Path) -> None:
         datasets.load("hf:written", Reading(label_column="writer", client_column="writer"))
 
 
-def test_splits_without_labels_are_left_out(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_splits_without_labels_are_left_out(tmp_path: Path) -> None:
     hf = pytest.importorskip("datasets")
     features = hf.Features({"a": hf.Value("float32"), "label": hf.ClassLabel(names=["x", "y"])})
     labels = {"train": [0, 1, 1], "hidden": [-1, -1], "test": [1, 0]}
@@ -459,7 +468,9 @@ def test_splits_without_labels_are_left_out(
     }
     hf.DatasetDict(parts).save_to_disk(str(tmp_path / "hidden"))
     assert datasets.load("hf:hidden").labels.tolist() == [0, 1, 1, 1, 0]
-    assert caplog.messages == ["dataset 'hf:hidden': left out, since no row has a label: hidden"]
+    assert datasets.load("hf:hidden").notes == (
+        "left out: 1 split in which no row has a label: hidden",
+    )
     parts["hidden"].save_to_disk(str(tmp_path / "alone"))
     with pytest.raises(UserError, match="labels go from -1 to -1"):
         datasets.load("hf:alone")
@@ -505,14 +516,45 @@ def test_a_function_gives_arrays_or_takes_the_data_path(
     monkeypatch.delitem(sys.modules, "own_data", raising=False)
     plain = datasets.load("own_data:right")
     assert (plain.kind, plain.shape, plain.class_names, plain.owners) == (
-        "vectors",
+        VECTORS,
         (4,),
         ("a", "b", "c", "d"),
         None,
     )
-    _, partition = shared_partition(
-        from_flat({"dataset": "own_data:with_path", "clients": 2, "partition.kind": "natural"})
-    )
+    e = from_flat({"dataset": "own_data:with_path", "clients": 2, "partition.kind": "natural"})
+    _, partition = shared_partition(e, "")
     assert partition.owners == ("0", "1")
     assert not list(datasets.cache.cache_root().glob("*")), "what a function gives may change"
     monkeypatch.delitem(sys.modules, "own_data")
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_csv_of_other_marks_is_read_as_the_plain_one(packed: bool, tmp_path: Path) -> None:
+    rows = [(i, i + 0.25, "xy"[i % 2]) for i in range(40)]
+    plain = "".join(f"{a},{b},{label}\n" for a, b, label in rows)
+    other = "".join(f"{a};{str(b).replace('.', ',')};{label}\n" for a, b, label in rows)
+    (tmp_path / "plain.csv").write_text(f"a,b,label\n{plain}")
+    text, name = f"a;b;label\n{other}".encode(), "other.csv"
+    if packed:
+        text, name = gzip.compress(text), "other.csv.gz"
+    (tmp_path / name).write_bytes(text)
+    e = from_flat({"data.sep": "semicolon", "data.decimal": "comma"})
+    one = datasets.load(f"csv:{tmp_path}/plain.csv")
+    two = datasets.load(f"csv:{tmp_path}/{name}", Reading.of(e, ""))
+    assert one.feature_names == two.feature_names == ("a", "b")
+    assert np.array_equal(one.inputs, two.inputs)
+    assert np.array_equal(one.labels, two.labels)
+
+
+def test_names_that_are_nearly_equal_and_rows_that_stand_twice_are_told(tmp_path: Path) -> None:
+    labels = ["b"] * 20 + ["type one", " Type  One", "rare"]
+    once = [f"{i},{'p' if i % 2 else 'P '},{label}\n" for i, label in enumerate(labels)]
+    (tmp_path / "t.csv").write_text("a,site,label\n" + "".join(once + once))
+    keys = {"dataset": f"csv:{tmp_path}/t.csv", "data.client-column": "site", "clients": 1}
+    told = "\n".join(remarks(*shared_partition(from_flat(keys | {"partition.kind": "iid"}), "")))
+    assert "classes that differ by spaces or capitals alone: ' Type  One', 'type one'" in told
+    assert "owners that differ by spaces or capitals alone: 'P ', 'p'" in told
+    assert re.search(r"[1-4] of 4 test rows stand in the same client's training part, too", told)
+    assert "these classes have fewer than 3 rows, and so none in some part of the data: " in told
+    e = from_flat({"dataset": "digits"})
+    assert not [*remarks(*shared_partition(e, ""))]

@@ -11,7 +11,7 @@ import pytest
 
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data.datasets import Dataset, load
-from pfedlora_flwr.data.partition import Partition, make_partition, split_8_1_1
+from pfedlora_flwr.data.partition import Partition, few, make_partition, split_8_1_1
 from pfedlora_flwr.data.source import Reading
 from pfedlora_flwr.errors import UserError
 from tests.grown import Grown
@@ -63,7 +63,8 @@ def test_pathological_deals_every_share_of_100_classes(clients: int, per_client:
 
 
 def test_shares_of_a_class_are_the_normalised_draws() -> None:
-    """Two clients of one class each: sizes are ⌊n p⌋ with p from U(0.4, 0.6), so between 40/100 and 60/100 of the class."""
+    """Two clients of one class each: sizes are ⌊n p⌋ with p from U(0.4, 0.6), so between 40/100 and
+    60/100 of the class."""
     partition = make_partition(
         from_flat({"clients": 20, "partition.classes-per-client": 1}), fake(10, 1000)
     )
@@ -86,21 +87,23 @@ def test_a_partition_is_one_function_and_one_entry(tmp_path: Path) -> None:
     grown = Grown(tmp_path)
     grown.add_file(
         "data/turns.py",
-        "import numpy as np\ndef turns(e, labels, classes):\n    return [np.arange(k, len(labels), e.clients) for k in range(e.clients)]\n",
+        "import numpy as np\ndef turns(e, labels, classes):\n    return [np.arange(k, len(labels),"
+        " e.clients) for k in range(e.clients)]\n",
     )
     grown.add_import("data/partition.py", "from pfedlora_flwr.data.turns import turns")
     grown.add_line("data/partition.py", "DRAWN", '"turns": turns,')
     grown.run(
-        "from pfedlora_flwr.config import all_keys, from_flat\n"
-        "from pfedlora_flwr.data.local import shared_partition\n"
-        "assert all_keys()['partition.kind'].allowed == 'pathological | dirichlet | iid | turns | natural'\n"
-        "_, partition = shared_partition(from_flat({'partition.kind': 'turns', 'clients': 3}))\n"
-        "assert {i % 3 for i in partition.clients[1].train} == {1}\n"
+        "from pfedlora_flwr.config import all_keys, from_flat\nfrom pfedlora_flwr.data.local import"
+        " shared_partition\nassert all_keys()['partition.kind'].allowed == 'pathological |"
+        " dirichlet | iid | turns | natural'\n_, partition ="
+        " shared_partition(from_flat({'partition.kind': 'turns', 'clients': 3}), '')\nassert {i % 3"
+        " for i in partition.clients[1].train} == {1}\n"
     )
 
 
 def test_8_1_1_by_hand() -> None:
-    """20 samples of class 0 and 10 of class 1, ordered by class: places 8 and 18 and 28 are validation, 9, 19 and 29 test."""
+    """20 samples of class 0 and 10 of class 1, ordered by class: places 8 and 18 and 28 are
+    validation, 9, 19 and 29 test."""
     labels = np.array([0] * 20 + [1] * 10)
     split = split_8_1_1(labels, np.arange(30), seed=0, client=0)
     assert sorted(labels[split.train]) == [0] * 16 + [1] * 8
@@ -108,6 +111,45 @@ def test_8_1_1_by_hand() -> None:
     assert sorted(labels[split.test]) == [0, 0, 1]
     assert sorted([*split.train, *split.validation, *split.test]) == list(range(30))
     assert list(split.train[:16]) != sorted(split.train[:16]), "not shuffled within the class"
+
+
+def test_few_training_samples_come_of_a_clients_classes_in_turn() -> None:
+    """Classes 0, 1 and 2 with 5, 1 and 3 samples: 7 of them are 3, 1 and 3 where the turn begins
+    with 0, else two of another as well."""
+    labels = np.array([0] * 5 + [1] + [2] * 3)
+    train, held = np.arange(9), [5, 1, 3]
+    for seed in range(5):
+        chosen = {n: few(labels, train, n, seed, client=4) for n in range(2, 10)}
+        for n, own in chosen.items():
+            assert len(own) == n
+            assert list(own) == sorted(own), "they do not keep their order"
+            counts = np.bincount(labels[own], minlength=3)
+            open_ = [c for c in range(3) if counts[c] < held[c]]
+            assert not open_ or counts.max() - min(counts[open_]) <= 1, "a class had no turn"
+            assert n == 9 or {*own} < {*chosen[n + 1]}, "fewer are not some of more"
+        assert all(
+            [*own[labels[own] == c]] == [*train[labels == c]][: np.count_nonzero(labels[own] == c)]
+            for own in chosen.values()
+            for c in range(3)
+        )
+    assert len({labels[few(labels, train, 1, 0, k)[0]] for k in range(20)}) == 3, "one class first"
+
+
+@pytest.mark.parametrize("kind", ["pathological", "dirichlet", "iid"])
+def test_few_training_samples_leave_validation_and_test_as_they_are(kind: str) -> None:
+    dataset, keys = fake(10, 300), {"clients": 10, "partition.kind": kind}
+    whole, cut = (
+        make_partition(from_flat(keys | more), dataset)
+        for more in ({}, {"partition.samples-per-client": 20})
+    )
+    for all_, some_ in zip(whole.clients, cut.clients, strict=True):
+        assert np.array_equal(all_.validation, some_.validation)
+        assert np.array_equal(all_.test, some_.test)
+        assert len(some_.train) == min(20, len(all_.train))
+        assert {*some_.train} <= {*all_.train}
+    assert whole.fingerprint != cut.fingerprint
+    many = make_partition(from_flat(keys | {"partition.samples-per-client": 3000}), dataset)
+    assert many.fingerprint == whole.fingerprint
 
 
 @pytest.mark.slow

@@ -60,7 +60,8 @@ def test_a_dataset_is_one_file_and_one_entry(tmp_path: Path) -> None:
     grown.add_line(
         "data/registry.py",
         "_SOURCES",
-        'Source("stripes", stripes, "Stripes", classes=3, samples=120, shape=(3, 32, 32), target=0.7),',
+        'Source("stripes", stripes, "Stripes", classes=3, samples=120, shape=(3, 32, 32),'
+        " target=0.7),",
     )
     grown.run(USE)
 

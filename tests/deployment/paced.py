@@ -17,7 +17,8 @@ GATES = "PFEDLORA_TEST_GATES"
 
 
 class Paced(PFedLoRA):
-    """Gates of round R: `training-K-R` and `trained-K-R` of client K, `aggregating-R` of the server."""
+    """Gates of round R: `training-K-R` and `trained-K-R` of client K, `aggregating-R` of the
+    server."""
 
     def local_update(self, model: Any, received: Tensors, data: Samples, visit: Visit) -> Upload:
         _pass(f"training-{visit.client}-{visit.round}")

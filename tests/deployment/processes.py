@@ -1,4 +1,5 @@
-"""A federation of real processes for tests: a SuperLink, SuperNodes and a submitter, all found and stopped by one marker."""
+"""A federation of real processes for tests: a SuperLink, SuperNodes and a submitter, all found and
+stopped by one marker."""
 
 from __future__ import annotations
 
@@ -24,10 +25,11 @@ PATIENCE = 240.0
 
 
 class Federation:
-    """Processes in one folder; the run goes to `output`. Leaving the context kills whatever is left of them.
+    """Processes in one folder; the run goes to `output`. Leaving the context kills whatever is left
+    of them.
 
-    tls: the folder that `scripts/certificates.py` made. isolation: Flower's, of ServerApp and ClientApps.
-    """
+    tls: the folder that `scripts/certificates.py` made. isolation: Flower's, of ServerApp and
+    ClientApps."""
 
     def __init__(
         self,
@@ -117,7 +119,8 @@ class Federation:
     def start_node(
         self, client: int, *options: str, key: str = "", ca: Path | None = None, **config: Any
     ) -> subprocess.Popen[bytes]:
-        """Starts the SuperNode `client`, or starts it again, with a state-path of its own and this node-config."""
+        """Starts the SuperNode `client`, or starts it again, with a state-path of its own and this
+        node-config."""
         config = {"state-path": str(self.folder / f"state{client}")} | {
             name.replace("_", "-"): value for name, value in config.items()
         }

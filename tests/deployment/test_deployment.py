@@ -1,4 +1,5 @@
-"""Real SuperLinks and SuperNodes reach the bits of a simulation, whatever the transport, the isolation and where the data is."""
+"""Real SuperLinks and SuperNodes reach the bits of a simulation, whatever the transport, the
+isolation and where the data is."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data.local import LocalData, Site
 from pfedlora_flwr.files import tensors_sha256
 from pfedlora_flwr.launch.processes import free_port
-from pfedlora_flwr.methods.method import tensors_of
+from pfedlora_flwr.methods.tensors import tensors_of
 from pfedlora_flwr.rng import derive
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.trained import load_trained
@@ -63,7 +64,8 @@ def sha256(plain: Plain, rounds: int) -> str:
 
 
 def test_three_authenticated_nodes_over_tls_reach_the_simulations_bits(tmp_path: Path) -> None:
-    """Beside them a node that is not registered and one that trusts another CA: both are turned away."""
+    """Beside them a node that is not registered and one that trusts another CA: both are turned
+    away."""
     tls, foreign = tmp_path / "certificates", tmp_path / "foreign"
     make_certificates(tls, ["localhost", "127.0.0.1"], nodes=4, days=2, renew=False)
     make_certificates(foreign, ["127.0.0.1"], nodes=0, days=2, renew=False)
@@ -86,9 +88,8 @@ def test_three_authenticated_nodes_over_tls_reach_the_simulations_bits(tmp_path:
         }
         assert models == {"state0", "state1", "state2"}
         assert not (federation.output / "clients").exists(), "a client's model left its node"
-        usable = load_trained(
-            federation.folder / "state1", 1
-        )  # as `pfedlora predict` and `export` do on the node
+        # as `pfedlora predict` and `export` do on the node
+        usable = load_trained(federation.folder / "state1", 1)
     assert "305" in federation.log("node3")
     assert "CERTIFICATE_VERIFY_FAILED" in federation.log("node4")
     assert "round 2/2" in said
@@ -105,11 +106,13 @@ def test_three_authenticated_nodes_over_tls_reach_the_simulations_bits(tmp_path:
 def test_three_nodes_sum_under_masks_and_one_that_restarts_spoils_its_round_alone(
     tmp_path: Path,
 ) -> None:
-    """Node 0 is killed in training, before its masked upload is there, and started again as a service manager would. Of three clients
-    none may be missing, so nothing is unmasked in that round, and the next one goes on.
+    """Node 0 is killed in training, before its masked upload is there, and started again as a
+    service manager would. Of three clients none may be missing, so nothing is unmasked in that
+    round, and the next one goes on.
 
-    No single update is found by value in what the server's side keeps, nor in a copy of the SuperLink's database from the moment when the
-    two other masked uploads had come. The same search finds there what travels in the clear, the download."""
+    No single update is found by value in what the server's side keeps, nor in a copy of the
+    SuperLink's database from the moment when the two other masked uploads had come. The same search
+    finds there what travels in the clear, the download."""
     tls, gates = tmp_path / "certificates", tmp_path / "gates"
     make_certificates(tls, ["localhost", "127.0.0.1"], nodes=3, days=2, renew=False)
     gates.mkdir()
@@ -133,9 +136,8 @@ def test_three_nodes_sum_under_masks_and_one_that_restarts_spoils_its_round_alon
         federation.nodes[0].wait()
         (gates / "close-training-0-1").unlink()
         while run.poll() is None:
-            if (
-                federation.nodes[0].poll() is not None
-            ):  # it is refused until the SuperLink has noticed that it was gone
+            # it is refused until the SuperLink has noticed that it was gone
+            if federation.nodes[0].poll() is not None:
                 federation.start_node(0, partition_id=0, num_partitions=3, secagg="required")
             time.sleep(2)
         assert run.returncode == 0, federation.log("submit")
@@ -173,8 +175,9 @@ def test_three_nodes_sum_under_masks_and_one_that_restarts_spoils_its_round_alon
 
 
 def test_own_data_and_process_isolation_outlive_a_killed_superlink(tmp_path: Path) -> None:
-    """Nodes with a .npz each and no partition-id. The SuperLink is killed after round 1 and started again: the ServerApp, a process
-    of its own, goes on when that was quick enough for Flower, and else the run is resumed."""
+    """Nodes with a .npz each and no partition-id. The SuperLink is killed after round 1 and started
+    again: the ServerApp, a process of its own, goes on when that was quick enough for Flower, and
+    else the run is resumed."""
     shared = datasets.load("digits")
     places = []
     for node in range(2):
@@ -208,7 +211,8 @@ def test_own_data_and_process_isolation_outlive_a_killed_superlink(tmp_path: Pat
 
 
 def test_three_nodes_over_grpc_reach_the_same_bits(tmp_path: Path) -> None:
-    """Flower's switch makes the SuperLink offer gRPC; SuperNodes speak it up to 1.39, whose code runs here on the nodes' side."""
+    """Flower's switch makes the SuperLink offer gRPC; SuperNodes speak it up to 1.39, whose code
+    runs here on the nodes' side."""
     old = tmp_path / "old"
     command = [
         sys.executable,

@@ -1,7 +1,8 @@
-"""SIGKILL of every process at several points of a round: nothing hangs, and the run comes to the bits of an undisturbed one.
+"""SIGKILL of every process at several points of a round: nothing hangs, and the run comes to the
+bits of an undisturbed one.
 
-By itself (a client is asked once more within the round) or after `--resume`; each test prints which, as a line of a table.
-"""
+By itself (a client is asked once more within the round) or after `--resume`; each test prints
+which, as a line of a table."""
 
 from __future__ import annotations
 
@@ -34,8 +35,8 @@ KEYS = {
 }
 RUN = KEYS | {"evaluate-initial": "false", "method": "tests.deployment.paced:Paced", "actors": 2}
 POINTS = ("training", "trained", "saved", "aggregating")
-"""Of round 2: client 0 is about to train; has trained and saved nothing; has saved its model; the server has merged the uploads and
-written no checkpoint."""
+"""Of round 2: client 0 is about to train; has trained and saved nothing; has saved its model; the
+server has merged the uploads and written no checkpoint."""
 DEFAULT = {("actor", "training")}
 
 
@@ -72,7 +73,8 @@ class Gates:
         return int(gate.read_text())
 
     def await_saved(self, folder: Path) -> None:
-        """Opens the gate and waits, without a pause, until the client's model of round 2 is in `folder`."""
+        """Opens the gate and waits, without a pause, until the client's model of round 2 is in
+        `folder`."""
         self.open()
         deadline = time.monotonic() + PATIENCE
         while not list(folder.glob("**/round-000002.safetensors")):
@@ -151,7 +153,8 @@ def test_simulation(
 def test_a_client_that_dies_at_every_attempt_is_left_out(
     tmp_path: Path, gates: Gates, tell: list[str]
 ) -> None:
-    """With a lower min-success the run comes to the bits of one in which exactly this client's visit is left out."""
+    """With a lower min-success the run comes to the bits of one in which exactly this client's
+    visit is left out."""
     with Federation(tmp_path / "federation", **{GATES: os.environ[GATES]}) as federation:
         federation.start_superlink()
         for node in range(3):
@@ -204,9 +207,11 @@ def test_deployment(
         victims = (
             [process.pid]
             if process
-            else [pid]
-            if target == "client"
-            else [p.pid for p in federation.processes("flwr-serverapp")]
+            else (
+                [pid]
+                if target == "client"
+                else [p.pid for p in federation.processes("flwr-serverapp")]
+            )
         )
         if point == "saved":
             gates.await_saved(federation.folder / "state0")

@@ -1,4 +1,5 @@
-"""Clients that do their visit honestly and then send something else: one sort of malice each, by name."""
+"""Clients that do their visit honestly and then send something else: one sort of malice each, by
+name."""
 
 from __future__ import annotations
 
@@ -155,7 +156,8 @@ MALICE: dict[str, tuple[Callable[[FitRes], None], str]] = {
     "seconds that are none": (_metrics(seconds="[]"), "its seconds are []"),
     "lost what": (_metrics(lost="yes"), "its lost is 'yes'"),
 }
-"""By name: what is done to an honest reply, and a part of the reason for which the server refuses it."""
+"""By name: what is done to an honest reply, and a part of the reason for which the server refuses
+it."""
 OF_CLASSES: dict[str, tuple[Callable[[FitRes], None], str]] = {
     "no such class": (_first(lambda a: a + 1000, "i"), "classes are [10"),
     "a class below 0": (_first(lambda a: a - 1000, "i"), "classes are [-"),
@@ -175,7 +177,8 @@ STRANGERS: dict[str, str] = {
     "no such number": "partition-id is 1000000; allowed",
     "no client": "its answer is not one of this app's clients'",
 }
-"""Nodes beyond the clients' that claim to be one, and a part of the reason for which they are turned away."""
+"""Nodes beyond the clients' that claim to be one, and a part of the reason for which they are
+turned away."""
 
 
 class Malicious(Client):
@@ -221,7 +224,8 @@ class Malicious(Client):
 def simulate(
     folder: Path, sorts: Mapping[int, str] = {}, strangers: Sequence[str] = (), **keys: Any
 ) -> Path:
-    """Runs by the local engine's grid with these clients malicious and these nodes too many; the run's directory.
+    """Runs by the local engine's grid with these clients malicious and these nodes too many; the
+    run's directory.
 
     The first nodes are the strangers, who have client 0's data; then come the clients in order.
     """

@@ -1,4 +1,5 @@
-"""Every refusal, with a really malicious client beside honest ones in a running federation; the rest of the round is not touched."""
+"""Every refusal, with a really malicious client beside honest ones in a running federation; the
+rest of the round is not touched."""
 
 from __future__ import annotations
 

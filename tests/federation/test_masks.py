@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from flwr.common.secure_aggregation.secaggplus_utils import pseudo_rand_gen
 
-from pfedlora_flwr.federation import masks
-from pfedlora_flwr.federation.guard import MODULUS
+from pfedlora_flwr.federation.secure import masks
+from pfedlora_flwr.federation.secure.guard import MODULUS
 
 
 def test_masks_depend_on_all_of_their_seed_and_flowers_on_32_bits_of_it() -> None:
-    """When upstream folds no more, `federation/masks.py` can go."""
+    """When upstream folds no more, `federation/secure/masks.py` can go."""
     one = bytes(range(32))
     other = one[4:8] + one[:4] + one[8:]  # the same words in another order: the same exclusive or
     for draw, folds in ((pseudo_rand_gen, True), (masks.masks, False)):

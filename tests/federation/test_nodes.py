@@ -1,4 +1,5 @@
-"""What the server makes of an answer that Ray could not bring, by the names that Ray's errors have."""
+"""What the server makes of an answer that Ray could not bring, by the names that Ray's errors
+have."""
 
 from __future__ import annotations
 
@@ -47,6 +48,5 @@ def test_a_worker_that_is_gone_ends_the_round_and_a_client_that_raises_does_not(
     ):
         Clients.notice(simulation, failed(lost))
     Clients.notice(simulation, failed(raised))
-    Clients.notice(
-        SimpleNamespace(_simulated=False, _nodes=frozenset()), failed(lost)
-    )  # of a real node, which may say what it likes
+    # of a real node, which may say what it likes
+    Clients.notice(SimpleNamespace(_simulated=False, _nodes=frozenset()), failed(lost))

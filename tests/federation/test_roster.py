@@ -1,4 +1,5 @@
-"""Who is who, over a grid in memory: nodes that come, go, come back and lie; replies that nobody asked for."""
+"""Who is who, over a grid in memory: nodes that come, go, come back and lie; replies that nobody
+asked for."""
 
 from __future__ import annotations
 
@@ -13,9 +14,12 @@ from flwr.app import Message
 from flwr.common import Code, GetPropertiesRes, Status
 from flwr.compat.common.recorddict_compat import getpropertiesres_to_recorddict
 
+from pfedlora_flwr.federation.client import PersonalisedClient
 from pfedlora_flwr.federation.exchange import exchange
 from pfedlora_flwr.federation.roster import Roster
 from pfedlora_flwr.federation.wire import properties_message
+from pfedlora_flwr.runs.directory import RunDirectory
+from tests.conftest import Done
 
 pytestmark = pytest.mark.usefixtures("in_a_run")
 
@@ -64,9 +68,10 @@ def roster(
     grid: Grid, clients: int, folder: Path, fingerprint: str | None = None, patience: float = 0.0
 ) -> tuple[Roster, list[str]]:
     refused: list[str] = []
-    return Roster(
-        grid, clients, folder / "numbers.json", fingerprint, refused.append, patience
-    ), refused
+    return (
+        Roster(grid, clients, folder / "numbers.json", fingerprint, refused.append, patience),
+        refused,
+    )
 
 
 def test_a_second_claimant_waits_until_the_first_is_gone(tmp_path: Path) -> None:
@@ -115,16 +120,17 @@ def test_nodes_with_data_of_their_own_are_numbered_and_keep_their_numbers(tmp_pa
     found.refresh()
     assert found.node_of == {0: 10, 1: 11, 2: 12}
     assert found.partition == "own"
-    found, _ = roster(
-        Grid(n20=own("c"), n21=own("b")), 3, tmp_path
-    )  # a resumed run: new ids, the same names
+    # a resumed run: new ids, the same names
+    found, _ = roster(Grid(n20=own("c"), n21=own("b")), 3, tmp_path)
     found.refresh()
     assert found.node_of == {2: 20, 1: 21}
     found.grid.nodes |= {30: own("new")}  # type: ignore[attr-defined]
     found.refresh()
-    assert found.node_of == {2: 20, 1: 21, 0: 30}, (
-        "a node that lost its folder takes the place that is free"
-    )
+    assert found.node_of == {
+        2: 20,
+        1: 21,
+        0: 30,
+    }, "a node that lost its folder takes the place that is free"
     found.grid.nodes |= {31: own("one too many")}  # type: ignore[attr-defined]
     found.refresh()
     assert found.refused == {31: "all 3 clients have their nodes, or have not been away for long"}
@@ -167,7 +173,10 @@ def test_own_tables_need_the_same_columns_in_the_same_order(tmp_path: Path) -> N
     found, refused = roster(Grid(**nodes), 4, tmp_path)
     found.refresh()
     assert sorted(found.node_of.values()) == [10, 12, 13]  # one without a table has no columns
-    told = "its columns are ['weight', 'age'], other nodes' ['age', 'weight']: a feature needs the same place everywhere"
+    told = (
+        "its columns are ['weight', 'age'], other nodes' ['age', 'weight']: a feature needs the"
+        " same place everywhere"
+    )
     assert told in refused[0]
 
 
@@ -232,9 +241,11 @@ def test_replies_that_come_twice_unasked_or_from_another_node_are_refused() -> N
     grid.push_messages, grid.pull_messages = meddle, everything  # type: ignore[assignment, method-assign]
     answers = exchange(grid, messages, 1.0, refused.append)
     said = [
-        None
-        if a is None
-        else a.content.config_records["getpropertiesres.properties"]["partition_id"]
+        (
+            None
+            if a is None
+            else a.content.config_records["getpropertiesres.properties"]["partition_id"]
+        )
         for _, a in answers
     ]
     assert said == [0, None, 2], "the first reply counts, and nobody answers for another"
@@ -248,7 +259,8 @@ def test_replies_that_come_twice_unasked_or_from_another_node_are_refused() -> N
 def test_nodes_that_are_silent_at_first_are_waited_for(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """As those of a simulation are whose processes have no room yet: who does not answer does not end the wait."""
+    """As those of a simulation are whose processes have no room yet: who does not answer does not
+    end the wait."""
     monkeypatch.setattr("pfedlora_flwr.federation.roster._QUESTION", 0.2)
     grid = Grid(n10=None, n11=None)
     assert roster(grid, 2, tmp_path)[0].wait_for_count(
@@ -277,3 +289,17 @@ def test_a_simulation_on_other_data_than_the_runs_is_given_up_at_once(tmp_path: 
     found = Roster(grid, 5, tmp_path / "numbers.json", "other", [].append, 0.0, alike=True)
     assert not found.wait_for_count(5, 60.0, [].append)
     assert "its data or partition differs" in found.refused[10]
+
+
+@pytest.mark.slow
+def test_a_simulated_node_is_any_client_where_the_run_has_a_data_path(trained_run: Done) -> None:
+    """The path is the run's; a node whose own settings say where data lies is a real one."""
+    run = RunDirectory(trained_run.output)
+    told = {"partition-id": 2, "num-partitions": 3}
+    e = run.experiment()
+    simulated = PersonalisedClient(e, told, "/data")
+    assert simulated.where["data-path"] == "/data"
+    assert simulated._simulation(str(run.path), run.token) is not None
+    real = PersonalisedClient(e, told | {"data-path": "/mine"}, "/data")
+    assert real.where["data-path"] == "/mine"
+    assert real._simulation(str(run.path), run.token) is None

@@ -13,13 +13,13 @@ import pytest
 from rich.console import Console
 
 from pfedlora_flwr.commands.dry_run import dry_run
-from pfedlora_flwr.config import from_flat, located
+from pfedlora_flwr.config import from_flat, located, run_config
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.federation.sharing import is_standalone
 from pfedlora_flwr.files import tensors_sha256
-from pfedlora_flwr.methods.method import tensors_of
 from pfedlora_flwr.methods.pfedlora import PFedLoRA
 from pfedlora_flwr.methods.registry import NAMES
+from pfedlora_flwr.methods.tensors import tensors_of
 from pfedlora_flwr.rng import derive
 from pfedlora_flwr.runs.store import ClientStore
 from tests.conftest import run_locally
@@ -115,10 +115,11 @@ def test_a_run_that_ends_between_two_states_resumes_to_the_same_hash(
 
     lost = next(server.glob("states/*/round-000003.safetensors"))
     lost.unlink()
-    more = run_locally(tmp_path / "run", keys | {"resume": True, "extend": True, "rounds": 5})
+    more = run_locally(tmp_path / "run", keys | {"resume": True, "rounds": 5})
     assert (
         more.stderr
-        == f"{lost}, the state of client {lost.parent.name} on the server, is missing or damaged; restore it"
+        == f"{lost}, the state of client {lost.parent.name} on the server, is missing or damaged;"
+        " restore it"
     )
     run_locally(tmp_path / "run", keys | {"sharing": "mean", "overwrite": True})
     assert not (server / "states").exists()
@@ -129,7 +130,7 @@ def test_which_controls_are_standalone_is_decided_by_the_first_state() -> None:
         return {
             name
             for name in NAMES
-            if is_standalone(from_flat(KEYS | {"method": name, "sharing": sharing}))
+            if is_standalone(from_flat(KEYS | {"method": name, "sharing": sharing}), "")
         }
 
     assert of("mean") == set()
@@ -167,7 +168,10 @@ def test_a_control_that_is_standalone_by_construction_trains_the_same_model(meth
 def test_a_control_that_is_standalone_is_refused_in_one_line(
     tmp_path: Path, method: str, sharing: str, why: str
 ) -> None:
-    text = f"method {method} with sharing={sharing} is Standalone by construction: {why}; run method=standalone"
+    text = (
+        f"method {method} with sharing={sharing} is Standalone by construction: {why}; run"
+        " method=standalone"
+    )
     with pytest.raises(UserError, match=f"^{text}$"):
         run_locally(tmp_path / "run", KEYS | {"method": method, "sharing": sharing})
     assert not (tmp_path / "run").exists()
@@ -175,8 +179,8 @@ def test_a_control_that_is_standalone_is_refused_in_one_line(
 
 def test_a_dry_run_says_how_large_the_states_are(tmp_path: Path) -> None:
     out = Console(record=True, width=200, quiet=False)
-    dry_run(located(from_flat(KEYS | {"sharing": "none"}), tmp_path / "run"), out)
-    dry_run(located(from_flat(KEYS), tmp_path / "run"), out)
+    dry_run(located(run_config(KEYS | {"sharing": "none"}), tmp_path / "run"), out)
+    dry_run(located(run_config(KEYS), tmp_path / "run"), out)
     none, mean = (line for line in out.export_text().splitlines() if line.startswith("disk"))
     assert none.endswith("for the clients' models and the server's 3 states")
     models = 3 * 3 * 4 * 670_058  # three versions of three clients

@@ -26,7 +26,7 @@ class Grid:
     """Nodes 10, 11, … that run the ClientApp in this process, and answer at once."""
 
     def __init__(self, plain: Plain, silent: int | None = None) -> None:
-        self.keys, self.clients = plain.experiment.flat(), plain.experiment.clients
+        self.keys, self.clients = plain.config.flat(), plain.experiment.clients
         self.silent = silent  # a client that answers nothing but who it is
         self.replies: list[Message] = []
 
@@ -67,9 +67,10 @@ def test_flowers_start_and_our_loop_come_to_the_same(tmp_path: Path, flowers: bo
         }
     )
     run = RunDirectory(tmp_path / "run")
-    run.open(plain.experiment)
+    run.open(plain.config)
     strategy = PersonalisedStrategy(
         plain.experiment,
+        plain.config.execution,
         make(plain.experiment),
         run,
         ServerState(plain.method.state_init(derive(0, "state"))),
@@ -102,9 +103,10 @@ def test_flowers_start_counts_who_does_not_answer_and_continues_no_run(tmp_path:
         }
     )
     run = RunDirectory(tmp_path / "run")
-    run.open(plain.experiment)
+    run.open(plain.config)
     strategy = PersonalisedStrategy(
         plain.experiment,
+        plain.config.execution,
         make(plain.experiment),
         run,
         ServerState(plain.method.state_init(derive(0, "state"))),

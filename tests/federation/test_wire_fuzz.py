@@ -1,4 +1,5 @@
-"""What strangers send and users write: thousands of random cases, and no exception but the documented ones."""
+"""What strangers send and users write: thousands of random cases, and no exception but the
+documented ones."""
 
 from __future__ import annotations
 
@@ -99,11 +100,13 @@ def test_decode_takes_an_array_with_any_bytes_changed(data: st.DataObject) -> No
 
 HEADERS = st.fixed_dictionaries(
     {
-        "descr": st.sampled_from(
-            ["<f4", ">f8", "|O", "<U5", "|V8", "<c8", "|b1", "<i8", "<M8[s]", "f4,i4", "", "x"]
-        )
-        | st.text(max_size=6)
-        | JSON,
+        "descr": (
+            st.sampled_from(
+                ["<f4", ">f8", "|O", "<U5", "|V8", "<c8", "|b1", "<i8", "<M8[s]", "f4,i4", "", "x"]
+            )
+            | st.text(max_size=6)
+            | JSON
+        ),
         "fortran_order": st.booleans() | JSON,
         "shape": st.lists(st.integers(-(2**70), 2**70), max_size=4).map(tuple) | JSON,
     }

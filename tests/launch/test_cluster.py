@@ -1,4 +1,5 @@
-"""A Ray cluster's nodes, looked at before a run: what differs from this host is one line that names the node and says what to do."""
+"""A Ray cluster's nodes, looked at before a run: what differs from this host is one line that names
+the node and says what to do."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pfedlora_flwr.config import from_flat
+from pfedlora_flwr.config import run_config
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.launch import cluster
 from pfedlora_flwr.launch.cluster import Node, check_nodes, look_around
@@ -30,7 +31,7 @@ def looked(monkeypatch: pytest.MonkeyPatch, folder: Path, changes: dict[str, Any
         }
 
     monkeypatch.setattr(cluster, "_ask", ask)
-    check_nodes("10.0.0.1:6379", NODES, from_flat({}), {}, [folder / "run", folder / "cache"])
+    check_nodes("10.0.0.1:6379", NODES, run_config({}), {}, [folder / "run", folder / "cache"])
 
 
 def test_equal_nodes_pass_and_nothing_is_left_in_the_folders(
@@ -98,7 +99,8 @@ def test_a_look_finds_what_is_not_there(tmp_path: Path) -> None:
 def test_what_ray_job_submit_says_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(
         cluster.JOB_CONFIG,
-        '{"runtime_env": {"pip": ["x"], "env_vars": {"A": "1", "B": "1"}}, "metadata": {"job": "7"}}',
+        '{"runtime_env": {"pip": ["x"], "env_vars": {"A": "1", "B": "1"}}, "metadata": {"job":'
+        ' "7"}}',
     )
     given = json.loads(cluster.job_config({"B": "2", "C": "3"}))
     assert given == {

@@ -1,4 +1,5 @@
-"""Flower's commands: found where pip puts them, called one way, and what they say cut down to the line that says why."""
+"""Flower's commands: found where pip puts them, called one way, and what they say cut down to the
+line that says why."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import pfedlora_flwr
-from pfedlora_flwr.config import from_flat
+from pfedlora_flwr.config import run_config
 from pfedlora_flwr.launch import flower
 from pfedlora_flwr.launch.flower import QUIET, FlwrCommand, LaunchError, last_line, tool, write_app
 from tests.conftest import ROOT
@@ -138,16 +139,16 @@ def test_a_log_that_says_nothing(tmp_path: Path) -> None:
 
 
 def test_the_app_is_pyprojects_with_the_experiments_keys(tmp_path: Path) -> None:
-    experiment = from_flat({"clients": 3, "output": '/a "quoted" place', "lr": 0.1})
+    config = run_config({"clients": 3, "output": '/a "quoted" place', "lr": 0.1})
     app = tomllib.loads(
-        (write_app(tmp_path / "app", experiment) / "pyproject.toml").read_text(encoding="utf-8")
+        (write_app(tmp_path / "app", config) / "pyproject.toml").read_text(encoding="utf-8")
     )
     ours = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert app["project"]["name"] == ours["project"]["name"]
     assert app["project"]["version"] == pfedlora_flwr.__version__
     for part in ("publisher", "components"):
         assert app["tool"]["flwr"]["app"][part] == ours["tool"]["flwr"]["app"][part]
-    assert from_flat(app["tool"]["flwr"]["app"]["config"]) == experiment
+    assert run_config(app["tool"]["flwr"]["app"]["config"]) == config
 
 
 def test_image_and_services_are_as_quiet_as_a_simulation() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pfedlora_flwr.client_app import prepare_process
-from pfedlora_flwr.config import from_flat
+from pfedlora_flwr.config import run_config
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.federation.model_cache import MODELS
 from pfedlora_flwr.launch import resources as module
@@ -21,7 +21,7 @@ from pfedlora_flwr.training.device import GPU_SHARE
 
 def held(**keys: object) -> Resources:
     return resources(
-        from_flat(
+        run_config(
             {"partition.kind": "iid"}
             | {name.replace("_", "-"): value for name, value in keys.items()}
         )
@@ -58,7 +58,8 @@ def test_every_gpu_has_an_actor_and_all_have_as_many(gpus: int) -> None:
 
 @pytest.mark.parametrize("per_gpu", range(1, 33))
 def test_as_many_actors_fit_as_share_a_gpu(per_gpu: int) -> None:
-    """By the counts of Flower, in 64 bits of what travels in 32, and of Ray, in ten thousandths, rounded."""
+    """By the counts of Flower, in 64 bits of what travels in 32, and of Ray, in ten thousandths,
+    rounded."""
     share = gpu_share(per_gpu)
     assert share == np.float32(share)
     assert [int(gpus / share) for gpus in range(1, 9)] == [gpus * per_gpu for gpus in range(1, 9)]

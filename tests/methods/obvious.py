@@ -1,4 +1,5 @@
-"""The losses as their formulas are written, in NumPy, a sample and a class at a time: what the methods' tests compare with."""
+"""The losses as their formulas are written, in NumPy, a sample and a class at a time: what the
+methods' tests compare with."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""A federation written from the papers' equations alone, slow and obvious, in float64: what whole rounds of the methods are held to.
+"""A federation written from the papers' equations alone, slow and obvious, in float64: what whole
+rounds of the methods are held to.
 
-The rate is small: at a large one a rounding that turns a maximum of the pooling is amplified to a thousandth within two rounds.
-"""
+The rate is small: at a large one a rounding that turns a maximum of the pooling is amplified to a
+thousandth within two rounds."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from torch import Tensor, nn
 from torch.nn.functional import conv2d, linear, max_pool2d, relu
 
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.methods.method import Tensors, tensors_of
+from pfedlora_flwr.methods.method import Tensors
+from pfedlora_flwr.methods.tensors import tensors_of
 from pfedlora_flwr.rng import torch_generator
 from tests.plain import Plain
 
@@ -30,7 +32,8 @@ WORLD: dict[str, object] = {
     "momentum": 0.9,
     "weight-decay": 0.01,
 }
-"""Two of three clients a round. With this seed two rounds see all of them, one twice, whose last batch is of one sample."""
+"""Two of three clients a round. With this seed two rounds see all of them, one twice, whose last
+batch is of one sample."""
 
 
 @dataclass
@@ -96,7 +99,8 @@ def largest_difference(
     prepare: Callable[[nn.Module], object] = lambda module: None,
     **keys: object,
 ) -> float:
-    """Of any tensor that is received, sent or kept, between our method and the slow one: norm of the difference / norm.
+    """Of any tensor that is received, sent or kept, between our method and the slow one: norm of
+    the difference / norm.
 
     `prepare` changes what a client keeps before it starts.
     """
@@ -114,7 +118,7 @@ def largest_difference(
             train = plain.data(k).train
             generator = torch_generator(plain.experiment.seed, "train", k, round)
             client = Client(
-                plain.experiment, train.inputs(slice(None)).double(), train.labels, generator, round
+                plain.experiment, train.batch(slice(None)).double(), train.labels, generator, round
             )
             sent[k], counts[k] = turn(kept[k], doubled(download(state)), client), len(train)
             found.append(difference(plain.uploads[k].tensors, sent[k]))
@@ -167,7 +171,8 @@ NO_REPORTS: list[tuple[Tensors, str]] = [
     ({"classes": torch.tensor([3, 10])}, "0 to 9"),
     ({"counts": torch.tensor([2, 3])}, "counts"),
 ]
-"""What makes a report of two classes' means, 500 wide, no report any more, and a word of the reason for which it is refused."""
+"""What makes a report of two classes' means, 500 wide, no report any more, and a word of the reason
+for which it is refused."""
 
 
 def assert_a_missed_round_changes_nothing(**keys: object) -> None:

@@ -1,4 +1,5 @@
-"""What slow servers and clients of the methods that report class means have in common, a class and a sample at a time, in float64."""
+"""What slow servers and clients of the methods that report class means have in common, a class and
+a sample at a time, in float64."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from pfedlora_flwr.rng import torch_generator
 from tests.methods.slow import Client, extract, layer
 
 SEED = 6
-"""With one seed in ten, float32 takes another side of a ReLU or of a maximum than float64 somewhere, and that grows to a thousandth."""
+"""With one seed in ten, float32 takes another side of a ReLU or of a maximum than float64
+somewhere, and that grows to a thousandth."""
 TRAINED = ("conv1", "conv2", "fc1", "fc2", "fc3")
 
 

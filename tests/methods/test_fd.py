@@ -1,4 +1,5 @@
-"""FD against plain loops: the loss, the means taken while training, targets from the *other* holders, and what is refused."""
+"""FD against plain loops: the loss, the means taken while training, targets from the *other*
+holders, and what is refused."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ def as_dict(tensors: dict[str, torch.Tensor]) -> dict[int, list[float]]:
 def test_loss_is_ce_plus_lambda_times_soft_ce_where_there_is_a_target(weight: float) -> None:
     fd, data = method(**{"fd.lambda": weight}), samples(LABELS)
     model = fd.private_init(0, 1)
-    logits = obvious.array(model(data.images))
+    logits = obvious.array(model(data.inputs))
     targets = {c: np.random.default_rng(c).normal(size=10).astype(np.float32) for c in (0, 7, 9)}
     received = {
         "classes": torch.tensor([0, 7, 9]),
@@ -56,10 +57,11 @@ def test_loss_is_ce_plus_lambda_times_soft_ce_where_there_is_a_target(weight: fl
 
 
 def test_gradient_pulls_towards_the_target() -> None:
-    """d/dlogits of the soft term is λ (softmax(logits) − softmax(target)) / B: seen in the last layer's bias."""
+    """d/dlogits of the soft term is λ (softmax(logits) − softmax(target)) / B: seen in the last
+    layer's bias."""
     fd, data = method(**{"momentum": 0.0, "lr": 0.1, "fd.lambda": 3.0}), samples([4] * 8)
     model = fd.private_init(0, 1)
-    before, logits = model.fc3.bias.detach().clone(), obvious.array(model(data.images))
+    before, logits = model.fc3.bias.detach().clone(), obvious.array(model(data.inputs))
     target = np.arange(10.0)
     fd.local_update(
         model,
@@ -95,7 +97,7 @@ def test_means_are_taken_while_it_trains_over_all_epochs() -> None:
     seen, labels = [], []
     for _ in range(2):
         for index in torch.randperm(8, generator=generator).split(3):
-            logits = twin(data.images[index])
+            logits = twin(data.inputs[index])
             seen += list(obvious.array(logits))
             labels += data.labels[index].tolist()
             optimizer.zero_grad()
@@ -120,13 +122,15 @@ def test_target_is_the_unweighted_mean_of_the_other_holders() -> None:
         "the only holder of class 1 has no target for it"
     )
     assert as_dict(fd.download(state, 3, 2)) == {0: [3.0, 1.5], 1: [9.0, 9.0]}
-    assert as_dict(fd.download(state, 8, 2)) == {0: [3.0, 3.0], 1: [9.0, 9.0]}, (
-        "a client sampled for the first time, late"
-    )
+    assert as_dict(fd.download(state, 8, 2)) == {
+        0: [3.0, 3.0],
+        1: [9.0, 9.0],
+    }, "a client sampled for the first time, late"
 
 
 def test_server_agrees_with_a_plain_memory_over_rounds_of_changing_clients() -> None:
-    """Clients come late, miss rounds and come back: the last means of each count, whenever they were sent."""
+    """Clients come late, miss rounds and come back: the last means of each count, whenever they
+    were sent."""
     random, fd = np.random.default_rng(0), method(classes=6)
     state, memory = fd.state_init(0), {}
     for round in range(1, 9):
@@ -192,7 +196,8 @@ def test_refuses_what_is_no_report(change: dict[str, torch.Tensor], word: str) -
 
 
 def test_participation_below_one_stays_finite() -> None:
-    """Where a careless FD divides 0 by 0: classes whose holders were not sampled yet, or only this client."""
+    """Where a careless FD divides 0 by 0: classes whose holders were not sampled yet, or only this
+    client."""
     plain = Plain(
         method="fd", models="cnn5", clients=10, participation=0.3, batch_size=16, local_epochs=1
     )

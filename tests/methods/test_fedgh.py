@@ -1,4 +1,5 @@
-"""FedGH: whole rounds against a slow loop, the global header's training by hand, and what is refused."""
+"""FedGH: whole rounds against a slow loop, the global header's training by hand, and what is
+refused."""
 
 from __future__ import annotations
 
@@ -157,8 +158,8 @@ def test_a_last_batch_of_one_and_one_class_alone() -> None:
 def test_the_received_header_is_another_predictor() -> None:
     gh, data = method(), samples([0, 1, 2])
     model, received = gh.private_init(0, 1), gh.state_init(9)
-    logits = gh.other_predictors(model, received)["global-header"](data.images)
-    expected = obvious.array(model.encode(data.images)) @ obvious.array(
+    logits = gh.other_predictors(model, received)["global-header"](data.inputs)
+    expected = obvious.array(model.encode(data.inputs)) @ obvious.array(
         received["weight"]
     ).T + obvious.array(received["bias"])
     np.testing.assert_allclose(obvious.array(logits), expected, atol=1e-5)

@@ -1,4 +1,5 @@
-"""FedKD against NumPy: the loss, the rank that an energy needs, what is sent, and the server's bookkeeping of θ."""
+"""FedKD against NumPy: the loss, the rank that an energy needs, what is sent, and the server's
+bookkeeping of θ."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ import torch
 
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.methods.fedkd import FedKD, compress, decompress, truncated_svd
-from pfedlora_flwr.methods.method import Refused, Tensors, Upload, tensors_of
+from pfedlora_flwr.methods.method import Refused, Tensors, Upload
+from pfedlora_flwr.methods.tensors import tensors_of
 from pfedlora_flwr.models import registry
 from pfedlora_flwr.rng import derive
 from pfedlora_flwr.runs.ledger import parameters
@@ -58,9 +60,8 @@ def test_rank_is_the_smallest_that_reaches_the_energy(m: torch.Tensor, energy: f
     )
     assert u.shape == (m.shape[0], rank)
     assert v.shape == (rank, m.shape[1])
-    if (
-        rank < len(sigma) and sigma[rank - 1] - sigma[rank] > 1e-3
-    ):  # the best approximation is unique
+    # the best approximation is unique
+    if rank < len(sigma) and sigma[rank - 1] - sigma[rank] > 1e-3:
         np.testing.assert_allclose(
             obvious.array(u @ v), left[:, :rank] * sigma[:rank] @ right[:rank], atol=1e-5
         )
@@ -69,7 +70,8 @@ def test_rank_is_the_smallest_that_reaches_the_energy(m: torch.Tensor, energy: f
 
 
 def test_flat_spectrum_is_not_zeroed() -> None:
-    """Each of 10 equal values is a tenth: nine make 0.9, so an energy of 0.95 needs all ten, and dense is then smaller."""
+    """Each of 10 equal values is a tenth: nine make 0.9, so an energy of 0.95 needs all ten, and
+    dense is then smaller."""
     eye = torch.eye(10)
     assert compress({"w": eye}, 0.95) == {"w": eye}
     u, v = truncated_svd(eye, 0.95)
@@ -90,7 +92,8 @@ def test_zeros_stay_zeros(energy: float) -> None:
 
 
 def test_factors_are_sent_where_they_are_smaller() -> None:
-    """20×30: rank r costs 50 r, dense 600, so factors up to rank 11. A convolution is flattened to [out, -1]; vectors are dense."""
+    """20×30: rank r costs 50 r, dense 600, so factors up to rank 11. A convolution is flattened to
+    [out, -1]; vectors are dense."""
     like = {
         "eleven": matrix(20, 30, [1.0] * 11),
         "twelve": matrix(20, 30, [1.0] * 12),
@@ -127,8 +130,8 @@ def test_loss_is_adaptive_mutual_distillation() -> None:
     fedkd, data = method(), samples(LABELS)
     model, student = fedkd.private_init(0, 1), method().client_model(4)
     student.load_state_dict(fedkd.initial)
-    h_t, h_s = (obvious.array(m.encode(data.images)) for m in (model.local, student))
-    y_t, y_s = (obvious.array(m(data.images)) for m in (model.local, student))
+    h_t, h_s = (obvious.array(m.encode(data.inputs)) for m in (model.local, student))
+    y_t, y_s = (obvious.array(m(data.inputs)) for m in (model.local, student))
     labelled = obvious.cross_entropy(y_t, LABELS) + obvious.cross_entropy(y_s, LABELS)
     hidden = ((h_t - h_s @ obvious.array(model.projection.weight).T) ** 2).mean()
     expected = labelled + (obvious.kl(y_s, y_t) + obvious.kl(y_t, y_s) + 2 * hidden) / labelled
@@ -138,7 +141,8 @@ def test_loss_is_adaptive_mutual_distillation() -> None:
 
 
 def test_targets_and_denominator_get_no_gradient() -> None:
-    """A step from θ̂ equals one on a loss whose targets and denominator were computed beforehand, as numbers."""
+    """A step from θ̂ equals one on a loss whose targets and denominator were computed beforehand,
+    as numbers."""
     fedkd, data = method(**{"lr": 0.1, "fedkd.energy-start": 1.0}), samples(LABELS)
     model, twin, student = (
         fedkd.private_init(0, 1),
@@ -151,7 +155,7 @@ def test_targets_and_denominator_get_no_gradient() -> None:
     }
     student.load_state_dict({name: t + moved[name] for name, t in fedkd.initial.items()})
     upload = fedkd.local_update(model, compress(moved, 1.0), data, visit(fedkd.experiment))
-    h_t, h_s = twin.local.encode(data.images), student.encode(data.images)
+    h_t, h_s = twin.local.encode(data.inputs), student.encode(data.inputs)
     y_t, y_s = twin.local.fc3(h_t), student.fc3(h_s)
     projected = h_s @ twin.projection.weight.T
     p, q = torch.tensor(y_t.softmax(1).tolist()), torch.tensor(y_s.softmax(1).tolist())
@@ -188,7 +192,8 @@ def test_perfect_predictions_divide_by_no_zero() -> None:
 
 
 def test_server_adds_the_mean_update_to_what_the_clients_started_from() -> None:
-    """Lossless (energy 1) over rounds of changing clients: θ is θ₀ plus the weighted mean updates so far, for whoever comes."""
+    """Lossless (energy 1) over rounds of changing clients: θ is θ₀ plus the weighted mean updates
+    so far, for whoever comes."""
     fedkd = method(**{"fedkd.energy-start": 1.0, "fedkd.energy-end": 1.0})
     random, state = np.random.default_rng(0), fedkd.state_init(0)
     moved = {name: np.zeros(t.shape) for name, t in fedkd.initial.items()}
@@ -216,7 +221,8 @@ def test_server_adds_the_mean_update_to_what_the_clients_started_from() -> None:
 
 
 def test_compression_is_what_the_clients_start_from() -> None:
-    """With loss: the next update is added to the compressed θ, not to one that was never sent; each round has its energy."""
+    """With loss: the next update is added to the compressed θ, not to one that was never sent; each
+    round has its energy."""
     fedkd = method(**{"rounds": 5, "fedkd.energy-start": 0.2, "fedkd.energy-end": 1.0})
     updates = [{name: torch.randn_like(t) for name, t in fedkd.initial.items()} for _ in range(2)]
     one = fedkd.aggregate({0: Upload(compress(updates[0], 0.2), 3)}, fedkd.state_init(0), 1)
@@ -229,9 +235,8 @@ def test_compression_is_what_the_clients_start_from() -> None:
         return u[:, :r] * s[:r] @ v[:r]
 
     name = "fc3.weight"
-    start = cut(
-        cut(obvious.array(updates[0][name]), 0.2), 0.4
-    )  # by the client in round 1, by the server for round 2
+    # by the client in round 1, by the server for round 2
+    start = cut(cut(obvious.array(updates[0][name]), 0.2), 0.4)
     np.testing.assert_allclose(
         obvious.array(decompress(one, fedkd.initial)[name]), start, atol=1e-4
     )
@@ -293,7 +298,7 @@ def test_private_model_and_projection_stay() -> None:
     for name, private in model.local.state_dict().items():
         assert (student[name] - fedkd.initial[name]).norm() < 0.5 * (student[name] - private).norm()
     assert fedkd.predictor(model) is model.local
-    assert torch.equal(fedkd.predict(model, data.images), model.local(data.images))
+    assert torch.equal(fedkd.predictor(model)(data.inputs), model.local(data.inputs))
 
 
 def good(fedkd: FedKD) -> Tensors:
@@ -330,7 +335,10 @@ def test_refuses_factors_that_are_larger_than_dense_and_takes_dense() -> None:
         fedkd.check(
             Upload(
                 good(fedkd)
-                | {"fc1.weight/u": torch.zeros(500, rank), "fc1.weight/v": torch.zeros(rank, 800)},
+                | {
+                    "fc1.weight/u": torch.zeros(500, rank),
+                    "fc1.weight/v": torch.zeros(rank, 800),
+                },
                 5,
             ),
             {},

@@ -12,7 +12,8 @@ from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.methods.method import Refused, Tensors, Upload, tensors_of
+from pfedlora_flwr.methods.method import Refused, Tensors, Upload
+from pfedlora_flwr.methods.tensors import tensors_of
 from tests.methods.slow import Client, Turn, extract, largest_difference, layer, part
 from tests.plain import Plain, make, samples, visit
 
@@ -26,7 +27,8 @@ WRONG = ("weights", "order", "slice before P", "detached")
 
 
 def slow(wrong: str = "") -> Turn:
-    """R = P(G_ex(x) | F_ex(x)), m_G CE(G_hd(R[:30]), y) + m_F CE(F_hd(R), y), everything trained."""
+    """R = P(G_ex(x) | F_ex(x)), m_G CE(G_hd(R[:30]), y) + m_F CE(F_hd(R), y), everything
+    trained."""
 
     def turn(kept: Tensors, received: Tensors, client: Client) -> Tensors:
         small, local = part(kept, "small."), part(kept, "local.")
@@ -126,26 +128,26 @@ def test_the_local_model_starts_as_under_any_method() -> None:
 
 
 def test_other_predictors() -> None:
-    fedmrl, images = method(), samples([0, 1, 2]).images
+    fedmrl, inputs = method(), samples([0, 1, 2]).inputs
     model = fedmrl.private_init(0, 1).eval()
     p = tensors_of(model)
     small, local = part(p, "small."), part(p, "local.")
-    r = layer(p, "projector", torch.cat([extract(small, images), extract(local, images)], 1))
+    r = layer(p, "projector", torch.cat([extract(small, inputs), extract(local, inputs)], 1))
     expected: dict[str, Tensor] = {
         "mix-small": layer(small, "fc3", r[:, :100]),
-        "single-small": layer(small, "fc3", extract(small, images)),
-        "single-large": layer(local, "fc3", extract(local, images)),
+        "single-small": layer(small, "fc3", extract(small, inputs)),
+        "single-large": layer(local, "fc3", extract(local, inputs)),
     }
     found: dict[str, Callable[[Tensor], Tensor]] = fedmrl.other_predictors(
         model, fedmrl.state_init(0)
     )
     assert list(found) == list(expected)
     for name, predict in found.items():
-        torch.testing.assert_close(predict(images), expected[name], rtol=0, atol=1e-5)
+        torch.testing.assert_close(predict(inputs), expected[name], rtol=0, atol=1e-5)
     torch.testing.assert_close(
-        fedmrl.predict(model, images), layer(local, "fc3", r), rtol=0, atol=1e-5
+        fedmrl.predictor(model)(inputs), layer(local, "fc3", r), rtol=0, atol=1e-5
     )
-    torch.testing.assert_close(fedmrl.predictor(model).encode(images), r, rtol=0, atol=1e-5)
+    torch.testing.assert_close(fedmrl.predictor(model).encode(inputs), r, rtol=0, atol=1e-5)
 
 
 def test_models_of_different_widths_take_part_if_none_is_narrower_than_what_is_nested() -> None:
@@ -155,10 +157,8 @@ def test_models_of_different_widths_take_part_if_none_is_narrower_than_what_is_n
     ):
         method(**both).state_init(0)
     nested = method(**both, **{"fedmrl.representation-dim": 8})
-    assert nested.state_init(0)["last.weight"].shape == (
-        10,
-        8,
-    )  # of the narrow one, the smallest, with a neck from 16 to 8
+    # of the narrow one, the smallest, with a neck from 16 to 8
+    assert nested.state_init(0)["last.weight"].shape == (10, 8)
     assert [nested.private_init(k, 0).local.width for k in range(2)] == [500, 16]
     with pytest.raises(
         UserError, match=r"representation-dim is 501; allowed: at most 500, the width of cnn4's"

@@ -1,4 +1,5 @@
-"""FedORGP: whole rounds against a slow loop, and angles: aligned with the own class, at right angles to the others."""
+"""FedORGP: whole rounds against a slow loop, and angles: aligned with the own class, at right
+angles to the others."""
 
 from __future__ import annotations
 
@@ -98,7 +99,8 @@ def test_a_wrong_loop_is_noticed(wrong: str) -> None:
 
 
 def test_server_loss_by_hand() -> None:
-    """Three orthogonal axes: a report on its own prototype's axis, and one halfway to a third class's."""
+    """Three orthogonal axes: a report on its own prototype's axis, and one halfway to a third
+    class's."""
     orgp = method(classes=3, **{"fedorgp.server-lambda": 2.0, "fedorgp.gamma": 3.0})
     axes = torch.eye(500)[:3] * torch.tensor([[5.0], [-1.0], [0.1]])
     reports, labels = (
@@ -157,7 +159,7 @@ def test_the_smallest_angle_is_another_predictor() -> None:
         "classes": torch.tensor([1, 4, 8]),
         "means": torch.randn(3, 500, generator=torch.Generator().manual_seed(0)),
     }
-    scores = obvious.array(orgp.other_predictors(model, received)["prototype"](data.images))
-    for row, r in zip(scores, model.encode(data.images).detach(), strict=True):
+    scores = obvious.array(orgp.other_predictors(model, received)["prototype"](data.inputs))
+    for row, r in zip(scores, model.encode(data.inputs).detach(), strict=True):
         cosines = [float(cosine(r, p)) for p in received["means"]]
         assert int(row.argmax()) == [1, 4, 8][int(np.argmax(cosines))]

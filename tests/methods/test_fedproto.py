@@ -1,4 +1,5 @@
-"""FedProto against plain loops: the loss, the prototypes of a clean pass, the weighted mean by class, and the nearest prototype."""
+"""FedProto against plain loops: the loss, the prototypes of a clean pass, the weighted mean by
+class, and the nearest prototype."""
 
 from __future__ import annotations
 
@@ -47,8 +48,8 @@ def test_loss_is_ce_plus_lambda_times_mse_where_there_is_a_prototype(
     proto, data = method(**{"fedproto.lambda": weight, "adapter.kind": cut}), samples(LABELS)
     model, received = proto.private_init(0, 1), prototypes([0, 7, 9])
     known = dict(zip([0, 7, 9], obvious.array(received["means"]), strict=True))
-    expected = obvious.cross_entropy(obvious.array(model(data.images)), LABELS)
-    for r, y in zip(obvious.array(model.encode(data.images)), LABELS, strict=True):
+    expected = obvious.cross_entropy(obvious.array(model(data.inputs)), LABELS)
+    for r, y in zip(obvious.array(model.encode(data.inputs)), LABELS, strict=True):
         if y in known:
             expected += weight * ((r - known[y]) ** 2).mean() / len(LABELS)
     made = visit(proto.experiment)
@@ -60,8 +61,8 @@ def test_a_step_follows_that_loss() -> None:
     proto, data = method(**{"lr": 0.1, "fedproto.lambda": 3.0}), samples(LABELS)
     model, twin, received = proto.private_init(0, 1), proto.private_init(0, 1), prototypes([3, 7])
     proto.local_update(model, received, data, visit(proto.experiment))
-    loss = cross_entropy(twin(data.images), data.labels)
-    for row, y in zip(twin.encode(data.images), LABELS, strict=True):
+    loss = cross_entropy(twin(data.inputs), data.labels)
+    for row, y in zip(twin.encode(data.inputs), LABELS, strict=True):
         if y in (3, 7):
             loss = loss + 3.0 * mse_loss(row, received["means"][0 if y == 3 else 1]) / 8
     for now, start, gradient in zip(
@@ -79,7 +80,7 @@ def test_prototypes_are_the_means_of_a_clean_pass_after_training() -> None:
     upload = proto.local_update(
         model, proto.download(proto.state_init(0), 0, 1), data, visit(proto.experiment)
     )
-    expected = obvious.class_means(obvious.array(model.encode(data.images)), LABELS)
+    expected = obvious.class_means(obvious.array(model.encode(data.inputs)), LABELS)
     assert upload.tensors["classes"].tolist() == list(expected) == [0, 1, 3, 7]
     assert upload.tensors["counts"].tolist() == [2, 1, 3, 2]
     np.testing.assert_allclose(
@@ -93,9 +94,8 @@ def test_global_prototype_is_the_mean_of_all_reporters_last_ones(weighting: str)
     state = proto.aggregate(
         {0: report({2: (1.0, 3), 5: (8.0, 1)}), 1: report({2: (4.0, 1)})}, proto.state_init(0), 1
     )
-    state = proto.aggregate(
-        {1: report({2: (5.0, 1)}), 6: report({2: (9.0, 2)})}, state, 2
-    )  # client 0 misses round 2, 6 comes late
+    # client 0 misses round 2, 6 comes late
+    state = proto.aggregate({1: report({2: (5.0, 1)}), 6: report({2: (9.0, 2)})}, state, 2)
     got = proto.download(state, 0, 3)
     two = (3 * 1 + 1 * 5 + 2 * 9) / 6 if weighting == "count" else (1 + 5 + 9) / 3
     assert got["classes"].tolist() == [2, 5]
@@ -110,9 +110,9 @@ def test_the_nearest_prototype_is_another_predictor() -> None:
     model = proto.private_init(0, 1)
     received = prototypes([1, 4, 8])
     received["means"] = received["means"] * 0.2
-    r, known = obvious.array(model.encode(data.images)), obvious.array(received["means"])
+    r, known = obvious.array(model.encode(data.inputs)), obvious.array(received["means"])
     expected = [[1, 4, 8][int(np.argmin([((row - p) ** 2).sum() for p in known]))] for row in r]
-    scores = proto.other_predictors(model, received)["prototype"](data.images)
+    scores = proto.other_predictors(model, received)["prototype"](data.inputs)
     assert scores.shape == (20, 10)
     assert not scores.isnan().any()
     assert scores.argmax(1).tolist() == expected

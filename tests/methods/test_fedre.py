@@ -1,4 +1,5 @@
-"""FedRE: whole rounds against a slow loop, mixtures that sum to 1, and a sum of weighted cross-entropies."""
+"""FedRE: whole rounds against a slow loop, mixtures that sum to 1, and a sum of weighted
+cross-entropies."""
 
 from __future__ import annotations
 
@@ -98,7 +99,7 @@ def test_an_upload_is_a_convex_mixture_drawn_anew_in_each_round() -> None:
             model, fedre.state_init(1), data, visit(fedre.experiment, 0, round)
         )
         label = obvious.array(upload.tensors["label"])
-        means = obvious.class_means(obvious.array(model.encode(data.images)), data.labels.tolist())
+        means = obvious.class_means(obvious.array(model.encode(data.inputs)), data.labels.tolist())
         assert np.flatnonzero(label).tolist() == [1, 4, 9]
         assert label.sum() == pytest.approx(1)
         np.testing.assert_allclose(

@@ -1,4 +1,5 @@
-"""FedSSA: whole rounds against a slow loop, the weight that decays, rows that stay, and what the server remembers."""
+"""FedSSA: whole rounds against a slow loop, the weight that decays, rows that stay, and what the
+server remembers."""
 
 from __future__ import annotations
 
@@ -128,9 +129,8 @@ def test_global_rows_are_unweighted_means_of_the_reporters_last_ones() -> None:
         1,
     )
     assert ssa.download(state, 7, 2)["means"][:, 0].tolist() == [2.5, 8.0]
-    state = ssa.aggregate(
-        {1: report({2: 5.0, 9: 3.0})}, state, 2
-    )  # client 0 misses round 2, and its rows stay
+    # client 0 misses round 2, and its rows stay
+    state = ssa.aggregate({1: report({2: 5.0, 9: 3.0})}, state, 2)
     got = ssa.download(state, 7, 3)
     assert dict(zip(got["classes"].tolist(), got["means"][:, 500].tolist(), strict=True)) == {
         2: 3.0,

@@ -1,4 +1,5 @@
-"""FedTGP: whole rounds against a slow loop, the margin by hand, and prototypes that keep their gradients."""
+"""FedTGP: whole rounds against a slow loop, the margin by hand, and prototypes that keep their
+gradients."""
 
 from __future__ import annotations
 
@@ -158,9 +159,12 @@ def test_the_server_learns_and_sends_reported_classes_alone() -> None:
     assert tgp.download(state, 0, 4)["classes"].tolist() == [1, 4, 8]
     assert torch.allclose(tgp.download(state, 0, 4)["means"], net_of(state)[[1, 4, 8]], atol=1e-5)
     later = tgp.download(tgp.aggregate({5: a_report([0])}, state, 4), 0, 5)
-    assert later["classes"].tolist() == [0, 1, 4, 8], (
-        "a class that is not reported in a round stays known"
-    )
+    assert later["classes"].tolist() == [
+        0,
+        1,
+        4,
+        8,
+    ], "a class that is not reported in a round stays known"
     assert torch.isfinite(later["means"]).all()
     assert not torch.equal(later["means"][1:], tgp.download(state, 0, 4)["means"]), (
         "and goes on moving"
@@ -215,18 +219,16 @@ def test_nearest_prototype_is_another_predictor() -> None:
     tgp, data = method(), samples([0] * 20)
     model = tgp.private_init(0, 1)
     assert tgp.other_predictors(model, tgp.download(tgp.state_init(0), 0, 1)) == {}
-    rows = model.encode(data.images).detach()
-    received = {
-        "classes": torch.tensor([1, 4, 8]),
-        "means": rows[[3, 7, 11]],
-    }  # near some images each
+    rows = model.encode(data.inputs).detach()
+    # near some images each
+    received = {"classes": torch.tensor([1, 4, 8]), "means": rows[[3, 7, 11]]}
     nearest = [
         min((math.dist(row, p), c) for c, p in zip([1, 4, 8], received["means"], strict=True))[1]
         for row in rows
     ]
     assert len(set(nearest)) == 3
     assert (
-        tgp.other_predictors(model, received)["prototype"](data.images).argmax(1).tolist()
+        tgp.other_predictors(model, received)["prototype"](data.inputs).argmax(1).tolist()
         == nearest
     )
 

@@ -10,8 +10,9 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.config import from_flat
-from pfedlora_flwr.methods.method import Upload, tensors_of
+from pfedlora_flwr.methods.method import Upload
 from pfedlora_flwr.methods.mutual import kl, small_model
+from pfedlora_flwr.methods.tensors import tensors_of
 from pfedlora_flwr.models.registry import build
 from pfedlora_flwr.models.task import Task
 from tests.methods import obvious
@@ -47,7 +48,7 @@ def test_loss_is_the_sum_of_both_models_losses() -> None:
     fml, data = method(**{"fml.alpha": 0.3, "fml.beta": 0.8}), samples(LABELS)
     model, theta, small = fml.private_init(1, 1), fml.state_init(2), build("cnn5", Task(10))
     small.load_state_dict(theta)
-    own, shared = obvious.array(model(data.images)), obvious.array(small(data.images))
+    own, shared = obvious.array(model(data.inputs)), obvious.array(small(data.inputs))
     local_loss = 0.3 * obvious.cross_entropy(own, LABELS) + 0.7 * obvious.kl(shared, own)
     small_loss = 0.8 * obvious.cross_entropy(shared, LABELS) + 0.2 * obvious.kl(own, shared)
     made = visit(fml.experiment)
@@ -66,7 +67,7 @@ def test_a_step_is_one_step_of_each_model_with_its_own_optimiser() -> None:
     small.load_state_dict(theta)
     before = {name: t.clone() for name, t in theta.items()}
     upload = fml.local_update(model, theta, data, visit(fml.experiment))
-    own, shared = twin(data.images), small(data.images)
+    own, shared = twin(data.inputs), small(data.inputs)
     p, q = own.softmax(1), shared.softmax(1)
     local_loss = (
         0.3 * cross_entropy(own, data.labels)
@@ -118,7 +119,8 @@ def test_small_model_is_the_smallest_client_model(keys: dict[str, object], name:
 
 
 def test_private_model_stays() -> None:
-    """Homogeneous, where private and small model have the same shapes: what goes up is the small one."""
+    """Homogeneous, where private and small model have the same shapes: what goes up is the small
+    one."""
     fml, data = method(setting="homogeneous"), samples(LABELS)
     model, theta = fml.private_init(0, 1), fml.state_init(2)
     upload = fml.local_update(model, theta, data, visit(fml.experiment))

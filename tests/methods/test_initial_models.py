@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from pfedlora_flwr.methods.method import tensors_of
+from pfedlora_flwr.methods.tensors import tensors_of
 from tests.plain import Plain
 
 

@@ -52,9 +52,11 @@ def test_models_of_different_structure_share_it() -> None:
     plain.play([0, 3])
     plain.play([1])
     assert torch.equal(plain.uploads[1].tensors["weight"], plain.state["weight"])
-    assert [plain.models[k].fc1.out_features for k in (0, 1, 3)] == [2000, 2000, 800], (
-        "CNN-1, CNN-2 and CNN-4"
-    )
+    assert [plain.models[k].fc1.out_features for k in (0, 1, 3)] == [
+        2000,
+        2000,
+        800,
+    ], "CNN-1, CNN-2 and CNN-4"
 
 
 def test_refuses_another_layer() -> None:

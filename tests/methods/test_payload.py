@@ -1,4 +1,5 @@
-"""What each method puts on the wire, to the parameter, and that every method trains: both settings, in a plain federation."""
+"""What each method puts on the wire, to the parameter, and that every method trains: both settings,
+in a plain federation."""
 
 from __future__ import annotations
 
@@ -39,6 +40,8 @@ AS_MUCH_DOWN_AS_UP = [
     ("pfedafm", "heterogeneous", 10, 665_048),
     ("pfedafm", "heterogeneous", 100, 665_048),
     ("pfedafm", "homogeneous", 100, 2_616_548),
+    ("pfedlora_plus", "heterogeneous", 10, 610),
+    ("pfedlora_plus", "heterogeneous", 100, 6_100),
 ]
 CLASS_MEANS = [
     ("fd", 10, 2, 20, 100),

@@ -1,4 +1,5 @@
-"""pFedAFM against its equations: whole rounds, α's bounds, which part is frozen when, and what travels."""
+"""pFedAFM against its equations: whole rounds, α's bounds, which part is frozen when, and what
+travels."""
 
 from __future__ import annotations
 
@@ -11,8 +12,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.config import from_flat
-from pfedlora_flwr.methods.method import Refused, Tensors, Upload, tensors_of
+from pfedlora_flwr.methods.method import Refused, Tensors, Upload
 from pfedlora_flwr.methods.pfedafm import FeatureMixture
+from pfedlora_flwr.methods.tensors import tensors_of
 from tests.methods.slow import Client, Turn, extract, largest_difference, layer, part
 from tests.plain import Plain, make, samples, visit
 
@@ -21,7 +23,8 @@ WRONG = ("α", "order", "not frozen", "keeps the trained", "never clamped")
 
 
 def slow(wrong: str = "") -> Turn:
-    """ω_k and α: CE(F_hd(α F_ex(x) + (1 − α) G(x)), y), α clamped after each step; then θ: CE(F_hd(G(x)), y) on a copy of G."""
+    """ω_k and α: CE(F_hd(α F_ex(x) + (1 − α) G(x)), y), α clamped after each step; then θ:
+    CE(F_hd(G(x)), y) on a copy of G."""
 
     def turn(kept: Tensors, received: Tensors, client: Client) -> Tensors:
         small, local, alpha = part(kept, "small."), part(kept, "local."), kept["alpha"]
@@ -91,9 +94,9 @@ def test_alpha_starts_at_one_and_stays_between_0_and_1(monkeypatch: pytest.Monke
     stir(model)
     seen, head = [], model.head
 
-    def watched(representation: Tensor, layers: int = 1) -> Tensor:
+    def watched(representation: Tensor) -> Tensor:
         seen.append(model.alpha.detach().clone())
-        return head(representation, layers)
+        return head(representation)
 
     monkeypatch.setattr(model, "head", watched)
     afm.local_update(model, afm.state_init(2), data, visit(afm.experiment))
@@ -146,7 +149,7 @@ def test_it_predicts_with_the_extractor_that_arrived_and_shows_the_trained_one_b
         dataset="synthetic:60",
         seed=1,
     )
-    images = samples([0, 1, 2]).images
+    inputs = samples([0, 1, 2]).inputs
     stir(plain.model(0))
     plain.play([0, 1])
     model, received, sent = plain.model(0).eval(), plain.received[0], plain.uploads[0].tensors
@@ -155,15 +158,15 @@ def test_it_predicts_with_the_extractor_that_arrived_and_shows_the_trained_one_b
 
     def expected(theta: Tensors) -> Tensor:
         return layer(
-            local, "fc3", alpha * extract(local, images) + (1 - alpha) * extract(theta, images)
+            local, "fc3", alpha * extract(local, inputs) + (1 - alpha) * extract(theta, inputs)
         )
 
     torch.testing.assert_close(
-        plain.method.predict(model, images), expected(received), rtol=0, atol=1e-5
+        plain.method.predictor(model)(inputs), expected(received), rtol=0, atol=1e-5
     )
     found = plain.method.other_predictors(model, received)
     assert list(found) == ["trained-small"]
-    torch.testing.assert_close(found["trained-small"](images), expected(sent), rtol=0, atol=1e-5)
+    torch.testing.assert_close(found["trained-small"](inputs), expected(sent), rtol=0, atol=1e-5)
     assert (expected(received) - expected(sent)).abs().max() > 1e-4, "the two are too alike to tell"
     plain.play([1])
     assert all(torch.equal(t, before[name]) for name, t in tensors_of(model).items()), (

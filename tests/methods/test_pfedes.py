@@ -1,4 +1,5 @@
-"""pFedES against its equations: whole rounds, which part is frozen when, and the gradient that passes through the frozen model."""
+"""pFedES against its equations: whole rounds, which part is frozen when, and the gradient that
+passes through the frozen model."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from torch.nn.functional import conv2d, cross_entropy, relu
 
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.methods import pfedes
-from pfedlora_flwr.methods.method import Method, Refused, Tensors, Upload, tensors_of
+from pfedlora_flwr.methods.method import Method, Refused, Tensors, Upload
+from pfedlora_flwr.methods.tensors import tensors_of
 from tests.methods.slow import Client, Turn, extract, largest_difference, layer
 from tests.plain import make, samples, visit
 
@@ -79,9 +81,9 @@ def test_443_numbers_for_any_models_and_classes(keys: dict[str, object]) -> None
 
 
 def test_it_keeps_the_shape_and_is_never_negative() -> None:
-    images = samples([0] * 5).images
-    transformed = pfedes.extractor(3)(images)
-    assert transformed.shape == images.shape
+    inputs = samples([0] * 5).inputs
+    transformed = pfedes.extractor(3)(inputs)
+    assert transformed.shape == inputs.shape
     assert transformed.min() >= 0
 
 
@@ -117,7 +119,8 @@ def test_without_transformed_images_the_model_is_standalones_to_the_bit() -> Non
 
 
 def test_phase_2_steps_along_the_finite_difference() -> None:
-    """One step of rate 1 on θ, with a model that stays where it is: θ − θ_k is dCE(F(G(x)), y)/dθ, whose parts are known by nudging θ."""
+    """One step of rate 1 on θ, with a model that stays where it is: θ − θ_k is dCE(F(G(x)), y)/dθ,
+    whose parts are known by nudging θ."""
     es, data = method(**{"lr": 1.0, "momentum": 0.0, "batch-size": 6}), samples([0, 1, 2, 3, 4, 5])
     model, theta = es.private_init(0, 1), es.state_init(2)
     turn = visit(es.experiment)
@@ -134,7 +137,7 @@ def test_phase_2_steps_along_the_finite_difference() -> None:
         proxy = pfedes.extractor(3).double()
         proxy.load_state_dict(nudged)
         with torch.no_grad():
-            return float(cross_entropy(exact(proxy(data.images.double())), data.labels))
+            return float(cross_entropy(exact(proxy(data.inputs.double())), data.labels))
 
     for name, at in (("0.weight", 17), ("0.bias", 3), ("2.weight", 100), ("2.bias", 1)):
         slope = (loss(name, at, 1e-6) - loss(name, at, -1e-6)) / 2e-6
@@ -152,14 +155,14 @@ def test_phase_2_changes_no_statistic_of_a_model_with_batch_normalisation() -> N
 
 
 def test_through_extractor_is_the_model_on_transformed_images() -> None:
-    es, images = method(), samples([0, 1, 2]).images
+    es, inputs = method(), samples([0, 1, 2]).inputs
     model, received = es.private_init(0, 1).eval(), es.state_init(3)
     proxy = pfedes.extractor(3)
     proxy.load_state_dict(received)
     found = es.other_predictors(model, received)
     assert list(found) == ["through-extractor"]
-    torch.testing.assert_close(found["through-extractor"](images), model(proxy(images)))
-    torch.testing.assert_close(es.predict(model, images), model(images))
+    torch.testing.assert_close(found["through-extractor"](inputs), model(proxy(inputs)))
+    torch.testing.assert_close(es.predictor(model)(inputs), model(inputs))
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,8 @@ def visit(method: PFedLoRA, seed: int = 0) -> Visit:
 def test_the_first_adapter_depends_on_the_seed_and_its_shape_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """θ⁰ has a purpose of its own: no model is built for it, and which models there are changes nothing."""
+    """θ⁰ has a purpose of its own: no model is built for it, and which models there are changes
+    nothing."""
     one, other = setup()[0], setup(models="cnn5,cnn1")[0]
     first, _ = (one.state_init(5), one.state_init(6)), other.state_init(6)
     monkeypatch.setattr(registry, "build", None)
@@ -53,8 +54,8 @@ def test_phase_1_changes_no_adapter_weight_and_gives_fc3_the_own_loss_alone() ->
     adapter = Adapter(500, 60, 10)
     adapter.load_state_dict(theta)
     own, through = (
-        cross_entropy(twin(data.images), data.labels),
-        cross_entropy(adapter(twin.encode(data.images)), data.labels),
+        cross_entropy(twin(data.inputs), data.labels),
+        cross_entropy(adapter(twin.encode(data.inputs)), data.labels),
     )
     grads_own = torch.autograd.grad(own, list(twin.parameters()), retain_graph=True)
     grads_through = torch.autograd.grad(through, list(twin.parameters()), allow_unused=True)
@@ -87,9 +88,8 @@ def test_phase_2_changes_no_model_weight_and_steps_the_adapter_on_the_updated_mo
     upload = method.local_update(model, theta, data, visit(method))
     adapter = Adapter(500, 60, 10)
     adapter.load_state_dict(theta)
-    loss = cross_entropy(
-        adapter(model.encode(data.images).detach()), data.labels
-    )  # with the model as phase 1 left it
+    # with the model as phase 1 left it
+    loss = cross_entropy(adapter(model.encode(data.inputs).detach()), data.labels)
     for (name, start), gradient in zip(
         adapter.named_parameters(),
         torch.autograd.grad(loss, list(adapter.parameters())),
@@ -112,7 +112,7 @@ def test_cached_features_give_the_adapter_that_recomputed_ones_give() -> None:
         for index in torch.randperm(20, generator=generator).split(8):
             optimizer.zero_grad()
             cross_entropy(
-                adapter(model.encode(data.images[index]).detach()), data.labels[index]
+                adapter(model.encode(data.inputs[index]).detach()), data.labels[index]
             ).backward()
             optimizer.step()
     for name, parameter in adapter.named_parameters():
@@ -120,7 +120,8 @@ def test_cached_features_give_the_adapter_that_recomputed_ones_give() -> None:
 
 
 def test_augmented_phase_2_recomputes_the_features_in_every_epoch() -> None:
-    """Both run the same operations but for the features, which augmented images need anew in each of the two epochs."""
+    """Both run the same operations but for the features, which augmented images need anew in each
+    of the two epochs."""
     spent = {}
     for augment in (True, False):
         method, data = setup(**{"augment": augment, "adapter-epochs": 2})

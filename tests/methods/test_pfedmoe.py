@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.config import from_flat
-from pfedlora_flwr.methods.method import Refused, Tensors, Upload, tensors_of
+from pfedlora_flwr.methods.method import Refused, Tensors, Upload
+from pfedlora_flwr.methods.tensors import tensors_of
 from pfedlora_flwr.models.gate import Gate, SwitchNorm1d
 from tests.methods.obvious import array
 from tests.methods.slow import Client, Turn, extract, largest_difference, layer, part
@@ -140,15 +141,15 @@ def test_switchable_normalisation_number_by_number() -> None:
 
 
 def test_equal_experts_leave_nothing_to_the_gate() -> None:
-    moe, images = method(models="cnn5"), samples([0, 1, 2]).images
+    moe, inputs = method(models="cnn5"), samples([0, 1, 2]).inputs
     model = moe.private_init(0, 1).eval()
     model.small.load_state_dict(
         {name: t for name, t in tensors_of(model.local).items() if not name.startswith("fc3")}
     )
-    before = moe.predict(model, images)
+    before = moe.predictor(model)(inputs)
     nn.init.normal_(model.gate.up.weight, std=10)
-    torch.testing.assert_close(moe.predict(model, images), before)
-    torch.testing.assert_close(before, model.local(images))
+    torch.testing.assert_close(moe.predictor(model)(inputs), before)
+    torch.testing.assert_close(before, model.local(inputs))
 
 
 @pytest.mark.parametrize(
@@ -188,14 +189,14 @@ def test_a_client_that_is_not_sampled_predicts_as_before() -> None:
 
 
 def test_either_expert_alone() -> None:
-    moe, images = method(), samples([0, 1, 2]).images
+    moe, inputs = method(), samples([0, 1, 2]).inputs
     model = moe.private_init(0, 1).eval()
     p = tensors_of(model)
     found = moe.other_predictors(model, moe.state_init(0))
     assert list(found) == ["global-expert", "local-expert"]
     for predict, expert in zip(found.values(), ("small.", "local."), strict=True):
-        expected = layer(part(p, "local."), "fc3", extract(part(p, expert), images))
-        torch.testing.assert_close(predict(images), expected, rtol=0, atol=1e-5)
+        expected = layer(part(p, "local."), "fc3", extract(part(p, expert), inputs))
+        torch.testing.assert_close(predict(inputs), expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""What holds for every method in every setting: an undisturbed run, one that is killed and resumed, and one among malicious clients."""
+"""What holds for every method in every setting: an undisturbed run, one that is killed and resumed,
+and one among malicious clients."""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ OTHERWISE = {
 
 
 class Killed(NamedTuple):
-    """A run that was killed in round 2, after its clients' visits, and resumed; it evaluates in round 3 alone."""
+    """A run that was killed in round 2, after its clients' visits, and resumed; it evaluates in
+    round 3 alone."""
 
     error: str
     file: Path
@@ -137,7 +139,7 @@ def test_a_client_that_misses_rounds_keeps_its_predictor(whole: Done, killed: Ki
 def test_export_and_predict_give_the_model_that_was_evaluated(
     whole: Done, keys: dict[str, Any], tmp_path: Path
 ) -> None:
-    dataset, partition = shared_partition(RunDirectory(whole.output).experiment())
+    dataset, partition = shared_partition(RunDirectory(whole.output).experiment(), "")
     state = RunDirectory(whole.output).checkpoints.load()
     assert state is not None
     for k, row in whole.result["per_client"].items():

@@ -1,4 +1,5 @@
-"""A built-in method is one file and one line of the registry: help, options, reports and training follow."""
+"""A built-in method is one file and one line of the registry: help, options, reports and training
+follow."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ import pytest
 
 from pfedlora_flwr.experiment import NoOptions
 from pfedlora_flwr.keys import key
-from pfedlora_flwr.methods.method import Method, Upload, seeded, tensors_of, weighted_mean
+from pfedlora_flwr.methods.method import Method, Upload
+from pfedlora_flwr.methods.tensors import tensors_of, weighted_mean
+from pfedlora_flwr.rng import seeded
 from pfedlora_flwr.methods.standalone import train_locally
 
 

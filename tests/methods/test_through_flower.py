@@ -1,4 +1,5 @@
-"""One method of each kind through `flwr run`: the bits of the local engine with one actor, and with two after a kill and `--resume`."""
+"""One method of each kind through `flwr run`: the bits of the local engine with one actor, and with
+two after a kill and `--resume`."""
 
 from __future__ import annotations
 

@@ -106,7 +106,8 @@ def test_the_server_may_go_part_of_the_way(rows: str) -> None:
 
 
 def test_a_client_trains_and_sends_its_classes_rows_alone() -> None:
-    """Weight decay, too, leaves the others as they came; without the option they are pushed away."""
+    """Weight decay, too, leaves the others as they came; without the option they are pushed
+    away."""
     method = variant("rows=classes", **{"weight-decay": 0.1})
     state = method.state_init(5)
     _, upload = trained(method, state)

@@ -20,7 +20,8 @@ class Recurrent(nn.Module):
 
 
 class Normalised(nn.Sequential):
-    """Batch normalisation, dropout, and a head that is one of several linear layers of a Sequential."""
+    """Batch normalisation, dropout, and a head that is one of several linear layers of a
+    Sequential."""
 
     def __init__(self, classes: int, shape: tuple[int, ...]) -> None:
         super().__init__(
@@ -42,6 +43,44 @@ class PartlyFrozen(nn.Sequential):
             nn.Linear(shape[0], 20), nn.ReLU(), nn.Linear(20, 12), nn.ReLU(), nn.Linear(12, classes)
         )
         self[0].requires_grad_(False)
+
+
+class HalfFrozen(nn.Module):
+    """A frozen base, the same in every build, with a batch normalisation; after it a trained layer
+    with another one, and the head."""
+
+    base_seed = 0
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.backbone = nn.Sequential(
+            nn.AvgPool2d(8), nn.Flatten(), nn.Linear(48, 200), nn.BatchNorm1d(200), nn.Dropout()
+        )
+        draws = torch.Generator().manual_seed(self.base_seed)
+        for parameter in self.backbone.parameters():
+            parameter.data.normal_(generator=draws)
+        self.backbone.requires_grad_(False)
+        self.trained = nn.Sequential(nn.Linear(200, 12), nn.BatchNorm1d(12), nn.ReLU())
+        self.head = nn.Linear(12, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.trained(self.backbone(images)))
+
+
+class FrozenHead(nn.Sequential):
+    """A last layer that is not trained."""
+
+    def __init__(self, classes: int, shape: tuple[int, ...]) -> None:
+        super().__init__(nn.Linear(shape[0], 12), nn.Linear(12, classes))
+        self[1].requires_grad_(False)
+
+
+class AllFrozen(FrozenHead):
+    """Nothing is trained."""
+
+    def __init__(self, classes: int, shape: tuple[int, ...]) -> None:
+        super().__init__(classes, shape)
+        self.requires_grad_(False)
 
 
 class Unbiased(nn.Sequential):
@@ -67,20 +106,21 @@ class Volume(nn.Module):
         self.deep = nn.Conv3d(1, 2, 2, stride=2)
         self.out = nn.Linear(32, classes)
 
-    def forward(self, images: Tensor) -> Tensor:
-        return self.out(self.deep(self.flat(images)[:, None]).flatten(1).relu())
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.out(self.deep(self.flat(inputs)[:, None]).flatten(1).relu())
 
 
 class Dropped(nn.Module):
-    """Encoder and head, and between them, in training alone, a dropout that only `forward` knows of."""
+    """Encoder and head, and between them, in training alone, a dropout that only `forward` knows
+    of."""
 
     def __init__(self, classes: int) -> None:
         super().__init__()
         self.encoder = nn.Sequential(nn.Flatten(), nn.Linear(3072, 16))
         self.head = nn.Linear(16, classes)
 
-    def forward(self, images: Tensor) -> Tensor:
-        return self.head(torch.dropout(self.encoder(images), 0.5, self.training))
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.head(torch.dropout(self.encoder(inputs), 0.5, self.training))
 
 
 class Pooled(nn.Module):
@@ -91,31 +131,31 @@ class Pooled(nn.Module):
         self.encoder = nn.Conv2d(3, 8, 3)
         self.head = nn.Linear(8, classes)
 
-    def forward(self, images: Tensor) -> Tensor:
-        return self.head(self.encoder(images).mean((2, 3)))
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.head(self.encoder(inputs).mean((2, 3)))
 
 
 class Softmaxed(Pooled):
-    def forward(self, images: Tensor) -> Tensor:
-        return super().forward(images).softmax(1)
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs).softmax(1)
 
 
 class Looking(Pooled):
-    def forward(self, images: Tensor) -> Tensor:
-        return super().forward(images.to(self.head.weight.dtype))
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs.to(self.head.weight.dtype))
 
 
 class Two(Pooled):
-    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        return super().forward(images), images
+    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        return super().forward(inputs), inputs
 
 
 class Convolved(Pooled):
-    def forward(self, images: Tensor) -> Tensor:
-        return self.encoder(images).mean((2, 3))[:, :5]
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.encoder(inputs).mean((2, 3))[:, :5]
 
 
 class Auxiliary(Pooled):
-    def forward(self, images: Tensor) -> Tensor:
-        logits = super().forward(images)
+    def forward(self, inputs: Tensor) -> Tensor:
+        logits = super().forward(inputs)
         return logits * 2 if self.training else logits

@@ -22,6 +22,7 @@ def test_both_models_are_exported_and_named(name: str, tmp_path: Path) -> None:
         "std": [0.25] * 3,
         "class_names": list("0123456789"),
         "versions": {},
+        "site": {},
     }
     trained = Trained(
         1, 3, "0" * 64, method.experiment, method, method.private_init(1, 5).eval(), about, None
@@ -29,7 +30,8 @@ def test_both_models_are_exported_and_named(name: str, tmp_path: Path) -> None:
     assert export(trained, "safetensors", tmp_path / "model") < 1e-5
     with safetensors.safe_open(tmp_path / "model", "pt") as stored:
         assert stored.metadata()["architecture"] == "cnn2 with a shared cnn5"
-        assert {key.split(".")[0] for key in stored.keys()} >= {"local", "small"}  # noqa: SIM118 - it is no dict
+        found = {key.split(".")[0] for key in stored.keys()}  # noqa: SIM118 - it is no dict
+        assert found >= {"local", "small"}
     card = (tmp_path / "model.md").read_text()
     assert "| architecture | cnn2 with a shared cnn5, " in card
     assert "by the names of this package's client model. Input" in card

@@ -1,4 +1,5 @@
-"""Five models for each kind of input, of different size with one width; CNNs for images of any size."""
+"""Five models for each kind of input, of different size with one width; CNNs for images of any
+size."""
 
 from __future__ import annotations
 
@@ -16,30 +17,34 @@ from pfedlora_flwr.models.task import Task
 TASKS = [Task(3, (1, 64, 48)), Task(4, (6, 50)), Task(2, (9,))]
 PARAMETERS = {
     "images": {
-        "cnn1": 13 * 9 * 32 * 2000
-        + 2000
-        + (1 * 25 * 16 + 16)
-        + (16 * 25 * 32 + 32)
-        + 2000 * 500
-        + 500
-        + 500 * 3
-        + 3
+        "cnn1": (
+            13 * 9 * 32 * 2000
+            + 2000
+            + (1 * 25 * 16 + 16)
+            + (16 * 25 * 32 + 32)
+            + 2000 * 500
+            + 500
+            + 500 * 3
+            + 3
+        )
     },
     "series": {
-        "conv1d5": 12 * 32 * 128
-        + 128
-        + (6 * 5 * 16 + 16)
-        + (16 * 5 * 32 + 32)
-        + 128 * 128
-        + 128
-        + 128 * 4
-        + 4
+        "conv1d5": (
+            12 * 32 * 128
+            + 128
+            + (6 * 5 * 16 + 16)
+            + (16 * 5 * 32 + 32)
+            + 128 * 128
+            + 128
+            + 128 * 4
+            + 4
+        )
     },
     "vectors": {"mlp2": 9 * 128 + 128 + 128 * 512 + 512 + 512 * 128 + 128 + 128 * 2 + 2},
 }
 
 
-@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.kind)
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.kind.name)
 def test_a_family_has_five_sizes_one_width_and_two_places_to_part(task: Task) -> None:
     names = names_of(from_flat({}), task)
     models = [build(name, task) for name in names]
@@ -48,16 +53,17 @@ def test_a_family_has_five_sizes_one_width_and_two_places_to_part(task: Task) ->
         for name, model in zip(names, models, strict=True)
     }
     assert all(larger > smaller for larger, smaller in itertools.pairwise(sizes.values()))
-    for name, expected in PARAMETERS[task.kind].items():
+    for name, expected in PARAMETERS[task.kind.name].items():
         assert sizes[name] == expected
     assert len({model.width for model in models}) == 1
     x = torch.randn(3, *task.shape)
     for name, model in zip(names, models, strict=True):
         logits = model(x)
         assert logits.shape == (3, task.classes)
-        for layers in (1, 2):
-            assert model.encode(x, layers).shape == (3, model.widths[layers - 1])
-            assert torch.equal(model.head(model.encode(x, layers), layers), logits)
+        assert model.encode(x).shape == (3, model.width)
+        assert torch.equal(model.head(model.encode(x)), logits)
+        assert model.trunk(x).shape == (3, model.trunk_width)
+        assert torch.equal(model.rest(model.trunk(x)), logits)
         assert build(name, task, 7).encode(x).shape == (3, 7)
     assert names_of(from_flat({"setting": "homogeneous"}), task) == names[:1]
 
@@ -87,7 +93,10 @@ def test_a_reduced_adapter_stands_after_fc1_of_any_family() -> None:
         (
             "mlp1",
             Task(2),
-            r"model 'mlp1' is for vectors, and the inputs are images \[3, 32, 32\]; allowed: cnn1, cnn2, cnn3, cnn4, cnn5, ",
+            (
+                r"model 'mlp1' is for vectors, and the inputs are images \[3, 32, 32\]; allowed:"
+                r" cnn1, cnn2, cnn3, cnn4, cnn5, "
+            ),
         ),
         ("cnn2", Task(2, (9,)), r"for images, and the inputs are vectors \[9\]; allowed: mlp1, "),
         ("cnn", Task(2, (2, 90)), "models names 'cnn'; allowed: conv1d1, "),

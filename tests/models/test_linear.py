@@ -29,30 +29,30 @@ def test_outputs_and_gradients_are_those_of_functional_linear(
 ) -> None:
     torch.manual_seed(0)
     layer = Linear(width, out)
-    images = torch.randn(batch, width, requires_grad=True)
+    inputs = torch.randn(batch, width, requires_grad=True)
     gradient = torch.randn(batch, out)
     ours = [
-        layer(images),
-        *torch.autograd.grad(layer(images), [images, layer.weight, layer.bias], gradient),
+        layer(inputs),
+        *torch.autograd.grad(layer(inputs), [inputs, layer.weight, layer.bias], gradient),
     ]
-    exact_images = images.detach().double().requires_grad_()
+    exact_inputs = inputs.detach().double().requires_grad_()
     w, b = (
         layer.weight.detach().double().requires_grad_(),
         layer.bias.detach().double().requires_grad_(),
     )
-    y = nn.functional.linear(exact_images, w, b)
+    y = nn.functional.linear(exact_inputs, w, b)
     for mine, exact in zip(
-        ours, [y, *torch.autograd.grad(y, [exact_images, w, b], gradient.double())], strict=True
+        ours, [y, *torch.autograd.grad(y, [exact_inputs, w, b], gradient.double())], strict=True
     ):
         assert (mine.double() - exact).norm() / exact.norm() < 1e-6
 
 
 def test_a_frozen_layer_gets_no_gradient_and_passes_one_on() -> None:
     layer = Linear(500, 60).requires_grad_(False)
-    images = torch.randn(8, 500, requires_grad=True)
-    layer(images).sum().backward()
+    inputs = torch.randn(8, 500, requires_grad=True)
+    layer(inputs).sum().backward()
     assert layer.weight.grad is None
-    assert torch.allclose(images.grad, layer.weight.sum(0).expand(8, -1), atol=1e-5)
+    assert torch.allclose(inputs.grad, layer.weight.sum(0).expand(8, -1), atol=1e-5)
 
 
 class Operations(TorchDispatchMode):

@@ -1,4 +1,5 @@
-"""Every model and adapter has the parameters of the paper's tables, the cut is exact, and the initialisations are what they say."""
+"""Every model and adapter has the parameters of the paper's tables, the cut is exact, and the
+initialisations are what they say."""
 
 from __future__ import annotations
 
@@ -67,7 +68,8 @@ def test_the_setting_chooses_the_adapter(setting: str, expected: int) -> None:
 
 @pytest.mark.parametrize("name", list(SHAPES))
 def test_the_model_is_the_papers_layer_by_layer_wherever_it_parts(name: str) -> None:
-    """ReLU before the pooling, as the paper has it: the same function as ours, which pools first."""
+    """ReLU before the pooling, as the paper has it: the same function as ours, which pools
+    first."""
     model = build(name, Task(10))
     images = torch.randn(4, 3, 32, 32)
     plain = nn.Sequential(
@@ -85,11 +87,12 @@ def test_the_model_is_the_papers_layer_by_layer_wherever_it_parts(name: str) -> 
     )
     assert torch.equal(model.encode(images), plain(images))
     assert torch.equal(model(images), model.fc3(plain(images)))
-    assert torch.equal(model.encode(images, 2), plain[:9](images))
-    assert model.widths == (500, SHAPES[name][1])
-    for layers in (1, 2):
-        assert torch.equal(model.head(model.encode(images, layers), layers), model(images))
-        assert model.encode(images, layers).shape == (4, model.widths[layers - 1])
+    assert torch.equal(model.trunk(images), plain[:9](images))
+    assert (model.width, model.trunk_width) == (500, SHAPES[name][1])
+    assert torch.equal(model.head(model.encode(images)), model(images))
+    assert torch.equal(model.rest(model.trunk(images)), model(images))
+    assert model.encode(images).shape == (4, 500)
+    assert model.trunk(images).shape == (4, model.trunk_width)
 
 
 def test_decomposed_has_nothing_between_and_reduced_a_relu() -> None:

@@ -1,4 +1,5 @@
-"""Models of timm and torchvision by name: split where the libraries part them, of any channels, with weights from a file."""
+"""Models of timm and torchvision by name: split where the libraries part them, of any channels,
+with weights from a file."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ import safetensors.torch
 import torch
 
 from pfedlora_flwr.commands.export import export
-from pfedlora_flwr.config import from_flat, located
+from pfedlora_flwr.config import from_flat, located, run_config
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.federation.model_cache import MODELS
 from pfedlora_flwr.models import weights
@@ -53,7 +54,7 @@ def test_a_model_by_name_is_the_librarys_and_parted_before_its_classifier(
     assert model.last_layer().out_features == 4
     assert torch.equal(model.head(model.encode(x)), model(x))
     assert model.description == name
-    assert (facts(name, task).widths[0], facts(name, task).batch_norm) == (width, batch_norm)
+    assert (facts(name, task).width, facts(name, task).batch_norm) == (width, batch_norm)
     if name == "timm:resnet10t":
         torch.manual_seed(1)
         theirs = timm.create_model("resnet10t", num_classes=4, in_chans=1).eval()
@@ -76,9 +77,11 @@ def test_weights_come_from_a_file_but_for_a_classifier_of_other_classes(
         safetensors.torch.save_file(source.state_dict(), file)
     else:
         torch.save(
-            {"state_dict": source.state_dict(), "epoch": 3}
-            if form == "nested.pt"
-            else source.state_dict(),
+            (
+                {"state_dict": source.state_dict(), "epoch": 3}
+                if form == "nested.pt"
+                else source.state_dict()
+            ),
             file,
         )
     x = torch.randn(2, 3, 32, 32)
@@ -89,26 +92,23 @@ def test_weights_come_from_a_file_but_for_a_classifier_of_other_classes(
     own = source.forward_head(source.forward_features(x), pre_logits=True)
     assert torch.allclose(model.encode(x), own, atol=1e-5)
     assert [r.message for r in caplog.records if "left out" in r.message] == [
-        f"model {name}: classifier.weight, classifier.bias of its weights are for other classes, and left out: its head begins at random"
+        f"model {name}: classifier.weight, classifier.bias of its weights are for other classes,"
+        " and left out: its head begins at random"
     ]
-    assert torch.allclose(
-        build(name, Task(9)).eval()(x), source(x), atol=1e-5
-    )  # with its classes the head is there, too
+    # with its classes the head is there, too
+    assert torch.allclose(build(name, Task(9)).eval()(x), source(x), atol=1e-5)
     assert model.description == "timm:mobilenetv3_small_050"
     grey = build(name, Task(9, (1, 32, 32)))
-    assert grey(torch.randn(2, 1, 32, 32)).shape == (
-        2,
-        9,
-    )  # timm sums the first layer over its channels
+    # timm sums the first layer over its channels
+    assert grey(torch.randn(2, 1, 32, 32)).shape == (2, 9)
     torch.manual_seed(0)
     build(name, Task(4))
     drawn = torch.get_rng_state()
     torch.manual_seed(0)
     with random_weights():
         assert not torch.allclose(build(name, Task(4)).eval().encode(x), own)
-    assert torch.equal(
-        torch.get_rng_state(), drawn
-    )  # what is drawn after it does not depend on whether the file is read
+    # what is drawn after it does not depend on whether the file is read
+    assert torch.equal(torch.get_rng_state(), drawn)
     file.unlink()
     with random_weights():
         build(name, Task(4))
@@ -150,7 +150,10 @@ def test_weights_that_cannot_be_downloaded_are_a_line_that_names_the_file_way(
     begun = time.monotonic()
     with pytest.raises(
         UserError,
-        match=r"cannot be downloaded \(127.0.0.1:9: .*give them as a file, timm:resnet10t:weights=FILE",
+        match=(
+            r"cannot be downloaded \(127.0.0.1:9: .*give them as a file,"
+            r" timm:resnet10t:weights=FILE"
+        ),
     ):
         build("timm:resnet10t:pretrained", GREY)
     assert time.monotonic() - begun < 10
@@ -275,9 +278,10 @@ def test_a_client_reads_the_file_until_it_has_a_model_of_its_own(
 def test_names_with_files_are_absolute_in_a_run_and_several_models_stand_beside_each_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    e = from_flat({"models": "timm:resnet10t:weights=w.pt, cnn1,my:Own", "output": "x"})
+    config = run_config({"models": "timm:resnet10t:weights=w.pt, cnn1,my:Own"})
     monkeypatch.chdir("/tmp")
-    assert located(e, Path("x")).models == "timm:resnet10t:weights=/tmp/w.pt, cnn1,my:Own"
+    found = located(config, Path("x")).experiment.models
+    assert found == "timm:resnet10t:weights=/tmp/w.pt, cnn1,my:Own"
     assert make(from_flat({"models": "timm:resnet10t, cnn5"})).model_of(2) == "timm:resnet10t"
 
 
@@ -298,8 +302,8 @@ def test_an_exported_client_is_loaded_by_its_library_and_by_name(name: str, tmp_
         assert torch.allclose(model(x), trained.module(x), atol=1e-5)
     text = (tmp_path / "model.safetensors.md").read_text()
     assert (
-        f"by the names of the module's own state_dict (`models={name}:weights=model.safetensors` begins with them)"
-        in text
+        f"by the names of the module's own state_dict (`models={name}:weights=model.safetensors`"
+        " begins with them)" in text
     )
 
 
@@ -311,6 +315,7 @@ def made(name: str) -> Trained:
         "std": [0.25] * 3,
         "class_names": list("0123456789"),
         "versions": {},
+        "site": {},
     }
     return Trained(
         1, 3, "0" * 64, method.experiment, method, method.private_init(1, 5).eval(), about, None
@@ -319,6 +324,12 @@ def made(name: str) -> Trained:
 
 @pytest.mark.slow
 def test_the_libraries_are_not_imported_before_they_are_used() -> None:
-    asked = "import sys; import pfedlora_flwr.cli, pfedlora_flwr.models.registry as r; from pfedlora_flwr.models.task import Task"
-    code = f"{asked}; r.build('cnn5', Task(10)); assert not {{'timm', 'torchvision', 'huggingface_hub'}} & set(sys.modules)"
+    asked = (
+        "import sys; import pfedlora_flwr.cli, pfedlora_flwr.models.registry as r; from"
+        " pfedlora_flwr.models.task import Task"
+    )
+    code = (
+        f"{asked}; r.build('cnn5', Task(10)); assert not {{'timm', 'torchvision',"
+        " 'huggingface_hub'} & set(sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,4 +1,5 @@
-"""A user's own module: with encoder and head, or whole. What is trained and asked is what its forward computes."""
+"""A user's own module: with encoder and head, or whole. What is trained and asked is what its
+forward computes."""
 
 from __future__ import annotations
 
@@ -9,10 +10,11 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
+from pfedlora_flwr.audit.views import shared_predictor
 from pfedlora_flwr.commands.export import export
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.federation.model_cache import MODELS
-from pfedlora_flwr.methods.method import tensors_of
+from pfedlora_flwr.methods.tensors import tensors_of
 from pfedlora_flwr.models.own import Parted, Whole
 from pfedlora_flwr.models.registry import build, facts
 from pfedlora_flwr.models.task import Task
@@ -41,7 +43,7 @@ def test_a_whole_module_computes_what_its_forward_did(name: str, task: Task, wid
     torch.manual_seed(3)
     model = build(HERE + name, task)
     assert isinstance(model, Whole)
-    assert model.widths == (width, width)
+    assert model.width == width
     x = torch.randn(5, *task.shape)
     for training in (True, False):
         torch.manual_seed(4)
@@ -60,8 +62,8 @@ def test_a_whole_module_computes_what_its_forward_did(name: str, task: Task, wid
 
 def test_parts_that_are_the_forward_stay_parts_and_trying_a_module_leaves_it_as_it_was() -> None:
     class Plain(modules.Dropped):
-        def forward(self, images: torch.Tensor) -> torch.Tensor:
-            return self.head(self.encoder(images))
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return self.head(self.encoder(inputs))
 
     modules.Plain = Plain  # type: ignore[attr-defined]
     assert isinstance(build(HERE + "Plain", IMAGES), Parted)
@@ -76,9 +78,8 @@ def test_parts_that_are_the_forward_stay_parts_and_trying_a_module_leaves_it_as_
     after = torch.get_rng_state()
     torch.set_rng_state(before)
     build(HERE + "Normalised", VECTORS)
-    assert torch.equal(
-        torch.get_rng_state(), after
-    )  # what is drawn after it is what was always drawn
+    # what is drawn after it is what was always drawn
+    assert torch.equal(torch.get_rng_state(), after)
 
 
 def test_a_module_with_a_convolution_in_three_dimensions_is_trained_shared_and_used(
@@ -106,17 +107,17 @@ def test_a_module_with_a_convolution_in_three_dimensions_is_trained_shared_and_u
         memory_format=torch.channels_last
     )
     shared = tensors_of(trained.method.predictor(trained.module))
-    predict = trained.method.shared_predictor(shared)
+    predict = shared_predictor(trained.method, shared)
     x = torch.randn(3, 3, 32, 32)
     assert predict is not None
-    assert torch.allclose(predict(x), trained.method.predict(trained.module, x), atol=1e-6)
+    assert torch.allclose(predict(x), trained.method.predictor(trained.module)(x), atol=1e-6)
 
 
 def test_what_is_asked_often_is_known() -> None:
     assert facts(HERE + "Normalised", VECTORS).batch_norm
     assert not facts(HERE + "Recurrent", SERIES).batch_norm
     assert facts("cnn5", Task(10)).parameters == 670_058
-    assert facts("cnn5", Task(10), 100).widths == (100, 500)
+    assert facts("cnn5", Task(10), 100).width == 100
 
 
 @pytest.mark.parametrize(
@@ -124,13 +125,18 @@ def test_what_is_asked_often_is_known() -> None:
     [
         (
             "Softmaxed",
-            "its forward gives something else than its last linear layer, 'head', on what comes before: it must end with",
+            (
+                "its forward gives something else than its last linear layer, 'head', on what comes"
+                " before: it must end with"
+            ),
         ),
         ("Auxiliary", "its forward gives something else than its last linear layer, 'head'"),
         (
             "Looking",
-            r"^model 'tests\.models\.modules:Looking': its forward uses its last linear layer 'head' other than by calling it at the end "
-            r"\(AttributeError: 'Identity' object has no attribute 'weight', at .*modules\.py:\d+\)$",
+            r"^model 'tests\.models\.modules:Looking': its forward uses its last linear layer"
+            r" 'head' other than by calling it at the end "
+            r"\(AttributeError: 'Identity' object has no attribute 'weight', at"
+            r" .*modules\.py:\d+\)$",
         ),
         ("Two", r"its forward gives tuple for 2 images, expected logits, \[2, 5\]"),
         ("Convolved", "no nn.Linear runs in its forward"),

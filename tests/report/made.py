@@ -1,4 +1,5 @@
-"""Runs made by hand: round numbers, so that a table's figures can be computed with pencil and paper."""
+"""Runs made by hand: round numbers, so that a table's figures can be computed with pencil and
+paper."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pfedlora_flwr.config import from_flat
+from pfedlora_flwr.config import run_config
 from pfedlora_flwr.data.local import shared_partition
 from pfedlora_flwr.runs.directory import RunDirectory
 
@@ -26,18 +27,21 @@ def make_run(
     partition: str = "",
     **keys: Any,
 ) -> None:
-    """A completed run with `accuracies` after rounds 0, 1, … (validation the same, if not given) and the clients' accuracies at the end.
+    """A completed run with `accuracies` after rounds 0, 1, … (validation the same, if not given)
+    and the clients' accuracies at the end.
 
-    sampled: the mean of each round's visits, of which each is at it; no visit is written, if not given.
-    partition: its fingerprint; the Experiment's, if not given.
-    Every client is sampled in every round; a client sends `up` parameters of 4 bytes, receives twice as many, and computes `flops`.
+    sampled: the mean of each round's visits, of which each is at it; no visit is written, if not
+    given.
+    partition: its fingerprint; the Experiment's, if not given. Every client is sampled in every
+    round; a client sends `up` parameters of 4 bytes, receives twice as many, and computes `flops`.
     """
     flat = {"clients": len(clients), "rounds": len(accuracies) - 1, "partition.kind": "iid"} | {
         k.replace("_", "-"): v for k, v in keys.items()
     }
-    e = from_flat(flat)
+    config = run_config(flat)
+    e = config.experiment
     folder.mkdir(parents=True)
-    RunDirectory(folder).write_config(e)
+    RunDirectory(folder).write_config(config)
     n = len(clients)
     rows = []
     validation = validation or accuracies
@@ -103,6 +107,6 @@ def make_run(
         "flops": sum(row["flops"] for row in rows),
         "operations": {"clients": sum(row["flops"] for row in rows), "server": 0},
         "seconds": {"total": float(len(rows) - 1)},
-        "partition": partition or shared_partition(e)[1].fingerprint,
+        "partition": partition or shared_partition(e, "")[1].fingerprint,
     }
     (folder / "result.json").write_text(json.dumps(result))

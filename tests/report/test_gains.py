@@ -24,11 +24,12 @@ NONE, START = (0.88, 0.91, 0.91), (0.85, 0.86)
 
 @pytest.fixture
 def study(tmp_path: Path) -> Study:
-    """Three methods with their controls: three seeds, of `start` two. What is Standalone by construction is not there."""
+    """Three methods with their controls: three seeds, of `start` two. What is Standalone by
+    construction is not there."""
     file = tmp_path / "made.yaml"
     file.write_text(
-        f"methods: [{', '.join(METHODS)}]\nseeds: [0, 1, 2]\n"
-        "base: {clients: 2, rounds: 1, partition: {kind: iid}}\naxes: {sharing: [mean, none, start], lr: [0.1]}\n"
+        f"methods: [{', '.join(METHODS)}]\nseeds: [0, 1, 2]\nbase: {{clients: 2, rounds: 1,"
+        " partition: {kind: iid}}\naxes: {sharing: [mean, none, start], lr: [0.1]}\n"
     )
     folder = tmp_path / "runs"
     Comparison.load(file).plan().write(folder)
@@ -55,32 +56,28 @@ def study(tmp_path: Path) -> Study:
 def test_gains_are_paired_by_seed_and_have_an_interval_from_three_seeds_on(study: Study) -> None:
     t2 = 4.30265  # the 97.5 % quantile of Student's t with two degrees of freedom
     fd, ours = gains(study).rows
-    assert (
-        ours
-        == {
-            "scenario": "lr=0.1",
-            "method": "pFedLoRA",
-            "seeds": "3",
-            "mean": "92.00",
-            "none": "90.00",
-            "start": "85.50",
-            "mean − none, points": f"+2.00 ± {t2 * 1 / math.sqrt(3):.2f}",  # 2, 1 and 3 points: their standard deviation is 1
-            "mean − start, points": "+5.00, +6.00",
-        }
-    )
-    assert (
-        fd
-        == {
-            "scenario": "lr=0.1",
-            "method": "FD",
-            "seeds": "3",
-            "mean": "83.00",
-            "none": "= Standalone",
-            "start": "= Standalone",
-            "mean − none, points": f"+1.00 ± {t2 * 2 / math.sqrt(3):.2f}",  # 3, 1 and −1 points beside Standalone
-            "mean − start, points": f"+1.00 ± {t2 * 2 / math.sqrt(3):.2f}",
-        }
-    )
+    assert ours == {
+        "scenario": "lr=0.1",
+        "method": "pFedLoRA",
+        "seeds": "3",
+        "mean": "92.00",
+        "none": "90.00",
+        "start": "85.50",
+        # 2, 1 and 3 points: their standard deviation is 1
+        "mean − none, points": f"+2.00 ± {t2 * 1 / math.sqrt(3):.2f}",
+        "mean − start, points": "+5.00, +6.00",
+    }
+    assert fd == {
+        "scenario": "lr=0.1",
+        "method": "FD",
+        "seeds": "3",
+        "mean": "83.00",
+        "none": "= Standalone",
+        "start": "= Standalone",
+        # 3, 1 and −1 points beside Standalone
+        "mean − none, points": f"+1.00 ± {t2 * 2 / math.sqrt(3):.2f}",
+        "mean − start, points": f"+1.00 ± {t2 * 2 / math.sqrt(3):.2f}",
+    }
     assert gains(study).csv().splitlines()[0].split(",")[:3] == ["scenario", "method", "seeds"]
 
 
@@ -166,7 +163,8 @@ def test_the_second_picture_shows_each_method_and_its_controls_beside_standalone
 def test_one_method_in_several_scenarios_is_one_panel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A row for each scenario of which a control has run; nothing stands for the control that no scenario has."""
+    """A row for each scenario of which a control has run; nothing stands for the control that no
+    scenario has."""
     drawn: list[Any] = []
     monkeypatch.setattr(
         style, "save", lambda figure, folder, name: drawn.append(figure) or folder / name

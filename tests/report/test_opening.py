@@ -1,4 +1,5 @@
-"""The sentence that a report opens with, against differences made by hand, and what it says was run."""
+"""The sentence that a report opens with, against differences made by hand, and what it says was
+run."""
 
 from __future__ import annotations
 
@@ -30,7 +31,10 @@ def concluded(folder: Path, *, rounds: int = 1, **accuracies: list[float]) -> st
                 "fedproto": [0.503, 0.608, 0.713],
                 "pfedlora": [0.4, 0.6, 0.8],
             },
-            "No method is distinguishable from Standalone: each 95 % interval of the differences holds 0 (3 seeds).",
+            (
+                "No method is distinguishable from Standalone: each 95 % interval of the"
+                " differences holds 0 (3 seeds)."
+            ),
         ),
         (
             {
@@ -38,7 +42,10 @@ def concluded(folder: Path, *, rounds: int = 1, **accuracies: list[float]) -> st
                 "fedproto": [0.507, 0.608, 0.709],
                 "pfedlora": [0.4, 0.6, 0.8],
             },
-            "FedProto is above Standalone by 0.80 points (95 % interval 0.55 to 1.05, 3 seeds); pFedLoRA is not distinguishable from it.",
+            (
+                "FedProto is above Standalone by 0.80 points (95 % interval 0.55 to 1.05, 3 seeds);"
+                " pFedLoRA is not distinguishable from it."
+            ),
         ),
         (
             {
@@ -47,18 +54,25 @@ def concluded(folder: Path, *, rounds: int = 1, **accuracies: list[float]) -> st
                 "fedkd": [0.31, 0.4, 0.49],
                 "fd": [0.6, 0.7],
             },
-            "Below Standalone are FML by 10.00 points (95 % interval 7.52 to 12.48, 3 seeds) and FedKD by 20.00 points "
-            "(95 % interval 17.52 to 22.48, 3 seeds); of FD nothing is claimed, with fewer than 3 seeds in common.",
+            (
+                "Below Standalone are FML by 10.00 points (95 % interval 7.52 to 12.48, 3 seeds)"
+                " and FedKD by 20.00 points (95 % interval 17.52 to 22.48, 3 seeds); of FD nothing"
+                " is claimed, with fewer than 3 seeds in common."
+            ),
         ),
         (
             {"standalone": [0.5, 0.6], "pfedlora": [0.7, 0.8]},
-            "With fewer than 3 seeds in common nothing is claimed; test accuracy by seed: Standalone 50.00, 60.00 %; "
-            "pFedLoRA 70.00, 80.00 %.",
+            (
+                "With fewer than 3 seeds in common nothing is claimed; test accuracy by seed:"
+                " Standalone 50.00, 60.00 %; pFedLoRA 70.00, 80.00 %."
+            ),
         ),
         (
             {"pfedlora": [0.7]},
-            "pFedLoRA reaches 70.00 % mean test accuracy over 2 clients (one run, after round 1 of 1, the best by validation); "
-            "at the end the worst client has 70.00 %.",
+            (
+                "pFedLoRA reaches 70.00 % mean test accuracy over 2 clients (one run, after round 1"
+                " of 1, the best by validation); at the end the worst client has 70.00 %."
+            ),
         ),
     ],
 )
@@ -83,8 +97,8 @@ def test_of_several_scenarios_it_counts_those_in_which_a_method_is_above(tmp_pat
         fml=[0.5, 0.6, 0.7],
         pfedlora=[0.4, 0.6, 0.8],
     )
-    assert text == (
-        "Against Standalone, by 95 % intervals of the paired differences in each scenario: "
+    assert (
+        text == "Against Standalone, by 95 % intervals of the paired differences in each scenario: "
         "pFedLoRA is above in 1 and below in 0 of 2; the others are not distinguishable from it."
     )
 

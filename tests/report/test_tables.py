@@ -17,7 +17,8 @@ from pfedlora_flwr.report.table import Table
 from pfedlora_flwr.runs.result import comparable, to_target
 from tests.report.made import make_run
 
-# The 97.5 % quantile of Student's t with two degrees of freedom is 4.30265; the standard error of (m − d, m, m + d) is d / √3.
+# The 97.5 % quantile of Student's t with two degrees of freedom is 4.30265; the standard error of
+# (m − d, m, m + d) is d / √3.
 T2 = 4.30265 / 3**0.5
 PAPER = {
     "dataset": "cifar10",
@@ -89,9 +90,8 @@ def test_accuracy_is_the_mean_over_seeds_with_its_t_interval(tmp_path: Path) -> 
     )
     assert [row["method"] for row in table.rows] == ["Standalone", "FedProto", "pFedLoRA"]
     assert row(table, "Standalone")["all runs"] == f"89.00 ± {T2 * 1.0:.2f}"
-    assert (
-        row(table, "pFedLoRA")["all runs"] == f"92.00 ± {T2 * 2.0:.2f}"
-    )  # by 3 ± 2.48 above Standalone, but 7 ± 7.45 above FedProto
+    # by 3 ± 2.48 above Standalone, but 7 ± 7.45 above FedProto
+    assert row(table, "pFedLoRA")["all runs"] == f"92.00 ± {T2 * 2.0:.2f}"
     assert row(table, "FedProto")["all runs"] == f"85.00 ± {T2 * 5.0:.2f}"
 
 
@@ -128,7 +128,8 @@ def test_all_three_accuracies_and_the_comparison_with_standalone(study: Study) -
 
 
 def test_balanced_accuracy_and_macro_f1_stand_beside_accuracy(study: Study) -> None:
-    """pFedLoRA has 0.90 and 0.94 at its best, 0.89 and 0.93 at the end; the made scores are 0.9 and 0.8 of the accuracy."""
+    """pFedLoRA has 0.90 and 0.94 at its best, 0.89 and 0.93 at the end; the made scores are 0.9 and
+    0.8 of the accuracy."""
     ours = row(countings.scores(study), "pFedLoRA")
     assert ours["accuracy, at best validation"] == "90.00, 94.00"
     assert ours["balanced accuracy, at best validation"] == "81.00, 84.60"
@@ -146,9 +147,8 @@ def test_both_ways_of_counting_stand_beside_the_papers_figure_also_for_runs_that
         "partition.kind": "pathological",
         "partition.classes-per-client": 2,
     }
-    for seed, means in enumerate(
-        ([0.5, 0.9, 0.8], [0.5, 0.6, 0.7])
-    ):  # the results of these runs have neither figure
+    # the results of these runs have neither figure
+    for seed, means in enumerate(([0.5, 0.9, 0.8], [0.5, 0.6, 0.7])):
         make_run(
             tmp_path / str(seed),
             [0.1, 0.5, 0.5, 0.5],
@@ -174,9 +174,8 @@ def test_the_headline_is_the_test_accuracy_at_the_best_validation(tmp_path: Path
         validation=[0.2, 0.8, 0.6, 0.8],
     )
     study = load([tmp_path])
-    assert (
-        row(tables.accuracy(study), "pFedLoRA")["all runs"] == "50.00"
-    )  # the first of two best rounds, not the best test round
+    # the first of two best rounds, not the best test round
+    assert row(tables.accuracy(study), "pFedLoRA")["all runs"] == "50.00"
     found = row(tables.accuracies(study), "pFedLoRA")
     assert (found["at best validation"], found["final"], found["max test"]) == (
         "50.00",
@@ -203,7 +202,8 @@ def test_without_round_0_the_rounds_that_leave_clients_out_are_not_compared() ->
 
 
 def test_costs_in_both_conventions(study: Study) -> None:
-    """pFedLoRA is there after 2 rounds and after 1; CNN-1 and CNN-2 take 9,651,600 and 6,771,600 operations an image forward."""
+    """pFedLoRA is there after 2 rounds and after 1; CNN-1 and CNN-2 take 9,651,600 and 6,771,600
+    operations an image forward."""
     ours = row(tables.costs(study), "pFedLoRA")
     assert (ours["target"], ours["seeds there"], ours["rounds"]) == ("90 %", "2 of 2", "1.5")
     assert ours["parameters, full"] == "90"  # 1.5 rounds × 2 clients × (10 up + 20 down)
@@ -249,9 +249,8 @@ def test_headline_ratios_count_the_seeds_in_which_both_arrive(tmp_path: Path) ->
     ours = table.rows[0]
     assert ours["best baseline"] == "Standalone"
     assert ours["pFedLoRA above it, points"] == "+2.00, +4.00"
-    assert (
-        ours["FedProto ÷ pFedLoRA: FLOP, full"] == "4.50"
-    )  # seed 0 alone: 3 rounds × 3000 against 2 rounds × 1000
+    # seed 0 alone: 3 rounds × 3000 against 2 rounds × 1000
+    assert ours["FedProto ÷ pFedLoRA: FLOP, full"] == "4.50"
     assert ours["FLOP, paper"] == "1.50"  # 3 rounds against 2
     assert ours["parameters, full"] == "3.75"  # 3 × 25 against 2 × 10
     assert ours["parameters, paper"] == "3.75"
@@ -288,12 +287,8 @@ def test_the_papers_figure_stands_beside_ours_in_its_own_scenarios_only(tmp_path
     printed = [tables.accuracy(load([tmp_path / name])).lines[0][1] for name in "abcd"]
     assert printed == ["50.00 [96.66]", "50.00 [96.69]", "50.00 [-]", "50.00"]
     rows = [len(tables.headline(load([tmp_path / name])).rows) for name in "abcd"]
-    assert rows == [
-        2,
-        2,
-        0,
-        0,
-    ]  # ours and the paper's; c has no pFedLoRA, d is no cell of the paper
+    # ours and the paper's; c has no pFedLoRA, d is no cell of the paper
+    assert rows == [2, 2, 0, 0]
 
 
 def test_csv_holds_the_same_cells_and_runs_csv_the_unrounded_numbers(study: Study) -> None:
@@ -346,7 +341,10 @@ def test_two_methods_of_the_same_name_have_a_column_each(
 
 def planned(folder: Path, setting: str, **accuracies: float) -> None:
     """A comparison of these methods with a run each."""
-    text = f"methods: [{', '.join(accuracies)}]\nbase: {{setting: {setting}, clients: 2, rounds: 1, partition: {{kind: iid}}}}\n"
+    text = (
+        f"methods: [{', '.join(accuracies)}]\nbase: {{setting: {setting}, clients: 2, rounds: 1,"
+        " partition: {kind: iid}}\n"
+    )
     folder.with_suffix(".yaml").write_text(text)
     comparison = Comparison.load(folder.with_suffix(".yaml"))
     comparison.plan().write(folder)

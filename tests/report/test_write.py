@@ -23,7 +23,8 @@ from tests.report.made import make_run
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
-    """Two seeds on the digits: pFedLoRA with three values of μ, and Standalone, which has no μ and stands beside each."""
+    """Two seeds on the digits: pFedLoRA with three values of μ, and Standalone, which has no μ and
+    stands beside each."""
     for seed in (0, 1):
         make_run(
             tmp_path / f"s{seed}", [0.1, 0.2, 0.6], [0.6] * 4, method="standalone", seed=seed, up=0
@@ -95,7 +96,10 @@ def test_a_report_is_whole_and_its_page_needs_nothing_else(runs: Path, tmp_path:
     assert page.open == []
     assert page.opened.count("figure") == len(drawn)
     assert all(source.startswith(("#", "data:image/png;base64,")) for source in page.sources)
-    conclusion = "With fewer than 3 seeds in common nothing is claimed; test accuracy by seed: Standalone 60.00, 60.00 %"
+    conclusion = (
+        "With fewer than 3 seeds in common nothing is claimed; test accuracy by seed: Standalone"
+        " 60.00, 60.00 %"
+    )
     assert text.split("\n")[2].startswith(conclusion)
     assert conclusion in (out / "report.html").read_text()
 
@@ -113,7 +117,8 @@ def test_a_report_draws_the_data_and_models_of_a_real_run(
     assert "Left out" not in text
     assert trained_run.stdout.endswith("its tables, figures and page: pfedlora report trained\n")
     assert re.match(
-        r"# trained\n\npFedLoRA reaches [\d.]+ % mean test accuracy over 3 clients \(one run, after round \d of 3",
+        r"# trained\n\npFedLoRA reaches [\d.]+ % mean test accuracy over 3 clients \(one run, after"
+        r" round \d of 3",
         text,
     )
     assert "- Data: digits: 1,797 images of 32 × 32 × 3, 10 classes\n" in text
@@ -137,17 +142,13 @@ def test_the_class_histogram_is_of_the_runs_own_data_or_not_drawn(
 
     monkeypatch.setattr(Axes, "imshow", record)
     data_figures.histogram(load([runs / "p0.50"]), {}, tmp_path)
-    assert np.array_equal(
-        shown[0].sum(axis=1), np.bincount(load_digits().target)
-    )  # each image is someone's
+    # each image is someone's
+    assert np.array_equal(shown[0].sum(axis=1), np.bincount(load_digits().target))
     most = shown[0].max()
-    assert [float(shades[0](n / most)[3]) for n in (0, 1, most)] == [
-        0.0,
-        0.12,
-        1.0,
-    ]  # blank, seen, full
+    # blank, seen, full
+    assert [float(shades[0](n / most)[3]) for n in (0, 1, most)] == [0.0, 0.12, 1.0]
     make_run(tmp_path / "own", [0.1, 0.5], [0.5] * 4, method="pfedlora", partition="own")
-    with pytest.raises(UserError, match="did not have the data that digits holds here"):
+    with pytest.raises(UserError, match="sites had data of their own, which is not here"):
         data_figures.histogram(load([tmp_path / "own"]), {}, tmp_path)
 
 
@@ -189,10 +190,8 @@ def test_figures_show_the_runs_numbers(
     figures.curves(study, {"mu": 0.9}, tmp_path)
     ours = [10.0, 30.0, 90.5]
     assert drawn[:2] == [([0.0, 1.0, 2.0], [10.0, 20.0, 60.0]), ([0.0, 1.0, 2.0], ours)]
-    assert (
-        [480.0, 960.0],
-        ours[1:],
-    ) in drawn  # 4 clients × (10 up + 20 down) parameters of 4 bytes; Standalone sends nothing
+    # 4 clients × (10 up + 20 down) parameters of 4 bytes; Standalone sends nothing
+    assert ([480.0, 960.0], ours[1:]) in drawn
     assert ([0.0, 4000.0, 8000.0], ours) in drawn
 
 
@@ -217,20 +216,18 @@ def test_box_plot_and_trade_off_show_the_runs_numbers(
     monkeypatch.setattr(Axes, "scatter", record_scatter)
     study = load([runs])
     figures.boxes(study, {"mu": 0.9}, tmp_path)
-    assert boxes == [
-        [[60.0] * 8, [90.0] * 4 + [91.0] * 4]
-    ]  # Standalone and pFedLoRA, 2 seeds × 4 clients
+    # Standalone and pFedLoRA, 2 seeds × 4 clients
+    assert boxes == [[[60.0] * 8, [90.0] * 4 + [91.0] * 4]]
     picture = figures.trade_off(study, {"mu": 0.9}, tmp_path)
-    assert points == [
-        (8000.0, 60.0, 25.0),
-        (8000.0, 90.5, 400.0),
-    ]  # whole runs: 2 rounds × 4 clients × 1000 operations
+    # whole runs: 2 rounds × 4 clients × 1000 operations
+    assert points == [(8000.0, 60.0, 25.0), (8000.0, 90.5, 400.0)]
     assert "in the whole run (not every run reaches the target accuracy)" in picture.caption
 
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The texts of all ticks that figures are saved with from now on; that none touches another is checked."""
+    """The texts of all ticks that figures are saved with from now on; that none touches another is
+    checked."""
     from matplotlib.figure import Figure
 
     texts: list[str] = []

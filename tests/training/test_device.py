@@ -28,14 +28,16 @@ print(new_pages())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     platform.libc_ver()[0] != "glibc", reason="other C libraries decide by themselves"
 )
 def test_freed_memory_is_kept_for_the_next_tensors() -> None:
+    # whatever the heap looks like
     given_back = os.environ | {
         "MALLOC_MMAP_THRESHOLD_": str(2**17),
         "MALLOC_TRIM_THRESHOLD_": str(2**17),
-    }  # whatever the heap looks like
+    }
     command = [sys.executable, "-c", _PROGRAM]
     said = subprocess.run(
         command, env=given_back, capture_output=True, text=True, timeout=120, check=True

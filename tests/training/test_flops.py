@@ -35,7 +35,8 @@ def spent(method_name: str, n: int, **keys: object) -> dict[str, int]:
 
 
 def test_the_worked_example() -> None:
-    """CNN-1, C=10, h=60, E=1, a sample: Standalone 27,073,200; pFedLoRA 27,195,600 and 9,765,200."""
+    """CNN-1, C=10, h=60, E=1, a sample: Standalone 27,073,200; pFedLoRA 27,195,600 and
+    9,765,200."""
     assert spent("standalone", 1) == {"model": 27_073_200}
     assert spent("pfedlora", 1) == {"model": 27_195_600, "adapter": 9_765_200}
 
@@ -84,7 +85,8 @@ def test_convolutions_of_series_against_torch(layer: nn.Conv1d) -> None:
 @pytest.mark.parametrize(("layers", "directions"), [(1, 1), (2, 2)])
 @pytest.mark.parametrize("wants_gradient", [False, True])
 def test_recurrent_layers_by_hand(layers: int, directions: int, wants_gradient: bool) -> None:
-    """A GRU has 3 gates: each reads the inputs, [B, T, 5], or the layer below, and its own state, 7 numbers a direction."""
+    """A GRU has 3 gates: each reads the inputs, [B, T, 5], or the layer below, and its own state, 7
+    numbers a direction."""
     module = nn.GRU(5, 7, layers, batch_first=True, bidirectional=directions == 2)
     reads = [5 if layer == 0 else 7 * directions for layer in range(layers)]
     forward = 2 * 11 * directions * sum(3 * 7 * (width + 7) for width in reads)
@@ -102,6 +104,96 @@ def test_recurrent_layers_by_hand(layers: int, directions: int, wants_gradient: 
     assert ours.forward == 2 * forward // 22 * 15
 
 
+class Attends(nn.Module):
+    """Attention over [B, T, width], the queries from the first half of the tokens."""
+
+    def __init__(self, need_weights: bool, half: bool) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(12, 4, batch_first=True)
+        self.need_weights, self.fewer = need_weights, half
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        asked = tokens[:, : tokens.shape[1] // 2] + 0 if self.fewer else tokens
+        return self.attention(asked, tokens, tokens, need_weights=self.need_weights)[0]
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("need_weights", [False, True])
+@pytest.mark.parametrize("wants_gradient", [False, True])
+def test_pytorchs_attention_against_torch(
+    need_weights: bool, half: bool, wants_gradient: bool
+) -> None:
+    agrees(Attends(need_weights, half), torch.randn(2, 6, 12, requires_grad=wants_gradient))
+
+
+def test_pytorchs_fused_attention_counts_as_its_parts_do() -> None:
+    """In evaluation it is one operator, of which PyTorch's own counter sees nothing."""
+    layer = nn.TransformerEncoderLayer(12, 4, 20, batch_first=True).eval()
+    encoder, tokens = nn.TransformerEncoder(layer, 2).eval(), torch.randn(2, 6, 12)
+    padded = torch.tensor([[False] * 6, [False] * 4 + [True] * 2])
+    each = 2 * (4 * 12 * 12 + 2 * 12 * 20)  # a token's, of its matrices
+    for module in (Attends(True, False).eval(), layer, encoder):
+        counted = []
+        for fused in (True, False):
+            torch.backends.mha.set_fastpath_enabled(fused)
+            with torch.no_grad(), count_operations() as ours:
+                module(tokens)
+            counted.append(ours.total)
+        assert counted[0] == counted[1] > 0
+        torch.backends.mha.set_fastpath_enabled(True)
+    with torch.no_grad(), count_operations() as ours:
+        encoder(tokens, src_key_padding_mask=padded)
+    assert ours.total == 2 * ((6 + 4) * each + 2 * 2 * (36 + 16) * 12), "of the tokens there are"
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_vision_transformer_against_torch(fused: bool) -> None:
+    vit = pytest.importorskip("timm").create_model(
+        "vit_tiny_patch16_224", img_size=32, depth=2, embed_dim=24, num_classes=5
+    )
+    for block in vit.blocks:
+        block.attn.fused_attn = fused
+    agrees(vit, torch.randn(2, 3, 32, 32))
+    for parameter in vit.parameters():
+        parameter.requires_grad_(False)
+    vit.head.requires_grad_(True)
+    agrees(vit, torch.randn(2, 3, 32, 32))
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_a_text_transformer_against_torch(attention: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    about = transformers.BertConfig(
+        vocab_size=50,
+        hidden_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=3,
+        intermediate_size=40,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    bert = transformers.BertModel(about, add_pooling_layer=False)
+    bert.set_attn_implementation(attention)
+
+    class Text(nn.Module):
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            return bert(tokens).last_hidden_state
+
+    agrees(Text(), torch.randint(0, 50, (2, 7)))
+
+
+def test_what_runs_in_no_module_is_not_counted() -> None:
+    layer, rows = nn.Linear(4, 3), torch.randn(2, 4)
+    with count_operations() as ours:
+        (layer(rows) @ torch.randn(3, 9)).sum().backward()
+    assert ours.total == 2 * 2 * 2 * 4 * 3, "the layer's, and its weight's gradient"
+
+
+def test_convolutions_without_a_layer_of_their_own_against_torch() -> None:
+    agrees(nn.Conv3d(2, 4, 3), torch.randn(2, 2, 6, 6, 6, requires_grad=True))
+    agrees(nn.ConvTranspose2d(4, 6, 3, stride=2), torch.randn(2, 4, 5, 5, requires_grad=True))
+
+
 def agrees(module: nn.Module, inputs: torch.Tensor) -> None:
     """Forward alone, then forward and backward."""
     with torch.no_grad(), FlopCounterMode(display=False) as theirs, count_operations() as ours:
@@ -113,14 +205,23 @@ def agrees(module: nn.Module, inputs: torch.Tensor) -> None:
     assert ours.backward > 0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "setting"), CELLS)
+ONCE = [
+    (name, setting)
+    for name, setting in CELLS
+    if setting == "heterogeneous" or name == "pfedlora" or (name, "heterogeneous") not in CELLS
+]
+"""A visit is the same in both settings, but for pFedLoRA's adapter."""
+
+
+@pytest.mark.parametrize(("name", "setting"), ONCE)
 def test_whole_visits_against_torch(
     name: str, setting: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All that a client's training executes. (FedKD's compression is no training: it is left out on both sides.)"""
+    """All that a client's training executes. (FedKD's compression is no training: it is left out on
+    both sides.)"""
     monkeypatch.setattr(fedkd, "compress", lambda tensors, energy: tensors)
     monkeypatch.setattr(fedkd, "decompress", lambda sent, like: sent)
     with FlopCounterMode(display=False) as counter:
-        ours = spent(name, 10, setting=setting, **{"local-epochs": 2})  # batches of 4, 4 and 2
+        # batches of 4, 4 and 2
+        ours = spent(name, 10, setting=setting, models="cnn5", **{"local-epochs": 2})
     assert sum(ours.values()) == counter.get_total_flops()

@@ -1,4 +1,5 @@
-"""What only a GPU can show: a visit whose steps are captured as CUDA graphs comes to what eager steps come to, and to what the CPU does."""
+"""What only a GPU can show: a visit whose steps are captured as CUDA graphs comes to what eager
+steps come to, and to what the CPU does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The training loop against an obvious one, and the captured steps' bookkeeping as far as a CPU can show it."""
+"""The training loop against an obvious one, and the captured steps' bookkeeping as far as a CPU can
+show it."""
 
 from __future__ import annotations
 
@@ -50,16 +51,17 @@ def some(n: int = 30) -> Samples:
 
 def test_inputs_are_scaled_and_shifted_by_channel() -> None:
     data = some()
-    by_hand = data.images[:5].numpy().astype("f8") * [0.01, 0.02, 0.03] + [-1.0, -2.0, -3.0]
-    assert np.allclose(data.inputs(slice(0, 5)).numpy(), by_hand.transpose(0, 3, 1, 2), atol=1e-5)
-    assert data.inputs(torch.tensor([3, 1])).is_contiguous(memory_format=torch.channels_last)
+    by_hand = data.inputs[:5].numpy().astype("f8") * [0.01, 0.02, 0.03] + [-1.0, -2.0, -3.0]
+    assert np.allclose(data.batch(slice(0, 5)).numpy(), by_hand.transpose(0, 3, 1, 2), atol=1e-5)
+    assert data.batch(torch.tensor([3, 1])).is_contiguous(memory_format=torch.channels_last)
 
 
 @pytest.mark.parametrize(
     "keys", [{}, {"weight-decay": 0.1, "clip-norm": 0.5, "momentum": 0.5, "local-epochs": 3}]
 )
 def test_sgd_is_an_obvious_loop(keys: dict[str, object]) -> None:
-    """By hand: v ← m v + (g + λ w), w ← w − η v, over batches of a seeded permutation; the last, smaller batch counts too."""
+    """By hand: v ← m v + (g + λ w), w ← w − η v, over batches of a seeded permutation; the last,
+    smaller batch counts too."""
     data, model, made = some(), classifier(), visit(lr=0.1, **keys)
     made.sgd("model", model.parameters(), lambda x, y: cross_entropy(model(x), y), data)
     e, twin, generator = made.experiment, classifier(), torch_generator(3, "train")
@@ -67,7 +69,7 @@ def test_sgd_is_an_obvious_loop(keys: dict[str, object]) -> None:
     for _ in range(e.local_epochs):
         losses = []
         for index in torch.randperm(30, generator=generator).split(8):
-            loss = cross_entropy(twin(data.inputs(index)), data.labels[index])
+            loss = cross_entropy(twin(data.batch(index)), data.labels[index])
             gradients = torch.autograd.grad(loss, list(twin.parameters()))
             norm = torch.sqrt(sum((g**2).sum() for g in gradients))
             factor = min(1.0, e.clip_norm / float(norm)) if e.clip_norm else 1.0
@@ -223,7 +225,7 @@ def test_infer_and_count_correct_see_every_sample() -> None:
     data, model = some(700), classifier()
     scores = infer(model, data)
     assert scores.shape == (700, 10)
-    assert torch.allclose(scores, model(data.inputs(slice(None))), atol=1e-5)
+    assert torch.allclose(scores, model(data.batch(slice(None))), atol=1e-5)
     assert count_correct(model, data) == int(
-        (model(data.inputs(slice(None))).argmax(1) == data.labels).sum()
+        (model(data.batch(slice(None))).argmax(1) == data.labels).sum()
     )

@@ -11,7 +11,8 @@ from pfedlora_flwr.training.metrics import Scores, confusion, scores
 
 
 def test_a_class_without_a_true_sample_is_in_neither_mean() -> None:
-    """Of 8 samples of class 0 six are right, one is taken for 1, one for 2; the 2 of class 1 are right; class 2 has none."""
+    """Of 8 samples of class 0 six are right, one is taken for 1, one for 2; the 2 of class 1 are
+    right; class 2 has none."""
     matrix = torch.tensor([[6, 1, 1], [0, 2, 0], [0, 0, 0]])
     assert scores(matrix) == pytest.approx(
         Scores(8 / 10, (6 / 8 + 2 / 2) / 2, (12 / 14 + 4 / 5) / 2)

@@ -1,4 +1,5 @@
-"""Our optimisers beside PyTorch's: the same bits, without its compiler; the course of the learning rate."""
+"""Our optimisers beside PyTorch's: the same bits, without its compiler; the course of the learning
+rate."""
 
 from __future__ import annotations
 
@@ -92,8 +93,8 @@ def test_the_experiments_optimiser_trains() -> None:
 @pytest.mark.slow
 def test_a_visit_leaves_pytorchs_compiler_alone() -> None:
     code = (
-        "import sys; from tests.plain import Plain; Plain({'clients': 1, 'partition.kind': 'iid'}).train(1); "
-        "print('torch._dynamo' in sys.modules)"
+        "import sys; from tests.plain import Plain; Plain({'clients': 1, 'partition.kind':"
+        " 'iid'}).train(1); print('torch._dynamo' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

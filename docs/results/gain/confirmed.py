@@ -1,10 +1,11 @@
 """The confirmed variants beside themselves without sharing and beside Standalone, paired by seed.
 
-    python docs/results/gain/confirmed.py runs/benchmarks-gain-confirm runs/benchmarks-gain-standalone
+    python docs/results/gain/confirmed.py runs/benchmarks-gain-confirm
+    runs/benchmarks-gain-standalone
 
-Writes confirmed.csv beside this file, a row a variant, control and seed: test accuracies at the round of the best validation accuracy and
-after the last round, and that validation accuracy, in percent. Prints the first's means, differences and their 95 % t-intervals.
-"""
+Writes confirmed.csv beside this file, a row a variant, control and seed: test accuracies at the
+round of the best validation accuracy and after the last round, and that validation accuracy, in
+percent. Prints the first's means, differences and their 95 % t-intervals."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""Every variant that a comparison tried, as it is and without sharing, in the order of the comparison.
+"""Every variant that a comparison tried, as it is and without sharing, in the order of the
+comparison.
 
     python docs/results/gain/tried.py runs/benchmarks-gain
 
-Writes tried.csv beside this file, a row a variant: accuracies in percent at the round of the best validation accuracy, and their
-difference, in points. Empty where there is no such run; why a run is not completed stands in the last column.
-"""
+Writes tried.csv beside this file, a row a variant: accuracies in percent at the round of the best
+validation accuracy, and their difference, in points. Empty where there is no such run; why a run is
+not completed stands in the last column."""
 
 from __future__ import annotations
 

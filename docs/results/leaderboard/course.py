@@ -1,13 +1,15 @@
-"""Accuracy in the course of training, with and without sharing, and at equal operations, from a comparison's runs.
+"""Accuracy in the course of training, with and without sharing, and at equal operations, from a
+comparison's runs.
 
     python docs/results/leaderboard/course.py runs/quick-leaderboard
 
-Writes two files beside this one. course.csv, a row a method, control and round: the mean over the seeds of the
-accuracy of all clients, in percent, and of its difference to Standalone's of the same seed, in points. operations.csv, a row a run: the
-last round up to which its clients have executed no more operations than Standalone's in the whole run of that seed, and there its
-accuracy minus Standalone's at the end. Then, and without a folder this alone, from the files here: sharing.csv, of runs.csv (of the
-folder's report, copied here) the methods that have a control, with their differences paired by seed; and sharing-course.png, of course.csv.
-"""
+Writes two files beside this one. course.csv, a row a method, control and round: the mean over the
+seeds of the accuracy of all clients, in percent, and of its difference to Standalone's of the same
+seed, in points. operations.csv, a row a run: the last round up to which its clients have executed
+no more operations than Standalone's in the whole run of that seed, and there its accuracy minus
+Standalone's at the end. Then, and without a folder this alone, from the files here: sharing.csv, of
+runs.csv (of the folder's report, copied here) the methods that have a control, with their
+differences paired by seed; and sharing-course.png, of course.csv."""
 
 from __future__ import annotations
 

@@ -1,14 +1,18 @@
-"""pFedLoRA at other values of μ and h, as it is, without sharing and minus Standalone, paired by seed.
+"""pFedLoRA at other values of μ and h, as it is, without sharing and minus Standalone, paired by
+seed.
 
-    python docs/results/sensitivity/points.py runs/benchmarks-sensitivity runs/benchmarks-gain-standalone runs/leaderboard-mu0.9
+    python docs/results/sensitivity/points.py runs/benchmarks-sensitivity
+    runs/benchmarks-gain-standalone runs/leaderboard-mu0.9
 
-With folders it first writes points.csv beside this file, a row a run: accuracies in [0, 1]; of the clients' first, second and third visits
-the mean accuracy right after them, and how many of them blew up: ended with a mean loss of phase 2's last epoch that is above ln 100, that
-of guessing, or no number; and operations.csv, of the runs of 60 rounds the last one up to which no more operations were executed than
-in Standalone's whole run of that seed on the leaderboard, with its accuracy there minus Standalone's at the end, in points. Then, and
-without folders this alone, from points.csv and, at 60 rounds, the leaderboard's runs.csv: differences.csv, a row a quantity, in percent or
-points, with the half-width of its 95 % t-interval over the seeds, by itself and as one of three, and each seed's; and sensitivity.png.
-"""
+With folders it first writes points.csv beside this file, a row a run: accuracies in [0, 1]; of the
+clients' first, second and third visits the mean accuracy right after them, and how many of them
+blew up: ended with a mean loss of phase 2's last epoch that is above ln 100, that of guessing, or
+no number; and operations.csv, of the runs of 60 rounds the last one up to which no more operations
+were executed than in Standalone's whole run of that seed on the leaderboard, with its accuracy
+there minus Standalone's at the end, in points. Then, and without folders this alone, from
+points.csv and, at 60 rounds, the leaderboard's runs.csv: differences.csv, a row a quantity, in
+percent or points, with the half-width of its 95 % t-interval over the seeds, by itself and as one
+of three, and each seed's; and sensitivity.png."""
 
 from __future__ import annotations
 
@@ -144,7 +148,8 @@ class Table:
         alone = self.accuracies(count, "standalone", "mean", rounds)
         if not mean.keys() <= alone.keys():
             sys.exit(
-                f"Standalone's seeds at {rounds} rounds are {sorted(alone)}, of μ, h = {options} there are {sorted(mean)}; run them"
+                f"Standalone's seeds at {rounds} rounds are {sorted(alone)}, of μ, h = {options}"
+                f" there are {sorted(mean)}; run them"
             )
         alone = {seed: alone[seed] for seed in mean}
         usual = (
@@ -164,9 +169,8 @@ class Table:
 
     def rows(self) -> Iterable[Sequence[object]]:
         for count in (*COUNTS, *AFTER):
-            points = [
-                p for p in self.points if count in COUNTS or p[0] != "60"
-            ]  # the leaderboard's visits are not kept
+            # the leaderboard's visits are not kept
+            points = [p for p in self.points if count in COUNTS or p[0] != "60"]
             for point in points:
                 for what, e in self.estimates(count, point).items():
                     if e:
@@ -181,7 +185,8 @@ class Table:
 
 
 def halves(e: Estimate) -> list[str]:
-    """The half-width of the interval by itself, and that of an interval that holds together with those of other such tests (Bonferroni)."""
+    """The half-width of the interval by itself, and that of an interval that holds together with
+    those of other such tests (Bonferroni)."""
     if e.half is None:
         return ["", ""]
     wider = student.ppf(1 - 0.025 / TESTS, len(e.values) - 1) / student.ppf(

@@ -1,9 +1,10 @@
-"""The first visits of round 1 of pFedLoRA on CIFAR-100: the representation R before and after phase 1, and phase 2 in a plain PyTorch loop.
+"""The first visits of round 1 of pFedLoRA on CIFAR-100: the representation R before and after phase
+1, and phase 2 in a plain PyTorch loop.
 
     python docs/results/methods/cifar100/first_visit.py first_visit.csv [FOLDER OF THE DATA]
 
-The ten clients of the page's runs, seed 0, by the keys that the page changes. Writes a CSV and prints medians. Two minutes on a core.
-"""
+The ten clients of the page's runs, seed 0, by the keys that the page changes. Writes a CSV and
+prints medians. Two minutes on a core."""
 
 from __future__ import annotations
 
@@ -41,10 +42,11 @@ KEYS: dict[str, dict[str, object]] = {
 
 
 def first_visit(client: int, keys: dict[str, object], folder: str) -> dict[str, float]:
-    """Means over the client's training images, as its first visit begins and after its phase 1; and phase 2's last epoch."""
-    experiment = from_flat({**BASE, **keys, "data-path": folder})
-    method, seed = PFedLoRA(experiment, task_of(experiment)), experiment.seed
-    data = Site.find(experiment, client, {}).load(torch.device("cpu")).train
+    """Means over the client's training images, as its first visit begins and after its phase 1; and
+    phase 2's last epoch."""
+    experiment = from_flat({**BASE, **keys})
+    method, seed = PFedLoRA(experiment, task_of(experiment, folder)), experiment.seed
+    data = Site.find(experiment, client, {"data-path": folder}).load(torch.device("cpu")).train
     model = method.predictor(method.initial_model(client).to(memory_format=torch.channels_last))
     visit = Visit(experiment, client, 1, torch_generator(seed, "train", client, 1))
     adapter = method.received_adapter(model, method.state_init(derive(seed, "state")), data)

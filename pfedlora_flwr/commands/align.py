@@ -1,0 +1,146 @@
+"""`pfedlora align`: whether the representations of several models mean the same, before anybody
+averages what is learned on them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from pfedlora_flwr.data import outputs
+from pfedlora_flwr.data.local import models_own, shared_constants, shared_partition, task_of
+from pfedlora_flwr.data.partition import few
+from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.execution import RunConfig
+from pfedlora_flwr.models import registry
+from pfedlora_flwr.models.named import without_path
+from pfedlora_flwr.models.pretrained import frozen_encoder
+from pfedlora_flwr.rng import SERVER, derive, seeded
+from pfedlora_flwr.training.device import channels_last, find_device
+from pfedlora_flwr.training.loop import infer, mixed_precision
+
+_LEAST = 1e-6
+"""Of a coordinate's deviation: what varies less is constant."""
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """accuracy[i][j]: of the class means of model i, read through model j; None where their widths
+    differ. correlation[i][j]: of their coordinates, the mean. samples, classes: of the data."""
+
+    models: list[str]
+    widths: list[int]
+    accuracy: list[list[float | None]]
+    correlation: list[list[float | None]]
+    samples: int
+    classes: int
+
+    def to_json(self) -> dict[str, Any]:
+        return self.__dict__ | {"chance": 1 / self.classes}
+
+
+def align(config: RunConfig, most: int) -> Alignment:
+    """Of the different models of a run, as they begin, on at most `most` samples of its dataset,
+    drawn from its classes in turn. Raises UserError."""
+    e, data_path = config.experiment.replace(train="head", neck="auto"), config.execution.data_path
+    task, (dataset, _) = task_of(e, data_path), shared_partition(e, data_path)
+    names = registry.names_of(e, task)
+    labels = np.asarray(dataset.labels)
+    if most < 2 * dataset.classes:
+        raise UserError(
+            f"--samples is {most}; allowed: at least {2 * dataset.classes}, two of each class"
+        )
+    chosen = few(labels, np.arange(len(labels)), most, e.seed, SERVER)
+    device = find_device(e.device)
+    of_chosen = torch.from_numpy(labels[chosen])
+    found = []
+    for client, name in enumerate(names):
+        constants = models_own(e, task, client) or shared_constants(e, data_path)
+        inputs = torch.from_numpy(np.asarray(dataset.inputs[chosen])).to(device)
+        samples = dataset.kind.samples(inputs, of_chosen.to(device), *constants)
+        with seeded(derive(e.seed, "model", client)):
+            model = channels_last(registry.build(name, task).to(device)).eval()
+        encoder = frozen_encoder(model)
+        if encoder is not None:
+            samples = outputs.with_outputs(samples, encoder, outputs.kept(encoder, samples, e))
+        with mixed_precision(e.precision, device):
+            found.append(infer(model.encode, samples).cpu())
+    accuracy, correlation = agreement(found, of_chosen)
+    return Alignment(
+        [without_path(name) for name in names],
+        [r.shape[1] for r in found],
+        accuracy,
+        correlation,
+        len(chosen),
+        dataset.classes,
+    )
+
+
+def agreement(
+    representations: list[Tensor], labels: Tensor
+) -> tuple[list[list[float | None]], list[list[float | None]]]:
+    """For each model's representation of the same inputs, [n, width]: the accuracy in [0, 1] of its
+    class means read through each other one, and the mean correlation of their coordinates.
+
+    Every coordinate is standardised over the inputs, model by model; one that is constant tells
+    nothing. The means are of every other
+    sample of a class, the rest are what is read; the nearest mean is the one of the largest
+    cosine."""
+    even = places_in_class(labels) % 2 == 0
+    classes = labels[even].unique()
+    read = torch.isin(labels, classes) & ~even
+    scaled = [_standardised(r) for r in representations]
+    accuracy: list[list[float | None]] = []
+    correlation: list[list[float | None]] = []
+    for own in scaled:
+        means = torch.stack([own[even & (labels == c)].mean(0) for c in classes])
+        accuracy.append([])
+        correlation.append([])
+        for other in scaled:
+            if own.shape != other.shape:
+                accuracy[-1].append(None)
+                correlation[-1].append(None)
+                continue
+            nearest = classes[(normalize(other[read]) @ normalize(means).T).argmax(1)]
+            accuracy[-1].append(float((nearest == labels[read]).double().mean()))
+            each = (own * other).mean(0)[(own != 0).any(0) & (other != 0).any(0)]
+            correlation[-1].append(float(each.mean()) if len(each) else None)
+    return accuracy, correlation
+
+
+def _standardised(representation: Tensor) -> Tensor:
+    """[n, width], each coordinate of mean 0 and deviation 1, or 0 where it is constant."""
+    deviation = representation.std(0, correction=0)
+    varies = deviation > _LEAST
+    return (representation - representation.mean(0)) * varies / torch.where(varies, deviation, 1)
+
+
+def places_in_class(labels: Tensor) -> Tensor:
+    """How many samples of the same class stand before each, [n]."""
+    before = torch.zeros_like(labels)
+    for c in labels.unique():
+        before[labels == c] = torch.arange(int((labels == c).sum()))
+    return before
+
+
+def show(found: Alignment, out: Console) -> None:
+    """The accuracies as a table, and what they are of."""
+    table = Table(title="accuracy in %: class means of a row's model, read through a column's")
+    table.add_column("class means of")
+    for number in range(len(found.models)):
+        table.add_column(str(number + 1), justify="right")
+    for number, (name, row) in enumerate(zip(found.models, found.accuracy, strict=True)):
+        shares = ("—" if share is None else f"{100 * share:.1f}" for share in row)
+        table.add_row(f"{number + 1} {name}, {found.widths[number]} wide", *shares)
+    out.print(table)
+    out.print(
+        f"{found.samples} samples of {found.classes} classes, half for the means; by chance"
+        f" {100 / found.classes:.1f}; — where widths differ",
+        highlight=False,
+    )

@@ -1,0 +1,55 @@
+"""What every command says and how: its consoles, plain help, and a word where Ctrl-C ends it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from rich.console import Console
+from typer.core import TyperCommand, TyperGroup
+
+# `synthetic:100:` is no emoji
+out, err = Console(emoji=False), Console(stderr=True, soft_wrap=True, emoji=False)
+
+
+def say(line: str) -> None:
+    """One line on stderr."""
+    err.print(" ".join(line.splitlines()), markup=False, highlight=False)
+
+
+class Group(TyperGroup):
+    """All commands. Typer ends one that Ctrl-C interrupts with code 130 and no word."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            say("stopped by the user")
+            raise
+
+
+class PlainCommand(TyperCommand):
+    """A command whose help is plain text. Its arguments are described in its text: Typer 0.20 loses
+    their help with Click 8.4."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_options(ctx, formatter)
+        # Typer escapes for rich, which we do not use
+        formatter.buffer[:] = [text.replace("\\[", "[") for text in formatter.buffer]
+
+
+class WithKeys(PlainCommand):
+    """A command whose help ends with every key."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from pfedlora_flwr.config import all_keys
+
+        lines = [
+            f"{k.name} = {k.text(k.default)}\n    {k.meaning} [{k.allowed}]\n"
+            for k in all_keys().values()
+        ]
+        self.epilog = (
+            "\b\nKeys for CONF and -o (name = default, meaning, allowed values):\n\n\b\n"
+            + "\n\b\n".join(lines)
+        )
+        super().format_epilog(ctx, formatter)

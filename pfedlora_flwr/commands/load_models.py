@@ -1,0 +1,36 @@
+"""The models that `predict`, `evaluate` and `export` are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from rich.console import Console
+
+from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.runs.code_copy import note_of
+from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.runs.trained import Trained, clients_of, load_trained
+
+
+def models_of(
+    place: Path, client: int | None, err: Console, *, all_clients: bool = False
+) -> Iterable[Trained]:
+    """The model of `client` or, loaded one at a time, of all clients. Raises UserError unless it is
+    one of the two.
+
+    Says on `err` where the user's code is not what the run's rounds were done with, and how many
+    clients have no model."""
+    if (client is None) != all_clients:
+        raise UserError("give --client K or --all-clients, one of them")
+    if said := note_of(RunDirectory(place)):
+        err.print(f"note: {said}", markup=False, highlight=False)
+    if client is not None:
+        return [load_trained(place, client)]
+    trained, untrained = clients_of(place)
+    if untrained:
+        err.print(
+            f"note: {len(untrained)} of {len(trained) + len(untrained)} clients have not been"
+            " trained: they have no model"
+        )
+    return (load_trained(place, k) for k in trained)

@@ -1,0 +1,133 @@
+"""What `pfedlora predict` is asked about: image files, or the rows of tables and arrays, as the
+models take them."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pfedlora_flwr.data import tables
+from pfedlora_flwr.data.arrays import check_finite
+from pfedlora_flwr.data.images import first_frames, left_out_of, read_image, visible
+from pfedlora_flwr.data.source import Inputs, Reading
+from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.models.task import Task
+from pfedlora_flwr.training.kinds import ARRAYS, IMAGES, Shape
+
+_AS_IT_IS = Reading()
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an input comes from: an image file, or a file and the row in it, from 1."""
+
+    file: Path
+    row: int | None = None
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Inputs as a dataset has them [n, …], the place of each, and a line for each path that gives
+    none.
+
+    shape, feature_names: what they are as a model takes them. notes: what was left out or taken in
+    part, a line each.
+    """
+
+    inputs: Inputs
+    places: list[Place]
+    broken: list[str]
+    shape: Shape
+    feature_names: tuple[str, ...]
+    notes: list[str]
+
+
+def read(
+    paths: Iterable[Path],
+    task: Task,
+    feature_names: tuple[str, ...],
+    how: Reading = _AS_IT_IS,
+) -> Asked:
+    """The inputs in these files for models of this Task.
+
+    Images are brought to its size and channels; of a table the columns of these names are taken. A
+    folder stands for all such files in it and below, sorted; what is hidden is left out."""
+    kind, found = task.kind, list[Inputs]()
+    places: list[Place] = []
+    broken: list[str] = []
+    notes: list[str] = []
+    several = 0
+    for path in paths:
+        inside = [path]
+        if path.is_dir():
+            inside = [file for file in visible(path) if file.suffix.lower() in kind.suffixes]
+            if inside and (others := left_out_of(path, kind.suffixes)):
+                notes.append(f"{path}: left out: {others}")
+        if not inside:
+            broken.append(f"{path}: no file of {kind} ({', '.join(kind.suffixes)}) in this folder")
+        for file in inside:
+            try:
+                inputs, frames = _inputs(file, task, feature_names, how)
+            except UserError as error:
+                broken.append(str(error))
+                continue
+            found.append(inputs)
+            several += frames > 1
+            rows = [None] if kind.one_a_file else range(1, len(inputs) + 1)
+            places += [Place(file, row) for row in rows]
+    together: npt.NDArray[Any] = np.concatenate(found) if found else np.empty(0, np.float32)
+    notes += first_frames(several)
+    return Asked(together, places, broken, task.shape, feature_names, notes)
+
+
+def _inputs(
+    file: Path, task: Task, feature_names: tuple[str, ...], how: Reading
+) -> tuple[Inputs, int]:
+    """The rows of a file, or its one image, and how many frames that has."""
+    suffix = file.suffix.lower()
+    if task.kind == IMAGES:  # whatever the file is called
+        size = task.shape[1], task.shape[2]
+        pixels, frames = read_image(file, size, grey=task.shape[0] == 1)
+        return pixels[None], frames
+    if suffix not in task.kind.suffixes:
+        raise UserError(
+            f"{file}: the model takes {task.kind} {list(task.shape)}; expected one of"
+            f" {', '.join(task.kind.suffixes)}"
+        )
+    if suffix in ARRAYS:
+        return _of_array(file, task), 1
+    if not feature_names:
+        raise UserError(
+            f"{file}: the model does not know its columns by name, since its data had no names;"
+            " give an .npy or .npz file"
+        )
+    table = tables.read(file, suffix[1:], how)
+    return tables.features_of(str(file), table, feature_names), 1
+
+
+def _of_array(file: Path, task: Task) -> Inputs:
+    """An .npy file, or the array `inputs` of an .npz file, or its only one."""
+    wanted = f"an array [n, {', '.join(map(str, task.shape))}]"
+    try:
+        loaded = np.load(file, allow_pickle=False)
+        if isinstance(loaded, np.lib.npyio.NpzFile):
+            with loaded:
+                loaded = loaded[loaded.files[0] if len(loaded.files) == 1 else "inputs"]
+    except FileNotFoundError:
+        raise UserError(f"{file}: no such file") from None
+    except (KeyError, ValueError, OSError, EOFError, zipfile.BadZipFile):
+        raise UserError(f"{file}: expected {wanted}, in an .npz file as `inputs`") from None
+    inputs = task.kind.taken(loaded)
+    if inputs is None or loaded.shape[1:] != task.shape or not len(loaded):
+        raise UserError(
+            f"{file}: it holds {loaded.dtype} {list(loaded.shape)}, and the model takes"
+            f" {task.kind}; expected {wanted}"
+        )
+    check_finite(str(file), inputs)
+    return inputs

@@ -1,0 +1,228 @@
+"""The runs of a comparison under way: one after the other in this process, or several at once in
+processes of their own."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress
+
+from pfedlora_flwr.commands.display import progress_bars, room
+from pfedlora_flwr.commands.progress_text import Course, duration
+from pfedlora_flwr.comparison import estimate
+from pfedlora_flwr.comparison.work import Job, Work
+from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.execution import RunConfig
+from pfedlora_flwr.launch import execute as executing
+from pfedlora_flwr.launch.child import Child, Share, could_not_start, shares
+from pfedlora_flwr.launch.cluster import find_nodes
+from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.runs.layout import Row
+from pfedlora_flwr.runs.lines import SoFar, Watched
+from pfedlora_flwr.runs.rows import Result
+
+_ALL = "all runs"
+_LOOK = 0.25
+"""Seconds between two looks at runs in processes of their own."""
+
+
+def run_all(
+    work: Work, speed: estimate.Speed, out: Console, engine: str, drop_models: bool, at_once: int
+) -> Result | None:
+    """Does every job there is; the result of the run in which it was stopped, if it was."""
+    if drop_models:  # one that was killed after its result still has them
+        for run in work.completed():
+            run.directory.drop_models()
+    # a bar would be drawn over a debugger
+    bars = progress_bars(out, quiet=engine == "local" and at_once == 1)
+    runs = _Runs(work, speed, out, bars, drop_models, at_once)
+    with bars:
+        return _one_by_one(runs, engine) if at_once == 1 else _several(runs, engine)
+
+
+def _one_by_one(runs: _Runs, engine: str) -> Result | None:
+    """Each run in this process."""
+    while waiting := runs.waiting():
+        line, config = runs.begin(waiting[0]), runs.config(waiting[0])
+        try:
+            result = executing.execute(config, line.show, runs.out, engine=engine)
+        except UserError as error:
+            result = could_not_start(str(error))
+        if runs.end(line, result):
+            return result
+        find_nodes.cache_clear()  # they may come and go between two runs
+    return None
+
+
+def _several(runs: _Runs, engine: str) -> Result | None:
+    """Each run in a process of its own, with its share of the cores and of the GPUs."""
+    children: dict[Child, tuple[_Line, Share]] = {}
+    free = shares(runs.at_once)
+    try:
+        while (waiting := runs.waiting()) or children:
+            for job, share in zip(waiting, tuple(free), strict=False):
+                free.remove(share)
+                children[Child(runs.config(job), engine, share)] = runs.begin(job), share
+            while not (ended := [child for child in children if child.ended]):
+                for line, _ in children.values():
+                    line.look()
+                time.sleep(_LOOK)
+            for child in ended:
+                line, share = children.pop(child)
+                free.append(share)
+                if runs.end(line, result := child.result()):
+                    return result
+    finally:
+        for child in children:
+            child.stop(signal.SIGINT)
+        for child in children:
+            child.result()
+    return None
+
+
+class _Runs:
+    """The runs of a comparison while it goes on: what is left, what goes on with a line each, and a
+    line for all."""
+
+    def __init__(
+        self,
+        work: Work,
+        speed: estimate.Speed,
+        out: Console,
+        bars: Progress,
+        drop_models: bool,
+        at_once: int,
+    ) -> None:
+        self.out, self.bars, self.at_once = out, bars, at_once
+        self._work, self._speed, self._drop_models = work, speed, drop_models
+        self._done = sum(run.path not in work.redo for run in work.completed())
+        self._again = set[Path]()
+        self._lines: list[_Line] = []
+        self._task = bars.add_task(_ALL, what="")
+        self._wait_for([])
+
+    def waiting(self) -> list[Job]:
+        """The runs that are left and have not begun, as their directories tell."""
+        going = [line.job.directory for line in self._lines]
+        self._wait_for([job for job in self._work.jobs() if job.directory not in going])
+        return self._waiting
+
+    def config(self, job: Job) -> RunConfig:
+        """What is to be executed."""
+        if job.directory in self._again:
+            return job.config.executed(resume=False, overwrite=True)
+        return executing.continued(job.config)
+
+    def begin(self, job: Job) -> _Line:
+        """A run begins; it is no longer waited for."""
+        self._wait_for([other for other in self._waiting if other is not job])
+        if job.directory in self._work.redo:
+            self._work.redo.discard(job.directory)
+            self._again.add(job.directory)
+        self._lines.append(_Line(self, job))
+        self.show()
+        return self._lines[-1]
+
+    def end(self, line: _Line, result: Result) -> bool:
+        """What came of a run, also of one that could not start; whether it was stopped."""
+        directory, job = RunDirectory(line.job.directory), line.job
+        if result["status"] == "completed":
+            directory.trim()
+        elif directory.result() is None:  # it did not begin: the report shall say why
+            job.directory.mkdir(parents=True, exist_ok=True)
+            directory.write_result(result)
+        self.bars.remove_task(line.task)
+        self._lines.remove(line)
+        if result["status"] == "stopped":
+            return True
+        if result["status"] == "completed":
+            if self._drop_models:
+                directory.drop_models()
+            self._work.drop_rejected()
+            self._done += 1
+            self._speed.learn(job.config, result["seconds"]["total"])
+            came = f"accuracy {result['accuracy']['at_best_validation']:.4f} at best validation"
+        else:
+            self._work.failed[job.directory] = result["error"] or "no reason given"
+            came = f"failed: {result['error']}"
+        number = self._done + len(self._work.failed)
+        of = number + len(self._lines) + self._later.runs
+        self.out.print(
+            f"{number} of {of}: {job.title}: {came}", highlight=False, markup=False, soft_wrap=True
+        )
+        return False
+
+    def show(self) -> None:
+        """The line for all runs."""
+        left = self._later.seconds + sum(line.left for line in self._lines)
+        before = self._done + len(self._work.failed)
+        of = before + len(self._lines) + self._later.runs
+        words = f"{before} of {of} runs done · about {duration(left / self.at_once)} left"
+        self.bars.update(self._task, total=of, completed=before, what=words)
+
+    def seconds(self, config: RunConfig) -> float:
+        """What a run will take."""
+        return self._speed.seconds(config)
+
+    def _wait_for(self, jobs: list[Job]) -> None:
+        self._waiting = jobs
+        # asked for four times a second
+        self._later = _Later(count_of(jobs), seconds_of(jobs, self._speed))
+
+
+@dataclass(frozen=True)
+class _Later:
+    """The runs that have not begun, and what they take."""
+
+    runs: int
+    seconds: float
+
+
+class _Line:
+    """A run that goes on, and its line. left: its seconds."""
+
+    def __init__(self, runs: _Runs, job: Job) -> None:
+        self.job = job
+        self.left = runs.seconds(job.config)
+        self._runs, self._course, self._directory = (
+            runs,
+            Course(job.config.experiment),
+            RunDirectory(job.directory),
+        )
+        self.task = runs.bars.add_task(
+            job.title, total=job.config.experiment.rounds, what=self._course.words()
+        )
+        self._rounds: Watched | None = None
+
+    def look(self) -> None:
+        """Shows what a run in another process has left on disk."""
+        if self._directory.holds_run:
+            self._rounds = self._rounds or self._directory.watched()
+            self.show(self._directory.doing(), self._rounds.look())
+
+    def show(self, state: Row | None, so_far: SoFar) -> None:
+        """Shows what the run is doing, and its rounds so far."""
+        self._course.look(state, so_far)
+        own = self._course.left(state, so_far)
+        self.left = self._runs.seconds(self.job.config) if own is None else own
+        self._runs.show()
+        words = self._course.words(room(self._runs.out, max(_ALL, self.job.title, key=len)))
+        stopping = state is not None and state["phase"] == "stopping"
+        self._runs.bars.update(
+            self.task, completed=self._course.rounds, what=words, refresh=stopping
+        )
+
+
+def count_of(jobs: Iterable[Job]) -> int:
+    """Runs, those that follow from a choice included."""
+    return sum(job.repeats for job in jobs)
+
+
+def seconds_of(jobs: Iterable[Job], speed: estimate.Speed) -> float:
+    """What they take, one after the other."""
+    return sum(job.repeats * speed.seconds(job.config) for job in jobs)

@@ -1,0 +1,113 @@
+"""`pfedlora run`, from its words to its exit code: which keys they mean, and where it runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from pfedlora_flwr import config
+from pfedlora_flwr.commands.dry_run import dry_run
+from pfedlora_flwr.commands.run import run
+from pfedlora_flwr.commands.submit import submit
+from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.execution import RunConfig
+from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.runs.output import of_run
+from pfedlora_flwr.runs.resume import resumed, resumed_output
+
+
+@dataclass(frozen=True)
+class Words:
+    """What `pfedlora run` was given: CONF, the texts of -o and of flags that set keys, and the
+    other flags."""
+
+    conf: str | None
+    options: list[str]
+    port: int
+    quiet: bool
+    dry_run: bool
+    engine: str
+    superlink: str | None
+
+
+def start(words: Words, out: Console, err: Console) -> int:
+    """Carries the run out, here or on nodes; the exit code. Raises UserError before anything has
+    started."""
+    path = config.find_conf(words.conf) if words.conf is not None else None
+    of_conf = config.read_run(path) if path else {}
+    options = config.parse_overrides(words.options)
+    named = of_conf | options
+    if options.get("accept-changed-code") is True and named.get("resume") is not True:
+        raise UserError("--accept-changed-code is for a run that goes on: give it with --resume")
+    if words.superlink is not None:
+        _check_superlink(words, named)
+        return _on_nodes(words, words.superlink, named, options, out, err)
+    wanted = _wanted(words, path, of_conf, options, out)
+    if words.dry_run:
+        dry_run(wanted, out, engine=words.engine)
+        return 0
+    return run(wanted, out, err, port=words.port, quiet=words.quiet, engine=words.engine)
+
+
+def _check_superlink(words: Words, named: Mapping[str, object]) -> None:
+    if words.superlink == "":
+        raise UserError("--superlink is ''; allowed: a connection in $FLWR_HOME/config.toml")
+    if words.engine != "flower":
+        raise UserError(
+            f"--engine {words.engine} trains in this process, --superlink on nodes: give one of"
+            " them"
+        )
+    if named.get("ray"):
+        raise UserError("ray is for simulations, --superlink for real nodes: give one of them")
+    if words.port:
+        raise UserError(
+            "--port is for simulations: a connection has its address in Flower's config.toml"
+        )
+    if words.dry_run:
+        raise UserError("--dry-run is for simulations: what nodes have is known to them alone")
+
+
+def _on_nodes(
+    words: Words,
+    superlink: str,
+    named: Mapping[str, object],
+    options: Iterable[str],
+    out: Console,
+    err: Console,
+) -> int:
+    """The run on the nodes of a SuperLink; `output` is a path on that one's host."""
+    wanted = config.run_config(named)
+    # `data.` keys are of the nodes' data
+    of_here = [name for name in options if not name.startswith("data.")]
+    _name_unused(config.unused(of_here, wanted), out)
+    return submit(wanted, superlink, out, err, sys.argv[1:], quiet=words.quiet)
+
+
+def _wanted(
+    words: Words,
+    path: Path | None,
+    of_conf: Mapping[str, object],
+    options: Mapping[str, object],
+    out: Console,
+) -> RunConfig:
+    """The keys of a run here, a resumed one's taken from its directory."""
+    named = {**of_conf, **options}
+    if named.get("resume") is True:
+        output = resumed_output(named, path)
+        wanted, unused = resumed(RunDirectory(output), of_conf, options, str(words.conf))
+        if unused:
+            out.print(unused, markup=False, highlight=False, soft_wrap=True)
+    else:
+        wanted = config.run_config(named)
+        output = of_run(wanted, path)
+    _name_unused(config.unused(options, wanted), out)
+    return config.located(wanted, output)
+
+
+def _name_unused(lines: Iterable[str], out: Console) -> None:
+    for line in lines:
+        out.print(f"warning: {line}", markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,35 @@
+"""A run's keys: read from YAML, texts and Flower's run-config, and checked."""
+
+from pfedlora_flwr.config.checks import check_way, unused
+from pfedlora_flwr.config.files import find_conf, flatten, read_mapping, read_run
+from pfedlora_flwr.config.reading import (
+    all_keys,
+    execution_of,
+    experiment_of,
+    from_flat,
+    load,
+    located,
+    parse,
+    parse_overrides,
+    run_config,
+    still_known,
+)
+
+__all__ = [
+    "all_keys",
+    "check_way",
+    "execution_of",
+    "experiment_of",
+    "find_conf",
+    "flatten",
+    "from_flat",
+    "load",
+    "located",
+    "parse",
+    "parse_overrides",
+    "read_mapping",
+    "read_run",
+    "run_config",
+    "still_known",
+    "unused",
+]

@@ -1,0 +1,176 @@
+"""What no single key can be checked for: a function for each matter, and the list of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+
+from pfedlora_flwr.data import registry as datasets
+from pfedlora_flwr.data.source import class_names_of
+from pfedlora_flwr.errors import UserError, user_code
+from pfedlora_flwr.execution import Execution, RunConfig
+from pfedlora_flwr.experiment import option_keys
+from pfedlora_flwr.keys import in_words
+from pfedlora_flwr.methods import registry
+from pfedlora_flwr.methods.method import Method
+from pfedlora_flwr.models.named import is_library
+from pfedlora_flwr.models.registry import TRAINED
+from pfedlora_flwr.training.kinds import read_shape
+
+_MOST_MASKED = 1023
+"""Clients whose masked updates can be summed: 1024 of the 2^22 levels would leave the 2^32."""
+_NOT_MASKED = ("clip-norm-factor", "max-samples")
+"""Keys of checks that a server makes of single updates."""
+_OF_PARTITION = {
+    "partition.classes-per-client": "pathological",
+    "partition.alpha": "dirichlet",
+    "partition.min-samples": "natural",
+}
+"""Keys of one kind of partition."""
+
+
+def check(config: RunConfig, method: type[Method]) -> None:
+    """Raises UserError for the first of CHECKS that fails."""
+    for one in CHECKS:
+        one(config, method)
+
+
+def _method(config: RunConfig, method: type[Method]) -> None:
+    e = config.experiment
+    with user_code("method", e.method):
+        method.check_experiment(e)
+    if e.method_options and ":" not in e.method:
+        own = ", ".join(option_keys(e.method, method.Options))
+        told = f"method-options is {e.method_options!r}, which is for a package.module:Class method"
+        raise UserError(f"{told}; the options of {e.method} are keys: {own or 'it has none'}")
+
+
+def _min_clients(config: RunConfig, method: type[Method]) -> None:
+    wanted, clients = config.execution.min_clients, config.experiment.clients
+    if wanted is not None and wanted > clients:
+        raise UserError(
+            f"min-clients is {wanted}; allowed: auto, or at most clients, which is {clients}"
+        )
+
+
+def _trained(config: RunConfig, method: type[Method]) -> None:
+    e = config.experiment
+    if wrong := [part for part in e.trained if part not in TRAINED]:
+        raise UserError(
+            f"train is {e.train!r}; allowed: {in_words(TRAINED)}, or several of them, separated by"
+            f" commas; {wrong[0]!r} is none"
+        )
+    if e.representation == "pretrained-logits" and "all" in e.trained:
+        raise UserError(
+            f"train is {e.train!r}; allowed with representation=pretrained-logits: head, for the"
+            " classifier that makes them stays as it is"
+        )
+
+
+def _inputs(config: RunConfig, method: type[Method]) -> None:
+    e = config.experiment
+    if e.data_sep == e.data_decimal:
+        raise UserError("data.decimal is comma, and data.sep, too: a CSV needs two marks")
+    names = class_names_of(e)
+    if len(set(names)) < len(names) or "" in names or len(names) == 1:
+        raise UserError(
+            f"data.class-names is {e.data_class_names!r}; allowed: auto, or at least two names,"
+            " each once"
+        )
+    _, shape = read_shape(e.input_shape) if e.input_shape else (None, ())
+    if shape and e.image_size and shape[1:] != (e.image_size, e.image_size):
+        raise UserError(
+            f"image-size is {e.image_size}, and input-shape {e.input_shape}: make them equal, or"
+            " leave one out"
+        )
+
+
+def _kept_uploads(config: RunConfig, method: type[Method]) -> None:
+    e = config.experiment
+    if config.execution.audit_uploads and e.sharing != "mean":
+        raise UserError(
+            f"audit.uploads is true and sharing is {e.sharing}; uploads are kept with sharing=mean"
+            " alone"
+        )
+    if config.execution.audit_uploads and e.secagg_enabled:
+        raise UserError(
+            "audit.uploads is true and secagg.enabled, too: under masks no upload can be kept;"
+            " audit such a run from its sum"
+        )
+
+
+def _secure_aggregation(config: RunConfig, method: type[Method]) -> None:
+    e, shares = config.experiment, config.execution.secagg_shares
+    if not e.secagg_enabled:
+        return
+    if not method.averages:
+        fitting = ", ".join(name for name in registry.NAMES if registry.find(name).averages)
+        raise UserError(
+            f"method {e.method} does not take a mean of uploads; secagg.enabled needs one that"
+            f" does: {fitting}"
+        )
+    if e.sharing != "mean":
+        raise UserError(f"sharing is {e.sharing}; allowed with secagg.enabled: mean")
+    if not 3 <= e.sampled <= _MOST_MASKED:
+        told = f"clients × participation gives {e.sampled}"
+        raise UserError(f"secagg.enabled needs 3 to {_MOST_MASKED} sampled clients, {told}")
+    if math.frexp(e.secagg_clip)[0] != 0.5:
+        raise UserError(
+            f"secagg.clip is {e.secagg_clip:g}; allowed: a power of two, such as 0.5, 1 or 2"
+        )
+    if shares is not None and shares % 2 == 0:
+        raise UserError(f"secagg.shares is {shares}; allowed: auto, or an odd integer ≥ 5")
+
+
+def check_way(x: Execution) -> None:
+    """Raises UserError where a run shall be both continued and replaced."""
+    if x.resume and x.overwrite:
+        raise UserError(
+            "resume and overwrite exclude each other: resume continues the run, overwrite"
+            " replaces it"
+        )
+
+
+def _way(config: RunConfig, method: type[Method]) -> None:
+    check_way(config.execution)
+
+
+CHECKS: tuple[Callable[[RunConfig, type[Method]], None], ...] = (
+    _method,
+    _min_clients,
+    _trained,
+    _inputs,
+    _kept_uploads,
+    _secure_aggregation,
+    _way,
+)
+"""In order; each raises UserError for keys that do not go together."""
+
+
+def unused(options: Iterable[str], config: RunConfig) -> list[str]:
+    """Why options that were given change nothing in the run, a line each."""
+    found, own, e = [], config.keys(), config.experiment
+    for name in options:
+        if name not in own:
+            found.append(f"{name} is not used: it is an option of another method than {e.method}")
+        elif (
+            name == "data-path"
+            and config.execution.data_path
+            and not datasets.takes_path(e.dataset)
+        ):
+            found.append(f"data-path is not used: dataset {e.dataset!r} takes no files from there")
+        elif name == "momentum" and e.optimizer == "adamw":
+            found.append("momentum is not used: optimizer is adamw, whose own is 0.9")
+        elif name.startswith("data.") and name not in datasets.find(e.dataset).columns:
+            found.append(f"{name} is not used: dataset {e.dataset!r} does not take it")
+        elif name in _OF_PARTITION and e.partition_kind != _OF_PARTITION[name]:
+            found.append(f"{name} is not used: partition.kind is {e.partition_kind}")
+        elif name == "model-input" and not any(map(is_library, e.model_names())):
+            found.append("model-input is not used: no model is of timm or torchvision")
+        elif name.startswith("secagg.") and not e.secagg_enabled and name != "secagg.enabled":
+            found.append(f"{name} is not used: secagg.enabled is false")
+        elif name in _NOT_MASKED and e.secagg_enabled:
+            found.append(
+                f"{name} is not used: with secagg.enabled the server sees no single update"
+            )
+    return found

@@ -1,0 +1,171 @@
+"""A run's keys, read and checked: from a YAML file, from `key=value` texts and from Flower's
+run-config alike."""
+
+from __future__ import annotations
+
+import difflib
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pfedlora_flwr import execution, experiment
+from pfedlora_flwr.config.checks import check
+from pfedlora_flwr.config.files import read_run, scalar
+from pfedlora_flwr.data import registry as datasets
+from pfedlora_flwr.data.partition import KINDS
+from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.execution import Execution, RunConfig
+from pfedlora_flwr.experiment import Experiment, option_keys
+from pfedlora_flwr.files import absolute
+from pfedlora_flwr.keys import Key, keys_of
+from pfedlora_flwr.methods import registry
+from pfedlora_flwr.methods.method import Method
+from pfedlora_flwr.models import registry as models
+
+GONE = {
+    "extend": "more rounds extend a run that is resumed",
+    "tensorboard": "give observers=tensorboard",
+}
+"""Keys that are no longer there, and what takes their place."""
+
+
+@cache
+def all_keys() -> dict[str, Key]:
+    """Every key by name: the Experiment's, with what the data room allows, the Execution's, then
+    each method's own."""
+    ours = experiment.KEYS
+    target = ours["target-accuracy"]
+    found = ours | {
+        "dataset": replace(ours["dataset"], choices=datasets.NAMES),
+        "partition.kind": replace(ours["partition.kind"], choices=KINDS),
+        "target-accuracy": replace(target, meaning=f"{target.meaning} ({datasets.targets()})"),
+    }
+    found |= execution.KEYS
+    for name in registry.NAMES:
+        found |= option_keys(name, registry.find(name).Options)
+    return found
+
+
+def run_config(flat: Mapping[str, object]) -> RunConfig:
+    """A run's keys from flat ones, checked. Raises UserError for an unknown key, a wrong type, a
+    value out of range.
+
+    Options of other methods than its own are checked and left out: one file may serve several
+    methods."""
+    parsed = parse(flat)
+    e, x = experiment_of(parsed), execution_of(parsed)
+    method = registry.find(e.method)
+    own = option_keys(e.method, method.Options)
+    given = {k.attribute: parsed[name] for name, k in own.items() if name in parsed}
+    if ":" in e.method:
+        given = _method_options(e, method)
+    config = RunConfig(e.replace(options=method.Options(**given)), x)
+    check(config, method)
+    return config
+
+
+def from_flat(flat: Mapping[str, object]) -> Experiment:
+    """The Experiment alone of a run's flat keys, all of which are checked. Raises UserError."""
+    return run_config(flat).experiment
+
+
+def experiment_of(parsed: Mapping[str, Any]) -> Experiment:
+    """The Experiment in parsed keys, unchecked, without its method's options."""
+    own = {k.attribute: parsed[name] for name, k in experiment.KEYS.items() if name in parsed}
+    return Experiment(**own)
+
+
+def execution_of(parsed: Mapping[str, Any]) -> Execution:
+    """The Execution in parsed keys, unchecked."""
+    own = {k.attribute: parsed[name] for name, k in execution.KEYS.items() if name in parsed}
+    return Execution(**own)
+
+
+def parse(flat: Mapping[str, object]) -> dict[str, Any]:
+    """The values of flat keys, each by itself. Raises UserError for an unknown key, a wrong type, a
+    value out of range."""
+    return {name: _key(name).parse(value) for name, value in flat.items()}
+
+
+def still_known(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys that an older version saved, without those that are no longer there."""
+    return {name: value for name, value in saved.items() if name not in GONE}
+
+
+def load(path: Path | None, overrides: Iterable[str] = ()) -> RunConfig:
+    """A run's keys from a YAML file and `key=value` overrides (later ones win)."""
+    return run_config((read_run(path) if path else {}) | parse_overrides(overrides))
+
+
+def located(config: RunConfig, output: Path) -> RunConfig:
+    """The same with absolute paths: a run's processes do not run in the user's folder."""
+    e, x = config.experiment, config.execution
+    data_path = str(absolute(x.data_path)) if x.data_path else ""
+    return RunConfig(
+        e.replace(dataset=datasets.located(e.dataset), models=models.located(e.models)),
+        x.replace(output=str(absolute(output)), data_path=data_path),
+    )
+
+
+def parse_overrides(overrides: Iterable[str]) -> dict[str, object]:
+    """`key=value` texts as a flat mapping; values are what their keys take."""
+    return {name: _value(text, all_keys().get(name)) for name, text in _pairs(overrides).items()}
+
+
+def _key(name: str) -> Key:
+    known = all_keys()
+    if name in GONE:
+        raise UserError(f"{name} is no longer a key: {GONE[name]}")
+    if name not in known:
+        within = [other for other in known if other.startswith(f"{name}.")]
+        if within:
+            raise UserError(f"{name} is no key but a section of keys: {', '.join(within)}")
+        near = difflib.get_close_matches(name, known, 1)
+        raise UserError(
+            f"unknown key {name!r}"
+            + (f"; did you mean {near[0]!r}?" if near else "; see pfedlora run --help")
+        )
+    return known[name]
+
+
+def _method_options(e: Experiment, method: type[Method]) -> dict[str, Any]:
+    """The options of a `package.module:Class` method, from the text of `method-options`."""
+    declared = keys_of(method.Options)
+    given = {
+        name: _value(text, declared.get(name)) for name, text in _words(e.method_options).items()
+    }
+    for name in given:
+        if name not in declared:
+            raise UserError(
+                f"method-options: {e.method} has no option {name!r}; it has:"
+                f" {', '.join(declared) or 'none'}"
+            )
+    return {k.attribute: k.parse(given[name]) for name, k in declared.items() if name in given}
+
+
+def _pairs(overrides: Iterable[str]) -> dict[str, str]:
+    flat: dict[str, str] = {}
+    for text in overrides:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise UserError(f"-o {text!r}: expected key=value")
+        flat[name.strip()] = value
+    return flat
+
+
+def _words(text: str) -> dict[str, str]:
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise UserError(f"method-options is {text!r}: {error}") from None
+    if any("=" not in word.lstrip("=") for word in words):
+        raise UserError(f"method-options is {text!r}; allowed: key=value key=value")
+    return _pairs(words)
+
+
+def _value(text: str, key: Key | None) -> object:
+    """The value of a text that is for `key`."""
+    return text if key is not None and key.kind is str else scalar(text)

@@ -1,0 +1,103 @@
+"""What a frozen encoder makes of a client's samples: computed once, and kept in the cache under all
+that decides it, to the same bits."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import platform
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pfedlora_flwr.data.cache import cache_root
+from pfedlora_flwr.data.local import LocalData
+from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.files import write_atomically
+from pfedlora_flwr.models.own import Whole
+from pfedlora_flwr.models.pretrained import frozen_encoder, with_outputs
+from pfedlora_flwr.training.flops import count_operations
+from pfedlora_flwr.training.loop import Samples, infer, mixed_precision
+
+_VERSION = 1  # of the files' layout
+PHASE = "features"
+"""Of a visit's operations: those of the encoder, once a client."""
+
+
+def with_outputs_kept(
+    model: nn.Module, data: LocalData, e: Experiment, *, train: bool = True, evaluated: bool = True
+) -> LocalData:
+    """The data with the outputs of the model's encoder, where that is wholly frozen: from the
+    cache, or computed and kept there. As it is where there is no such encoder, or where images are
+    augmented.
+
+    train, evaluated: which parts are used. Raises UserError where the cache cannot be written.
+    """
+    encoder = frozen_encoder(model)
+    if encoder is None or e.augment:
+        return data
+    wanted = {"train": train, "validation": evaluated, "test": evaluated}
+    parts = {
+        part: with_outputs(samples, encoder, kept(encoder, samples, e))
+        for part, wants in wanted.items()
+        if wants and len(samples := getattr(data, part))
+    }
+    return replace(data, **parts)
+
+
+def operations(model: nn.Module, data: LocalData, e: Experiment) -> dict[str, int]:
+    """What the outputs of the training part cost, as a phase of the visit in which a client first
+    needs them, whether they are in the cache or not; empty where there are none to keep."""
+    encoder = frozen_encoder(model)
+    if encoder is None or e.augment:
+        return {}
+    with torch.no_grad(), count_operations() as counted:
+        encoder.encode(data.train.batch(slice(0, 1)))
+    return {PHASE: counted.forward * len(data.train)}
+
+
+def kept(encoder: Whole, samples: Samples, e: Experiment) -> Tensor:
+    """[n, width], where the samples are."""
+    device = samples.labels.device
+    file = _file(encoder, samples, e)
+    try:
+        if file.exists():
+            return torch.from_numpy(np.load(file)).to(device)
+        with mixed_precision(e.precision, device):
+            outputs = infer(encoder.encode, samples)
+        written = io.BytesIO()
+        np.save(written, outputs.cpu().numpy())
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, written.getvalue(), durable=False)
+    except OSError as error:
+        raise UserError(
+            f"cache {cache_root()}: {error.strerror or error}; set PFEDLORA_CACHE to a writable"
+            " folder"
+        ) from None
+    except ValueError:
+        raise UserError(f"{file} is damaged; remove it, and it is made anew") from None
+    return outputs
+
+
+def _file(encoder: Whole, samples: Samples, e: Experiment) -> Path:
+    """Where the outputs are kept: another file for another encoder, image size, normalisation,
+    precision, kind of machine, or samples."""
+    device = samples.labels.device
+    machine = (
+        torch.cuda.get_device_name(device)
+        if device.type == "cuda"
+        else f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
+    )
+    told = (encoder.base, encoder.place, encoder.side, e.precision, machine, torch.__version__)
+    digest = hashlib.sha256(repr((_VERSION, *told)).encode())
+    for tensor in (samples.inputs, samples.scale, samples.shift):
+        if tensor is not None:
+            array = np.ascontiguousarray(tensor.cpu().numpy())
+            digest.update(f"{array.dtype}{array.shape}".encode())
+            digest.update(array.data)
+    name = digest.hexdigest()
+    return cache_root() / "outputs" / name[:2] / f"{name[2:]}.npy"

@@ -1,0 +1,74 @@
+"""What a user should know of a run's data before it starts: a line each, the same in a run, a dry
+run and a node's log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from pfedlora_flwr.data.cache import digests as digests_of
+from pfedlora_flwr.data.datasets import Dataset
+from pfedlora_flwr.data.partition import Partition
+from pfedlora_flwr.errors import some
+
+_NAMED = 10
+"""Classes that a line names."""
+_PARTS = 3
+"""Training, validation and test: a class of fewer samples is missing in one of them."""
+
+
+def remarks(dataset: Dataset, partition: Partition) -> Iterator[str]:
+    """What its reader left out or warns of, the owners that are no clients, the classes without
+    samples, names that are nearly equal, and samples that a client trains on and is tested on."""
+    yield from dataset.notes
+    if partition.owners and dataset.owners is not None:
+        names, counts = np.unique(dataset.owners, return_counts=True)
+        few = ~np.isin(names.astype(np.str_), partition.owners)
+        if few.any():
+            told = f"{counts[few].sum()} {dataset.kind.unit} of {few.sum()} owners"
+            yield f"left out: {told} that have fewer than partition.min-samples"
+    if empty := dataset.empty_classes:
+        yield (
+            f"{len(empty)} {'class' if len(empty) == 1 else 'classes'} of the dataset"
+            f" {'has' if len(empty) == 1 else 'have'} no {dataset.kind.unit}: {some(empty, _NAMED)}"
+        )
+    yield from _rare(dataset)
+    yield from _near("classes", dataset.class_names)
+    if dataset.owners is not None:
+        yield from _near("owners", map(str, np.unique(dataset.owners)))
+    yield from _twice(dataset, partition)
+
+
+def _rare(dataset: Dataset) -> Iterator[str]:
+    counts = np.bincount(np.asarray(dataset.labels), minlength=dataset.classes)
+    rare = [dataset.class_names[i] for i in np.flatnonzero((counts > 0) & (counts < _PARTS))]
+    if rare:
+        told = f"fewer than {_PARTS} {dataset.kind.unit}, and so none in some part of the data"
+        yield f"{'this class has' if len(rare) == 1 else 'these classes have'} {told}:" + (
+            f" {some(rare, _NAMED)}"
+        )
+
+
+def _near(what: str, names: Iterable[str]) -> Iterator[str]:
+    """Names that differ by spaces or capitals alone."""
+    alike: dict[str, list[str]] = {}
+    for name in names:
+        alike.setdefault(" ".join(name.split()).casefold(), []).append(name)
+    groups = [", ".join(map(repr, group)) for group in alike.values() if len(group) > 1]
+    if groups:
+        yield f"{what} that differ by spaces or capitals alone: {some(groups, _NAMED)}"
+
+
+def _twice(dataset: Dataset, partition: Partition) -> Iterator[str]:
+    own = dataset.digests  # kept with what is kept on disk
+    digests = own if own is not None else digests_of(dataset.inputs, dataset.labels)
+    twice = tests = clients = 0
+    for split in partition.clients:
+        found = np.isin(digests[split.test], digests[split.train]).sum()
+        twice, tests, clients = twice + found, tests + len(split.test), clients + bool(found)
+    if twice:
+        yield (
+            f"{twice} of {tests} test {dataset.kind.unit} stand in the same client's training part,"
+            f" too, at {clients} of {len(partition.clients)} clients: accuracies are then too high"
+        )

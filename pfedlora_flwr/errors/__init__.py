@@ -1,0 +1,25 @@
+"""Errors that users see as one line, and how any other error becomes one."""
+
+from pfedlora_flwr.errors.errors import UserCodeError, UserError
+from pfedlora_flwr.errors.one_line import (
+    brief,
+    is_ours,
+    names_traceback,
+    told,
+    user_code,
+    with_traceback,
+)
+from pfedlora_flwr.errors.words import kind, some
+
+__all__ = [
+    "UserCodeError",
+    "UserError",
+    "brief",
+    "is_ours",
+    "kind",
+    "names_traceback",
+    "some",
+    "told",
+    "user_code",
+    "with_traceback",
+]

@@ -1,0 +1,23 @@
+"""The lines of a log or a traceback that say something."""
+
+from __future__ import annotations
+
+import re
+
+_COLOUR = re.compile("\x1b\\[[0-9;]*m")
+_FRAME = " │╰╭─╮╯"
+_EXCEPTION = re.compile(r"[\w.]*(Error|Exception|Failed|Refused)\b.*: \S")
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines that say something, without frames and without what a terminal would act on."""
+    lines = (
+        "".join(c if c.isprintable() else " " for c in _COLOUR.sub("", line)).strip(_FRAME)
+        for line in text.splitlines()
+    )
+    return [line for line in lines if line]
+
+
+def exception_line(text: str) -> str | None:
+    """The last line that names an exception, as a traceback ends; None where there is none."""
+    return next((line for line in reversed(lines_of(text)) if _EXCEPTION.match(line)), None)

@@ -1,0 +1,110 @@
+"""An exception as one line, its traceback in a file, and what a user's own code raises."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sysconfig
+import tempfile
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+from pfedlora_flwr.errors.errors import UserCodeError, UserError
+
+_NOT_THEIRS = tuple(
+    folder + os.sep
+    for folder in (
+        str(Path(__file__).parent.parent),
+        *map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")),
+    )
+)
+_LONGEST = 300
+_TRACEBACK = "; traceback in "
+
+
+@contextlib.contextmanager
+def user_code(what: str, name: str) -> Iterator[None]:
+    """What a user's own `package.module:Class` raises within becomes a UserCodeError; of ours (a
+    name without a colon) nothing changes.
+
+    what: "model" or "method".
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        if ":" not in name:
+            raise
+        raise UserCodeError(f"{what} {name!r}: {brief(error)}") from error
+
+
+def brief(error: BaseException) -> str:
+    """An exception in a line: its type, what it says, and the user's own file and line where it was
+    raised."""
+    if isinstance(error, UserError):
+        return str(error)
+    said = (error.msg if isinstance(error, SyntaxError) else str(error)).strip().splitlines() or [
+        ""
+    ]
+    return f"{type(error).__name__}: {said[0][:_LONGEST]}".removesuffix(": ") + _place(error)
+
+
+def is_ours(error: BaseException) -> bool:
+    """Whether an error is a line of ours, and not what a user's own code raised."""
+    return isinstance(error, UserError) and not isinstance(error, UserCodeError)
+
+
+def told(error: BaseException) -> str:
+    """What may be said of an error to those who must not see the data: a line of ours; of any other
+    its type alone."""
+    if is_ours(error):
+        return str(error)
+    return type(
+        error.__cause__ if isinstance(error, UserCodeError) and error.__cause__ else error
+    ).__name__
+
+
+def with_traceback(line: str, error: BaseException, file: Path | None = None) -> str:
+    """The line, with the file that it names written: the error's traceback, in `file` or, where
+    that cannot be, a temporary file."""
+    text = "".join(
+        traceback.format_exception(
+            error.__cause__ if isinstance(error, UserCodeError) and error.__cause__ else error
+        )
+    )
+    try:
+        if file is None:
+            handle, name = tempfile.mkstemp(prefix="pfedlora-traceback-", suffix=".txt")
+            os.close(handle)
+            file = Path(name)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    except OSError as failure:  # a full disk: the line must come all the same
+        return f"{line} (its traceback cannot be written: {failure.strerror})"
+    return f"{line}{_TRACEBACK}{file}"
+
+
+def names_traceback(line: str) -> bool:
+    """Whether the line came from `with_traceback`: something is to be mended in code."""
+    return _TRACEBACK in line
+
+
+def _place(error: BaseException) -> str:
+    """`, at FILE:LINE`: the innermost line that is neither ours nor a library's; empty where there
+    is none."""
+    frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    if isinstance(error, SyntaxError) and error.filename:
+        frames.append((error.filename, error.lineno))
+    theirs = [
+        f"{_short(file)}:{line}"
+        for file, line in frames
+        if Path(file).is_file() and not file.startswith(_NOT_THEIRS)
+    ]
+    return f", at {theirs[-1]}" if theirs else ""
+
+
+def _short(file: str) -> str:
+    here = os.getcwd() + os.sep
+    return file.removeprefix(here)

@@ -1,0 +1,15 @@
+"""Names and values, as messages say them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def some(names: Sequence[str], most: int) -> str:
+    """The first `most` names, as a message lists them, and how many more there are."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def kind(value: object) -> str:
+    """What a value is that is none of what was expected."""
+    return "None" if value is None else type(value).__name__

@@ -1,0 +1,118 @@
+"""The Execution: how and where an Experiment runs. None of its keys can change a result."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+from pfedlora_flwr.experiment import Experiment, at_least
+from pfedlora_flwr.keys import Key, Scalar, key, keys_of
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How and where an Experiment runs. A resumed run may change all of it."""
+
+    data_path: str = key(
+        "", "the folder that holds the dataset's files; empty: downloaded to the cache"
+    )
+    secagg_threshold: float = key(
+        0.67,
+        "secagg: the share of the key shares that unmasks",
+        name="secagg.threshold",
+        above=2 / 3,
+        below=1,
+    )
+    secagg_shares: int | None = key(
+        None,
+        "secagg: shares of each key, odd; auto: all up to 20 sampled clients, else 21",
+        name="secagg.shares",
+        low=5,
+    )
+    actors: int | None = key(
+        None, "clients trained at once; auto: one a core, or one a GPU", low=1, high=4096
+    )
+    ray: str = key(
+        "",
+        "the Ray cluster, HOST:PORT, on which `run` and `compare` train, from one of its nodes;"
+        " empty: $RAY_ADDRESS, or this machine",
+    )
+    output: str = key(
+        "", "the run's directory; empty: runs/NAME, or ~/.pfedlora/runs by `flwr run`"
+    )
+    resume: bool = key(False, "continue the run in `output`")
+    accept_changed_code: bool = key(
+        False,
+        "with resume: go on though one's own code is not what the run's rounds were done with",
+    )
+    overwrite: bool = key(False, "replace the run in `output`")
+    observers: str = key(
+        "",
+        "who is told of each round, separated by commas: tensorboard (event files in `events` of"
+        " the output), `package.module:Class`",
+    )
+    audit_uploads: bool = key(
+        False, "keep every admitted upload, for `pfedlora audit`", name="audit.uploads"
+    )
+    min_clients: int | None = key(None, "nodes to wait for before round 1; auto: all", low=1)
+    min_success: float = key(
+        1.0, "share of the sampled clients that must succeed for a round to count", above=0, high=1
+    )
+    clip_norm_factor: float = key(
+        100.0,
+        "an update this many times as large as the round's median one is refused; 0: none is",
+        low=0,
+    )
+    max_samples: int = key(
+        1_000_000, "training samples (n_k) beyond which an update is refused", low=1
+    )
+    max_failed_rounds: int = key(
+        1, "rounds in a row below min-success after which the run stops", low=1
+    )
+    round_timeout: float = key(
+        3600.0,
+        "seconds a round may take before missing clients count as failed; secagg: training has 55 %"
+        " of it",
+        above=0,
+    )
+    max_hours: float = key(
+        0.0, "stop, resumable, after the round in which so many hours are over; 0: never", low=0
+    )
+    node_timeout: float = key(300.0, "seconds to wait for nodes to connect", above=0)
+
+    def flat(self) -> dict[str, Scalar]:
+        """Every key as a run-config scalar."""
+        return {name: k.text(getattr(self, k.attribute)) for name, k in KEYS.items()}
+
+    def replace(self, **changes: Any) -> Execution:
+        """A copy with attributes changed; it is not checked again."""
+        return dataclasses.replace(self, **changes)
+
+    def enough_of(self, asked: int) -> int:
+        """How many of so many clients have to succeed, by `min-success`."""
+        return at_least(self.min_success, asked)
+
+
+KEYS = keys_of(Execution)
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """All keys of one run: what is trained, and how and where."""
+
+    experiment: Experiment
+    execution: Execution = field(default_factory=Execution)
+
+    def flat(self) -> dict[str, Scalar]:
+        """Every key as a run-config scalar; `config.run_config` gives the same object back."""
+        return self.experiment.flat() | self.execution.flat()
+
+    def keys(self) -> dict[str, tuple[Key, Any]]:
+        """Every key with its value."""
+        own = {name: (k, getattr(self.execution, k.attribute)) for name, k in KEYS.items()}
+        return self.experiment.keys() | own
+
+    def executed(self, **changes: Any) -> RunConfig:
+        """The same Experiment with attributes of its Execution changed; it is not checked again."""
+        return RunConfig(self.experiment, self.execution.replace(**changes))

@@ -1,0 +1,101 @@
+"""The chain for uploads: the links of a run, and their order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from flwr.app import Context
+from flwr.clientapp.typing import Mod
+
+from pfedlora_flwr.errors import user_code
+from pfedlora_flwr.execution import RunConfig
+from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.federation.link import Link, Server
+from pfedlora_flwr.federation.links import KeptUploads, Outliers
+from pfedlora_flwr.federation.secure.link import Masks
+from pfedlora_flwr.federation.sharing import Shared, check_state
+from pfedlora_flwr.methods.method import Method, Tensors, Upload
+from pfedlora_flwr.training.loop import Visit
+
+if TYPE_CHECKING:
+    from pfedlora_flwr.federation.link import Tell
+    from pfedlora_flwr.federation.round import Round
+    from pfedlora_flwr.federation.uplink import Uplink
+
+LINKS: tuple[type[Link], ...] = (
+    # client_out, on the client: a bound on its update, or noise of its own, goes here
+    Masks,  # the last thing before the wire, and the first after it
+    # the server: `refused` of all links, `server_in` of all, `Method.aggregate`, `server_out`
+    Outliers,
+    KeptUploads,
+    # server_out: noise of the server's goes here
+)
+"""All links, in the order in which an upload meets them. In each hook they are asked in this
+order."""
+
+
+def mods(config_of: Callable[[Context], RunConfig]) -> list[Mod]:
+    """The links' mods of the ClientApp, which a client has whatever run it is asked for."""
+    return [mod for link in LINKS if (mod := link.mod(config_of)) is not None]
+
+
+def hides_errors(e: Experiment) -> bool:
+    """Whether clients of a run of `e` tell the type alone of what their code raises."""
+    return any(link.hides_errors for link in LINKS if link.is_used(e, None))
+
+
+class Chain:
+    """The links that a run has."""
+
+    def __init__(
+        self, experiment: Experiment, method: Method, server: Server | None = None
+    ) -> None:
+        """server: None on a client."""
+        execution = server.execution if server else None
+        self._method = method
+        self._name = experiment.method
+        self._links = [
+            link(experiment, method, server)
+            for link in LINKS
+            if link.is_used(experiment, execution)
+        ]
+
+    @property
+    def notes(self) -> list[str]:
+        """What the links say of themselves in the run's log."""
+        return [link.note for link in self._links if link.note]
+
+    def client_out(self, upload: Upload, received: Tensors, visit: Visit) -> Upload:
+        """What leaves the client, but for the masks on it, in the place of `upload`."""
+        for link in self._links:
+            upload = link.client_out(upload, received, visit)
+        return upload
+
+    def way_up(self, shared: Shared, fail: Tell, refuse: Tell) -> Uplink | None:
+        """How uploads come up, where a link has a way of its own."""
+        ways = (link.way_up(shared, fail, refuse) for link in self._links)
+        return next((way for way in ways if way is not None), None)
+
+    def refused(self, uploads: Mapping[int, Upload]) -> dict[int, str]:
+        """The clients whose admitted uploads do not count, and why. A link sees what those before
+        it have left."""
+        found: dict[int, str] = {}
+        for link in self._links:
+            left = {client: upload for client, upload in uploads.items() if client not in found}
+            found |= link.refused(left)
+        return found
+
+    def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: Round) -> Tensors:
+        """The state after `state`. What the method makes is checked as what is received is: it must
+        not be a checkpoint from which no run can go on."""
+        for link in self._links:
+            uploads = link.server_in(uploads, state, round)
+        with user_code("method", self._name):
+            merged = self._method.aggregate(uploads, state, round.number)
+        check_state(
+            f"method {self._name!r}: aggregate", merged, state if self._method.averages else None
+        )
+        for link in self._links:
+            merged = link.server_out(merged, uploads, state, round)
+        return merged

@@ -1,0 +1,116 @@
+"""A link of the chain for uploads: something that is done to them between a client's training and
+the server's state. `chain.py` has the order of all links."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from flwr.app import Context
+from flwr.clientapp.typing import Mod
+
+from pfedlora_flwr.execution import Execution, RunConfig
+from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.methods.method import Method, Tensors, Upload
+from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.training.loop import Visit
+
+if TYPE_CHECKING:  # the server's, which a client's process need not import
+    from pfedlora_flwr.federation.round import Round
+    from pfedlora_flwr.federation.sharing import Shared
+    from pfedlora_flwr.federation.uplink import Uplink
+
+    Tell = Callable[[Round, int, str], None]
+
+
+@dataclass(frozen=True)
+class Server:
+    """What links have on the server and not on a client."""
+
+    execution: Execution
+    run: RunDirectory
+
+
+class Link:
+    """The contract. Each hook passes on what it is given unless a link defines it.
+
+    A link is made anew in every process of a run and for every visit of a client: what it must
+    remember from one round to the next belongs in the run's directory.
+    """
+
+    note = ""
+    """A line for the run's log; empty: none."""
+    hides_errors = False
+    """Whether the type alone of what a client's code raises leaves it: the text may tell data."""
+
+    def __init__(self, experiment: Experiment, method: Method, server: Server | None) -> None:
+        """server: None on a client."""
+        self.experiment = experiment
+        self.method = method
+        self._server = server
+
+    @classmethod
+    def is_used(cls, e: Experiment, x: Execution | None) -> bool:
+        """Whether a run of `e` has this link. x: None on a client, which is told little of it."""
+        return True
+
+    @property
+    def server(self) -> Server:
+        """What a hook on the server works with."""
+        assert self._server is not None
+        return self._server
+
+    # On a client
+
+    @classmethod
+    def mod(cls, config_of: Callable[[Context], RunConfig]) -> Mod | None:
+        """A mod of Flower's around every message to a client, of all runs. It comes after
+        `client_out` of all links.
+
+        Args:
+            config_of: the run's keys, from the context of a message.
+        """
+        return None
+
+    def client_out(self, upload: Upload, received: Tensors, visit: Visit) -> Upload:
+        """What is to leave the client in the place of `upload`.
+
+        Args:
+            upload: what the method sends, on the client's device; its `samples` are its weight.
+            received: what the server sent for this visit, there too.
+            visit: its client, its round and its generator.
+        """
+        return upload
+
+    # On the server
+
+    def way_up(self, shared: Shared, fail: Tell, refuse: Tell) -> Uplink | None:
+        """How uploads come up, where that is not each by itself.
+
+        Args:
+            shared: the states that clients received.
+            fail, refuse: told of a client without an answer, or without an admitted one, and why.
+        """
+        return None
+
+    def refused(self, uploads: Mapping[int, Upload]) -> Mapping[int, str]:
+        """The clients whose admitted uploads are not to count, and why; they fail in this round."""
+        return {}
+
+    def server_in(
+        self, uploads: Mapping[int, Upload], state: Tensors, round: Round
+    ) -> Mapping[int, Upload]:
+        """The uploads that are to be aggregated into `state`, of a round that counts.
+
+        Args:
+            uploads: by client; under masks one, of SERVER: the mean of all.
+            round: its number, and in `visits` who was admitted.
+        """
+        return uploads
+
+    def server_out(
+        self, merged: Tensors, uploads: Mapping[int, Upload], state: Tensors, round: Round
+    ) -> Tensors:
+        """The server's next state, in the place of `merged`, which `uploads` made of `state`."""
+        return merged

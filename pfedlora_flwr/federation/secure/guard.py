@@ -1,0 +1,258 @@
+"""A client's own guard around Flower's SecAgg+ mod: it decides itself what leaves it, under which
+terms, and what it never hands out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import numpy as np
+from flwr.app import Context, Error, Message
+from flwr.client.mod import secaggplus_mod
+from flwr.clientapp.typing import ClientAppCallable
+from flwr.common import FitIns, FitRes, ndarrays_to_parameters, parameters_to_ndarrays
+from flwr.common.constant import ErrorCode
+from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_STATE, Key, Stage
+
+from pfedlora_flwr.errors import UserError, brief, is_ours, told
+from pfedlora_flwr.execution import Execution, RunConfig
+from pfedlora_flwr.experiment import Experiment, at_least
+from pfedlora_flwr.federation import wire
+from pfedlora_flwr.federation.messages import IN_THE_CLEAR, failure_in
+from pfedlora_flwr.federation.secure import masks, unmasked
+from pfedlora_flwr.federation.secure.record import secagg_record
+from pfedlora_flwr.rng import derive
+
+logger = logging.getLogger(__name__)
+LEVELS, MODULUS = 2**22, 2**32
+"""The range [-clip, clip] is cut into so many levels; sums are taken modulo the other."""
+LEAST = 3
+"""Clients below which a sum hides nobody: of two, each knows the other's."""
+_ALL_SHARES, _SHARES = 20, 21
+"""Up to so many clients each holds a share of every other's keys; beyond, so many neighbours do."""
+_REQUIRED = "required"
+
+
+def terms(e: Experiment, x: Execution, clients: int) -> dict[str, int | float]:
+    """The settings of Flower's protocol for a round of so many clients: those that the server sends
+    and each client expects.
+
+    More than two thirds of the shares unmask: with fewer, clients that are told different lists of
+    lost ones could together hand out the keys of all of a client's neighbours and its own mask."""
+    shares = min(x.secagg_shares or (clients if clients <= _ALL_SHARES else _SHARES), clients)
+    return {
+        Key.SAMPLE_NUMBER: clients,
+        Key.SHARE_NUMBER: shares,
+        Key.THRESHOLD: max(at_least(x.secagg_threshold, shares), 2 * shares // 3 + 1),
+        Key.CLIPPING_RANGE: e.secagg_clip,
+        Key.TARGET_RANGE: LEVELS,
+        Key.MOD_RANGE: MODULUS,
+        Key.MAX_WEIGHT: float(e.secagg_max_samples),
+    }
+
+
+class Guard:
+    """A mod of the ClientApp. What it refuses is one line in the reply, and nothing else leaves the
+    client.
+
+    A node whose node-config says `secagg="required"` takes part in no run without it.
+
+    config_of: the run's keys, from the context.
+    """
+
+    def __init__(self, config_of: Callable[[Context], RunConfig]) -> None:
+        self._config_of = config_of
+
+    def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        config = self._config_of(context)
+        e = config.experiment
+        try:
+            if _is_required(context.node_config) and not e.secagg_enabled:
+                raise UserError("secagg is required here, and secagg.enabled is false in this run")
+            if e.secagg_enabled:
+                training = message.metadata.message_type == wire.TRAIN
+                return (
+                    self._in_stage(config, message, context, call_next)
+                    if training
+                    else call_next(message, context)
+                )
+        # ours, Flower's, the cipher's or a user's: none may carry anything out
+        except Exception as error:
+            logger.warning("%s", brief(error), exc_info=not is_ours(error))
+            line = told(error) + ("" if is_ours(error) else " (see the node's log)")
+            return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, line), reply_to=message)
+        return call_next(message, context)
+
+    def _in_stage(
+        self, config: RunConfig, message: Message, context: Context, call_next: ClientAppCallable
+    ) -> Message:
+        """Flower's mod, between the checks of what it is asked and of what it answers."""
+        record = secagg_record(message.content)
+        if record is None:
+            raise UserError("the server asks for a plain upload; secagg.enabled is set here")
+        masks.install()
+        stage, drawn = record.get(Key.STAGE), None
+
+        def visit(message: Message, context: Context) -> Message:
+            nonlocal drawn
+            ins = wire.fit_instruction(message)
+            reply, seed, masked = _update(
+                config.experiment, message, ins, call_next(message, context)
+            )
+            unmasked.begin(context, str(ins.config["token"]), int(ins.config["round"]), masked)
+            drawn = np.random.get_state()
+            # for the rounding, so that the sum's bits are those of the updates
+            np.random.seed(seed % 2**32)
+            return reply
+
+        try:
+            if stage == Stage.SETUP:
+                _check_terms(config, record)
+            elif stage == Stage.COLLECT_MASKED_VECTORS:
+                _check_sources(message.metadata.dst_node_id, record, context)
+            elif stage == Stage.UNMASK:
+                _check_unmasking(message.metadata.dst_node_id, record, context)
+                unmasked.hand_out(context, record[Key.ACTIVE_NODE_ID_LIST])
+            reply = secaggplus_mod(message, context, visit)
+        finally:
+            if drawn is not None:
+                np.random.set_state(drawn)
+            if stage == Stage.UNMASK:  # keys and shares serve once
+                context.state.config_records.pop(RECORD_KEY_STATE, None)
+        if stage == Stage.COLLECT_MASKED_VECTORS:
+            _shorten(reply)
+        return reply
+
+
+def _is_required(node_config: Mapping[str, Any]) -> bool:
+    wanted = node_config.get("secagg")
+    if wanted not in (None, _REQUIRED):
+        raise UserError(
+            f"secagg is {wanted!r} in the node-config; allowed: {_REQUIRED!r}, or nothing"
+        )
+    return wanted is not None
+
+
+def _check_terms(config: RunConfig, record: Mapping[str, Any]) -> None:
+    e, x = config.experiment, config.execution
+    clients = record.get(Key.SAMPLE_NUMBER)
+    if type(clients) is not int or clients < LEAST:
+        raise UserError(
+            f"the server sums {clients!r} clients; a sum of fewer than {LEAST} hides nobody"
+        )
+    fewest = x.enough_of(e.sampled)
+    if not fewest <= clients <= e.sampled:
+        raise UserError(
+            f"the server sums {clients} clients; this run samples {e.sampled} and needs {fewest} of"
+            " them"
+        )
+    for name, expected in terms(e, x, clients).items():
+        if record.get(name) != expected:
+            raise UserError(
+                f"the server sets {name} to {record.get(name)!r}, this node expects {expected!r}"
+            )
+
+
+def _check_sources(node: int, record: Mapping[str, Any], context: Context) -> None:
+    """Each neighbour's mask once: one twice leaves fewer keys to learn than the threshold says."""
+    sources, neighbours = record[Key.SOURCE_LIST], _kept(context, "public_keys_dict") - {node}
+    if len({*sources}) < len(sources):
+        raise UserError(
+            "the server names a source of shares twice: so few masks would hide nothing"
+        )
+    if not neighbours.issuperset(sources):
+        raise UserError(
+            "the server names a source of shares that is none of this node's neighbours"
+        )
+    needed = int(cast(int, context.state.config_records[RECORD_KEY_STATE]["threshold"]))
+    if len(sources) + 1 < needed:
+        raise UserError(
+            f"the server names {len(sources)} sources of shares; {needed} with this node's own are"
+            " needed"
+        )
+
+
+def _check_unmasking(node: int, record: Mapping[str, Any], context: Context) -> None:
+    active, dead = record[Key.ACTIVE_NODE_ID_LIST], record[Key.DEAD_NODE_ID_LIST]
+    if len({*active, *dead}) < len(active) + len(dead):
+        raise UserError(
+            "the server calls a node both active and dead, or names it twice: that would unmask it"
+        )
+    if node not in active:
+        raise UserError("the server asks a node for shares whose upload it calls lost")
+    if {*active, *dead} != _kept(context, "rd_seed_share_dict"):
+        raise UserError(
+            "the server asks for shares of other nodes than those whose masks this node added"
+        )
+    if len(active) < LEAST:
+        raise UserError(
+            f"the server unmasks a sum of {len(active)} clients; one of fewer than {LEAST} hides"
+            " nobody"
+        )
+
+
+def _kept(context: Context, name: str) -> set[int]:
+    """The nodes that a dictionary in the state of Flower's mod is about. Raises UserError where an
+    earlier stage has not been."""
+    state = context.state.config_records.get(RECORD_KEY_STATE)
+    if state is None or f"{name}:K" not in state:
+        raise UserError("the server leaves out a stage")
+    return set(cast(list[int], state[f"{name}:K"]))
+
+
+def _update(
+    e: Experiment, message: Message, ins: FitIns, reply: Message
+) -> tuple[Message, int, bytes]:
+    """The reply to a visit with Δ = θ_k − θ, as one vector in float64, in the place of θ_k; the
+    seed of its rounding; and all that the masked vector depends on but the mask.
+
+    ins: the instruction in `message`. Raises UserError for an update that must not be masked: a sum
+    of it would be wrong, and nobody could see that."""
+    answer = wire.fit_answer(reply)
+    if (reason := failure_in(answer.metrics)) is not None:
+        raise UserError(reason)
+    before, after = (
+        parameters_to_ndarrays(ins.parameters),
+        parameters_to_ndarrays(answer.parameters),
+    )
+    if answer.metrics["names"] != ins.config["names"] or [a.shape for a in after] != [
+        b.shape for b in before
+    ]:
+        raise UserError(
+            "its upload is not laid out like its download, and cannot be summed under masks"
+        )
+    delta = np.concatenate(
+        [np.subtract(a, b, dtype=np.float64).ravel() for a, b in zip(after, before, strict=True)]
+    )
+    largest = float(np.abs(delta).max(initial=0.0))
+    if not largest <= e.secagg_clip:  # NaN is not
+        logger.warning("this node's update reaches %g", largest)  # here alone: it is under the mask
+        raise UserError(f"its update is beyond secagg.clip, {e.secagg_clip:g}")
+    if answer.num_examples > e.secagg_max_samples:
+        logger.warning("this node has %d training samples", answer.num_examples)
+        raise UserError(
+            f"it has more than secagg.max-samples training samples, {e.secagg_max_samples}"
+        )
+    if answer.num_examples < 1:
+        raise UserError("it has no training samples")
+    metrics = {name: value for name, value in answer.metrics.items() if name in IN_THE_CLEAR}
+    content = wire.fit_content(
+        FitRes(answer.status, ndarrays_to_parameters([delta]), answer.num_examples, metrics)
+    )
+    seed = derive(e.seed, "rounding", int(ins.config["client"]), int(ins.config["round"]))
+    # a server may tell each client another configuration
+    scale = [answer.num_examples, e.secagg_max_samples, e.secagg_clip, seed]
+    return Message(content, reply_to=message), seed, repr(scale).encode() + delta.tobytes()
+
+
+def _shorten(reply: Message) -> None:
+    """The masked arrays in 4 bytes an element, of Flower's 8; and without n_k, which is under the
+    mask."""
+    record = secagg_record(reply.content)
+    assert record is not None
+    found = [wire.decode(blob, len(blob)) for blob in record[Key.MASKED_PARAMETERS]]
+    record[Key.MASKED_PARAMETERS] = ndarrays_to_parameters(
+        [array.astype(np.uint32) for array in found]
+    ).tensors
+    wire.hide_samples(reply.content)

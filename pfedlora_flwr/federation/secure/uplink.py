@@ -1,0 +1,311 @@
+"""Secure aggregation: the server learns the sum of a round's updates and no single one.
+
+The protocol is Flower's SecAgg+: its mod on the clients (inside `guard.py`), its workflow here,
+driven stage by stage from our own loop. Repaired are its masks (`masks.py`), drop-outs before the
+keys are shared, and that it says nothing when it stops."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+from collections.abc import Iterable, Mapping
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from flwr.app import ArrayRecord
+from flwr.common import FitIns, FitRes, Parameters, parameters_to_ndarrays
+from flwr.common.secure_aggregation.secaggplus_constants import Key
+from flwr.server.compat.legacy_context import LegacyContext
+from flwr.server.workflow import SecAggPlusWorkflow
+from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD
+from flwr.server.workflow.constant import Key as WorkflowKey
+from flwr.server.workflow.secure_aggregation.secaggplus_workflow import WorkflowState
+from flwr.serverapp import Grid
+
+from pfedlora_flwr.errors import brief
+from pfedlora_flwr.execution import Execution
+from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.federation.admission import Admitted, admit_report
+from pfedlora_flwr.federation.clients import Clients, RunFailed
+from pfedlora_flwr.federation.messages import IN_THE_CLEAR, Report
+from pfedlora_flwr.federation.round import Round
+from pfedlora_flwr.federation.secure import masks
+from pfedlora_flwr.federation.secure.guard import LEAST, LEVELS, terms
+from pfedlora_flwr.federation.secure.stages import Stages, Tell
+from pfedlora_flwr.federation.sharing import Shared
+from pfedlora_flwr.federation.uplink import Collected, Uplink
+from pfedlora_flwr.files import write_atomically
+from pfedlora_flwr.methods.method import Refused, Tensors, Upload
+from pfedlora_flwr.rng import SERVER, derive
+from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.runs.ledger import Cost, parameters, payload_bytes
+
+_REMEMBERED = 3
+"""Rounds whose unmasking is remembered: a resumed run goes back by two at most."""
+
+
+class SecureUplink(Uplink):
+    """The sum of a round's updates; it takes the place of `PlainUplink` for methods that average.
+
+    fail, refuse: told of a client without an answer, or without an admitted one, and why.
+    """
+
+    stages = 4
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        execution: Execution,
+        shared: Shared,
+        run: RunDirectory,
+        fail: Tell,
+        refuse: Tell,
+    ) -> None:
+        masks.install()
+        logging.getLogger("flwr").addFilter(_is_not_workflows)  # whatever it says is said here
+        self._experiment = experiment
+        self._execution = execution
+        self._shared = shared
+        self._run = run
+        self._fail = fail
+        self._refuse = refuse
+
+    def train(self, round: Round, clients: Clients) -> Collected:
+        """Takes the round's sampled clients through the four stages. What was collected is one
+        upload, θ + Δ̄ of the server's.
+
+        Nothing is unmasked unless enough clients are left. Raises RunFailed where a round that was
+        unmasked before would be unmasked for other clients: the difference of the two sums would be
+        single updates."""
+        e, before = self._experiment, _unmasked(self._run).get(round.number)
+        for client in round.sampled:
+            if before is not None and client not in before:
+                self._fail(
+                    round,
+                    client,
+                    "left out: this round was unmasked without it before the run was stopped",
+                )
+        nodes = clients.connected(round, round.sampled if before is None else before)
+        round.clock.lap("prepare")
+        state = self._shared.of(SERVER)
+        reports: dict[int, Report] = {}
+
+        def admit(client: int, metrics: Mapping[str, Any]) -> None:
+            report = admit_report(
+                metrics, client, round.number, e.evaluates(round.number), IN_THE_CLEAR
+            )
+            if before is not None and report.lost:
+                raise Refused(
+                    "it has lost its model, and this round was unmasked with its other update"
+                    " before the run was stopped"
+                )
+            reports[client] = report
+
+        download = Cost(parameters_down=parameters(state), bytes_down=payload_bytes(state))
+        size = sum(tensor.numel() for tensor in state.values())
+        stages = Stages(round, clients, download, size, admit, self._fail, self._refuse)
+        self._run.progress(phase="training", round=round.number, done=0, of=len(nodes))
+        mean, reason = self._mean(round, clients, nodes, stages, before)
+        if round.failures:
+            clients.roster.refresh()  # the next round waits for who is gone
+        round.clock.lap("wait")
+        visits = {}
+        for client, report in sorted(reports.items()):
+            up = Cost(parameters(state), 0, 4 * (size + 1), 0, stages.bytes_up[client])
+            visits[client] = Admitted(report, None, up)
+        uploads = {} if mean is None else {SERVER: Upload(_moved(state, mean), 1)}
+        return Collected(visits, uploads, reason)
+
+    def _mean(
+        self,
+        round: Round,
+        clients: Clients,
+        nodes: Mapping[int, int],
+        stages: Stages,
+        before: list[int] | None,
+    ) -> tuple[npt.NDArray[np.float64] | None, str]:
+        """Δ̄ = Σ n_k Δ_k / Σ n_k over the clients that are left, as one vector; or None and why
+        there is none."""
+        e, client_of = self._experiment, {node: client for client, node in nodes.items()}
+        needed = max(self._execution.enough_of(e.sampled), LEAST)
+
+        def too_few(left: Iterable[int]) -> str:
+            clients = sorted(client_of[node] for node in left)
+            # it may not be skipped, as another round with too few may
+            _check_repeat(round.number, clients, before)
+            if len(clients) < needed:
+                return (
+                    f"{len(clients)} of {e.sampled} clients are left, {needed} are needed to unmask"
+                )
+            return (
+                f"{len(clients)} of {e.sampled} clients are left, and too few of them hold some"
+                " client's shares: raise secagg.shares"
+            )
+
+        if len(nodes) < needed:
+            return None, too_few(client_of)
+        agreed = terms(e, self._execution, len(nodes))
+        needed = max(needed, int(agreed[Key.THRESHOLD]))
+        ring = derive(e.seed, "neighbours", round.number)
+        workflow, state, shim = _Workflow(agreed, ring), WorkflowState(), _Shim(list(client_of))
+        grid, context = cast(Grid, stages), _legacy_context(round.number, shim)
+        if not workflow.setup_stage(grid, context, state) or not workflow.share_keys_stage(
+            grid, context, state
+        ):
+            return None, too_few(state.active_node_ids)
+        for node in state.active_node_ids:
+            state.nid_to_fitins[node] = clients.write(round, client_of[node], node, "training")[
+                0
+            ].content
+        enough = workflow.collect_masked_vectors_stage(grid, context, state)
+        left = sorted(client_of[node] for node in state.active_node_ids)
+        _check_repeat(round.number, left, before)
+        if not enough or len(left) < needed:
+            return None, too_few(state.active_node_ids)
+        _remember(self._run, round.number, left)
+        try:
+            done = workflow.unmask_stage(grid, context, state)
+        except RunFailed:
+            raise
+        except Exception as error:  # a share that is none, of whom nobody can tell
+            return (
+                None,
+                (
+                    f"the masks cannot be removed ({brief(error)}): a client's shares are wrong,"
+                    " nobody can tell whose"
+                ),
+            )
+        if not done:
+            return (
+                None,
+                f"too few shares came to unmask: {len(state.active_node_ids)} clients answered",
+            )
+        (mean,) = parameters_to_ndarrays(shim.sum)
+        slack = 1 + 2 * e.secagg_max_samples / LEVELS  # of the rounding, at the least weight
+        if not np.abs(mean).max(initial=0.0) <= slack * e.secagg_clip:  # NaN is not
+            return (
+                None,
+                (
+                    f"the sum is beyond secagg.clip, {e.secagg_clip:g}: a client's upload or shares"
+                    " are wrong, nobody can tell whose"
+                ),
+            )
+        return mean, ""
+
+
+class _Workflow(SecAggPlusWorkflow):
+    """Flower's, in which a client that drops out before it has shared its keys is forgotten: no
+    mask of it is in any sum.
+
+    ring: the seed of who is whose neighbour. A round that is done again has the same, or its
+    clients would refuse it."""
+
+    def __init__(self, agreed: Mapping[str, int | float], ring: int) -> None:
+        self._ring = ring
+        shares = int(agreed[Key.SHARE_NUMBER])
+        super().__init__(
+            shares,
+            # a share of the shares: as a count it might not be all of them
+            agreed[Key.THRESHOLD] / shares,
+            max_weight=agreed[Key.MAX_WEIGHT],
+            clipping_range=agreed[Key.CLIPPING_RANGE],
+            quantization_range=int(agreed[Key.TARGET_RANGE]),
+            modulus_range=int(agreed[Key.MOD_RANGE]),
+        )
+
+    def setup_stage(self, grid: Grid, context: LegacyContext, state: WorkflowState) -> bool:
+        drawn = random.getstate()
+        random.seed(self._ring)
+        try:
+            return super().setup_stage(grid, context, state)
+        finally:
+            random.setstate(drawn)
+
+    def share_keys_stage(self, grid: Grid, context: LegacyContext, state: WorkflowState) -> bool:
+        super().share_keys_stage(grid, context, state)
+        there = state.active_node_ids
+        state.sampled_node_ids = set(there)
+        state.nid_to_neighbours = {
+            node: near & there for node, near in state.nid_to_neighbours.items() if node in there
+        }
+        return self._check_threshold(state)
+
+
+class _Shim:
+    """What the workflow asks of a legacy strategy and of its client manager."""
+
+    def __init__(self, nodes: list[int]) -> None:
+        self.sum = Parameters([], "")
+        self._nodes = nodes
+
+    def configure_fit(self, *_: object) -> list[tuple[Any, FitIns]]:
+        return [
+            (SimpleNamespace(node_id=node), FitIns(Parameters([], ""), {})) for node in self._nodes
+        ]
+
+    def aggregate_fit(
+        self, round: int, results: list[tuple[Any, FitRes]], failures: object
+    ) -> tuple[None, dict[str, Any]]:
+        self.sum = results[0][1].parameters
+        return None, {}
+
+    def num_available(self) -> int:
+        return len(self._nodes)
+
+
+def _legacy_context(round: int, shim: _Shim) -> LegacyContext:
+    """As much of one as the workflow looks at."""
+    records = {MAIN_CONFIGS_RECORD: {WorkflowKey.CURRENT_ROUND: round}}
+    state = SimpleNamespace(
+        config_records=records, array_records={MAIN_PARAMS_RECORD: ArrayRecord()}
+    )
+    return cast(LegacyContext, SimpleNamespace(state=state, strategy=shim, client_manager=shim))
+
+
+def _moved(state: Tensors, by: npt.NDArray[np.float64]) -> Tensors:
+    """θ + Δ̄, in float64, each tensor in its own dtype."""
+    parts = torch.split(
+        torch.from_numpy(np.array(by)), [tensor.numel() for tensor in state.values()]
+    )
+    moved = zip(state.items(), parts, strict=True)
+    return {
+        name: (tensor.double() + part.reshape(tensor.shape)).to(tensor.dtype)
+        for (name, tensor), part in moved
+    }
+
+
+def _is_not_workflows(record: logging.LogRecord) -> bool:
+    return record.module != "secaggplus_workflow"
+
+
+def _unmasked(run: RunDirectory) -> dict[int, list[int]]:
+    """By round of the last ones, the clients whose sum was unmasked, or was about to be."""
+    path = run.unmasking_file
+    return (
+        {row["round"]: row["clients"] for row in json.loads(path.read_text())}
+        if path.exists()
+        else {}
+    )
+
+
+def _check_repeat(round: int, left: list[int], before: list[int] | None) -> None:
+    """Raises RunFailed where the round was unmasked before for other clients than are left now."""
+    if before is not None and left != before:
+        was, now = (", ".join(map(str, found)) for found in (before, left))
+        raise RunFailed(
+            f"round {round} was unmasked for the clients {was} before the run was stopped, and"
+            f" {now or 'none'} are left now: the difference of two sums shows single updates;"
+            " resume when all of them are back"
+        )
+
+
+def _remember(run: RunDirectory, round: int, clients: list[int]) -> None:
+    last = sorted((_unmasked(run) | {round: clients}).items())[-_REMEMBERED:]
+    write_atomically(
+        run.unmasking_file,
+        json.dumps([{"round": number, "clients": k} for number, k in last]).encode(),
+    )

@@ -1,0 +1,94 @@
+"""A client's visit as a computation: no message, no disk, no clock. The client app, a plain
+federation, benchmarks and scripts all call it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from pfedlora_flwr.data.local import LocalData
+from pfedlora_flwr.errors import user_code
+from pfedlora_flwr.methods.method import Method, Tensors, Upload
+from pfedlora_flwr.models.pretrained import frozen_encoder, with_outputs
+from pfedlora_flwr.models.registry import any_batch_norm
+from pfedlora_flwr.rng import derive, torch_generator
+from pfedlora_flwr.runs.checkpoint import Counts
+from pfedlora_flwr.training.loop import Samples, Visit, count_correct, mixed_precision
+from pfedlora_flwr.training.metrics import confusion, scores
+
+
+def visit(
+    method: Method, model: Any, received: Tensors, data: Samples, client: int, round: int
+) -> tuple[Upload, Visit]:
+    """Trains `model`, in place, on `data` by the method.
+
+    Args:
+        model: what the client keeps, where `data` is.
+        received: the method's download for this client, where `data` is.
+        data: the client's training samples.
+        client: its number; with `round` and the Experiment's seed it decides every draw.
+
+    Returns:
+        What the client sends, and the visit with its losses and operations by phase.
+
+    Raises:
+        UserCodeError: the method's own code raised, or returned no Upload.
+
+    torch's global generator is seeded for modules that draw from it, such as a user's dropout.
+    """
+    seed = method.experiment.seed
+    data = _known(method, model, data)
+    torch.manual_seed(derive(seed, "visit", client, round))
+    draws = torch_generator(seed, "train", client, round)
+    batch_norm = any_batch_norm(method.model_names, method.task)
+    counts = Visit(method.experiment, client, round, draws, batches_of_one=not batch_norm)
+    with user_code("method", method.experiment.method):
+        upload = method.local_update(model.train(), received, data, counts)
+        if not isinstance(upload, Upload):
+            raise TypeError(f"local_update returned {type(upload).__name__}, expected an Upload")
+    return upload, counts
+
+
+def evaluate(method: Method, model: Any, data: LocalData) -> Counts:
+    """The personalised model on the client's validation and test parts. The model goes into
+    evaluation mode."""
+    model.eval()
+    validation, of_test = (_known(method, model, part) for part in (data.validation, data.test))
+
+    with user_code("method", method.experiment.method):
+        predict = method.predictor(model)
+        right = count_correct(predict, validation)
+        matrix = confusion(predict, of_test, method.classes)
+    test = scores(matrix)
+    return Counts(
+        validation_correct=right,
+        validation=len(data.validation),
+        test_correct=int(matrix.diagonal().sum()),
+        test=len(data.test),
+        balanced_accuracy=test.balanced_accuracy,
+        macro_f1=test.macro_f1,
+    )
+
+
+def other_accuracies(
+    method: Method, model: Any, received: Tensors, test: Samples
+) -> dict[str, float]:
+    """The test accuracy, in [0, 1], of the method's further predictors by name."""
+    test = _known(method, model, test)
+    with user_code("method", method.experiment.method):
+        predictors = method.other_predictors(model, received)
+        return {
+            name: count_correct(predict, test) / len(test) for name, predict in predictors.items()
+        }
+
+
+def _known(method: Method, model: Any, samples: Samples) -> Samples:
+    """The samples with the outputs of the model's encoder, where that is wholly frozen and images
+    are not augmented: it then runs once and in the same batches, whoever calls."""
+    encoder = frozen_encoder(model) if isinstance(model, nn.Module) else None
+    if encoder is None or method.experiment.augment or not len(samples):
+        return samples
+    with mixed_precision(method.experiment.precision, samples.labels.device):
+        return with_outputs(samples, encoder)

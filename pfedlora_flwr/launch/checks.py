@@ -1,0 +1,162 @@
+"""What is checked before a run starts: a function for each matter, and the list of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from rich.console import Console
+
+from pfedlora_flwr.data.local import shared_partition, task_of
+from pfedlora_flwr.data.remarks import remarks
+from pfedlora_flwr.errors import UserError, user_code
+from pfedlora_flwr.execution import RunConfig
+from pfedlora_flwr.federation.reach import unreached
+from pfedlora_flwr.launch.cluster import address_of
+from pfedlora_flwr.launch.processes import check_port
+from pfedlora_flwr.launch.resources import resources
+from pfedlora_flwr.launch.trainable import check_trainable
+from pfedlora_flwr.methods import registry
+from pfedlora_flwr.observers.registry import observers_of
+from pfedlora_flwr.runs.code_copy import check_unchanged, collect
+from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.runs.privacy import notes_of
+from pfedlora_flwr.training.device import find_device
+
+ENGINES = ("flower", "local")
+"""`flwr run` on a SuperLink of our own, with Ray's actors; or everything in this process, one
+client at a time."""
+
+
+_WAYS_OUT = (
+    "the ways out: neck=always, train=all, or a method that shares the head (lg_fedavg, fedssa)"
+)
+"""Of a head that learns alone. It is a valid control."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """A run that is about to start. port: of its SuperLink; 0: a free one."""
+
+    config: RunConfig
+    engine: str = "flower"
+    port: int = 0
+
+    @cached_property
+    def run(self) -> RunDirectory:
+        return RunDirectory(Path(self.config.execution.output))
+
+    @cached_property
+    def done(self) -> bool:
+        """Whether it is a completed run that is resumed: nothing will be trained."""
+        return self.config.execution.resume and self.run.is_completed(self.config.experiment)
+
+
+def check(start: Start, out: Console) -> None:
+    """Goes through CHECKS, and prints what they say. Raises UserError for the first that fails."""
+    for one in CHECKS:
+        for line in one(start):
+            out.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def check_engine(engine: str, ray: str = "") -> None:
+    """Raises UserError for an unknown one, or one that does not train on the Ray cluster `ray`."""
+    if engine not in ENGINES:
+        raise UserError(f"--engine is {engine!r}; allowed: {', '.join(ENGINES)}")
+    if ray and engine != "flower":
+        raise UserError(
+            f"ray is {ray!r}, a cluster, and --engine {engine} trains in this process: give one of"
+            " them"
+        )
+
+
+def preflight(config: RunConfig) -> None:
+    """Whether the run could train here: device, observers, data, models and method. Raises
+    UserError."""
+    if not address_of(config.execution):  # a cluster's GPUs need not be here
+        find_device(config.experiment.device)
+    observers_of(config.execution)
+    check_trainable(config)
+
+
+def _engine(start: Start) -> Iterable[str]:
+    check_engine(start.engine, start.config.execution.ray)
+    if start.port and start.engine == "local":
+        raise UserError("--port is for the engine flower: the local engine opens none")
+    return ()
+
+
+def _trainable(start: Start) -> Iterable[str]:
+    if not start.done:
+        preflight(start.config)
+    return ()
+
+
+def _reach(start: Start) -> Iterable[str]:
+    e = start.config.experiment
+    if start.done or e.trained == ("all",):
+        return ()
+    method = registry.make(e, task_of(e, start.config.execution.data_path))
+    with user_code("method", e.method):
+        names = unreached(method)
+    return [
+        f"warning: {e.method} trains clients of {name} as standalone does: nothing before their"
+        f" head is trained, and what is shared cannot reach a prediction; {_WAYS_OUT}"
+        for name in names
+    ]
+
+
+def _resources(start: Start) -> Iterable[str]:
+    if start.engine == "flower" and not start.done:
+        resources(start.config)
+    return ()
+
+
+def _directory(start: Start) -> Iterable[str]:
+    start.run.check_free(start.config)
+    return ()
+
+
+def _data(start: Start) -> Iterable[str]:
+    e, x = start.config.experiment, start.config.execution
+    dataset, partition = shared_partition(e, x.data_path)
+    if x.resume and not start.done:
+        start.run.check_partition(partition.fingerprint)
+    return [f"warning: {told}" for told in remarks(dataset, partition)]
+
+
+def _port(start: Start) -> Iterable[str]:
+    if start.port:
+        check_port(start.port)
+    return ()
+
+
+def _same_code(start: Start) -> Iterable[str]:
+    check_unchanged(start.run, start.config)
+    return ()
+
+
+def _own_code(start: Start) -> Iterable[str]:
+    left_out = "" if start.done else collect(start.config.flat()).warning
+    return [f"warning: {left_out}"] if left_out else ()
+
+
+def _privacy(start: Start) -> Iterable[str]:
+    return notes_of(start.config.experiment)
+
+
+CHECKS: tuple[Callable[[Start], Iterable[str]], ...] = (
+    _engine,
+    _trainable,
+    _reach,
+    _resources,
+    _directory,
+    _same_code,
+    _data,
+    _port,
+    _own_code,
+    _privacy,
+)
+"""In order. Each returns lines for the user, or raises UserError; none changes anything."""

@@ -1,0 +1,55 @@
+"""What methods do with a module's tensors: take them, set them, hold them still, average them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from pfedlora_flwr.methods.method import Tensors, Upload
+from pfedlora_flwr.models.kept import load_kept
+from pfedlora_flwr.models.named import random_weights
+from pfedlora_flwr.training.device import Module
+
+
+@contextmanager
+def frozen(module: nn.Module) -> Iterator[None]:
+    """Within it no parameter of the module takes a gradient; afterwards those do that did, and no
+    others."""
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    module.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in trained:
+            parameter.requires_grad_(True)
+
+
+def tensors_of(module: nn.Module) -> Tensors:
+    """A module's parameters and buffers, detached, by name."""
+    return {name: tensor.detach() for name, tensor in module.state_dict().items()}
+
+
+def rebuilt(build: Callable[[], Module], tensors: Tensors) -> Module:
+    """The model that `build` makes, with the tensors that `kept` named: what of it these replace is
+    not looked up."""
+    with random_weights():
+        model = build()
+    load_kept(model, tensors)
+    return model
+
+
+def weighted_mean(uploads: Mapping[int, Upload]) -> Tensors:
+    """Σ n_k θ_k / Σ n_k over the uploads (FedAvg), in float64, in the mapping's order; each tensor
+    in its own dtype."""
+    total = sum(upload.samples for upload in uploads.values())
+    first = next(iter(uploads.values())).tensors
+    mean = {}
+    for name, like in first.items():
+        summed = torch.zeros(like.shape, dtype=torch.float64)
+        for upload in uploads.values():
+            summed += upload.tensors[name].double() * upload.samples
+        mean[name] = (summed / total).to(like.dtype)
+    return mean

@@ -1,0 +1,117 @@
+"""Library models whose weights stay as they are: read once a process, and one for all its clients.
+
+Only what stands behind them is trained: a last layer, with a neck before it or without."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.models import named as libraries
+from pfedlora_flwr.models.linear import Linear
+from pfedlora_flwr.models.named import Named
+from pfedlora_flwr.models.own import Whole
+from pfedlora_flwr.models.task import Task
+from pfedlora_flwr.rng import seeded
+from pfedlora_flwr.training.loop import Samples, infer
+
+Stamp = tuple[str, int, int]
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """A module in evaluation mode that trains nothing: images to [B, width].
+
+    place: of the layer that was taken out; None where none was. bias: whether it had one. name: of
+    the model and the SHA-256 of its weights' file."""
+
+    module: nn.Module
+    place: str | None
+    width: int
+    bias: bool
+    name: str
+
+
+def build(named: Named, task: Task, side: int | None, *, logits: bool) -> Whole:
+    """A client model on the weights that `named` asks for, with a new last layer, which is drawn
+    from torch's global generator. Raises UserError.
+
+    side: as in Whole. logits: R is what the pretrained classifier says, else what it sees."""
+    stamp = None if libraries.looked_at() else _stamp(named)
+    backbone = _backbone(named, libraries.sized(task, side), logits, stamp)
+    last = Linear(backbone.width, task.classes, bias=backbone.bias)
+    model = Whole(backbone.module, last, backbone.place, side)
+    model.base = backbone.name
+    return model
+
+
+def frozen_encoder(module: nn.Module) -> Whole | None:
+    """The part of what a client keeps that is such an encoder and trains nothing; None where there
+    is none."""
+    for part in module.modules():
+        if isinstance(part, Whole) and part.base:
+            return None if any(p.requires_grad for p in part.module.parameters()) else part
+    return None
+
+
+def with_outputs(samples: Samples, encoder: Whole, outputs: Tensor | None = None) -> Samples:
+    """The samples with what a frozen encoder makes of them, [n, width], computed in large batches
+    where it is not given."""
+    if samples.known is not None and samples.known[0] is encoder.module:
+        return samples
+    found = infer(encoder.encode, samples) if outputs is None else outputs
+    return replace(samples, known=(encoder.module, found))
+
+
+def _stamp(named: Named) -> Stamp:
+    """The file of the weights as it is now: another one under its name is read anew."""
+    file = libraries.file_of(named)
+    try:
+        about = file.stat()
+    except OSError as error:
+        raise UserError(f"model {str(named)!r}: {file} cannot be read: {error.strerror}") from None
+    return str(file), about.st_size, about.st_mtime_ns
+
+
+@lru_cache(maxsize=16)
+def _backbone(named: Named, task: Task, logits: bool, stamp: Stamp | None) -> Backbone:
+    """stamp: of the weights' file; None: random ones, to be looked at."""
+    state = libraries.state_of(named) if stamp or logits else {}
+    if classes := _classes(named, task, state):  # its own classifier, which is then taken out
+        task = replace(task, classes=classes)
+    elif logits:
+        raise UserError(
+            f"model {str(named)!r}: its weights have no classifier, which"
+            " representation=pretrained-logits needs"
+        )
+    with seeded(0):  # what the caller draws must not depend on whether this is the first call
+        module, place = libraries.library_model(named, task, state)
+    last = module.get_submodule(place)
+    assert isinstance(last, nn.Linear)
+    if not logits:
+        module = Whole.cut(module, place).module
+    return Backbone(
+        module.requires_grad_(False).eval(),
+        None if logits else place,
+        task.classes if logits else last.in_features,
+        last.bias is not None,
+        f"{named.library}:{named.architecture} sha256:{_sha256(stamp)}"
+        if stamp
+        else "not looked up",
+    )
+
+
+def _classes(named: Named, task: Task, state: dict[str, Tensor]) -> int:
+    """The classes that the weights' own classifier tells apart; 0 where they have none."""
+    head = libraries.layout(Named(named.library, named.architecture, ""), task).head
+    return len(state.get(f"{head}.weight", ()))
+
+
+def _sha256(stamp: Stamp) -> str:
+    with Path(stamp[0]).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,119 @@
+"""Observers of rounds: who is told how a run begins, what each round came to, and how it ends.
+
+An observer changes no result. What it raises stops nothing: the log and `result.json` name it once.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pfedlora_flwr.errors import brief
+from pfedlora_flwr.keys import Scalar
+from pfedlora_flwr.runs.rows import Result, RoundRow, StoppedBy
+
+logger = logging.getLogger(__name__)
+
+
+class Observer:
+    """The contract: each method does nothing unless an observer defines it."""
+
+    stopped_by: StoppedBy = "observer"
+    """What `result.json` names where this observer's reason stops the run."""
+
+    def begin(self, keys: Mapping[str, Scalar]) -> None:
+        """The run begins, or goes on where `resume` is true.
+
+        Args:
+            keys: every key of the run by its full name; `output` is the run's directory, with the
+            lines of the rounds that are done.
+        """
+
+    def round(self, row: RoundRow) -> str | None:
+        """A round is done, and its checkpoint is on disk.
+
+        Args:
+            row: its line of `rounds.jsonl`.
+
+        Returns:
+            A reason to stop the run after this round, in a line; `--resume` goes on with it. None:
+            the run goes on.
+        """
+        return None
+
+    def end(self, result: Result) -> None:
+        """The run has ended, whatever became of it. A server that is killed ends without.
+
+        Args:
+            result: what `result.json` will hold; of a server that is asked to stop, `status` and
+            `error` alone.
+        """
+
+
+class RunStopped(RuntimeError):
+    """An observer's reason has stopped the run; what is done is on disk, and `--resume` continues
+    it."""
+
+    def __init__(self, reason: str, by: StoppedBy) -> None:
+        super().__init__(reason)
+        self.by = by
+
+
+class Observers:
+    """All observers of a run, told in turn.
+
+    failed: by the name of an observer that has raised, its first error in a line. It is told of
+    what comes next all the same.
+    """
+
+    def __init__(self, named: Mapping[str, Observer]) -> None:
+        self._named = named
+        self._ended = False
+        self.failed: dict[str, str] = {}
+
+    def begin(self, keys: Mapping[str, Scalar]) -> None:
+        """Tells each that the run begins."""
+        for name, observer in self._named.items():
+            self._ask(name, observer.begin, keys)
+
+    def round(self, row: RoundRow) -> RunStopped | None:
+        """Tells each of a round's line; the first reason to stop that one has."""
+        stops = []
+        for name, observer in self._named.items():
+            reason = self._ask(name, observer.round, row)
+            if isinstance(reason, str) and reason:
+                by = getattr(observer, "stopped_by", Observer.stopped_by)
+                said = reason if by != Observer.stopped_by else f"stopped by {name}: {reason}"
+                stops.append(RunStopped(" ".join(said.split()), by))
+            elif reason not in (None, ""):
+                self._fail(name, TypeError(f"round returned {reason!r}, expected None or a text"))
+        return next(iter(stops), None)
+
+    def end(self, result: Result) -> None:
+        """Tells each that the run has ended, and how; once. The result gets what has failed."""
+        if not self._ended:
+            self._ended = True
+            for name, observer in self._named.items():
+                self._ask(name, observer.end, result)
+        result.pop("observers", None)
+        if self.failed:
+            result["observers"] = self.failed
+
+    def _ask(self, name: str, tell: Callable[[Any], Any], about: Mapping[str, Any]) -> Any:
+        try:
+            return tell(copy.deepcopy(dict(about)))  # each has one of its own
+        except (Exception, SystemExit) as error:
+            self._fail(name, error)
+            return None
+
+    def _fail(self, name: str, error: BaseException) -> None:
+        if name not in self.failed:
+            self.failed[name] = brief(error)
+            logger.warning(
+                "observer %s failed, and the run goes on: %s",
+                name,
+                self.failed[name],
+                exc_info=error,
+            )

@@ -1,0 +1,45 @@
+"""Names → observers: ours, a line each, and `package.module:Class` for a user's own."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from pfedlora_flwr.errors import UserError, user_code
+from pfedlora_flwr.execution import Execution
+from pfedlora_flwr.models.registry import load_object
+from pfedlora_flwr.observers.max_hours import MaxHours
+from pfedlora_flwr.observers.observer import Observer, Observers
+
+_CLASSES = {
+    "tensorboard": "TensorBoard",
+}
+"""Module in this folder → class: the trackers. Each imports its library when it is made."""
+
+
+def observers_of(x: Execution) -> Observers:
+    """The run's observers: those that the key `observers` names, and the limit of `max-hours`.
+
+    Making them starts nothing. Raises UserError for an unknown one, one whose library is missing,
+    and what a user's own class raises.
+    """
+    names = [name.strip() for name in x.observers.split(",") if name.strip()]
+    limit = {"max-hours": MaxHours(x.max_hours)} if x.max_hours else {}
+    return Observers({name: _make(name) for name in dict.fromkeys(names)} | limit)
+
+
+def _make(name: str) -> Observer:
+    if name in _CLASSES:
+        made: Observer = getattr(import_module(f"{__package__}.{name}"), _CLASSES[name])()
+        return made
+    if ":" not in name:
+        allowed = ", ".join([*_CLASSES, "package.module:Class"])
+        raise UserError(f"observers names {name!r}; allowed, separated by commas: {allowed}")
+    found = load_object(name, "observer")
+    if not callable(found):
+        raise UserError(f"observer {name!r}: expected a class, found {type(found).__name__}")
+    with user_code("observer", name):
+        made = found()
+    for method in ("begin", "round", "end"):
+        if not callable(getattr(made, method, None)):
+            raise UserError(f"observer {name!r}: it lacks {method}")
+    return made

@@ -1,0 +1,109 @@
+"""The name of a run's data: the dataset of its Experiment, or the sites' own data, never a path of
+theirs.
+
+A deployed server learns which it is from its nodes. Whatever names a run's data (log, table,
+`result.json`, report, model card) takes the name from here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from pfedlora_flwr.data import registry
+from pfedlora_flwr.data.local import OWN
+from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.files import write_atomically
+from pfedlora_flwr.models.task import Task
+from pfedlora_flwr.runs.checkpoint import Counts
+from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.runs.records import read_json
+from pfedlora_flwr.runs.rows import OwnData, Result
+from pfedlora_flwr.training import kinds
+
+
+def keep_sites(run: RunDirectory, own: Collection[int]) -> None:
+    """Keeps which clients have told that their data is their own."""
+    known = set(_sites(run))
+    if not known.issuperset(own):
+        told = json.dumps({"own": sorted(known.union(own))})
+        write_atomically(run.sites_file, told.encode())
+
+
+def data_name(run: RunDirectory, e: Experiment) -> str:
+    """`digits`, `own data of 3 sites` or `digits, and own data of 2 sites`."""
+    return _name(e, len(_sites(run)), run.partition)
+
+
+def data_told(run: RunDirectory, e: Experiment, task: Task) -> str:
+    """The name and, of own data, the kind and shape of its inputs and its classes."""
+    known = f": {task}, {task.classes} classes" if run.partition == OWN else ""
+    return data_name(run, e) + known
+
+
+def own_data(
+    run: RunDirectory,
+    task: Task,
+    training: Mapping[int, int | None],
+    counts: Mapping[int, Counts],
+) -> OwnData | None:
+    """What the sites' own data is, as far as they have told; None where no site has any.
+
+    training: the number of training samples of each client that told it. counts: of each client's
+    last evaluation."""
+    sites = _sites(run)
+    if not sites and run.partition != OWN:
+        return None
+    whole = [
+        samples + counts[k].validation + counts[k].test
+        for k in sites
+        if (samples := training.get(k)) is not None and k in counts
+    ]
+    return {
+        "sites": len(sites),
+        "kind": task.kind.name,
+        "shape": list(task.shape),
+        "classes": task.classes,
+        "samples": sum(whole) if sites and len(whole) == len(sites) else None,
+    }
+
+
+def own_in_words(result: Result) -> str:
+    """A result's own data: `own data of 3 sites: vectors of 4, 3 classes, 600 samples`; empty where
+    it has none."""
+    own = result.get("own_data")
+    if own is None:  # an older version's has a dataset that its sites did not have
+        return "own data of its sites" if result.get("partition") == OWN else ""
+    samples = [] if own["samples"] is None else [f"{own['samples']:,} samples"]
+    inputs = kinds.named(own["kind"]).of(tuple(own["shape"]))
+    parts = [inputs, f"{own['classes']} classes"]
+    return f"{result['dataset']}: {', '.join(parts + samples)}"
+
+
+def is_own(about: Mapping[str, Any]) -> bool:
+    """Whether a client's model was trained on its site's own data, by what lies beside it."""
+    return bool(about.get("partition") == OWN or "dataset" in about["site"])
+
+
+def client_data(about: Mapping[str, Any], e: Experiment, task: Task) -> str:
+    """The data of one client: of own data the kind of its source, and kind and shape of its
+    inputs."""
+    if not is_own(about):
+        return registry.without_path(e.dataset)
+    source = about["site"].get("dataset")
+    kind = f" ({registry.find(source).name.rstrip(':')})" if source else ""
+    return f"own data of its site{kind}: {task}, {task.classes} classes"
+
+
+def _sites(run: RunDirectory) -> list[int]:
+    """The clients whose data is their own, as far as they have told."""
+    return (read_json(run.sites_file) or {}).get("own", [])
+
+
+def _name(e: Experiment, sites: int, partition: str | None) -> str:
+    if not sites and partition != OWN:
+        return e.dataset
+    # an older version's run does not know how many
+    who = f"{sites} {'site' if sites == 1 else 'sites'}" if sites else "its sites"
+    own = f"own data of {who}"
+    return own if partition == OWN else f"{registry.without_path(e.dataset)}, and {own}"

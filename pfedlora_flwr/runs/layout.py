@@ -1,0 +1,141 @@
+"""A run's directory: the names of its files, and their readers. `docs/output.md` describes each
+file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pfedlora_flwr.config import run_config, still_known
+from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.execution import RunConfig
+from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.runs.checkpoint import Checkpoints
+from pfedlora_flwr.runs.lines import Watched
+from pfedlora_flwr.runs.records import read_json, read_result, read_rounds, read_visits
+from pfedlora_flwr.runs.rows import (
+    FailedVisitRow,
+    Result,
+    RoundRow,
+    VisitRow,
+)
+from pfedlora_flwr.runs.store import ClientStore
+from pfedlora_flwr.runs.uploads import Uploads
+
+Row = dict[str, Any]
+FORMAT = 3
+READABLE = (2, FORMAT)
+"""Of the files that users parse: config.yaml, rounds.jsonl, clients.jsonl, result.json. Fields are
+added to it and none renamed."""
+CONFIG, RESULT, ROUNDS, CLIENTS, AUDIT = (
+    "config.yaml",
+    "result.json",
+    "rounds.jsonl",
+    "clients.jsonl",
+    "audit.json",
+)
+
+
+class RunFiles:
+    """The files of one run: their names, and their readers. Nothing is changed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / CONFIG
+        self.result_file, self.audit_file = path / RESULT, path / AUDIT
+        self.server = path / "server"
+        self.states = self.server / "states"
+        self.clients, self.logs = path / "clients", path / "logs"
+        self.report, self.events, self.source = (
+            path / name for name in ("report", "events", "source")
+        )
+        self.traceback_file = self.logs / "traceback.txt"
+        self.launch_file, self.launch_lock = self.logs / "launch.json", self.logs / "launch.lock"
+        self.numbers_file, self.unmasking_file, self.sites_file = (
+            self.server / name for name in ("numbers.json", "unmasking.json", "sites.json")
+        )
+        self.checkpoints, self.uploads = Checkpoints(self.server), Uploads(path / "uploads")
+        self._rounds, self._clients = path / ROUNDS, path / CLIENTS
+        self._token, self._partition, self._progress = (
+            self.server / name for name in ("token", "partition", "progress.json")
+        )
+        self.lock_file = self.server / "lock"
+
+    @property
+    def holds_run(self) -> bool:
+        """Whether a run was ever begun here."""
+        return self.config.exists()
+
+    def experiment(self) -> Experiment:
+        """What is trained here. Raises UserError when its configuration cannot be read."""
+        return self.run_config().experiment
+
+    def run_config(self) -> RunConfig:
+        """All its keys. Raises UserError when its configuration cannot be read."""
+        saved = self.saved_keys()
+        try:
+            return run_config(saved)
+        except UserError as error:
+            raise type(error)(f"{self.config}: {error}") from error.__cause__
+
+    def saved_keys(self) -> Row:
+        """The configuration as flat keys, without those that are no longer there.
+
+        Raises UserError when it cannot be read, or is of a format that is no longer read."""
+        content, about = self.saved()
+        found, readable = about.get("format", 1), " and ".join(map(str, READABLE))
+        if found not in READABLE:
+            raise UserError(
+                f"{self.config} has format {found}, and this version reads {readable}: another"
+                " version made this run; make it again"
+            )
+        return still_known(content)
+
+    def saved(self) -> tuple[Row, Row]:
+        """The configuration's keys as they stand, and what it says of the run's making. Raises
+        UserError when it cannot be read."""
+        try:
+            content = dict(yaml.safe_load(self.config.read_text(encoding="utf-8")))
+            return content, dict(content.pop("about"))
+        except (OSError, yaml.YAMLError, AttributeError, TypeError, ValueError, KeyError):
+            raise UserError(f"{self.config} cannot be read as a run's configuration") from None
+
+    def result(self) -> Result | None:
+        """What the run came to, or None: it goes on, was killed, or never began. Raises UserError
+        for a file that is no result."""
+        return read_result(self.result_file, READABLE)
+
+    def rounds(self) -> list[RoundRow]:
+        """The lines of its rounds; a last line that was cut off is left out. Raises UserError where
+        another one is damaged."""
+        return list(read_rounds(self._rounds))
+
+    def visits(self) -> Iterator[VisitRow | FailedVisitRow]:
+        """The lines of its clients' visits, those that failed included."""
+        return read_visits(self._clients)
+
+    def watched(self) -> Watched:
+        """Its rounds, to look at while it goes on."""
+        return Watched(self._rounds)
+
+    def doing(self) -> Row | None:
+        """What its server wrote last by `progress`."""
+        return read_json(self._progress)
+
+    @property
+    def token(self) -> str:
+        """Names this run on a node's disk, where the models of several runs may lie side by side.
+        Raises OSError when there is none."""
+        return self._token.read_text().strip()
+
+    @property
+    def partition(self) -> str | None:
+        """The fingerprint of the partition, once the nodes have told it."""
+        return self._partition.read_text().strip() if self._partition.exists() else None
+
+    def client_store(self, client: int) -> ClientStore:
+        """Where a simulated client keeps its model."""
+        return ClientStore(self.clients / str(client))

@@ -1,0 +1,129 @@
+"""How far features spread through the package: `python -m scripts.spread [COMMIT …]`.
+
+For each feature the files outside its own room whose code names it, at each commit, and the
+package's characters of code. Comments, docstrings and white space do not count. Without a commit:
+the working tree.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import io
+import re
+import subprocess
+import tarfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = "pfedlora_flwr/"
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A feature, the files that are its own room, and the words by which code names it."""
+
+    name: str
+    room: str
+    words: str
+
+
+FEATURES = (
+    Feature("sharing", r"federation/sharing|report/gain", r"\bsharing\b|\bis_control\b|\bgains?\b"),
+    Feature("audit", r"audit|runs/uploads", r"audit|shared_part\b|shared_predictor\b"),
+    Feature(
+        "Ray cluster",
+        r"launch/cluster|federation/nodes",
+        r"\bray\b|cluster|\bnodes\.(?!append)|\blost\(\)|this_node|address_of",
+    ),
+    Feature(
+        "secure aggregation",
+        r"federation/(secure/|secagg|stages|guard|unmasked|masks)",
+        r"secagg|(?<!in)secure|Secure|masked\b|\bmasks?\b",
+    ),
+    Feature(
+        "own code",
+        r"runs/(source|code_copy)",
+        r"user_code|UserCodeError|code_copy|runs\.source|use_copy|user_modules",
+    ),
+    Feature("extension of a run", r"runs/extension", r"\bextend|extension|uses_rounds"),
+    Feature(
+        "kinds of input",
+        r"kinds?\.py|data/(images|series|vectors|tokens)",
+        r"""["'](images|series|vectors)["']|\.ndim\b""",
+    ),
+    Feature(
+        "trackers",
+        r"observers?|runs/events",
+        r"tensorboard|EventFiles|summary_writer",
+    ),
+)
+
+
+class _Bare(ast.NodeTransformer):
+    """Takes out texts that stand alone: docstrings, and those beneath a constant."""
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
+        text = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        return None if text else node
+
+
+def code(source: str) -> str:
+    """A module's code, written by one hand: without comments and docstrings."""
+    return ast.unparse(_Bare().visit(ast.parse(source)))
+
+
+def package(commit: str) -> dict[str, str]:
+    """The code of every file of the package at a commit, or in the working tree where it is empty."""
+    if not commit:
+        files = {
+            str(path.relative_to(ROOT / PACKAGE)): path.read_text(encoding="utf-8")
+            for path in sorted((ROOT / PACKAGE).rglob("*.py"))
+        }
+    else:
+        command = ["git", "-C", str(ROOT), "archive", commit, PACKAGE]
+        packed = subprocess.run(command, capture_output=True, check=True).stdout
+        with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+            files = {
+                member.name.removeprefix(PACKAGE): reader.read().decode()
+                for member in archive
+                if member.name.endswith(".py") and (reader := archive.extractfile(member))
+            }
+    return {name: code(text) for name, text in files.items()}
+
+
+def outside(feature: Feature, files: Mapping[str, str]) -> list[str]:
+    """The files outside its room that name a feature."""
+    room, words = re.compile(feature.room), re.compile(feature.words)
+    return [name for name, text in files.items() if not room.search(name) and words.search(text)]
+
+
+def characters(files: Mapping[str, str]) -> int:
+    """The package's characters of code."""
+    return sum(len("".join(text.split())) for text in files.values())
+
+
+def main() -> None:
+    cli = argparse.ArgumentParser(description=__doc__)
+    cli.add_argument("commits", nargs="*", metavar="COMMIT")
+    cli.add_argument("--files", action="store_true", help="name the files at the last commit")
+    a = cli.parse_args()
+    commits = a.commits or [""]
+    found = [package(commit) for commit in commits]
+    heads = " | ".join(commit[:10] or "working tree" for commit in commits)
+    print(f"| files outside its room that name it | {heads} |")
+    print(f"| --- | {' | '.join('---:' for _ in commits)} |")
+    for feature in FEATURES:
+        counts = " | ".join(str(len(outside(feature, files))) for files in found)
+        print(f"| {feature.name} | {counts} |")
+    print(f"| files | {' | '.join(str(len(files)) for files in found)} |")
+    print(f"| characters of code | {' | '.join(f'{characters(files):,}' for files in found)} |")
+    if a.files:
+        for feature in FEATURES:
+            print(f"\n{feature.name}: {', '.join(outside(feature, found[-1]))}")
+
+
+if __name__ == "__main__":
+    main()
