@@ -21,6 +21,7 @@ cli = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
+    suggest_commands=False,  # Click's own suggestion is enough
     pretty_exceptions_enable=False,
 )
 
@@ -460,7 +461,8 @@ def main() -> None:
         asked.show()
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "pfedlora"
-        say(f"error: {error.format_message().rstrip('.')}; see {command} --help")
+        told = error.format_message().rstrip(".")
+        say(f"error: {told}{'' if told.endswith('?') else ';'} see {command} --help")
     except UserError as error:
         say(
             "error:"

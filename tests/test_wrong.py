@@ -180,7 +180,7 @@ def test_classes_without_an_image_are_named_in_one_line(pfedlora: Call, place: P
     local = ["run", "--engine", "local", "--quiet", *(word for key in keys for word in ("-o", key))]
     for dataset, expected in (
         ("npz:own.npz", "24 classes of the dataset have no images: 1, 2, 3,"),
-        ("folder:own", "have no images: empty"),
+        ("folder:own", "1 class of the dataset has no images: empty"),
     ):
         code, out, err = pfedlora(
             *local, "-o", f"dataset={dataset}", "-o", f"output=runs/{dataset[:3]}"

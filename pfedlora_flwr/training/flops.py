@@ -92,6 +92,11 @@ class _Products(TorchDispatchMode):
         super().__init__()
         self.seen, self.modules, self.layers = seen, 0, 0
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: to skip PyTorch's compiler, PyTorch imports it, 2 s in every new process."""
+        return False
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:

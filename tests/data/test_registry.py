@@ -30,6 +30,7 @@ from pfedlora_flwr.comparison.estimate import work
 from pfedlora_flwr.config import all_keys, from_flat
 from pfedlora_flwr.data import datasets
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.report import words
 from pfedlora_flwr.runs.result import to_target
 from tests.plain import Plain
@@ -44,7 +45,7 @@ assert words.key("dataset", e.dataset) == "Stripes"
 assert to_target(e, [{"parameters_up": 1, "parameters_down": 1, "bytes_up": 1, "bytes_down": 1, "flops": 1, "round": 1,
                       "accuracy": 0.7, "evaluated": 3}])["accuracy"] == 0.7
 assert datasets.count_classes("stripes") == 3
-assert work(e) == work(e.replace(dataset="synthetic:120", classes=3))
+assert work(RunConfig(e)) == work(RunConfig(e.replace(dataset="synthetic:120", classes=3)))
 assert not list(datasets.cache.cache_root().glob("*")), "counted from files, although the entry tells"
 plain = Plain(e.flat())
 plain.train(1)
