@@ -438,7 +438,11 @@ YAML = [
         "base: rounds is 0; allowed: an integer ≥ 1",
         "compare",
     ),
-    conf(BASIC.replace("pfedlora", "fedlora"), "method is 'fedlora'; did you mean 'pfedlora'? allowed:", "compare"),
+    conf(
+        BASIC.replace("pfedlora", "fedlora"),
+        "method is 'fedlora'; did you mean 'pfedlora'? allowed:",
+        "compare",
+    ),
     conf(BASIC.replace("[0, 1]", "[0, 0]"), "seeds: a value is there twice", "compare"),
     conf(BASIC.replace("[0, 1]", "[a]"), "seeds is ['a']; allowed: integers ≥ 0", "compare"),
     conf(BASIC.replace("rounds: 2", "seed: 2"), "seed is set by compare itself", "compare"),
