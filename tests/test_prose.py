@@ -1,0 +1,51 @@
+"""The documents' sentences stay short (CONTRIBUTING.md, "English")."""
+
+from __future__ import annotations
+
+from scripts import long_sentences
+
+
+def test_sentences_end_where_a_reader_ends_them() -> None:
+    text = """
+# A title
+
+One idea. `two words` as one, see Yi et al. 2023, e.g. Table 2. *Another one?* Yes.
+
+| a cell | of three words |
+| --- | --- |
+| first. Second | x |
+
+- an item
+  goes on
+
+```
+no sentence at all
+```
+"""
+    found = list(long_sentences.sentences(text))
+    assert found == [
+        "A title",
+        "One idea.",
+        "`two_words` as one, see Yi et al. 2023, e.g. Table 2.",
+        "Another one?",
+        "Yes.",
+        "a cell",
+        "of three words",
+        "first.",
+        "Second",
+        "x",
+        "an item goes on",
+    ]
+    assert [long_sentences.words(sentence) for sentence in found[:3]] == [2, 2, 11]
+
+
+def test_no_page_has_more_long_sentences_than_it_is_allowed() -> None:
+    pages = long_sentences.pages()
+    assert len(pages) > 15
+    over = {
+        page.relative_to(long_sentences.ROOT).as_posix(): found
+        for page in pages
+        if len(found := long_sentences.too_long(page))
+        > long_sentences.ALLOWED.get(page.relative_to(long_sentences.ROOT).as_posix(), 0)
+    }
+    assert not over
