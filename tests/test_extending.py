@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from pfedlora_flwr.models.registry import facts
+from pfedlora_flwr.models.task import Task
 from tests.conftest import ROOT, Cli
 
 pytestmark = pytest.mark.slow
@@ -42,6 +44,7 @@ def shell(cli: Cli, script: str) -> subprocess.CompletedProcess[str]:
         ("A model", "own-model"),
         ("Data", "own-data"),
         ("A method", "own-method"),
+        ("A method of the extractor", "own-fedper"),
         ("An observer", "own-observer"),
     ],
 )
@@ -77,9 +80,13 @@ def test_the_example_runs(cli: Cli, section: str, run: str) -> None:
         assert all(p and p[2] in ("red", "green", "blue") for p in predictions)
     if section == "A method":
         assert result["communication"]["parameters_up"] == 2 * 4 * 5010
+    if section == "A method of the extractor":
+        extractor = facts("cnn1", Task(10)).parameters - 5010
+        assert result["communication"]["parameters_up"] == 2 * 4 * extractor
+        assert {row["model"] for row in result["per_client"].values()} == {"cnn1"}
 
 
 def test_every_section_has_an_example() -> None:
     assert [
         title for title, blocks in SECTIONS.items() if any(kind == "run" for kind, _, _ in blocks)
-    ] == ["A model", "Data", "A method", "An observer"]
+    ] == ["A model", "Data", "A method", "A method of the extractor", "An observer"]

@@ -481,7 +481,11 @@ YAML = [
         "compare",
     ),
     conf(BASIC + "axes: {mu: [0.5], more: [{mu: 0.6}]}\n", "mu is on two axes", "compare"),
-    conf("methods: [fedavg, pfedlora]\n", "fedavg: method fedavg averages whole models", "compare"),
+    conf(
+        "methods: [fedavg, pfedlora]\n",
+        "fedavg: method fedavg needs the same model at all",
+        "compare",
+    ),
     conf(
         "methods: [pfedlora]\nbase: {rounds: 2}\naxes: {clients: [5, 4]}\n",
         "pfedlora, clients=4, seed 0: 4 clients × 2",
@@ -966,6 +970,18 @@ OWN_CODE = [
     code(
         "method=own_methods:InitRaises",
         "method 'own_methods:InitRaises': RuntimeError: in the constructor, at own_methods.py:",
+    ),
+    code(
+        "method=own_methods:NeedsOne",
+        "method own_methods:NeedsOne needs the same model at all clients, and theirs are 5; set"
+        " setting=homogeneous, or models to one",
+    ),
+    code(
+        "method=own_methods:WrongModel",
+        "RuntimeError: Error(s) in loading state_dict for CNN: size mismatch for conv2.weight:"
+        " copying a param with shape torch.Size([32, 16, 5, 5]) from checkpoint, the shape in"
+        " current model is torch.Size([16, 16, 5, 5]) (and 2 more), at own_methods.py:",
+        code=1,
     ),
     code("method=own_methods:CheckRaises", "KeyError: 'in check_experiment', at own_methods.py:"),
     code(

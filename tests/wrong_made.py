@@ -150,6 +150,7 @@ import torch
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.method import Method, Upload
 from pfedlora_flwr.methods.pfedlora import PFedLoRA
+from pfedlora_flwr.methods.standalone import Standalone
 
 class InitRaises(PFedLoRA):
     def __init__(self, experiment, classes):
@@ -242,6 +243,18 @@ class PredictRaises(PFedLoRA):
 
 class Abstract(Method):
     pass
+
+class WrongModel(Standalone):
+    def state_init(self, seed):
+        return self.client_model(0).extractor_tensors()
+    def local_update(self, model, received, data, visit):
+        model.load_extractor(received)
+        return Upload(model.extractor_tensors(), len(data))
+    def aggregate(self, uploads, state, round):
+        return state
+
+class NeedsOne(WrongModel):
+    one_model = True
 
 class Options(PFedLoRA):
     @dataclass(frozen=True)

@@ -39,6 +39,11 @@ def _method(config: RunConfig, method: type[Method]) -> None:
     e = config.experiment
     with user_code("method", e.method):
         method.check_experiment(e)
+    if method.one_model and (different := len(set(e.model_names()))) > 1:
+        raise UserError(
+            f"method {e.method} needs the same model at all clients, and theirs are {different};"
+            " set setting=homogeneous, or models to one"
+        )
     if e.method_options and ":" not in e.method:
         own = ", ".join(option_keys(e.method, method.Options))
         told = f"method-options is {e.method_options!r}, which is for a package.module:Class method"

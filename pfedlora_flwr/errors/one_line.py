@@ -45,10 +45,18 @@ def brief(error: BaseException) -> str:
     raised."""
     if isinstance(error, UserError):
         return str(error)
-    said = (error.msg if isinstance(error, SyntaxError) else str(error)).strip().splitlines() or [
-        ""
-    ]
-    return f"{type(error).__name__}: {said[0][:_LONGEST]}".removesuffix(": ") + _place(error)
+    said = _said(error.msg if isinstance(error, SyntaxError) else str(error))
+    return f"{type(error).__name__}: {said[:_LONGEST]}".removesuffix(": ") + _place(error)
+
+
+def _said(text: str) -> str:
+    """The first line, with the next where it ends in a colon, as PyTorch's for a state_dict does;
+    it names how many more there are."""
+    first, *more = [line.strip() for line in text.strip().splitlines()] or [""]
+    if not first.endswith(":") or not more:
+        return first
+    rest = f" (and {len(more) - 1} more)" if more[1:] else ""
+    return f"{first} {more[0].removesuffix('.')[: _LONGEST - len(first) - len(rest) - 1]}{rest}"
 
 
 def is_ours(error: BaseException) -> bool:

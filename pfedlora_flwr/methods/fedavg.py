@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping
 
 from torch import Tensor
 
-from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.methods.method import Method, Tensors, Upload
 from pfedlora_flwr.methods.standalone import train_locally
 from pfedlora_flwr.methods.tensors import rebuilt, weighted_mean
@@ -32,14 +30,7 @@ class FedAvg(Method):
     merges = "mean"
     assumes = "one architecture"
     averages = True
-
-    @classmethod
-    def check_experiment(cls, experiment: Experiment) -> None:
-        if len(set(experiment.model_names())) > 1:
-            raise UserError(
-                "method fedavg averages whole models, so all clients need the same: set"
-                " setting=homogeneous, or models to one"
-            )
+    one_model = True
 
     def state_init(self, seed: int) -> Tensors:
         with seeded(seed):

@@ -102,6 +102,9 @@ class Method(ABC):
     """Whether all client models' representations must have one width: where theirs differ, necks
     bring them to `representation-width`."""
 
+    one_model: ClassVar[bool] = False
+    """Whether all clients need the same model: where theirs differ, the run is refused."""
+
     returns_own: ClassVar[bool] = True
     """Whether what a client receives may hold something of its own uploads: if not, one that is
     alone receives nothing."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import tensors_sha256
-from pfedlora_flwr.models.model import ClientModel
+from pfedlora_flwr.models.model import ClientModel, given_names
 
 
 def kept(module: nn.Module) -> dict[str, Tensor]:
@@ -29,16 +29,6 @@ def load_kept(module: nn.Module, tensors: dict[str, Tensor]) -> None:
     other names or shapes."""
     own = module.state_dict()
     module.load_state_dict({name: own[name] for name in given_names(module)} | tensors)
-
-
-def given_names(module: nn.Module) -> set[str]:
-    """The names in the state_dict of what is no part of `kept`."""
-    return {
-        f"{at}.{name}" if at else name
-        for at, part in module.named_modules(remove_duplicate=False)
-        if isinstance(part, ClientModel)
-        for name in part.given
-    }
 
 
 def base_of(module: nn.Module) -> str:

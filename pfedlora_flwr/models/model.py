@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Self
 
 import torch
@@ -44,6 +45,40 @@ class ClientModel(nn.Module):
         """Leaves the extractor alone: from here on only `encode` can be called."""
         raise NotImplementedError
 
+    def extractor_tensors(self) -> dict[str, Tensor]:
+        """All but the last layer, detached, by their names in the state_dict and in its order: the
+        trained parameters, and the buffers that can change. The base is left out."""
+        left_out = given_names(self) | self._last_names()
+        return {
+            name: tensor.detach()
+            for name, tensor in self.state_dict().items()
+            if name not in left_out
+        }
+
+    def load_extractor(self, tensors: Mapping[str, Tensor]) -> None:
+        """Sets what `extractor_tensors` names; the last layer and the base stay.
+
+        Raises:
+            RuntimeError: other names or shapes, as load_state_dict does.
+        """
+        own, left_out = self.state_dict(), given_names(self) | self._last_names()
+        self.load_state_dict({name: own[name] for name in own if name in left_out} | dict(tensors))
+
+    def extractor_parameters(self) -> list[nn.Parameter]:
+        """The trained parameters but the last layer's, as an optimiser takes them."""
+        last = self._last_names()
+        return [p for name, p in self.named_parameters() if p.requires_grad and name not in last]
+
+    def _last_names(self) -> set[str]:
+        """The names in the state_dict of the last layer."""
+        last = self.last_layer()
+        return {
+            f"{at}.{name}" if at else name
+            for at, part in self.named_modules(remove_duplicate=False)
+            if part is last
+            for name in last.state_dict()
+        }
+
     def own_names(self) -> dict[str, str]:
         """By the name of a tensor in the state_dict, its name in that of the module that the model
         was made of, where there is one."""
@@ -58,6 +93,16 @@ class ClientModel(nn.Module):
         for part in self.frozen:
             part.eval()
         return self
+
+
+def given_names(module: nn.Module) -> set[str]:
+    """The names in the state_dict of the bases of the client models in it."""
+    return {
+        f"{at}.{name}" if at else name
+        for at, part in module.named_modules(remove_duplicate=False)
+        if isinstance(part, ClientModel)
+        for name in part.given
+    }
 
 
 class WithLast(ClientModel):

@@ -52,7 +52,7 @@ def test_a_method_trains_on_a_kind_or_says_in_a_line_why_not(name: str, kind: st
         "fedmrl.representation-dim": 7,
     }
     if name == "fedavg":
-        with pytest.raises(UserError, match="averages whole models, so all clients need the same"):
+        with pytest.raises(UserError, match="fedavg needs the same model at all clients"):
             from_flat(keys)
         keys["models"] = models.split(",")[-3 if kind == "images" else -1]
     if (name, kind) in REFUSED:

@@ -145,3 +145,37 @@ def test_what_is_asked_often_is_known() -> None:
 def test_a_module_without_a_last_linear_layer_is_one_line(name: str, expected: str) -> None:
     with pytest.raises(UserError, match=expected):
         build(HERE + name, Task(5))
+
+
+@pytest.mark.parametrize(
+    ("name", "task"),
+    [(HERE + "Recurrent", SERIES), (HERE + "Normalised", VECTORS), ("cnn2", IMAGES)],
+)
+def test_the_extractor_of_one_model_can_be_set_in_another_of_its_kind(
+    name: str, task: Task
+) -> None:
+    """Its representation is then the other's, its last layer stays; trained are the same parts."""
+    torch.manual_seed(0)
+    one, other = build(name, task), build(name, task)
+    with torch.no_grad():
+        for tensor in (t for t in one.state_dict().values() if t.is_floating_point()):
+            tensor.add_(torch.rand(tensor.shape))
+    last = tensors_of(other.last_layer())
+    last = {key: tensor.clone() for key, tensor in last.items()}
+    other.load_extractor({key: t.clone() for key, t in one.extractor_tensors().items()})
+    x = torch.randn(3, *task.shape)
+    assert torch.equal(one.eval().encode(x), other.eval().encode(x))
+    assert all(torch.equal(last[key], t) for key, t in other.last_layer().state_dict().items())
+    assert not torch.equal(one(x), other(x))
+    trained = {id(p) for p in (*other.extractor_parameters(), *other.last_layer().parameters())}
+    assert trained == {id(p) for p in other.parameters()}
+    with pytest.raises(RuntimeError, match="Missing key"):
+        other.load_extractor({})
+
+
+def test_the_extractor_leaves_out_what_is_frozen_and_the_same_everywhere() -> None:
+    model = build(HERE + "HalfFrozen", IMAGES)
+    names = set(model.extractor_tensors())
+    assert names == set(model.state_dict()) - model.given - {"last.weight", "last.bias"}
+    assert model.given
+    assert all(p.requires_grad for p in model.extractor_parameters())
