@@ -228,7 +228,7 @@ def report(
         ),
     ] = None,
 ) -> None:
-    """Report on runs. Tables (Markdown, CSV), figures (PNG, SVG) and one page (report.html).
+    """Report on runs. Tables (Markdown, CSV, LaTeX), figures (PNG, SVG, PDF), one page (HTML).
 
     Each RUN_OR_DIR is a comparison, a run, or a folder of runs.
     """

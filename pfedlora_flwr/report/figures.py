@@ -1,4 +1,4 @@
-"""The figures of a report. Each function draws one, into PNG and SVG, and returns it with its
+"""The figures of a report. Each function draws one, into PNG, SVG and PDF, and returns it with its
 caption."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _DECADE = 10.0
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure on disk (the PNG; the SVG lies beside it) and what it shows."""
+    """A figure on disk (the PNG; SVG and PDF lie beside it) and what it shows."""
 
     path: Path
     caption: str

@@ -38,6 +38,7 @@ _SETTINGS: dict[Any, Any] = {
     "lines.linewidth": 1.4,
     "lines.markersize": 4,
     "svg.hashsalt": "pfedlora",
+    "pdf.fonttype": 42,
     "savefig.dpi": 200,
 }
 
@@ -73,10 +74,11 @@ def drawing(
 
 
 def save(figure: Figure, folder: Path, name: str) -> Path:
-    """Writes `name`.png and `name`.svg (transparent; without a date: the same data gives the same
-    file); returns the first."""
+    """Writes `name`.png, `name`.svg and `name`.pdf (both transparent; without a date: the same data
+    gives the same files); returns the first."""
     _thin(figure)
     figure.savefig(folder / f"{name}.svg", metadata={"Date": None}, transparent=True)
+    figure.savefig(folder / f"{name}.pdf", metadata={"CreationDate": None}, transparent=True)
     figure.savefig(folder / f"{name}.png")
     return folder / f"{name}.png"
 

@@ -1,4 +1,4 @@
-"""One table of a report, and its three forms."""
+"""One table of a report, and its four forms."""
 
 from __future__ import annotations
 
@@ -48,13 +48,44 @@ class Table:
         csv.writer(out, lineterminator="\n").writerows(lines)
         return out.getvalue()
 
-    def html(self) -> str:
-        """The same for a page; a column of numbers stands to the right."""
-
-        numeric = [
+    @property
+    def numeric(self) -> list[bool]:
+        """Of each column, whether it holds numbers: these stand to the right."""
+        return [
             all(re.match(r"\W*\d|–|$", line[i]) for line in self.lines)
             for i in range(len(self.columns))
         ]
+
+    def latex(self) -> str:
+        r"""A table float (booktabs), for \input; its first line names the package it needs."""
+
+        def line(cells: Sequence[str]) -> str:
+            return " & ".join(map(_latex, cells)) + r" \\"
+
+        title, note = _latex(self.title), _latex(self.note)
+        return "\n".join(
+            [
+                r"% needs \usepackage{booktabs}",
+                r"\begin{table}",
+                r"\centering",
+                rf"\caption{{{title}}}",
+                rf"\label{{tab:{self.name}}}",
+                rf"\begin{{tabular}}{{{''.join('r' if n else 'l' for n in self.numeric)}}}",
+                r"\toprule",
+                line(self.columns),
+                r"\midrule",
+                *map(line, self.lines),
+                r"\bottomrule",
+                r"\end{tabular}",
+                *([rf"\par\smallskip{{\footnotesize {note}}}"] if note else []),
+                r"\end{table}",
+                "",
+            ]
+        )
+
+    def html(self) -> str:
+        """The same for a page."""
+        numeric = self.numeric
 
         def line(tag: str, cells: Sequence[str]) -> str:
             texts = (re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", html.escape(cell)) for cell in cells)
@@ -70,3 +101,44 @@ class Table:
         note = f"<p>{text}</p>" if self.note else ""
         table = f"<table>\n{line('th', self.columns)}\n{body}\n</table>"
         return f'<h2>{html.escape(self.title)}</h2>\n<div class="wide">{table}</div>\n{note}'
+
+
+_LATEX = {c: rf"\{c}" for c in "&%$#_{}"} | {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "–": "--",
+    "—": "---",
+    "…": r"\ldots{}",
+    "±": r"$\pm$",
+    "−": "$-$",
+    "×": r"$\times$",
+    "·": r"$\cdot$",
+    "≤": r"$\leq$",
+    "≥": r"$\geq$",
+    "→": r"$\rightarrow$",
+    "↑": r"$\uparrow$",
+    "↓": r"$\downarrow$",
+    "²": "$^2$",
+    "η": r"$\eta$",
+    "μ": r"$\mu$",
+    "α": r"$\alpha$",
+    "β": r"$\beta$",
+    "λ": r"$\lambda$",
+    "ω": r"$\omega$",
+    "Δ": r"$\Delta$",
+    "\N{NARROW NO-BREAK SPACE}": r"\,",
+    "\N{NO-BREAK SPACE}": "~",
+}
+"""Characters that LaTeX reads as something else, or for which its usual fonts have no sign. Others
+beyond ASCII stay: pdflatex reads letters of most languages, and lualatex all."""
+
+
+def _latex(text: str) -> str:
+    """A cell in LaTeX; its marks for bold and code become commands."""
+    escaped = "".join(_LATEX.get(character, character) for character in text)
+    escaped = re.sub(r"\*\*(.+?)\*\*", r"\\textbf{\1}", escaped)
+    return re.sub(r"`(.+?)`", r"\\texttt{\1}", escaped)

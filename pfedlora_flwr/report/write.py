@@ -40,8 +40,8 @@ class Written:
 def write_report(
     paths: Iterable[Path], output: Path, out: Console, target: float | None = None
 ) -> Written:
-    """Writes report.md, report.html, a CSV a table, runs.csv and the figures into `output`. Raises
-    UserError.
+    """Writes report.md, report.html, a CSV and a LaTeX file a table, runs.csv and the figures (PNG,
+    SVG, PDF) into `output`. Raises UserError.
 
     target: the accuracy that costs are counted to, in the place of the Experiments' own.
     """
@@ -50,9 +50,11 @@ def write_report(
     found = [table for table in every if table.rows]
     make_folder(output)
     for table in every:
-        (output / f"{table.name}.csv").unlink(missing_ok=True)  # an earlier report's
+        for suffix in ("csv", "tex"):  # an earlier report's
+            (output / f"{table.name}.{suffix}").unlink(missing_ok=True)
     for table in found:
         write_atomically(output / f"{table.name}.csv", table.csv().encode())
+        write_atomically(output / f"{table.name}.tex", table.latex().encode())
     write_atomically(output / "runs.csv", tables.runs_csv(study).encode())
     with out.status("drawing figures"):
         pictures, left_out = _draw(study, output)

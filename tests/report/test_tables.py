@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from pathlib import Path
 
 import pytest
@@ -453,3 +454,39 @@ def test_nothing_to_report_is_one_clear_line(tmp_path: Path) -> None:
     make_run(tmp_path / "b", [0.1, 0.5], [0.5], method="pfedlora")
     with pytest.raises(UserError, match="hold the same Experiment"):
         load([tmp_path])
+
+
+def test_a_table_in_latex() -> None:
+    rows = [
+        {"method": "pfedlora_plus", "accuracy": "**46.8 ± 1.2**", "μ": "0.5 & 50 %"},
+        {"method": "FD", "accuracy": "−2.1", "μ": ""},
+    ]
+    table = Table("some", "Accuracy in %", rows, "Target `a_b`: ≥ 90 %.")
+    assert (
+        table.latex()
+        == r"""% needs \usepackage{booktabs}
+\begin{table}
+\centering
+\caption{Accuracy in \%}
+\label{tab:some}
+\begin{tabular}{lrr}
+\toprule
+method & accuracy & $\mu$ \\
+\midrule
+pfedlora\_plus & \textbf{46.8 $\pm$ 1.2} & 0.5 \& 50 \% \\
+FD & $-$2.1 &  \\
+\bottomrule
+\end{tabular}
+\par\smallskip{\footnotesize Target \texttt{a\_b}: $\geq$ 90 \%.}
+\end{table}
+"""
+    )
+
+
+def test_every_table_of_a_study_has_latex_cells_in_every_column(study: Study) -> None:
+    for table in tables.all_tables(study):
+        if table.rows:
+            body = table.latex().partition("\\toprule\n")[2].partition("\\bottomrule")[0]
+            cells = [len(re.split(r"(?<!\\)&", line)) for line in body.splitlines() if "&" in line]
+            assert set(cells) <= {len(table.columns)}
+            assert body.isascii()

@@ -14,7 +14,7 @@ from rich.console import Console
 from sklearn.datasets import load_digits
 
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.report import data_figures, figures
+from pfedlora_flwr.report import data_figures, figures, style
 from pfedlora_flwr.report.load import load
 from pfedlora_flwr.report.write import write_report
 from tests.conftest import Done
@@ -79,7 +79,10 @@ def test_a_report_is_whole_and_its_page_needs_nothing_else(runs: Path, tmp_path:
         "runs.csv",
     } <= names
     drawn = {name for name in names if name.endswith(".png")}
-    assert drawn == {name.replace(".svg", ".png") for name in names if name.endswith(".svg")}
+    for suffix in (".svg", ".pdf"):
+        assert drawn == {name.replace(suffix, ".png") for name in names if name.endswith(suffix)}
+    tables = {name.replace(".csv", ".tex") for name in names if name.endswith(".csv")}
+    assert tables - {"runs.tex"} == {name for name in names if name.endswith(".tex")}
     assert drawn == {
         "curves_all.png",
         "clients_all.png",
@@ -102,6 +105,18 @@ def test_a_report_is_whole_and_its_page_needs_nothing_else(runs: Path, tmp_path:
     )
     assert text.split("\n")[2].startswith(conclusion)
     assert conclusion in (out / "report.html").read_text()
+
+
+def test_a_figure_drawn_twice_gives_the_same_files(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        with style.drawing(1, 1, (2, 2)) as (figure, axes):
+            axes[0, 0].plot([0, 1], [0, 1], label="μ")
+            (tmp_path / name).mkdir()
+            style.save(figure, tmp_path / name, "figure")
+    for suffix in ("png", "svg", "pdf"):
+        one, two = ((tmp_path / name / f"figure.{suffix}").read_bytes() for name in ("one", "two"))
+        assert one == two
+        assert b"Date" not in one
 
 
 @pytest.mark.slow
