@@ -26,7 +26,6 @@ PAGES = (
 ALLOWED: dict[str, int] = {
     "CHANGELOG.md": 10,
     "CONTRIBUTING.md": 3,
-    "docs/architecture.md": 4,
     "docs/audit.md": 5,
     "docs/comparison.md": 2,
     "docs/deployment.md": 4,
