@@ -31,8 +31,7 @@ lint: $(VENV)/.installed
 	$(BIN)/mypy
 
 # The inner loop: lint and types, then every test that is not marked.
-check: lint
-	$(MAKE) quick
+check: lint quick
 
 # One that takes more than two seconds of computing fails (tests/conftest.py).
 quick: $(VENV)/.installed
