@@ -17,7 +17,7 @@ from flwr.supercore.run import RunNotRunningException
 from pfedlora_flwr.config import run_config
 from pfedlora_flwr.data.local import task_of
 from pfedlora_flwr.errors import UserCodeError, UserError, brief, names_traceback, with_traceback
-from pfedlora_flwr.federation.clients import RunFailed
+from pfedlora_flwr.federation.clients import RunDiverged, RunFailed
 from pfedlora_flwr.federation.sharing import first_state
 from pfedlora_flwr.federation.strategy import PersonalisedStrategy
 from pfedlora_flwr.methods import registry
@@ -82,6 +82,18 @@ def serve(
     except RunNotRunningException:  # Flower's, and no Exception
         reason = "stopped through Flower"
         result = write_result(run, config, "stopped", reason, "user", tell=observers.end)
+        tell(str(run.path), result)
+        raise
+    except RunDiverged as error:
+        result = write_result(
+            run,
+            config,
+            "diverged",
+            str(error),
+            resumable=False,
+            diverged_in=error.round,
+            tell=observers.end,
+        )
         tell(str(run.path), result)
         raise
     except Exception as error:

@@ -30,7 +30,7 @@ from pfedlora_flwr.runs.completed import Missing
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.lines import SoFar
 from pfedlora_flwr.runs.output import from_here, of_comparison
-from tests.conftest import ROOT, Cli, run_locally
+from tests.conftest import ROOT, Call, Cli, run_locally
 from tests.report.made import make_run
 
 BASIC = (
@@ -335,12 +335,12 @@ def test_a_dry_run_says_what_would_run_and_changes_nothing(tmp_path: Path) -> No
     assert not work.output.exists()
     text = out.export_text()
     assert "standalone, seed 0: not run; about" in text
-    assert "0 runs are completed, 4 are left: about" in text
+    assert "0 of 4 runs are done, 4 are left: about" in text
     assert "a guess" in text
     done(work, "standalone/seed-0", [0.1, 0.2, 0.3])
     compare(whole, whole, work.output, out, out, dry_run=True)
     text = out.export_text()
-    assert "1 runs are completed, 3 are left" in text
+    assert "1 of 4 runs are done, 3 are left" in text
     assert "from the runs that are done" in text
 
 
@@ -376,7 +376,7 @@ def test_what_is_standalone_by_construction_is_planned_and_not_run(tmp_path: Pat
     said = out.export_text()
     assert "pfedlora, sharing=none, seed 0: not run; about" in said
     assert f"B of models, {4 * 4 * 30_670 / 1e3:.3g} kB of states" in said
-    assert "0 runs are completed, 14 are left" in said
+    assert "0 of 14 runs are done, 14 are left" in said
     compare(whole, whole, work.output, out, out, dry_run=True, drop_models=True)
     # three versions of CNN-1 to CNN-4, and of four adapters
     most = 3 * 4 * (2_621_558 + 1_815_142 + 1_320_558 + 1_060_358 + 4 * 30_670)
@@ -599,3 +599,70 @@ def test_runs_of_another_commit_are_named_before_anything_runs_and_in_the_report
         "**The runs were made by 2 versions of the code (Commit, above), which may not compute the"
         " same.**" in report.read_text()
     )
+
+
+TINY = (
+    "methods: [standalone, pfedlora]\nseeds: [0, 1]\nbase: {clients: 2, rounds: 2, dataset:"
+    " 'synthetic:100', models: 'tests.methods.narrow:Narrow', batch-size: 16, partition: {kind:"
+    " iid}}\n"
+)
+
+
+@pytest.mark.slow
+def test_a_candidate_that_diverges_is_done_and_never_chosen(pfedlora: Call, tmp_path: Path) -> None:
+    """Its run is not repeated, the exit code is 0, tables say so, and all counts agree."""
+    conf(tmp_path, TINY + "axes: {lr: {tune: [0.01, 1.0e+18]}}\n")
+    code, out, err = pfedlora("compare", "conf.yaml", "--engine", "local")
+    assert (code, err) == (0, "")
+    numbers = re.findall(r"^(\d+) of (\d+): ", out, re.MULTILINE)
+    assert numbers == [(str(number), "6") for number in range(1, 7)]
+    assert "pfedlora, lr=1e+18, seed 0: diverged in round 1: client 0: " in out
+    run = tmp_path / "runs" / "conf" / "standalone_lr-1e-18" / "seed-0"
+    result = json.loads((run / "result.json").read_text())
+    assert (result["status"], result["diverged_in"], result["resumable"]) == ("diverged", 1, False)
+    report = (tmp_path / "runs" / "conf" / "report" / "report.md").read_text()
+    assert "lr=1e+18 | – (diverged (round 1))" in report
+    for words in (("--dry-run",), ("--dry-run", "--redo", run.parent.name)):
+        code, out, err = pfedlora("compare", "conf.yaml", "--engine", "local", *words)
+        assert code == 0
+        again = len(words) == 3
+        done, diverged = (5, 1) if again else (6, 2)
+        assert f"{done} of 6 runs are done ({diverged} diverged), {6 - done} are left" in out
+    code, out, err = pfedlora("compare", "conf.yaml", "--engine", "local")
+    assert (code, err) == (0, "")
+    assert "diverged in round" not in out
+    code, out, _ = pfedlora("list", "runs")
+    assert "diverged" in out
+    # where all diverge
+    only = ["compare", "conf.yaml", "--engine", "local", "--only", "lr=1e+18", "--output", "hot"]
+    code, out, err = pfedlora(*only)
+    assert (code, err) == (0, "")
+    assert "diverged (round 1)" in (tmp_path / "hot" / "report" / "report.md").read_text()
+
+
+@pytest.mark.slow
+def test_a_comparison_is_extended_to_what_it_would_be_from_the_start(
+    pfedlora: Call, tmp_path: Path
+) -> None:
+    conf(tmp_path, TINY)
+    local = ["compare", "conf.yaml", "--engine", "local"]
+    assert pfedlora(*local, "--output", "short")[0] == 0
+    for path in (tmp_path / "short" / "standalone" / "seed-1" / "clients").rglob("*.safetensors"):
+        path.unlink()  # as of a candidate that was not chosen: it begins anew
+    longer = [*local, "-o", "rounds=4"]
+    code, out, _ = pfedlora(*longer, "--output", "short", "--dry-run")
+    assert code == 0
+    assert "0 of 4 runs are done, 4 are left" in out
+    assert "standalone, seed 0: unfinished after round 2 of 4" in out
+    assert pfedlora(*longer, "--output", "short")[0] == 0
+    assert pfedlora(*longer, "--output", "whole")[0] == 0
+    for run in ("standalone/seed-0", "standalone/seed-1", "pfedlora/seed-0", "pfedlora/seed-1"):
+        one, other = (
+            json.loads((tmp_path / name / run / "result.json").read_text())
+            for name in ("short", "whole")
+        )
+        for name in ("rounds", "accuracy", "per_client", "shared_sha256", "models_sha256"):
+            assert one[name] == other[name], (run, name)
+    code, _, err = pfedlora(*local, "--output", "short")
+    assert code == 2
+    assert "ends at 4: it can be extended, not shortened" in err

@@ -189,7 +189,7 @@ def test_a_comparison_names_what_other_code_did_and_does_not_average_it_with_new
     rows = (tmp_path / "cmp" / "report" / "runs.csv").read_text().splitlines()
     assert len(rows) == 2, "a head and seed 2"
     code, out, _ = compare("[0, 1, 2]", "--redo", "stale", "--dry-run")
-    assert "1 runs are completed, 2 are left" in out
+    assert "1 of 3 runs are done, 2 are left" in out
     code, out, err = compare("[0, 1, 2]", "--redo", "stale")
     assert code == 0
     assert "your code has changed" not in err

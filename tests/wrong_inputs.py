@@ -936,7 +936,7 @@ OWN_CODE = [
     code(
         "models=own_models:NoLinear", "no nn.Linear runs in its forward; the last one is its head"
     ),
-    code("models=own_models:Nan", "client 0: refused: its loss is nan", 1),
+    code("models=own_models:Nan", "diverged in round 1: client 0: its loss is nan (and 1 more)", 1),
     code(
         "models=own_models:Lazy",
         "module.later.weight has no shape: it belongs to a lazy layer that does not run",
@@ -1034,7 +1034,7 @@ OWN_CODE = [
     ),
     code(
         "method=own_methods:LocalNan",
-        "client 0: refused: down.weight has values that are not finite",
+        "diverged in round 1: client 0: down.weight has values that are not finite",
         1,
     ),
     code("method=own_methods:LocalOther", "its tensors are ['other'], expected", 1),
@@ -1051,7 +1051,7 @@ OWN_CODE = [
     ),
     code(
         "method=own_methods:AggregateNan",
-        "aggregate returned down.weight with values that are not finite",
+        "diverged in round 2: method 'own_methods:AggregateNan': aggregate returned down.weight",
         1,
     ),
     code(

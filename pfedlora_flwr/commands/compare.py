@@ -17,7 +17,7 @@ from rich.console import Console
 
 from pfedlora_flwr.commands.display import FAILED, stopped_code
 from pfedlora_flwr.commands.progress_text import duration
-from pfedlora_flwr.commands.run_queue import count_of, run_all, seconds_of
+from pfedlora_flwr.commands.run_queue import run_all, seconds_of
 from pfedlora_flwr.comparison import estimate
 from pfedlora_flwr.comparison.spec import Comparison
 from pfedlora_flwr.comparison.work import STALE, Job, Shard, Work
@@ -116,7 +116,7 @@ def compare(
 
 def _report(work: Work, whole: Comparison, out: Console) -> None:
     """The report on the whole comparison, unless other shards will add to it."""
-    left = count_of(Work(whole, work.output, failed=work.failed).jobs()) if work.shard.of > 1 else 0
+    left = Work(whole, work.output, failed=work.failed).count().left if work.shard.of > 1 else 0
     if left:
         later = f"pfedlora report {from_here(work.output)}"
         out.print(
@@ -225,7 +225,7 @@ def _speed(work: Work, engine: str) -> estimate.Speed:
 def _show_work(work: Work, out: Console, engine: str, drop_models: bool, at_once: int) -> None:
     """What would run, how long it may take and the disk it will need."""
     speed, jobs = _speed(work, engine), work.jobs()
-    done = sum(run.path not in work.redo for run in work.completed())
+    runs = work.count()
     for job in jobs:
         more = f" (and {job.repeats - 1} more with the values chosen)" if job.repeats > 1 else ""
         seconds, states = speed.seconds(job.config), estimate.state_bytes(job.config)
@@ -240,9 +240,10 @@ def _show_work(work: Work, out: Console, engine: str, drop_models: bool, at_once
     disk = estimate.disk(
         (job.config for job in jobs for _ in range(job.repeats)), kept=not drop_models
     )
+    diverged = f" ({runs.diverged} diverged)" if runs.diverged else ""
     basis = "a guess: no run has been timed yet" if speed.guessed else "from the runs that are done"
     out.print(
-        f"{done} runs are completed, {count_of(jobs)} are left: about"
+        f"{runs.done} of {runs.of} runs are done{diverged}, {runs.left} are left: about"
         f" {duration(seconds_of(jobs, speed) / at_once)} ({basis}), {count(disk)}B of disk in"
         f" {work.output}",
         highlight=False,
@@ -251,5 +252,5 @@ def _show_work(work: Work, out: Console, engine: str, drop_models: bool, at_once
 
 
 def _state(job: Job) -> str:
-    run = read_run(job.directory)
+    run = read_run(job.directory, job.config.experiment.rounds)
     return run.reason if isinstance(run, Missing) else "completed"

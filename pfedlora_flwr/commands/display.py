@@ -62,6 +62,9 @@ def conclude(result: Result, directory: Path | str, out: Console, err: Console, 
         out.print(summary(result), highlight=False, soft_wrap=not out.is_terminal)
         out.print(f"everything is in {directory}", highlight=False, soft_wrap=True)
         return 0
+    if result["status"] == "diverged":
+        err.print(result["error"], markup=False, highlight=False, soft_wrap=True)
+        return FAILED
     after = f" after round {result['rounds']}" if "rounds" in result else ""
     stopped = result["status"] == "stopped"
     err.print(

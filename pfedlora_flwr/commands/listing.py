@@ -28,14 +28,14 @@ class Listed(TypedDict):
     """A run in the list, and in its JSON."""
 
     run: str  # its directory, from the folder that was asked for
-    state: str  # completed, running, stopped, failed, unfinished or unreadable
+    state: str  # completed, running, stopped, failed, diverged, unfinished or unreadable
     rounds: int  # done
     of: int | None  # null of a run that cannot be read
     # those that can change a result and differ between the runs; null where a run has no such key
     keys: dict[str, Scalar | None]
     # mean test accuracy at best validation, in [0, 1]; null before it is evaluated
     accuracy: float | None
-    # why it was stopped, failed or cannot be read; otherwise null
+    # why it was stopped, failed, diverged or cannot be read; otherwise null
     reason: str | None
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -21,6 +20,7 @@ from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.launch import execute as executing
 from pfedlora_flwr.launch.child import Child, Share, could_not_start, shares
 from pfedlora_flwr.launch.cluster import find_nodes
+from pfedlora_flwr.runs.completed import DIVERGED
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.layout import Row
 from pfedlora_flwr.runs.lines import SoFar, Watched
@@ -100,7 +100,6 @@ class _Runs:
     ) -> None:
         self.out, self.bars, self.at_once = out, bars, at_once
         self._work, self._speed, self._drop_models = work, speed, drop_models
-        self._done = sum(run.path not in work.redo for run in work.completed())
         self._again = set[Path]()
         self._lines: list[_Line] = []
         self._task = bars.add_task(_ALL, what="")
@@ -140,30 +139,33 @@ class _Runs:
         self._lines.remove(line)
         if result["status"] == "stopped":
             return True
-        if result["status"] == "completed":
+        if result["status"] in ("completed", DIVERGED):
             if self._drop_models:
                 directory.drop_models()
             self._work.drop_rejected()
-            self._done += 1
+        if result["status"] == DIVERGED:
+            came = result["error"] or DIVERGED
+        elif result["status"] == "completed":
             self._speed.learn(job.config, result["seconds"]["total"])
             came = f"accuracy {result['accuracy']['at_best_validation']:.4f} at best validation"
         else:
             self._work.failed[job.directory] = result["error"] or "no reason given"
             came = f"failed: {result['error']}"
-        number = self._done + len(self._work.failed)
-        of = number + len(self._lines) + self._later.runs
+        self._count = self._work.count()
         self.out.print(
-            f"{number} of {of}: {job.title}: {came}", highlight=False, markup=False, soft_wrap=True
+            f"{self._count.ended} of {self._count.of}: {job.title}: {came}",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
         )
         return False
 
     def show(self) -> None:
         """The line for all runs."""
-        left = self._later.seconds + sum(line.left for line in self._lines)
-        before = self._done + len(self._work.failed)
-        of = before + len(self._lines) + self._later.runs
-        words = f"{before} of {of} runs done · about {duration(left / self.at_once)} left"
-        self.bars.update(self._task, total=of, completed=before, what=words)
+        left = self._later + sum(line.left for line in self._lines)
+        ended, of = self._count.ended, self._count.of
+        words = f"{ended} of {of} runs done · about {duration(left / self.at_once)} left"
+        self.bars.update(self._task, total=of, completed=ended, what=words)
 
     def seconds(self, config: RunConfig) -> float:
         """What a run will take."""
@@ -172,15 +174,7 @@ class _Runs:
     def _wait_for(self, jobs: list[Job]) -> None:
         self._waiting = jobs
         # asked for four times a second
-        self._later = _Later(count_of(jobs), seconds_of(jobs, self._speed))
-
-
-@dataclass(frozen=True)
-class _Later:
-    """The runs that have not begun, and what they take."""
-
-    runs: int
-    seconds: float
+        self._later, self._count = seconds_of(jobs, self._speed), self._work.count()
 
 
 class _Line:
@@ -216,11 +210,6 @@ class _Line:
         self._runs.bars.update(
             self.task, completed=self._course.rounds, what=words, refresh=stopping
         )
-
-
-def count_of(jobs: Iterable[Job]) -> int:
-    """Runs, those that follow from a choice included."""
-    return sum(job.repeats for job in jobs)
 
 
 def seconds_of(jobs: Iterable[Job], speed: estimate.Speed) -> float:

@@ -72,7 +72,7 @@ def submit(
                 return stopped_code(
                     {"status": "stopped", "error": None, "stopped_by": STOPPED[stop.number][1]}
                 )
-        if last is None or (last["result"]["status"] != "failed") != (
+        if last is None or (last["result"]["status"] not in ("failed", "diverged")) != (
             status == "finished:completed"
         ):
             raise LaunchError(

@@ -2,9 +2,9 @@
 completed runs, what is missing.
 
 A tuned cell's choice is made when none of its candidates is waited for: each has completed or is
-given up. Which ones are given up is all that the two callers see differently. To a report, every
-candidate that failed. To `pfedlora compare`, those that have failed since it began: what failed in
-an earlier start it tries again."""
+given up. One that diverged is, and is never chosen. Of those that failed the two callers give up
+others. To a report, every one. To `pfedlora compare`, those that have failed since it began: what
+failed in an earlier start it tries again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from pfedlora_flwr.comparison.plan import Candidate, Cell, Keys, Plan
 from pfedlora_flwr.errors import some
 from pfedlora_flwr.runs.code_copy import differing_files
-from pfedlora_flwr.runs.completed import OTHER_CODE, Missing, Run, read_run
+from pfedlora_flwr.runs.completed import DIVERGED, OTHER_CODE, Missing, Run, read_run
 
 _NAMED = 5
 """Files that a reason names."""
@@ -74,14 +74,16 @@ def outcome(
     chosen: Candidate | None = cell.candidates[0]
     if len(cell.candidates) > 1:
         tried = tuple(
-            _tried(directory, candidate, tuning_seed, given_up) for candidate in cell.candidates
+            _tried(directory, cell, candidate, tuning_seed, given_up)
+            for candidate in cell.candidates
         )
         chosen = None if any(t.waited_for for t in tried) else choose(tried)
     if chosen is None:
         return Outcome(
             cell.scenario, cell.method, None, {}, dict.fromkeys(seeds, _undecided(tried)), tried
         )
-    found = {seed: read_run(directory / chosen.runs[seed]) for seed in seeds}
+    rounds = cell.rounds_of(chosen)
+    found = {seed: read_run(directory / chosen.runs[seed], rounds) for seed in seeds}
     runs = {seed: run for seed, run in found.items() if isinstance(run, Run)}
     missing = {seed: run for seed, run in found.items() if isinstance(run, Missing)}
     return of_one_code(Outcome(cell.scenario, cell.method, chosen, runs, missing, tried))
@@ -118,10 +120,13 @@ def choose(tried: Sequence[Tried]) -> Candidate | None:
     return max(completed, key=lambda pair: pair[0])[1] if completed else None
 
 
-def _tried(directory: Path, candidate: Candidate, seed: int, given_up: GivenUp) -> Tried:
+def _tried(
+    directory: Path, cell: Cell, candidate: Candidate, seed: int, given_up: GivenUp
+) -> Tried:
     place = directory / candidate.runs[seed]
-    run = read_run(place)
-    return Tried(candidate, run, isinstance(run, Missing) and not given_up(place, run))
+    run = read_run(place, cell.rounds_of(candidate))
+    waits = isinstance(run, Missing) and not run.final and not given_up(place, run)
+    return Tried(candidate, run, waits)
 
 
 def _undecided(tried: Sequence[Tried]) -> Missing:
@@ -132,6 +137,8 @@ def _undecided(tried: Sequence[Tried]) -> Missing:
             "not run", f"not tuned yet: {len(tried) - waiting} of {len(tried)} candidates have run"
         )
     first = tried[0].run
+    if all(isinstance(t.run, Missing) and t.run.status == DIVERGED for t in tried):
+        return Missing(DIVERGED, f"{DIVERGED}: all {len(tried)} candidates")
     return Missing(
         "failed", f"nothing to choose from: {first.reason if isinstance(first, Missing) else ''}"
     )

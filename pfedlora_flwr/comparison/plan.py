@@ -28,11 +28,18 @@ class Candidate:
 @dataclass(frozen=True)
 class Cell:
     """One method in one scenario: a cell of the paper's tables. More than one candidate: the first
-    seed's runs choose; none: it is Standalone by construction (`sharing`), and nothing is run."""
+    seed's runs choose; none: it is Standalone by construction (`sharing`), and nothing is run.
+    rounds: of its runs, where the tuned keys do not say; None: an older version's plan does
+    not."""
 
     scenario: Keys
     method: str
     candidates: tuple[Candidate, ...]
+    rounds: int | None = None
+
+    def rounds_of(self, candidate: Candidate) -> int | None:
+        """The rounds that a candidate's runs are to have."""
+        return int(candidate.tuned["rounds"]) if "rounds" in candidate.tuned else self.rounds
 
 
 @dataclass(frozen=True)
@@ -73,4 +80,4 @@ def _cell(saved: dict[str, Any]) -> Cell:
         Candidate(c["tuned"], {int(seed): run for seed, run in c["runs"].items()})
         for c in saved["candidates"]
     )
-    return Cell(saved["scenario"], saved["method"], tuple(candidates))
+    return Cell(saved["scenario"], saved["method"], tuple(candidates), saved.get("rounds"))

@@ -21,12 +21,17 @@ from pfedlora_flwr.config import (
 )
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
+from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.sharing import is_standalone
 from pfedlora_flwr.keys import Scalar
 
 T = TypeVar("T")
 _PARTS = ("base", "methods", "seeds", "axes")
 _SET_BY_COMPARE = ("method", "seed", "output", "resume", "overwrite")
+
+_NO_GUARD: Keys = {"clip-norm-factor": 0.0}
+"""What a comparison sets unless its file does: no guard of a deployment decides which candidate a
+method may have. A run that diverges says so itself."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +114,13 @@ class Comparison:
         self, cell: Cell, candidate: Candidate, seed: int, output: Path = Path()
     ) -> RunConfig:
         """The keys of one run, `output` being the comparison's directory."""
-        flat = self.base | cell.scenario | candidate.tuned | {"method": cell.method, "seed": seed}
+        flat = (
+            _NO_GUARD
+            | self.base
+            | cell.scenario
+            | candidate.tuned
+            | {"method": cell.method, "seed": seed}
+        )
         if ":" not in cell.method:  # as with the keys of other methods
             flat.pop("method-options", None)
         return located(run_config(flat), output / candidate.runs[seed])
@@ -136,7 +147,10 @@ class Comparison:
             axis for axis in self.axes if axis.tune and (method in axis.methods or not axis.methods)
         )
         return Cell(
-            scenario, method, tuple(self._candidate(scenario, method, choice) for choice in tuned)
+            scenario,
+            method,
+            tuple(self._candidate(scenario, method, choice) for choice in tuned),
+            int((self.base | scenario).get("rounds", Experiment.rounds)),
         )
 
     def _candidate(self, scenario: Keys, method: str, tuned: Keys) -> Candidate:

@@ -14,8 +14,9 @@ from pfedlora_flwr.comparison.spec import Comparison, describe, short
 from pfedlora_flwr.errors import UserError, some
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.runs.code_copy import Changed, changed
-from pfedlora_flwr.runs.completed import OTHER_CODE, Run, read_run
+from pfedlora_flwr.runs.completed import DIVERGED, Missing, Run, read_run
 from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.runs.extension import check_extension
 
 STALE = "stale"
 """What `--redo` calls the runs that another code of the user's did than is here."""
@@ -59,6 +60,35 @@ class Shard:
         return place % self.of == self.number - 1
 
 
+@dataclass(frozen=True)
+class Count:
+    """Runs: all that there are to be, those that are done, those that have failed since we began,
+    and those of the done that diverged."""
+
+    of: int = 0
+    done: int = 0
+    failed: int = 0
+    diverged: int = 0
+
+    @property
+    def ended(self) -> int:
+        """Those that are done or have failed."""
+        return self.done + self.failed
+
+    @property
+    def left(self) -> int:
+        """Those that are still to be done, or are going on."""
+        return self.of - self.ended
+
+    def __add__(self, other: Count) -> Count:
+        return Count(
+            self.of + other.of,
+            self.done + other.done,
+            self.failed + other.failed,
+            self.diverged + other.diverged,
+        )
+
+
 @dataclass
 class Work:
     """The part of a comparison that was asked for, its directory (absolute), and why the runs
@@ -95,9 +125,40 @@ class Work:
         """The runs of the comparison that are done, those of rejected candidates included."""
         return [
             run
-            for run in (read_run(job.directory) for job in self.everything())
+            for run in (
+                read_run(job.directory, job.config.experiment.rounds) for job in self.everything()
+            )
             if isinstance(run, Run)
         ]
+
+    def count(self) -> Count:
+        """How many runs there are to be, and what has become of them."""
+        c, found = self.comparison, Count()
+        for place, cell in enumerate(self._cells):
+            came = self._outcome(cell)
+            if came.standalone:
+                continue
+            later = [seed for seed in c.seeds if self._takes(place, cell, seed)]
+            if came.tried and self._takes(place, cell, c.tuning_seed):
+                later = [seed for seed in later if seed != c.tuning_seed]
+                for tried in came.tried:
+                    found += self._counted(tried.candidate, c.tuning_seed, tried.run)
+            if came.chosen is None:  # not yet, or never: then nothing follows
+                waited = any(tried.waited_for for tried in came.tried)
+                found += Count(of=len(later) if waited else 0)
+                continue
+            for seed in later:
+                run = came.runs.get(seed) or came.missing[seed]
+                found += self._counted(came.chosen, seed, run)
+        return found
+
+    def _counted(self, candidate: Candidate, seed: int, run: Run | Missing) -> Count:
+        directory = self.output / candidate.runs[seed]
+        if directory in self.redo:
+            return Count(of=1)
+        diverged = isinstance(run, Missing) and run.status == DIVERGED
+        done = isinstance(run, Run) or run.final
+        return Count(1, int(done), int(directory in self.failed), int(diverged))
 
     def drop_rejected(self) -> None:
         """Removes the models of completed candidates that were not chosen: they would fill the
@@ -122,9 +183,12 @@ class Work:
         for job in self.everything():
             run = RunDirectory(job.directory)
             if run.holds_run:
+                wanted, saved = job.config.experiment, run.run_config()
                 run.check_same(
-                    job.config.experiment, f"give a new --output, or remove {self.output}"
+                    wanted.replace(rounds=saved.experiment.rounds),
+                    f"give a new --output, or remove {self.output}",
                 )
+                check_extension(saved, wanted, run.checkpoints, run.path)
 
     def _jobs_of(self, cell: Cell) -> list[Job]:
         c, found = self.comparison, self._outcome(cell)
@@ -140,7 +204,7 @@ class Work:
                 if directory in self.redo
                 or (
                     seed in found.missing
-                    and found.missing[seed].status != OTHER_CODE
+                    and not found.missing[seed].final
                     and directory not in self.failed
                 )
             ]

@@ -14,7 +14,7 @@ import torch
 
 from pfedlora_flwr.federation.messages import Report, count, short
 from pfedlora_flwr.federation.wire import Reply, decode
-from pfedlora_flwr.methods.method import Method, Refused, Tensors, Upload
+from pfedlora_flwr.methods.method import Diverged, Method, Refused, Tensors, Upload
 from pfedlora_flwr.runs.ledger import Cost, parameters, payload_bytes
 
 LARGEST_METRICS = 2**20
@@ -53,7 +53,7 @@ def admit(
     method.check(upload, state, client)
     for name, tensor in upload.tensors.items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            raise Refused(f"{name} has values that are not finite")
+            raise Diverged(f"{name} has values that are not finite")
     cost = Cost(
         parameters_up=parameters(upload.tensors),
         bytes_up=payload_bytes(upload.tensors),

@@ -38,6 +38,14 @@ class RunFailed(RuntimeError):
     """The run cannot go on; what it has done is on disk, and `--resume` continues it."""
 
 
+class RunDiverged(RunFailed):
+    """Training has diverged in `round`: an outcome, which another attempt does not change."""
+
+    def __init__(self, round: int, why: str) -> None:
+        super().__init__(f"diverged in round {round}: {why}")
+        self.round = round
+
+
 class Clients:
     """They are connected when this is made; RunFailed is raised when too few are within
     `node-timeout`.

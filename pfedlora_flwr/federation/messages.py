@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.methods.method import Refused
+from pfedlora_flwr.methods.method import Diverged, Refused
 from pfedlora_flwr.runs.checkpoint import Counts
 
 Config = dict[str, bool | bytes | float | int | str]
@@ -296,6 +296,8 @@ def _operations(value: Any, what: str) -> int:
 
 
 def _loss(value: Any, what: str) -> float:
+    if type(value) in (int, float) and not -_LARGEST_LOSS <= value <= _LARGEST_LOSS:
+        raise Diverged(f"{what} is {short(value)}")
     return _number(value, what, low=-_LARGEST_LOSS, high=_LARGEST_LOSS)
 
 

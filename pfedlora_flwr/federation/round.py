@@ -19,6 +19,7 @@ class Round:
     clock: Clock
     sent: dict[int, Cost] = field(default_factory=dict)
     failures: dict[int, str] = field(default_factory=dict)
+    diverged: dict[int, str] = field(default_factory=dict)  # those of them whose training did
     visits: dict[int, Admitted] = field(default_factory=dict)
     server_flops: int = 0  # executed in the merge
 

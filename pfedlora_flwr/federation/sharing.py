@@ -155,6 +155,10 @@ BY_NAME: Mapping[str, type[Shared]] = {"mean": Shared, "none": Alone, "start": S
 """What each value of `sharing` stands for."""
 
 
+class NotFinite(UserError):
+    """A state of the server with values that are not finite."""
+
+
 def check_state(what: str, state: object, like: Tensors | None = None) -> None:
     """Raises UserError unless the server's state is named tensors with finite values and, where
     `like` is given, laid out like it.
@@ -171,4 +175,4 @@ def check_state(what: str, state: object, like: Tensors | None = None) -> None:
             raise UserError(f"{what} returned a state of another layout: {reason}") from None
     for name, tensor in state.items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            raise UserError(f"{what} returned {name} with values that are not finite")
+            raise NotFinite(f"{what} returned {name} with values that are not finite")

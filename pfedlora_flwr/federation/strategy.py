@@ -14,12 +14,12 @@ from pfedlora_flwr.execution import Execution
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation import rows, wire
 from pfedlora_flwr.federation.chain import Chain
-from pfedlora_flwr.federation.clients import Clients, Phase, Replies, RunFailed
+from pfedlora_flwr.federation.clients import Clients, Phase, Replies, RunDiverged, RunFailed
 from pfedlora_flwr.federation.clock import Clock
 from pfedlora_flwr.federation.link import Server
 from pfedlora_flwr.federation.messages import Instruction, counts_from_metrics
 from pfedlora_flwr.federation.round import Round
-from pfedlora_flwr.federation.sharing import BY_NAME
+from pfedlora_flwr.federation.sharing import BY_NAME, NotFinite
 from pfedlora_flwr.federation.uplink import Collected, PlainUplink
 from pfedlora_flwr.methods.method import Method, Refused
 from pfedlora_flwr.observers.observer import RunStopped
@@ -180,7 +180,8 @@ class PersonalisedStrategy(Strategy):
         return Round(number, sample_clients(e.seed, number, e.clients, e.sampled), clock)
 
     def _merge(self, round: Round, collected: Collected) -> None:
-        """Merges the admitted uploads, in client order. Raises RunFailed below `min-success`."""
+        """Merges the admitted uploads, in client order. Raises RunFailed below `min-success`,
+        RunDiverged where the merged state is not finite."""
         e, state = self.experiment, self.state
         visits, uploads = collected.visits, collected.uploads
         for client, reason in self.chain.refused(uploads).items():
@@ -196,8 +197,11 @@ class PersonalisedStrategy(Strategy):
         state.failed_rounds = 0
         round.visits = visits
         if uploads:
-            with count_operations() as operations:
-                self.shared.merge(uploads, round)
+            try:
+                with count_operations() as operations:
+                    self.shared.merge(uploads, round)
+            except NotFinite as error:
+                raise RunDiverged(round.number, str(error)) from error
             round.server_flops = operations.total
         for client, visit in visits.items():
             report = visit.report
@@ -238,7 +242,7 @@ class PersonalisedStrategy(Strategy):
         against it.
 
         Where it does not, the round is counted as failed. Raises RunFailed for the
-        `max-failed-rounds`th in a row."""
+        `max-failed-rounds`th in a row, RunDiverged where all that failed in it have diverged."""
         x = self.execution
         wanted = x.enough_of(asked)
         if succeeded >= wanted and not reason:
@@ -247,6 +251,12 @@ class PersonalisedStrategy(Strategy):
         if self.state.failed_rounds >= x.max_failed_rounds:
             found = f"{succeeded} of {asked} clients succeeded"
             told = reason or f"{found}, min-success={x.min_success:g} wants {wanted}"
+            if round.failures and round.failures.keys() <= round.diverged.keys():
+                client, *more = sorted(round.diverged)
+                others = f" (and {len(more)} more)" if more else ""
+                raise RunDiverged(
+                    round.number, f"client {client}: {round.diverged[client]}{others}"
+                )
             blamed = [f"client {client}: {why}" for client, why in round.failures.items()][:1]
             raise RunFailed("; ".join([f"{what}: {told}", *blamed]))
         if reason:

@@ -13,7 +13,7 @@ from pfedlora_flwr.federation.admission import Admitted, admit
 from pfedlora_flwr.federation.clients import Clients, Replies
 from pfedlora_flwr.federation.round import Round
 from pfedlora_flwr.federation.sharing import Shared
-from pfedlora_flwr.methods.method import Method, Refused, Upload
+from pfedlora_flwr.methods.method import Diverged, Method, Refused, Upload
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,9 @@ class PlainUplink(Uplink):
                 visits[client], uploads[client] = admit(
                     reply, self._method, own, client, round.number, x.max_samples, evaluated
                 )
+            except Diverged as told:
+                round.diverged[client] = str(told)
+                self._refuse(round, client, f"it diverged: {told}")
             except Refused as refusal:
                 self._refuse(round, client, str(refusal))
         return Collected(visits, uploads)

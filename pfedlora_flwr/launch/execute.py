@@ -65,8 +65,10 @@ LOCAL_NOTE = (
 
 def continued(config: RunConfig) -> RunConfig:
     """The run as it goes on from what its directory holds. What one that was killed before its
-    first line leaves is nothing to resume."""
-    begun = RunDirectory(Path(config.execution.output)).holds_run
+    first line leaves is nothing to resume, and one that is to have more rounds and no longer has
+    its models begins anew."""
+    run = RunDirectory(Path(config.execution.output))
+    begun = run.holds_run and not run.models_gone(config.experiment)
     return config.executed(resume=begun, overwrite=not begun)
 
 

@@ -36,6 +36,11 @@ class Refused(ValueError):
     """An upload that the server does not admit; the text says why."""
 
 
+class Diverged(Refused):
+    """The upload of a client whose training diverged: its loss or its values are not finite, or
+    beyond all sums."""
+
+
 MOVED = {
     "predict": "`predictor` returns the model whose logits are taken",
     "widths": "ask `width_of` of a model's facts",

@@ -17,7 +17,7 @@ from pfedlora_flwr.report.gains import STANDALONE, gains, is_control
 from pfedlora_flwr.report.load import Study
 from pfedlora_flwr.report.single_run import clients
 from pfedlora_flwr.report.table import Table
-from pfedlora_flwr.runs.completed import Run
+from pfedlora_flwr.runs.completed import DIVERGED, Run
 from pfedlora_flwr.runs.data_name import own_in_words
 
 _WIDE = 8
@@ -265,12 +265,14 @@ def _accuracy_cell(study: Study, scenario: Keys, method: str) -> str:
         return STANDALONE
     if not outcome.runs:
         why = next((run.reason for run in outcome.missing.values()), "not run").partition(":")[0]
-        return f"– ({why})"
+        return why if why.startswith(DIVERGED) else f"– ({why})"
     text = words.percent(measures.over_seeds(outcome, "accuracy/at_best_validation"))
     if outcome is measures.winner(study.in_scenario(scenario)):
         text = f"**{text}**"
     if outcome.missing:
-        text += f" ({len(outcome.runs)} of {len(outcome.runs) + len(outcome.missing)} seeds)"
+        text += f" ({len(outcome.runs)} of {len(outcome.runs) + len(outcome.missing)} seeds"
+        gone = sum(run.status == DIVERGED for run in outcome.missing.values())
+        text += f", {gone} diverged)" if gone else ")"
     printed = _printed(outcome)
     return text + (f" [{printed}]" if printed else "")
 

@@ -101,31 +101,42 @@ class Run:
 
 
 OTHER_CODE = "other code"
+DIVERGED = "diverged"
 
 
 @dataclass(frozen=True)
 class Missing:
     """A run that is not completed, or does not count. status: `not run`, `unfinished`, `failed`,
-    `stopped` or, beside newer runs by other code of the user's, `other code`; reason: the same with
-    its cause."""
+    `stopped`, `diverged` or, beside newer runs by other code of the user's, `other code`; reason:
+    the same with its cause."""
 
     status: str
     reason: str
 
+    @property
+    def final(self) -> bool:
+        """Whether running it again would come to the same."""
+        return self.status in (DIVERGED, OTHER_CODE)
 
-def read_run(path: Path) -> Run | Missing:
-    """The run in a directory."""
+
+def read_run(path: Path, rounds: int | None = None) -> Run | Missing:
+    """The run in a directory. rounds: that it is to have; a completed run of fewer is
+    unfinished."""
     directory = RunDirectory(path)
     result = directory.result()
     if result is None:
-        rounds = directory.rounds()
+        rows = directory.rounds()
         return (
-            Missing("unfinished", f"unfinished after round {rounds[-1]['round']}")
-            if rounds
+            Missing("unfinished", f"unfinished after round {rows[-1]['round']}")
+            if rows
             else Missing("not run", "not run")
         )
+    if result["status"] == DIVERGED:
+        return Missing(DIVERGED, f"{DIVERGED} (round {result['diverged_in']})")
     if result["status"] != "completed":
         return Missing(result["status"], f"{result['status']}: {result['error']}")
+    if rounds is not None and result["rounds"] < rounds:
+        return Missing("unfinished", f"unfinished after round {result['rounds']} of {rounds}")
     if "sampled_last" not in result["accuracy"]:  # an older version's: its lines tell
         result["accuracy"].update(sampled(directory.visits()))
     return Run(directory, result)

@@ -113,22 +113,24 @@ class RunDirectory(RunFiles):
     def check_models(self, experiment: Experiment) -> None:
         """Raises UserError where more rounds shall go on from simulated clients' models that are
         not here any more."""
-        saved = self.experiment()
-        if experiment.rounds == saved.rounds:
-            return
-        state = self.checkpoints.load()
-        needed = state.versions.items() if state else ()
-        gone = [
-            client
-            for client, version in needed
-            if not self.client_store(client).path(version).exists()
-        ]
-        if state and gone:
+        if gone := self.models_gone(experiment):
             raise UserError(
                 f"output {str(self.path)!r} no longer holds the models of {len(gone)} clients after"
-                f" round {state.round}, from which more rounds would go on (`compare` removes"
+                f" round {self.last_round()}, from which more rounds would go on (`compare` removes"
                 " them); begin a new run"
             )
+
+    def models_gone(self, experiment: Experiment) -> list[int]:
+        """The simulated clients whose models are not here any more, where the run is to have more
+        rounds than it was begun with."""
+        if experiment.rounds == self.experiment().rounds:
+            return []
+        state = self.checkpoints.load()
+        return [
+            client
+            for client, version in (state.versions.items() if state else ())
+            if not self.client_store(client).path(version).exists()
+        ]
 
     def clear_void(self) -> None:
         """Removes what a run left that failed before its first round: there is nothing to resume or

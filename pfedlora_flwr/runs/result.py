@@ -47,11 +47,13 @@ def write_result(
     stopped_by: StoppedBy | None = None,
     *,
     resumable: bool = True,
+    diverged_in: int | None = None,
     tell: Callable[[Result], None] = lambda result: None,
 ) -> Result:
     """Writes and returns the result.
 
-    resumable: whether what ended the run is over when it is resumed. tell: is handed the result
+    resumable: whether what ended the run is over when it is resumed. diverged_in: the round in
+    which it diverged. tell: is handed the result
     before it is written, and may add to it; once it is there, a launcher ends this process."""
     experiment = config.experiment
     result: Result = {
@@ -66,6 +68,8 @@ def write_result(
         "resumable": resumable and status != "completed",
         "privacy": privacy_of(config, simulated=run.clients.is_dir()),
     }
+    if diverged_in is not None:
+        result["diverged_in"] = diverged_in
     state = run.checkpoints.load()
     rows = run.rounds()
     if state is not None and rows:

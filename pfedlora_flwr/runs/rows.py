@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal, NotRequired, TypedDict, cast
 
-Status = Literal["completed", "failed", "stopped"]
+Status = Literal["completed", "failed", "stopped", "diverged"]
 StoppedBy = Literal["user", "system", "time", "observer"]
 
 
@@ -253,6 +253,7 @@ class Result(TypedDict):
     # of a stopped run: the user; the system, by SIGTERM; the time, by max-hours; an observer, by
     # its reason. Otherwise null
     stopped_by: NotRequired[StoppedBy | None]
+    diverged_in: NotRequired[int]  # the round in which a run diverged
     format: NotRequired[int]  # of these files: 3
     method: NotRequired[str]
     # the data's name: the dataset's, or `own data of 3 sites`
