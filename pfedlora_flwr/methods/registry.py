@@ -33,6 +33,10 @@ _CLASSES = {
     "pfedmoe": "PFedMoE",
     "pfedafm": "PFedAFM",
     "pfedlora_plus": "PFedLoRAPlus",
+    "fedper": "FedPer",
+    "fedrep": "FedRep",
+    "fedprox": "FedProx",
+    "ditto": "Ditto",
 }
 """Module in this folder → class. Their order is that of help, tables and colours; a new one goes to
 the end."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pfedlora_flwr.methods.method import Tensors, Upload
 from pfedlora_flwr.models.kept import load_kept
@@ -39,6 +39,21 @@ def rebuilt(build: Callable[[], Module], tensors: Tensors) -> Module:
         model = build()
     load_kept(model, tensors)
     return model
+
+
+def proximal(model: nn.Module, received: Tensors) -> Callable[[], Tensor]:
+    """‖w − w^t‖² over the trained parameters, as often as it is asked for: w the model's, w^t those
+    of `received`, by their names in the state_dict."""
+    pairs = [
+        (parameter, received[name].to(parameter.device))
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad
+    ]
+
+    def distance() -> Tensor:
+        return torch.stack([(w - w_t).square().sum() for w, w_t in pairs]).sum()
+
+    return distance
 
 
 def weighted_mean(uploads: Mapping[int, Upload]) -> Tensors:

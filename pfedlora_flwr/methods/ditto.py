@@ -1,0 +1,93 @@
+"""Ditto. Li, Hu, Beirami, Smith: Ditto: Fair and Robust Federated Learning Through Personalization
+(ICML 2021).
+
+Symbols: w is the global model, solved for by FedAvg; v_k is client k's own, which never leaves it
+and alone predicts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from pfedlora_flwr.keys import key
+from pfedlora_flwr.methods.method import Method, Tensors, Upload
+from pfedlora_flwr.methods.tensors import proximal, rebuilt, weighted_mean
+from pfedlora_flwr.models.kept import kept
+from pfedlora_flwr.models.model import ClientModel
+from pfedlora_flwr.rng import derive, seeded
+from pfedlora_flwr.training.loop import Samples, Visit
+
+
+class Ditto(Method):
+    """Algorithm 1 of the paper, with FedAvg as its solver of the global objective."""
+
+    title = "Ditto"
+    paper = "Li et al., ICML 2021, arXiv 2012.04221"
+    idea = "A private model held near a global one, which FedAvg trains beside it"
+    shares = "whole model"
+    merges = "mean"
+    assumes = "one architecture"
+    averages = True
+    one_model = True
+
+    @dataclass(frozen=True)
+    class Options(Method.Options):
+        lambda_: float = key(
+            1.0, "λ, how strongly the own model is held near the global one", low=0
+        )
+        epochs: int | None = key(
+            None, "epochs of the own model a visit (auto: `local-epochs`)", low=1
+        )
+
+    def state_init(self, seed: int) -> Tensors:
+        with seeded(seed):
+            return kept(self.client_model(0))
+
+    def private_init(self, client: int, seed: int) -> nn.Module:
+        """v_k begins as w^0, at every client."""
+        with seeded(derive(self.experiment.seed, "state")):
+            return self.client_model(client)
+
+    def local_update(
+        self, model: ClientModel, received: Tensors, data: Samples, visit: Visit
+    ) -> Upload:
+        self.train_own(model, received, data, visit)
+        return Upload(self.trained_global(received, data, visit), len(data))
+
+    def train_own(
+        self, model: ClientModel, received: Tensors, data: Samples, visit: Visit
+    ) -> None:
+        """v_k ← v_k − η (∇F_k(v_k) + λ (v_k − w^t))."""
+        distance = proximal(model, received)
+
+        def loss(inputs: Tensor, labels: Tensor) -> Tensor:
+            """h_k(v; w^t) = F_k(v) + λ/2 ‖v − w^t‖² (Eq. 1)."""
+            return cross_entropy(model(inputs), labels) + self.options.lambda_ / 2 * distance()
+
+        visit.sgd("model", model.parameters(), loss, data, epochs=self.options.epochs)
+
+    def trained_global(self, received: Tensors, data: Samples, visit: Visit) -> Tensors:
+        """w_k^t: local SGD from w^t, as FedAvg's."""
+        whole = self.received_model(received).train().to(data.labels.device)
+
+        def loss(inputs: Tensor, labels: Tensor) -> Tensor:
+            return cross_entropy(whole(inputs), labels)
+
+        visit.sgd("global", whole.parameters(), loss, data)
+        return kept(whole)
+
+    def received_model(self, received: Tensors) -> ClientModel:
+        """The global model as it arrived."""
+        return rebuilt(lambda: self.client_model(0), received)
+
+    def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
+        return weighted_mean(uploads)
+
+    def other_predictors(
+        self, model: ClientModel, received: Tensors
+    ) -> dict[str, Callable[[Tensor], Tensor]]:
+        device = next(iter(received.values())).device
+        return {"global": self.received_model(received).eval().to(device)}

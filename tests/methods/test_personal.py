@@ -1,0 +1,146 @@
+"""FedPer, FedRep, FedProx and Ditto: each visit against plain steps of its equations, and what is
+averaged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from pfedlora_flwr.config import from_flat
+from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.methods import registry
+from pfedlora_flwr.methods.method import Method, Tensors
+from pfedlora_flwr.models.kept import kept, load_kept
+from pfedlora_flwr.models.task import Task
+from tests.plain import Plain, make, samples, visit
+
+DATA = samples([0, 1, 2, 3] * 3)
+"""One batch, so that an epoch is one step of gradient descent, in any order of the samples."""
+LAST = {"fc3.weight", "fc3.bias"}
+
+
+def method(name: str, **keys: object) -> Any:
+    base = {"method": name, "models": "cnn5", "clients": 3, "batch-size": 12, "local-epochs": 3}
+    return make(from_flat(base | {"momentum": 0.0, "lr": 0.05} | keys))
+
+
+def trained(of: Method) -> tuple[nn.Module, Tensors, Tensors]:
+    """Client 1's model after a first visit, what it received and what it sent."""
+    model, received = of.private_init(1, 1), of.state_init(9)
+    sent = of.local_update(model.train(), received, DATA, visit(of.experiment, 1))
+    return model, received, sent.tensors
+
+
+def step(model: nn.Module, names: set[str], lr: float, pull: float, towards: Tensors) -> None:
+    """One step of w ← w − η (∇F(w) + pull (w − towards)) on the parameters `names`."""
+    parameters = {n: p for n, p in model.named_parameters() if n in names}
+    loss = cross_entropy(model(DATA.batch(slice(None))), DATA.labels)
+    gradients = torch.autograd.grad(loss, list(parameters.values()))
+    with torch.no_grad():
+        for (name, parameter), gradient in zip(parameters.items(), gradients, strict=True):
+            away = parameter - towards[name] if pull else 0.0
+            parameter -= lr * (gradient + pull * away)
+
+
+def assert_close(ours: Tensors, theirs: Tensors) -> None:
+    assert list(ours) == list(theirs)
+    for name, tensor in ours.items():
+        torch.testing.assert_close(tensor, theirs[name], rtol=1e-4, atol=1e-6)
+
+
+def everything(model: nn.Module) -> set[str]:
+    return {name for name, _ in model.named_parameters()}
+
+
+def moved(model: nn.Module, since: Tensors) -> set[str]:
+    return {name for name, tensor in kept(model).items() if not torch.equal(tensor, since[name])}
+
+
+def test_fedper_trains_all_from_the_received_extractor_and_sends_that() -> None:
+    fedper = method("fedper")
+    model, received, sent = trained(fedper)
+    twin = fedper.private_init(1, 1)
+    twin.load_extractor(received)
+    for _ in range(3):
+        step(twin, everything(twin), 0.05, 0.0, {})
+    assert_close(kept(model), kept(twin))
+    assert sent.keys() == everything(model) - LAST
+    assert all(torch.equal(tensor, kept(model)[name]) for name, tensor in sent.items())
+
+
+def test_fedrep_trains_the_head_before_the_extractor() -> None:
+    fedrep = method("fedrep", **{"fedrep.head-epochs": 2})
+    model, received, sent = trained(fedrep)
+    twin = fedrep.private_init(1, 1)
+    twin.load_extractor(received)
+    for _ in range(2):
+        step(twin, LAST, 0.05, 0.0, {})
+    for _ in range(3):
+        step(twin, everything(twin) - LAST, 0.05, 0.0, {})
+    assert_close(kept(model), kept(twin))
+    assert sent.keys() == everything(model) - LAST
+
+
+def test_fedprox_is_held_near_what_it_received() -> None:
+    fedprox = method("fedprox", **{"fedprox.mu": 0.7})
+    model, received, sent = trained(fedprox)
+    twin = fedprox.private_init(1, 1)
+    load_kept(twin, received)
+    for _ in range(3):
+        step(twin, everything(twin), 0.05, 0.7, received)
+    assert_close(kept(model), kept(twin))
+    assert_close(sent, kept(model))
+
+
+def test_fedprox_without_its_term_is_fedavg() -> None:
+    ours, theirs = method("fedprox", **{"fedprox.mu": 0}), method("fedavg")
+    assert_close(trained(ours)[2], trained(theirs)[2])
+
+
+def test_ditto_trains_its_own_model_and_the_global_one_apart() -> None:
+    ditto = method("ditto", **{"ditto.lambda": 0.4, "ditto.epochs": 2})
+    model, received, sent = trained(ditto)
+    own, whole = ditto.private_init(1, 1), ditto.received_model(received)
+    for _ in range(2):
+        step(own, everything(own), 0.05, 0.4, received)
+    for _ in range(3):
+        step(whole, everything(whole), 0.05, 0.0, {})
+    assert_close(kept(model), kept(own))
+    assert_close(sent, kept(whole))
+    assert_close(sent, trained(method("fedavg"))[2])
+    assert_close(kept(ditto.other_predictors(model, received)["global"]), received)
+
+
+def test_ditto_begins_at_the_first_global_model_everywhere() -> None:
+    plain = Plain(method="ditto", models="cnn5", clients=3)
+    assert all(not moved(plain.model(k), plain.state) for k in range(3))
+
+
+@pytest.mark.parametrize("name", ["fedper", "fedrep"])
+def test_the_last_layer_stays_the_clients_own(name: str) -> None:
+    plain = Plain(method=name, models="cnn5", clients=3, partition__kind="iid", batch_size=32)
+    plain.play([0, 1])
+    ours, theirs = (kept(plain.model(k)) for k in (0, 1))
+    assert not torch.equal(ours["fc3.weight"], theirs["fc3.weight"])
+    n = [plain.uploads[k].samples for k in (0, 1)]
+    mean: Tensor = sum(
+        plain.uploads[k].tensors["fc1.weight"].double() * n[k] for k in (0, 1)
+    ) / sum(n)
+    torch.testing.assert_close(plain.state["fc1.weight"], mean.float())
+
+
+@pytest.mark.parametrize("name", ["fedper", "fedrep", "fedprox", "ditto"])
+def test_models_that_differ_are_refused(name: str) -> None:
+    with pytest.raises(UserError, match=f"{name} needs the same model at all clients"):
+        from_flat({"method": name, "models": "cnn4,cnn5", "clients": 2})
+
+
+@pytest.mark.parametrize("name", ["fedper", "fedrep"])
+def test_an_extractor_of_which_nothing_is_trained_is_refused(name: str) -> None:
+    keys = {"method": name, "models": "tests.models.modules:Logistic", "clients": 2}
+    with pytest.raises(UserError, match="nothing of it is trained .* set neck=always"):
+        registry.make(from_flat(keys), Task(3, (9,))).state_init(0)
