@@ -34,6 +34,10 @@ SENT = [
     ("pfedmoe", "heterogeneous", 665_048, 665_048),
     ("pfedafm", "heterogeneous", 665_048, 665_048),
     ("pfedlora_plus", "heterogeneous", 610, 610),
+    ("fedper", "homogeneous", 2_616_548, 2_616_548),
+    ("fedrep", "homogeneous", 2_616_548, 2_616_548),
+    ("fedprox", "homogeneous", 2_621_558, 2_621_558),
+    ("ditto", "homogeneous", 2_621_558, 2_621_558),
 ]
 """Method, setting, and the parameters of one client's upload and download, or their bounds."""
 KINDS = ("standalone", "pfedlora", "fedproto", "fedgh", "fedmrl")

@@ -125,7 +125,7 @@ KEYS = [
     key("dataset=mnist", "dataset is 'mnist'; allowed: digits | cifar10"),
     key("method=fedsgd", "method is 'fedsgd'; allowed: pfedlora"),
     key("method=LG-FedAvg", "method is 'LG-FedAvg'; did you mean 'lg_fedavg'? allowed: pfedlora"),
-    key("method=fedprox", "method is 'fedprox'; allowed: pfedlora"),
+    key("method=fedsgd", "method is 'fedsgd'; allowed: pfedlora"),
     key("method=fedavg", "set setting=homogeneous"),
     key("method=standalone models=cnn9", "models names 'cnn9'; allowed: cnn1"),
     key("models=", "models names ''; allowed: cnn1"),

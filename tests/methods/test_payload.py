@@ -42,6 +42,14 @@ AS_MUCH_DOWN_AS_UP = [
     ("pfedafm", "homogeneous", 100, 2_616_548),
     ("pfedlora_plus", "heterogeneous", 10, 610),
     ("pfedlora_plus", "heterogeneous", 100, 6_100),
+    ("fedper", "homogeneous", 10, 2_616_548),
+    ("fedper", "homogeneous", 100, 2_616_548),
+    ("fedrep", "homogeneous", 10, 2_616_548),
+    ("fedrep", "homogeneous", 100, 2_616_548),
+    ("fedprox", "homogeneous", 10, 2_621_558),
+    ("fedprox", "homogeneous", 100, 2_666_648),
+    ("ditto", "homogeneous", 10, 2_621_558),
+    ("ditto", "homogeneous", 100, 2_666_648),
 ]
 CLASS_MEANS = [
     ("fd", 10, 2, 20, 100),

@@ -20,7 +20,7 @@ LIKE_EAGER, LIKE_CPU = 1e-4, 2e-2
 
 def uploads(name: str, device: str) -> Tensors:
     """What a client sends after a visit, on the CPU."""
-    setting = "homogeneous" if name == "fedavg" else "heterogeneous"
+    setting = "homogeneous" if registry.find(name).one_model else "heterogeneous"
     keys = {"method": name, "setting": setting, "clients": 4, "partition.kind": "iid"}
     plain = Plain(keys | {"batch-size": 16})
     torch.manual_seed(0)
