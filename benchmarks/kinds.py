@@ -68,7 +68,9 @@ HOMOGENEOUS = {"64 pixels": {"models": "timm:mobilenetv3_small_050"}}
 def cell(kind: str, method: str) -> RunConfig:
     """A cell of the table. Raises UserError where it is refused."""
     keys = KINDS[kind] | (
-        {"setting": "homogeneous"} | HOMOGENEOUS.get(kind, {}) if method == "fedavg" else {}
+        {"setting": "homogeneous"} | HOMOGENEOUS.get(kind, {})
+        if registry.find(method).one_model
+        else {}
     )
     config = run_config(keys | {"method": method})
     return located(config, Path("runs") / kind.replace(" ", "-") / method)

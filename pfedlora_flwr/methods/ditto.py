@@ -57,9 +57,7 @@ class Ditto(Method):
         self.train_own(model, received, data, visit)
         return Upload(self.trained_global(received, data, visit), len(data))
 
-    def train_own(
-        self, model: ClientModel, received: Tensors, data: Samples, visit: Visit
-    ) -> None:
+    def train_own(self, model: ClientModel, received: Tensors, data: Samples, visit: Visit) -> None:
         """v_k ← v_k − η (∇F_k(v_k) + λ (v_k − w^t))."""
         distance = proximal(model, received)
 

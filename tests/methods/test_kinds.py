@@ -127,7 +127,9 @@ def test_what_a_user_froze_stays_frozen(name: str) -> None:
     """In the second visit as in the first, and so in a model that stayed in memory as in one that
     was loaded anew."""
     task = Task(3, (9,))
-    models = "tests.models.modules:PartlyFrozen" + ("" if registry.find(name).one_model else ",mlp5")
+    models = "tests.models.modules:PartlyFrozen" + (
+        "" if registry.find(name).one_model else ",mlp5"
+    )
     keys = {
         "method": name,
         "models": models,
