@@ -1,5 +1,5 @@
-"""FedRep. Collins, Hassani, Mokhtari, Shakkottai: Exploiting Shared Representations for Personalized
-Federated Learning (ICML 2021).
+"""FedRep. Collins, Hassani, Mokhtari, Shakkottai: Exploiting Shared Representations for
+Personalized Federated Learning (ICML 2021).
 
 Symbols: φ is the representation, everything before the last layer; h_i is client i's head, the last
 layer."""

@@ -142,5 +142,5 @@ def test_models_that_differ_are_refused(name: str) -> None:
 @pytest.mark.parametrize("name", ["fedper", "fedrep"])
 def test_an_extractor_of_which_nothing_is_trained_is_refused(name: str) -> None:
     keys = {"method": name, "models": "tests.models.modules:Logistic", "clients": 2}
-    with pytest.raises(UserError, match="nothing of it is trained .* set neck=always"):
+    with pytest.raises(UserError, match=r"nothing of it is trained .* set neck=always"):
         registry.make(from_flat(keys), Task(3, (9,))).state_init(0)
