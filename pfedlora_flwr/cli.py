@@ -34,20 +34,20 @@ def _print_version(wanted: bool) -> None:
 
 Options = Annotated[
     list[str] | None,
-    typer.Option("-o", "--option", metavar="KEY=VALUE", help="Set a key; may be given many times."),
+    typer.Option("-o", "--option", metavar="KEY=VALUE", help="Set a key; may be repeated."),
 ]
 Place = Annotated[Path, typer.Argument(metavar="RUN", hidden=True)]
 Client = Annotated[
-    int, typer.Option("--client", metavar="K", help="The client whose model is meant.", min=0)
+    int, typer.Option("--client", metavar="K", help="Use this client's model.", min=0)
 ]
 OneClient = Annotated[
     int | None,
-    typer.Option("--client", metavar="K", help="The client whose model is meant.", min=0),
+    typer.Option("--client", metavar="K", help="Use this client's model.", min=0),
 ]
 AllClients = Annotated[
-    bool, typer.Option("--all-clients", help="Every client's model, one after the other.")
+    bool, typer.Option("--all-clients", help="Use every client's model, one after the other.")
 ]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it is there.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")]
 
 
 @cli.callback()
@@ -66,13 +66,14 @@ Ray = Annotated[
     str,
     typer.Option(
         metavar="ADDRESS",
-        help="Train on this Ray cluster, HOST:PORT, of which this host is a node.",
+        help="Train on this Ray cluster, HOST:PORT; this host must be one of its nodes.",
     ),
 ]
 Engine = Annotated[
     str,
     typer.Option(
-        metavar="ENGINE", help="flower: `flwr run` with an actor a core. local: in this process."
+        metavar="ENGINE",
+        help="flower: `flwr run` with one actor per core. local: in this process.",
     ),
 ]
 
@@ -92,7 +93,7 @@ def run(
         bool,
         typer.Option(
             "--accept-changed-code",
-            help="With --resume: go on though your own code has changed since the last round.",
+            help="With --resume: continue although your own code has changed since the last round.",
         ),
     ] = False,
     port: Annotated[
@@ -103,7 +104,8 @@ def run(
     dry_run: Annotated[
         bool,
         typer.Option(
-            "--dry-run", help="Check all, show what the run would take, and start nothing."
+            "--dry-run",
+            help="Check everything and estimate time, memory and disk. Nothing is started.",
         ),
     ] = False,
     engine: Engine = "flower",
@@ -112,15 +114,15 @@ def run(
         str | None,
         typer.Option(
             metavar="CONNECTION",
-            help="Train on the nodes of this SuperLink, a connection in $FLWR_HOME/config.toml.",
+            help="Train on the nodes of this SuperLink: a connection in $FLWR_HOME/config.toml.",
         ),
     ] = None,
 ) -> None:
-    """Train. A simulation through `flwr run` on a SuperLink of its own, or real nodes with
-    --superlink.
+    """Train. By default a simulation through `flwr run` on a private SuperLink; with --superlink on
+    real nodes.
 
-    CONF holds the keys of the run: a YAML file, or one of ours by its name, quickstart. Without it
-    they are at their defaults. -o wins."""
+    CONF is a YAML file with the keys of the run, or the name of a configuration in the package,
+    such as quickstart. Without it all keys have their defaults. -o overrides CONF."""
     with out.status("starting: PyTorch") if out.is_terminal and not quiet else nullcontext():
         from pfedlora_flwr.commands.start_run import Words, start
 
@@ -142,25 +144,25 @@ def compare(
     seeds: Annotated[str, typer.Option(metavar="0,1", help="Only these seeds.")] = "",
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=VALUE[,VALUE]", help="Only these values of an axis's key."),
+        typer.Option(metavar="KEY=VALUE[,VALUE]", help="Only these values of a key on an axis."),
     ] = None,
     dry_run: Annotated[
         bool,
         typer.Option(
-            "--dry-run", help="Show what would run, with time and disk, and change nothing."
+            "--dry-run", help="Show the runs that are left, with time and disk. Change nothing."
         ),
     ] = False,
     drop_models: Annotated[
         bool,
         typer.Option(
-            "--drop-models", help="Remove a run's models when it is done: its results stay."
+            "--drop-models", help="Remove a run's models when it is done. Its results stay."
         ),
     ] = False,
     redo: Annotated[
         list[str] | None,
         typer.Option(
             metavar="stale|RUN",
-            help="Do runs again that are there: those by other code of yours, or by their folders.",
+            help="Repeat existing runs: stale (those by older code of yours), or a run's folder.",
         ),
     ] = None,
     option: Options = None,
@@ -169,25 +171,25 @@ def compare(
     jobs: Annotated[
         int,
         typer.Option(
-            "--jobs", metavar="J", help="Runs at once, each with its share of cores and GPUs."
+            "--jobs", metavar="J", help="Runs at once; each gets its share of cores and GPUs."
         ),
     ] = 1,
     shard: Annotated[
         str,
         typer.Option(
-            metavar="I/N", help="Only every N-th run: for N hosts that share the directory."
+            metavar="I/N", help="Only every N-th run, for N hosts with a shared directory."
         ),
     ] = "",
     output: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="The comparison's directory; otherwise runs/FOLDER-CONF."),
+        typer.Option(metavar="DIR", help="The comparison's directory; default: runs/FOLDER-CONF."),
     ] = None,
 ) -> None:
-    """Run what is missing of a comparison. Methods × scenarios × seeds; what is unfinished is
-    resumed, then all is reported.
+    """Do the missing runs of a comparison, and report. A comparison is methods × scenarios × seeds;
+    unfinished runs are resumed.
 
-    CONF has base, methods, seeds and axes (docs/comparison.md): a YAML file, or one of ours by its
-    name, quick/table2."""
+    CONF is a YAML file with base, methods, seeds and axes (docs/comparison.md), or the name of a
+    configuration in the package, such as quick/table2."""
     from pfedlora_flwr.commands.compare import compare as run_missing
     from pfedlora_flwr.comparison.spec import Comparison
     from pfedlora_flwr.comparison.work import Shard
@@ -219,16 +221,17 @@ def compare(
 def report(
     paths: Annotated[list[Path], typer.Argument(metavar="RUN_OR_DIR…", hidden=True)],
     output: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Otherwise `report` in the only path given.")
+        Path | None, typer.Option(metavar="DIR", help="Default: `report` in the only path given.")
     ] = None,
     target: Annotated[
         float | None,
         typer.Option(
-            metavar="X", help="Accuracy that costs are counted to, not `target-accuracy`."
+            metavar="X", help="Count costs up to this accuracy instead of `target-accuracy`."
         ),
     ] = None,
 ) -> None:
-    """Report on runs. Tables (Markdown, CSV, LaTeX), figures (PNG, SVG, PDF), one page (HTML).
+    """Report on runs. Writes tables (Markdown, CSV, LaTeX), figures (PNG, SVG, PDF) and one HTML
+    page.
 
     Each RUN_OR_DIR is a comparison, a run, or a folder of runs.
     """
@@ -252,28 +255,28 @@ def predict(
     client: OneClient = None,
     all_clients: AllClients = False,
     top: Annotated[
-        int, typer.Option(metavar="N", help="Classes an input, the most probable ones.", min=1)
+        int, typer.Option(metavar="N", help="Show the N most probable classes.", min=1)
     ] = 3,
     as_json: Annotated[
-        bool, typer.Option("--json", help="As JSON, a list of predictions.")
+        bool, typer.Option("--json", help="Write JSON: a list of predictions.")
     ] = False,
     as_csv: Annotated[
-        bool, typer.Option("--csv", help="As CSV, a row a client and input.")
+        bool, typer.Option("--csv", help="Write CSV: one row per client and input.")
     ] = False,
     output: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write to this file; otherwise to the terminal."),
+        typer.Option(metavar="FILE", help="Write to this file; default: to the terminal."),
     ] = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Ask a client's model about images or rows. Class names and probabilities, the most probable
+    """Predict with a client's model. Shows class names and probabilities, the most probable
     first.
 
     RUN is a run's directory; on a deployed node its state-path, or a run's folder there. Each PATH
-    is what the model takes: an image file of any size; a CSV or Parquet table with the columns
+    holds inputs for the model: an image file of any size; a CSV or Parquet table with the columns
     it was trained on; series or vectors [n, …] in an .npy or .npz file, in the training data's
     units; or a folder of such files. Rows count from 1. A PATH that cannot be read is named, and
-    the exit code is 1; it is 2 where none can."""
+    the exit code is 1; it is 2 if none can be read."""
     from pfedlora_flwr.commands.load_models import models_of
     from pfedlora_flwr.commands.predict import Form, answer
 
@@ -291,22 +294,22 @@ def evaluate(
     client: OneClient = None,
     all_clients: AllClients = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="As JSON: one evaluation, or a list of all clients'.")
+        bool, typer.Option("--json", help="Write JSON: one evaluation, or a list for all clients.")
     ] = False,
     rows: Annotated[
         bool,
         typer.Option(
             "--rows",
-            help="Name the rows that are the client's test part, from 1.",
+            help="List the rows of the client's test part, from 1.",
         ),
     ] = False,
 ) -> None:
-    """Evaluate a client's model on labelled samples. Accuracy, balanced accuracy, macro-F1, and the
-    recall of each class.
+    """Evaluate a client's model on labelled samples. Shows accuracy, balanced accuracy, macro-F1
+    and the recall of each class.
 
     RUN is a run's directory; on a deployed node its state-path, or a run's folder there. DATA is a
-    dataset as the key of that name takes it: folder:DIR, npz:FILE, csv:FILE, or one of ours.
-    Without it: the client's own test part, as the run counted it."""
+    dataset, as in the key `dataset`: folder:DIR, npz:FILE, csv:FILE, or one from the package.
+    Default: the client's own test part, as in the run."""
     from pfedlora_flwr.commands.evaluate import answer
     from pfedlora_flwr.commands.load_models import models_of
 
@@ -323,15 +326,15 @@ def export(
     ],
     output: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Otherwise client-K with the format's suffix."),
+        typer.Option(metavar="FILE", help="Default: client-K with the format's suffix."),
     ] = None,
     overwrite: Annotated[
         bool,
-        typer.Option("--overwrite", help="Replace the file, and its model card, if it is there."),
+        typer.Option("--overwrite", help="Replace an existing file and its model card."),
     ] = False,
 ) -> None:
-    """Write a client's model as one file. It is checked against the model itself, and has a model
-    card beside it.
+    """Write a client's model as one file. It is checked against the model itself, and a model card
+    is written beside it.
 
     RUN is a run's directory; on a deployed node its state-path, or a run's folder there.
     """
@@ -352,14 +355,14 @@ def export(
 def audit(
     paths: Annotated[list[Path], typer.Argument(metavar="RUN_OR_DIR…", hidden=True)],
     as_json: Annotated[
-        bool, typer.Option("--json", help="As JSON: one audit, or a list of several runs'.")
+        bool, typer.Option("--json", help="Write JSON: one audit, or a list for several runs.")
     ] = False,
 ) -> None:
-    """Measure what uploads tell of single clients. Which classes one holds, which samples it
-    trained on; written to audit.json.
+    """Measure what uploads reveal about single clients. Attacks infer a client's classes and
+    training samples; the result is written to audit.json.
 
-    Each RUN_OR_DIR is a run, or a folder of runs, of a comparison. Runs with audit.uploads=true are
-    audited by their uploads, others by the sum of the last round alone (docs/audit.md)."""
+    Each RUN_OR_DIR is a run, or a folder of runs, or a comparison. Runs with audit.uploads=true are
+    audited by their uploads, others only by the sum of the last round (docs/audit.md)."""
     from pfedlora_flwr.commands.audit import audit_all
 
     raise typer.Exit(audit_all(paths, out, err, as_json=as_json))
@@ -370,15 +373,15 @@ def align(
     conf: Annotated[str | None, typer.Argument(metavar="[CONF]", hidden=True)] = None,
     option: Options = None,
     samples: Annotated[
-        int, typer.Option(metavar="N", help="At most so many samples of the dataset.", min=2)
+        int, typer.Option(metavar="N", help="Use at most N samples of the dataset.", min=2)
     ] = 1000,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON, with correlations.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Write JSON, with correlations.")] = False,
 ) -> None:
-    """Compare what models see. Whether class means of one can be read through another.
+    """Compare models' representations. Shows how well one model's class means classify through
+    another.
 
-    The models are those of the run that CONF and -o describe, as they begin, without necks that
-    are drawn at random. What is learned on representations that do not mean the same cannot be
-    averaged."""
+    The models are the initial models of the run that CONF and -o describe, without randomly
+    initialised necks. Averaging makes no sense if representations have different meanings."""
     import json
 
     from pfedlora_flwr import config
@@ -401,19 +404,19 @@ def weights(
         typer.Option(
             "--from",
             metavar="FILE",
-            help="Take them from this file; names may be others', in the same order.",
+            help="Read the weights from this file; other names are allowed, in the same order.",
         ),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Otherwise the model's name with .safetensors."),
+        typer.Option(metavar="FILE", help="Default: the model's name with .safetensors."),
     ] = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Make a file of pretrained weights. MODEL is timm:NAME or torchvision:NAME.
+    """Write a file of pretrained weights. MODEL is timm:NAME or torchvision:NAME.
 
-    They come from an installed package that holds them, else from the library, which downloads
-    them. The file's licence, hash and the key to use it are printed."""
+    The weights come from an installed package that holds them, otherwise from the library, which
+    downloads them. The command prints the licence, the hash and the key to use the file."""
     from pfedlora_flwr.commands.weights import write
 
     for line in write(name, source, output, overwrite=overwrite):
@@ -423,10 +426,10 @@ def weights(
 @cli.command("list", cls=PlainCommand)
 def list_(
     folder: Annotated[Path, typer.Argument(metavar="DIR", hidden=True)],
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON, a list of runs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Write JSON: a list of runs.")] = False,
 ) -> None:
-    """List the runs in DIR and below. State, rounds, the keys in which they differ, accuracy at
-    best validation."""
+    """List the runs in DIR and below. Shows state, rounds, the keys in which they differ, and
+    accuracy at best validation."""
     from pfedlora_flwr.commands.listing import show
 
     show(folder, out, as_json=as_json)
@@ -434,7 +437,8 @@ def list_(
 
 @cli.command(cls=PlainCommand)
 def doctor() -> None:
-    """Check this machine. Packages, cores, GPU, dataset caches, disk, ports; says what to fix."""
+    """Check this machine. Shows packages, cores, GPU, dataset caches, disk and ports, and what to
+    fix."""
     from pfedlora_flwr.commands.doctor import examine
 
     raise typer.Exit(examine(out))

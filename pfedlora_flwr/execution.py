@@ -14,70 +14,73 @@ from pfedlora_flwr.keys import Key, Scalar, key, keys_of
 class Execution:
     """How and where an Experiment runs. A resumed run may change all of it."""
 
-    data_path: str = key(
-        "", "the folder that holds the dataset's files; empty: downloaded to the cache"
-    )
+    data_path: str = key("", "the folder of the dataset's files; empty: downloaded to the cache")
     secagg_threshold: float = key(
         0.67,
-        "secagg: the share of the key shares that unmasks",
+        "secagg: the share of the key shares that is needed to unmask",
         name="secagg.threshold",
         above=2 / 3,
         below=1,
     )
     secagg_shares: int | None = key(
         None,
-        "secagg: shares of each key, odd; auto: all up to 20 sampled clients, else 21",
+        "secagg: number of shares of each key, odd; auto: all up to 20 sampled clients, otherwise"
+        " 21",
         name="secagg.shares",
         low=5,
     )
     actors: int | None = key(
-        None, "clients trained at once; auto: one a core, or one a GPU", low=1, high=4096
+        None, "clients trained at once; auto: one per core, or one per GPU", low=1, high=4096
     )
     ray: str = key(
         "",
-        "the Ray cluster, HOST:PORT, on which `run` and `compare` train, from one of its nodes;"
-        " empty: $RAY_ADDRESS, or this machine",
+        "a Ray cluster, HOST:PORT, for `run` and `compare`, started on one of its nodes; empty:"
+        " $RAY_ADDRESS, otherwise this machine",
     )
-    output: str = key(
-        "", "the run's directory; empty: runs/NAME, or ~/.pfedlora/runs by `flwr run`"
-    )
+    output: str = key("", "the run's directory; empty: runs/NAME, with `flwr run` ~/.pfedlora/runs")
     resume: bool = key(False, "continue the run in `output`")
     accept_changed_code: bool = key(
         False,
-        "with resume: go on though one's own code is not what the run's rounds were done with",
+        "with resume: continue although your own code has changed since the run's rounds",
     )
     overwrite: bool = key(False, "replace the run in `output`")
     observers: str = key(
         "",
-        "who is told of each round, separated by commas: tensorboard (event files in `events` of"
-        " the output), `package.module:Class`",
+        "objects that are told of each round, separated by commas: tensorboard (event files in"
+        " `events` of the output), `package.module:Class`",
     )
     audit_uploads: bool = key(
         False, "keep every admitted upload, for `pfedlora audit`", name="audit.uploads"
     )
-    min_clients: int | None = key(None, "nodes to wait for before round 1; auto: all", low=1)
+    min_clients: int | None = key(None, "nodes needed before round 1; auto: all", low=1)
     min_success: float = key(
-        1.0, "share of the sampled clients that must succeed for a round to count", above=0, high=1
+        1.0, "the share of sampled clients that must succeed for a round to count", above=0, high=1
     )
     clip_norm_factor: float = key(
         100.0,
-        "an update this many times as large as the round's median one is refused; 0: none is",
+        "an update is refused if it is this many times as large as the round's median update; 0:"
+        " never",
         low=0,
     )
     max_samples: int = key(
-        1_000_000, "training samples (n_k) beyond which an update is refused", low=1
+        1_000_000,
+        "the largest number of training samples (n_k) of an update; beyond it the update is"
+        " refused",
+        low=1,
     )
     max_failed_rounds: int = key(
-        1, "rounds in a row below min-success after which the run stops", low=1
+        1, "the run stops after this many consecutive rounds below min-success", low=1
     )
     round_timeout: float = key(
         3600.0,
-        "seconds a round may take before missing clients count as failed; secagg: training has 55 %"
-        " of it",
+        "seconds after which missing clients of a round count as failed; with secagg training"
+        " gets 55 % of it",
         above=0,
     )
     max_hours: float = key(
-        0.0, "stop, resumable, after the round in which so many hours are over; 0: never", low=0
+        0.0,
+        "stop (resumable) after the round in which this many hours have passed; 0: never",
+        low=0,
     )
     node_timeout: float = key(300.0, "seconds to wait for nodes to connect", above=0)
 

@@ -33,81 +33,86 @@ class Experiment:
     """What is trained, and on what. The defaults are the paper's where it gives them (Section
     5.1)."""
 
-    method: str = key("pfedlora", "the method: a name of ours, or `package.module:Class`")
+    method: str = key("pfedlora", "the method: a name from the package, or `package.module:Class`")
     method_options: str = key(
-        "", "options of a `package.module:Class` method: `key=value key=value`"
+        "", "options of your own method (`package.module:Class`): `key=value key=value`"
     )
     sharing: str = key(
         "mean",
-        "mean: the method as it is; controls: none, every client alone with the server, or start,"
-        " the server's first state for ever",
+        "mean: normal. none (control): each client aggregates only its own uploads. start"
+        " (control): clients always receive the initial state",
         choices=("mean", "none", "start"),
     )
-    dataset: str = key("digits", "the inputs and their labels")
+    dataset: str = key("digits", "inputs and labels")
     classes: int | None = key(
         None,
-        "number of classes; auto: the dataset's (give it where only the nodes have the data)",
+        "number of classes; auto: the dataset's (set it if only the nodes have the data)",
         low=2,
     )
     image_size: int | None = key(
         None,
-        "height and width to which images are resized; auto: 32 of digits, CIFAR and synthetic"
-        " ones, else what all images have",
+        "height and width to which images are resized; auto: 32 for digits, CIFAR and synthetic"
+        " images, otherwise the size that all images have",
         low=8,
         high=4096,
     )
     input_shape: str | None = key(
         None,
-        "what a model takes: 3x64x48 (channels, height, width, to which images are resized), 6x128"
-        " (channels, time), 13 (features); auto: the dataset's (give it where only the nodes have"
-        " the data)",
+        "the shape of an input: 3x64x48 (channels, height, width; images are resized), 6x128"
+        " (channels, time), 13 (features); auto: the dataset's (set it if only the nodes have the"
+        " data)",
     )
     data_label_column: str | None = key(
         None,
-        "the labels' column; auto: label, or of `hf:` the one of class labels",
+        "the label column; auto: `label`, for `hf:` the column of class labels",
         name="data.label-column",
     )
     data_input_column: str | None = key(
         None,
-        "the inputs' column, of `hf:` alone; auto: its only one of images or arrays, else all"
-        " numbers",
+        "the input column, only for `hf:`; auto: its only column of images or arrays, otherwise"
+        " all numeric columns",
         name="data.input-column",
     )
     data_client_column: str | None = key(
         None,
-        "the column that says who owns a sample (partition.kind=natural); auto: none",
+        "the column that names a sample's owner (partition.kind=natural); auto: none",
         name="data.client-column",
     )
     data_class_names: str | None = key(
         None,
-        "a table's classes in order, separated by commas; auto: its labels, sorted",
+        "a table's classes in order, separated by commas; auto: its sorted labels",
         name="data.class-names",
     )
     data_sep: str = key(
         "comma",
-        "what stands between a CSV's columns",
+        "column separator of a CSV",
         name="data.sep",
         choices=("comma", "semicolon", "tab", "bar"),
     )
     data_decimal: str = key(
         "point",
-        "what stands before the decimals in a CSV's numbers",
+        "decimal separator in a CSV",
         name="data.decimal",
         choices=("point", "comma"),
     )
     data_subfolders: bool = key(
         False,
-        "whether images in folders within a class's folder are taken (`folder:`)",
+        "include images in sub-folders of a class's folder (`folder:`)",
         name="data.subfolders",
     )
     clients: int = key(10, "N, the number of clients", low=1, high=1_000_000)
-    participation: float = key(1.0, "C, the share of clients sampled each round", above=0, high=1)
+    participation: float = key(
+        1.0, "C, the share of clients sampled in each round", above=0, high=1
+    )
     rounds: int = key(20, "T, the number of communication rounds", low=1)
-    seed: int = key(0, "every random draw is derived from it", low=0)
-    partition_kind: str = key("pathological", "who owns which samples", name="partition.kind")
+    seed: int = key(0, "the seed of all random draws", low=0)
+    partition_kind: str = key(
+        "pathological", "how samples are assigned to clients", name="partition.kind"
+    )
     partition_classes_per_client: int = key(
         2,
-        "classes each client holds (pathological); clients times this is a multiple of all classes",
+        "classes per client (pathological); times the number of clients it is a multiple of the"
+        " number of classes",
         name="partition.classes-per-client",
         low=1,
     )
@@ -116,121 +121,127 @@ class Experiment:
     )
     partition_min_samples: int = key(
         10,
-        "an owner with fewer samples is no client (natural)",
+        "owners with fewer samples are left out (natural)",
         name="partition.min-samples",
         low=10,
     )
     partition_samples_per_client: int | None = key(
         None,
-        "at most so many training samples a client, of its classes in turn; validation and test"
-        " parts stay; auto: all",
+        "maximum of training samples per client, taken from its classes in turn; validation and"
+        " test parts stay; auto: all",
         name="partition.samples-per-client",
         low=2,
     )
     models: str = key(
         "auto",
-        "client models, separated by commas, of cnn1 … cnn5, conv1d1 …, mlp1 …, timm:NAME,"
-        " torchvision:NAME, package.module:Class; client k has number k mod their count; auto: by"
+        "client models, separated by commas: cnn1 … cnn5, conv1d1 …, mlp1 …, timm:NAME,"
+        " torchvision:NAME, package.module:Class; client k gets number k mod their count; auto: by"
         " the setting",
     )
     setting: str = key(
         "heterogeneous",
-        "five models in turn (CNN-1 to CNN-5; Conv1d for series, MLP for vectors), or the first for"
-        " everyone",
+        "five models in turn (CNN-1 to CNN-5; Conv1d for series, MLP for vectors), or the first"
+        " one for all clients",
         choices=("heterogeneous", "homogeneous"),
     )
     train: str = key(
         "all",
-        "what a client trains of its model: all, or head, its encoder frozen; several, separated by"
-        " commas, are taken in turn",
+        "the part of its model that a client trains: all, or head (frozen encoder); several"
+        " values, separated by commas, are assigned in turn",
     )
     representation: str = key(
         "features",
-        "R, what the head sees: the encoder's features, or pretrained-logits, what the classifier"
-        " says that the model's weights came with",
+        "R, the input of the head: the encoder's features, or pretrained-logits, the output of"
+        " the classifier that came with the model's weights",
         choices=("features", "pretrained-logits"),
     )
     neck: str = key(
         "auto",
-        "a private layer before the head to representation-width; auto: where a method needs one"
-        " width and the models' differ",
+        "a private layer before the head, to representation-width; auto: if a method needs one"
+        " width and the models' widths differ",
         choices=("auto", "always"),
     )
-    representation_width: int = key(500, "the width of R behind a neck", low=1, high=100_000)
+    representation_width: int = key(500, "width of R behind a neck", low=1, high=100_000)
     model_input: int | None = key(
         None,
-        "height and width to which a timm or torchvision model resizes images inside itself; auto:"
-        " as they are",
+        "height and width to which a timm or torchvision model resizes images internally; auto:"
+        " no resizing",
         low=8,
         high=4096,
     )
     normalise: str = key(
         "auto",
-        "mean and deviation of a model's inputs: the federation's, or those that its weights were"
-        " made with; auto: model where it has weights and train is not all",
+        "mean and standard deviation for a model's inputs: the federation's, or those of its"
+        " weights; auto: model if it has weights and train is not all, otherwise federation",
         choices=("auto", "federation", "model"),
     )
     initial_models: str = key(
         "each",
-        "how client models begin: each drawn for its client, or all of one architecture as one"
-        " model, drawn for its first client",
+        "initialisation: a model of its own for each client, or one model for all clients of an"
+        " architecture (that of its first client)",
         choices=("each", "architecture"),
     )
     evaluate_initial: bool = key(
         True,
-        "evaluate every client's initial model as round 0; if not, rounds count once all were"
-        " visited",
+        "evaluate every client's initial model as round 0; otherwise rounds count only after all"
+        " clients were visited",
     )
     evaluate_every: int = key(1, "evaluate in every n-th round and in the last", low=1)
-    local_epochs: int = key(1, "E, epochs of local training a round", low=1)
-    batch_size: int = key(64, "B, samples a step", low=1)
+    local_epochs: int = key(1, "E, epochs of local training per round", low=1)
+    batch_size: int = key(64, "B, samples per step", low=1)
     optimizer: str = key(
         "sgd",
-        "what takes the steps, new in each visit; adamw: β = (0.9, 0.999), no momentum",
+        "the optimiser, new in each visit; adamw: β = (0.9, 0.999), no momentum",
         choices=("sgd", "adamw"),
     )
     lr: float = key(0.01, "η_ω, the learning rate", above=0)
     lr_schedule: str = key(
         "constant",
-        "the course of all clients' learning rates; cosine: from lr to almost 0 over all rounds",
+        "schedule of all clients' learning rates; cosine: from lr to almost 0 over all rounds",
         choices=("constant", "cosine"),
     )
     momentum: float = key(0.9, "momentum of SGD", low=0, below=1)
-    weight_decay: float = key(0.0, "weight decay (of adamw decoupled)", low=0)
-    clip_norm: float = key(0.0, "gradients are clipped to this norm; 0: never", low=0)
+    weight_decay: float = key(0.0, "weight decay (decoupled with adamw)", low=0)
+    clip_norm: float = key(0.0, "gradient clipping at this norm; 0: none", low=0)
     augment: bool = key(
         False,
-        "random flip and crop of training images, padded by an eighth of their size (4 of 32)",
+        "random flip and crop of training images; the padding is an eighth of their size (4 of 32)",
     )
     secagg_enabled: bool = key(
         False,
-        "secure aggregation: the server learns sums of updates, not one client's",
+        "secure aggregation: the server learns sums of updates, not single updates",
         name="secagg.enabled",
     )
     secagg_clip: float = key(
         1.0,
-        "secagg: the most that an element may change in a visit, else the client refuses; a power"
-        " of two",
+        "secagg: the largest change of an element in a visit; beyond it the client refuses; a"
+        " power of two",
         name="secagg.clip",
         above=0,
     )
     secagg_max_samples: int = key(
         10_000,
-        "secagg: the most training samples (n_k) of a client, else it refuses",
+        "secagg: the largest number of training samples (n_k) of a client; beyond it the client"
+        " refuses",
         name="secagg.max-samples",
         low=1,
         high=1_000_000,
     )
     target_accuracy: float | None = key(
-        None, "`to_target` totals count up to it; auto: the dataset's", above=0, high=1
+        None,
+        "the accuracy up to which `to_target` counts costs; auto: the dataset's",
+        above=0,
+        high=1,
     )
     device: str = key(
         "auto",
-        "where clients train; auto: cuda where there is one",
+        "the clients' device; auto: cuda if there is one",
         choices=("auto", "cpu", "cuda"),
     )
     precision: str = key(
-        "fp32", "of products and activations; on a GPU fp32 uses TF32", choices=("fp32", "bf16")
+        "fp32",
+        "precision of products and activations; on a GPU fp32 uses TF32",
+        choices=("fp32", "bf16"),
     )
     options: Any = field(default_factory=NoOptions)
     """The method's own options: an instance of its `Options`."""

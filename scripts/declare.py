@@ -27,18 +27,21 @@ _PAGE = """# Every key
 
 <!-- Written by `make docs` from the declarations in the code: change those. -->
 
-In YAML keys nest at the dots (`partition: {kind: iid}`) or are written as they stand here; `-o` and Flower's run-config take them as they
-stand. `auto` lets the program choose. A value out of range is refused, with what is allowed, before anything starts.
+In YAML, keys nest at the dots (`partition: {kind: iid}`) or are written as shown here. `-o` and Flower's run-config take them as shown.
+`auto` lets the program choose. A value out of range is refused before anything starts, with the allowed values.
 
-The options of all our methods may stand in one file: a run takes those of its own method. A method of yours declares its options itself
-and gets them by `method-options` ([extending](extending.md)).
+One file may hold the options of all methods in the package: a run uses those of its own method. Your own method declares its options itself
+and gets them from `method-options` ([extending](extending.md)).
 """
 _ROWS = "<!-- From here on written by `make docs` from pfedlora_flwr/runs/rows.py: change that. -->"
 _RESULT = (
-    "Keys that can change a result. Together with the method's options they are the Experiment, and"
-    " give its fingerprint."
+    "These keys can change a result. With the method's options they are the Experiment and"
+    " determine its fingerprint."
 )
-_REST = "How and where an Experiment runs. None can change a result; a resumed run may change them."
+_REST = (
+    "These keys say how and where an Experiment runs. None can change a result, and a resumed run"
+    " may change them."
+)
 
 
 def keys_page() -> str:

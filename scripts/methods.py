@@ -32,25 +32,30 @@ _HEAD = """# The methods
 
 <!-- Written by `make docs` from the methods' classes, the numbers of tests/methods/test_payload.py, and the code: change those. -->
 
-`pfedlora run -o method=NAME`; the options of each are in [keys](keys.md), decisions where a paper leaves one in
-[fidelity](fidelity.md).
+Choose one with `pfedlora run -o method=NAME`. [Keys](keys.md) has the options of each method, [fidelity](fidelity.md) our decisions where
+a paper leaves a choice open.
 
 | `method` | idea | what is shared | up | down | cost | server | assumes | paper |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- |
 """
 _FOOT = """
-**How to read it.** *Up* and *down* are the floating-point numbers of one client's visit, with 10 classes of which it holds 2, and with
-100 of which it holds 10, in the heterogeneous setting (five CNNs, CNN-5 the smallest) with every option at its default; FedAvg's are of
-the homogeneous one. Down is counted once every class has been reported; FD leaves out the classes that nobody but the receiver holds.
-FedKD's ranks change from upload to upload. *Cost* is the operations of one training sample in a visit, forward and backward and with
-whatever the method does beside its training, relative to Standalone's: client model CNN-1, one epoch, from the second round on, counted
-as in every run; the size of a batch does not matter. Beside a smaller client model a small shared one weighs more. With more epochs
-pFedLoRA and the methods that report mean representations cost less a sample and epoch: they go once through the inputs, after the last
-one. *Server*: a weighted mean of what came up; means by class; or a training of its own on what came up, whose operations are counted
-apart. A *composite* predicts with the client's model and its copy of the shared part together, which costs more at each prediction; the
-others predict with a model of the client's own architecture. *Assumes* says what a method needs beyond labelled data at each client. None
-needs public data, and none that all clients take part in a round: FD, FedProto and FedSSA keep the last report of those who do not, the
-others go by the round's own reports.
+## How to read the table
+
+- **Up** and **down** are the floating-point numbers of one client's visit: with 10 classes of which it holds 2, and with
+  100 of which it holds 10. They are for the heterogeneous setting (five CNNs, CNN-5 the smallest) with default options; FedAvg's are for
+  the homogeneous one. Down is counted when every class has been reported. FD leaves out classes that only the receiver holds.
+  FedKD's ranks change from upload to upload.
+- **Cost** is the operations of one training sample in a visit, relative to Standalone's. It includes forward and backward passes and
+  the method's other work. It is measured for client model CNN-1, one epoch, from the second round on, and counted
+  as in every run. The batch size does not matter. With a smaller client model a small shared model weighs more. With more epochs
+  pFedLoRA and the methods that report mean representations cost less per sample and epoch: they make one extra pass over the inputs, after the last
+  epoch.
+- **Server** is one of three: a weighted mean of the uploads; means by class; or training on the uploads, whose operations are counted
+  separately. A *composite* predicts with the client's model and its copy of the shared part together, so each prediction costs more. The
+  others predict with a model of the client's own architecture.
+- **Assumes** lists the requirements beyond labelled data at each client. No method needs public data, and none needs all clients in
+  every round: FD, FedProto and FedSSA keep the last report of absent clients, the
+  others use only the round's reports.
 """
 
 

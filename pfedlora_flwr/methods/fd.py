@@ -33,7 +33,7 @@ class FD(Method):
 
     title = "FD"
     paper = "Jeong et al. 2018, arXiv 1811.11479"
-    idea = "Logits of each class are drawn to the other clients' mean logits of it"
+    idea = "Each class's logits are pulled towards the other clients' mean logits of the class"
     shares = "mean logits of the classes held"
     merges = "class means"
     assumes = "the server may know which classes a client holds"

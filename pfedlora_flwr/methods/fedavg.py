@@ -25,7 +25,7 @@ class FedAvg(Method):
 
     title = "FedAvg"
     paper = "McMahan et al., AISTATS 2017, arXiv 1602.05629"
-    idea = "One model for all, averaged; a client's is the one that it trained last"
+    idea = "One model for all, averaged; a client uses the one that it trained last"
     shares = "whole model"
     merges = "mean"
     assumes = "one architecture"

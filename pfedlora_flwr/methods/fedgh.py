@@ -37,20 +37,20 @@ class FedGH(Method):
     title = "FedGH"
     paper = "Yi et al., ACM Multimedia 2023, arXiv 2303.13137"
     idea = (
-        "The server trains a last layer on the clients' mean representations; it replaces every "
-        "client's own"
+        "The server trains a last layer on the clients' mean representations; it replaces every"
+        " client's last layer"
     )
     shares = "mean representations up, last layer down"
     merges = "server-trained"
     assumes = (
-        "one width of representation, which necks make where models differ; the server may know "
-        "which classes a client holds"
+        "equal representation widths (necks provide them); the server may know which classes a"
+        " client holds"
     )
     one_width = True
 
     @dataclass(frozen=True)
     class Options(ServerOptions):
-        server_batch: int = key(10, "class means a step on the server; 0: all at once", low=0)
+        server_batch: int = key(10, "class means per step on the server; 0: all at once", low=0)
 
     def state_init(self, seed: int) -> Tensors:
         """θ⁰."""

@@ -47,20 +47,20 @@ class FedKD(Method):
     title = "FedKD"
     paper = "Wu et al., Nature Communications 2022, arXiv 2108.13323"
     idea = (
-        "As FML, with representations too, each loss weighed by how well both predict; updates "
-        "are sent as truncated SVDs"
+        "Like FML, also for representations, each loss weighted by how well both models predict;"
+        " updates are sent as truncated SVDs"
     )
-    shares = "small model's change, compressed"
+    shares = "compressed change of the small model"
     merges = "mean"
-    assumes = "a small model of a structure that all know: the federation's smallest"
+    assumes = "a small model of a known architecture: the federation's smallest"
 
     @dataclass(frozen=True)
     class Options(Method.Options):
         energy_start: float = key(
-            0.95, "share of σ² kept by compression in the first round", low=0, high=1
+            0.95, "share of σ² that compression keeps in the first round", low=0, high=1
         )
         energy_end: float = key(
-            0.98, "share of σ² kept by compression in the last round", low=0, high=1
+            0.98, "share of σ² that compression keeps in the last round", low=0, high=1
         )
 
     @property

@@ -52,14 +52,14 @@ class FedMRL(Method):
     title = "FedMRL"
     paper = "Yi et al., NeurIPS 2024, arXiv 2406.00488"
     idea = (
-        "A projector joins the own and a small model's representations; the small head reads its "
-        "first numbers, the own head all"
+        "A projector joins the representations of the client's own and a small model; the small"
+        " head reads the first numbers, the own head all"
     )
-    shares = "small model, of a narrow representation"
+    shares = "small model with a narrow representation"
     merges = "mean, composite"
     assumes = (
-        "a small model of a structure that all know: the federation's smallest; no representation"
-        " narrower than its own"
+        "a small model of a known architecture: the federation's smallest; all representations at"
+        " least as wide as its own"
     )
     averages = True
 

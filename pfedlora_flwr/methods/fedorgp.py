@@ -27,14 +27,14 @@ class FedORGP(FedTGP):
     title = "FedORGP"
     paper = "Guo et al. 2025, arXiv 2502.16119"
     idea = (
-        "As FedTGP, with angles: prototypes along their own class's reports, at right angles to "
-        "the others'"
+        "Like FedTGP, with angles: prototypes are aligned with their own class's reports and"
+        " orthogonal to the others'"
     )
     shares = "mean representations up, prototypes down"
     merges = "server-trained"
     assumes = (
-        "one width of representation, which necks make where models differ; the server may know "
-        "which classes a client holds"
+        "equal representation widths (necks provide them); the server may know which classes a"
+        " client holds"
     )
 
     @dataclass(frozen=True)

@@ -34,12 +34,15 @@ class FedProto(Method):
 
     title = "FedProto"
     paper = "Tan et al., AAAI 2022, arXiv 2105.00243"
-    idea = "Representations of each class are drawn to the clients' mean representation of it"
+    idea = (
+        "Each class's representations are pulled towards the clients' mean representation of the"
+        " class"
+    )
     shares = "mean representations of the classes held, and their counts"
     merges = "class means"
     assumes = (
-        "one width of representation, which necks make where models differ; the server may know "
-        "which classes a client holds, with its samples of each"
+        "equal representation widths (necks provide them); the server may know which classes a"
+        " client holds, and the number of samples of each"
     )
     one_width = True
 
@@ -48,7 +51,7 @@ class FedProto(Method):
         lambda_: float = key(1.0, "λ, the weight of the distance to the global prototype", low=0)
         weighting: str = key(
             "count",
-            "clients' weights in a global prototype: samples of the class, or equal",
+            "clients' weights in a global prototype: their samples of the class, or equal",
             choices=("count", "equal"),
         )
 

@@ -29,12 +29,12 @@ class FedRE(FedGH):
 
     title = "FedRE"
     paper = "Yao et al., CVPR 2026, arXiv 2511.22265"
-    idea = "As FedGH, from one random mixture of a client's class means and its mixed label"
+    idea = "Like FedGH, from one random mixture of a client's class means and its mixed label"
     shares = "one vector and its label up, last layer down"
     merges = "server-trained"
     assumes = (
-        "one width of representation, which necks make where models differ; the server may know "
-        "which classes a client holds"
+        "equal representation widths (necks provide them); the server may know which classes a"
+        " client holds"
     )
 
     @dataclass(frozen=True)

@@ -38,23 +38,23 @@ class FedSSA(Method):
     title = "FedSSA"
     paper = "Yi et al., IJCAI 2024, arXiv 2312.09006"
     idea = (
-        "The last layer's rows are averaged class by class over those who hold the class, and "
-        "blended into the own ones for a while"
+        "The last layer's rows are averaged per class over its holders, and blended into the"
+        " clients' own rows in the first rounds"
     )
     shares = "last layer's rows of the classes held"
     merges = "class means"
     assumes = (
-        "one width of representation, which necks make where models differ; the server may know "
-        "which classes a client holds"
+        "equal representation widths (necks provide them); the server may know which classes a"
+        " client holds"
     )
     one_width = True
 
     @dataclass(frozen=True)
     class Options(Method.Options):
         mu: float = key(
-            0.5, "μ₀, the first weight of a client's own row beside the global one", low=0
+            0.5, "μ₀, the initial weight of a client's own row relative to the global one", low=0
         )
-        stable_rounds: int = key(2, "T_stable, the rounds in which that weight falls to 0", low=1)
+        stable_rounds: int = key(2, "T_stable, the rounds after which that weight is 0", low=1)
 
     def state_init(self, seed: int) -> Tensors:
         with random_weights():  # the layer's shapes alone are asked for

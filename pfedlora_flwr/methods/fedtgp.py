@@ -51,12 +51,12 @@ class FedTGP(Method):
 
     title = "FedTGP"
     paper = "Zhang et al., AAAI 2024, arXiv 2401.03230"
-    idea = "As FedProto, but the server learns the prototypes, apart by a margin"
+    idea = "Like FedProto, but the server trains the prototypes, with a margin between them"
     shares = "mean representations up, prototypes down"
     merges = "server-trained"
     assumes = (
-        "one width of representation, which necks make where models differ; the server may know "
-        "which classes a client holds"
+        "equal representation widths (necks provide them); the server may know which classes a"
+        " client holds"
     )
     one_width = True
 
@@ -67,7 +67,7 @@ class FedTGP(Method):
             100.0, "τ, the largest margin δ between prototypes on the server", low=0
         )
         server_epochs: int = key(100, "passes over a round's reports on the server", low=1)
-        server_batch: int = key(0, "reports a step on the server; 0: all at once", low=0)
+        server_batch: int = key(0, "reports per step on the server; 0: all at once", low=0)
 
     def state_init(self, seed: int) -> Tensors:
         width = self.shared_width

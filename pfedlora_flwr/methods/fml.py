@@ -26,10 +26,10 @@ class FML(Method):
 
     title = "FML"
     paper = "Shen et al. 2020, arXiv 2006.16765"
-    idea = "The own model and a small shared one learn from each other's predictions"
+    idea = "The client's own model and a small shared model learn from each other's predictions"
     shares = "small model"
     merges = "mean"
-    assumes = "a small model of a structure that all know: the federation's smallest"
+    assumes = "a small model of a known architecture: the federation's smallest"
     averages = True
 
     @dataclass(frozen=True)

@@ -22,10 +22,10 @@ class LGFedAvg(Method):
 
     title = "LG-FedAvg"
     paper = "Liang et al. 2020, arXiv 2001.01523"
-    idea = "The last layer is averaged, everything before it is private"
+    idea = "The last layer is averaged; everything before it is private"
     shares = "last layer"
     merges = "mean"
-    assumes = "one width of representation, which necks make where models differ"
+    assumes = "equal representation widths (necks provide them)"
     averages = True
     one_width = True
 

@@ -56,14 +56,14 @@ class PFedAFM(Method):
     title = "pFedAFM"
     paper = "Yi et al. 2024, arXiv 2404.17847"
     idea = (
-        "A private vector mixes the own and a small shared extractor, number by number; the two "
-        "are trained in turn"
+        "A private vector mixes the client's own extractor and a small shared one, element by"
+        " element; the two are trained in turn"
     )
     shares = "small extractor"
     merges = "mean, composite"
     assumes = (
-        "one width of representation, which necks make where models differ; a small model of a "
-        "structure that all know: the federation's smallest"
+        "equal representation widths (necks provide them); a small model of a known architecture:"
+        " the federation's smallest"
     )
     averages = True
     one_width = True

@@ -32,10 +32,10 @@ class PFedES(Method):
     title = "pFedES"
     paper = "Yi et al., AAAI 2025, arXiv 2311.06879"
     idea = (
-        "The model also learns from images that a tiny shared extractor has transformed; the "
-        "extractor then learns through the model"
+        "The model also learns from images transformed by a tiny shared extractor; the extractor"
+        " then learns through the model"
     )
-    shares = "extractor of image to image"
+    shares = "image-to-image extractor"
     merges = "mean"
     assumes = "images"
     averages = True
@@ -50,7 +50,7 @@ class PFedES(Method):
             high=1,
         )
         extractor_epochs: int | None = key(
-            None, "epochs of extractor training a round; auto: local-epochs", low=1
+            None, "epochs of extractor training per round; auto: local-epochs", low=1
         )
 
     def state_init(self, seed: int) -> Tensors:

@@ -36,7 +36,7 @@ class PFedLoRA(Method):
     )
     shares = "adapter"
     merges = "mean"
-    assumes = "one width of representation, which necks make where models differ"
+    assumes = "equal representation widths (necks provide them)"
     averages = True
     one_width = True
     adapter_type: ClassVar[type[Adapter]] = Adapter
@@ -59,14 +59,15 @@ class PFedLoRA(Method):
         )
         adapter_init: str = key(
             "random",
-            "PyTorch's default, or first Gaussian and second zero",
+            "random: PyTorch's default; lora: first matrix Gaussian, second zero",
             name="adapter.init",
             choices=("random", "lora"),
         )
         adapter_down: str | None = key(
             None,
-            "the adapter's first matrix: trained, as in the paper; or fixed (ours): orthogonal, the"
-            " same for all from the seed, and not sent; auto: trained, with pfedlora_plus fixed",
+            "the adapter's first matrix: trained, as in the paper, or fixed (ours): orthogonal,"
+            " derived from the seed, the same for all clients, not sent; auto: trained, for"
+            " pfedlora_plus fixed",
             name="adapter.down",
             choices=("trained", "fixed"),
         )
@@ -77,7 +78,7 @@ class PFedLoRA(Method):
             high=1,
         )
         adapter_epochs: int | None = key(
-            None, "epochs of adapter training a round; auto: local-epochs", low=1
+            None, "epochs of adapter training per round; auto: local-epochs", low=1
         )
         adapter_lr: float | None = key(None, "η_θ, the adapter's learning rate; auto: lr", above=0)
 

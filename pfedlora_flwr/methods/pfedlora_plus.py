@@ -45,14 +45,14 @@ class PFedLoRAPlus(PFedLoRA):
     title = "pFedLoRA+"
     paper = "ours"
     idea = (
-        "pFedLoRA with a fixed first matrix, the same for all, and each row of the second one "
-        "averaged over those who hold its class"
+        "pFedLoRA with a fixed first matrix, the same for all clients; each row of the second"
+        " matrix is averaged over the holders of its class"
     )
-    shares = "the adapter's second matrix, and how many samples a class has"
+    shares = "the adapter's second matrix, and the number of samples of each class"
     merges = "class means"
     assumes = (
-        "one width of representation, which necks make where models differ; the server may know "
-        "which classes a client holds, with its samples of each"
+        "equal representation widths (necks provide them); the server may know which classes a"
+        " client holds, and the number of samples of each"
     )
     adapter_type = OfClasses
 
@@ -60,14 +60,14 @@ class PFedLoRAPlus(PFedLoRA):
     class Options(PFedLoRA.Options):
         adapter_rows: str = key(
             "classes",
-            "weights of a row of the adapter's second matrix: classes: its class's samples, and"
-            " losses over the classes held; or samples: n_k, as pFedLoRA",
+            "weights for averaging rows of the adapter's second matrix: classes: samples of the"
+            " row's class, with losses over the classes held; samples: n_k, as in pFedLoRA",
             name="adapter.rows",
             choices=("samples", "classes"),
         )
         mu: float = key(
             0.3,
-            "μ, the weight of a client's own loss, of pfedlora_plus",
+            "μ, the weight of a client's own loss, for pfedlora_plus",
             name="pfedlora_plus.mu",
             low=0,
             high=1,

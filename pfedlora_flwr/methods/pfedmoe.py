@@ -45,12 +45,12 @@ class PFedMoE(Method):
 
     title = "pFedMoE"
     paper = "Yi et al. 2024, arXiv 2402.01350"
-    idea = "A private gate weighs the own and a small shared extractor for each sample"
+    idea = "A private gate weighs the client's own extractor and a small shared one for each sample"
     shares = "small extractor"
     merges = "mean, composite"
     assumes = (
-        "one width of representation, which necks make where models differ; a small model of a "
-        "structure that all know: the federation's smallest"
+        "equal representation widths (necks provide them); a small model of a known architecture:"
+        " the federation's smallest"
     )
     averages = True
     one_width = True

@@ -23,7 +23,7 @@ class ServerOptions(Method.Options):
 
     server_lr: float = key(0.01, "learning rate of the server's SGD", above=0)
     server_epochs: int = key(1, "passes over a round's reports on the server", low=1)
-    server_batch: int = key(32, "reports a step on the server; 0: all at once", low=0)
+    server_batch: int = key(32, "reports per step on the server; 0: all at once", low=0)
 
 
 def train(

@@ -48,7 +48,7 @@ class Operations:
 def count_operations() -> Iterator[Operations]:
     """Counts what runs inside, in this thread's process. Backward is what autograd will do for the
     graph that is built: a pass of 2·MAC for the weight's gradient if it wants one, another for the
-    input's (docs/fidelity.md, Measures)."""
+    input's (docs/measures.md)."""
     seen = Operations()
     beside = _Products(seen)
 
