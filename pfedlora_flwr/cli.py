@@ -322,7 +322,12 @@ def export(
     place: Place,
     client: Client,
     kind: Annotated[
-        str, typer.Option("--format", metavar="FORMAT", help="safetensors, torch-export or onnx.")
+        str,
+        typer.Option(
+            "--format",
+            metavar="FORMAT",
+            help="safetensors, torch-export or onnx; peft, a folder of LoRA and the head alone.",
+        ),
     ],
     output: Annotated[
         Path | None,
@@ -334,7 +339,7 @@ def export(
     ] = False,
 ) -> None:
     """Write a client's model as one file. It is checked against the model itself, and a model card
-    is written beside it.
+    is written beside it. LoRA is merged into the weights.
 
     RUN is a run's directory; on a deployed node its state-path, or a run's folder there.
     """

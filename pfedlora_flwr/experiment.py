@@ -146,8 +146,37 @@ class Experiment:
     )
     train: str = key(
         "all",
-        "the part of its model that a client trains: all, or head (frozen encoder); several"
-        " values, separated by commas, are assigned in turn",
+        "the part of its model that a client trains: all, head (frozen encoder), or lora (frozen"
+        " encoder with LoRA inside, and the head); several values, separated by commas, are"
+        " assigned in turn",
+    )
+    lora_rank: str = key(
+        "8",
+        "LoRA: rank r; several values, separated by commas, are assigned in turn",
+        name="lora.rank",
+    )
+    lora_alpha: float | None = key(
+        None,
+        "LoRA: the product is scaled by alpha / r; auto: 2·r, the same scale for any rank",
+        name="lora.alpha",
+        above=0,
+    )
+    lora_targets: str | None = key(
+        None,
+        "LoRA: ends of layer names, separated by commas, or all-linear; auto: qkv of a ViT,"
+        " query,value of a BERT, conv_pw,conv_pwl of an EfficientNet, the last stage's 3×3 of a"
+        " ResNet",
+        name="lora.targets",
+    )
+    lora_dropout: float = key(
+        0.0, "LoRA: dropout of its input in training", name="lora.dropout", low=0, below=1
+    )
+    lora_init: str = key(
+        "peft",
+        "LoRA: initialisation of A (B starts at 0): peft (Kaiming), orthogonal rows, or"
+        " folder:PATH, A and B as peft saved them",
+        name="lora.init",
+        choices=("peft", "orthogonal", "folder:"),
     )
     representation: str = key(
         "features",
@@ -295,7 +324,7 @@ class Experiment:
         else:
             count = 5 if self.setting == "heterogeneous" else 1
             names = tuple(f"{family}{i + 1}" for i in range(count))
-        trained = self.trained
+        trained, ranks = self.trained, self.lora_ranks
         return tuple(
             in_full(
                 names[k % len(names)],
@@ -304,15 +333,31 @@ class Experiment:
                     "representation": self.representation,
                     "neck": str(self.representation_width) if self.neck == "always" else "auto",
                     "model-input": str(self.model_input or "auto"),
-                },
+                }
+                | (
+                    {
+                        "lora.rank": ranks[k % len(ranks)],
+                        "lora.alpha": str(self.lora_alpha or "auto"),
+                        "lora.targets": ",".join(_words(self.lora_targets or "auto")),
+                        "lora.dropout": str(self.lora_dropout),
+                        "lora.init": self.lora_init,
+                    }
+                    if trained[k % len(trained)] == "lora"
+                    else {}
+                ),
             )
-            for k in range(math.lcm(len(names), len(trained)))
+            for k in range(math.lcm(len(names), len(trained), len(ranks)))
         )
 
     @property
     def trained(self) -> tuple[str, ...]:
         """What clients train of their models, in turn."""
         return _words(self.train)
+
+    @property
+    def lora_ranks(self) -> tuple[str, ...]:
+        """LoRA's ranks, in turn; one where nobody trains it."""
+        return _words(self.lora_rank) if "lora" in self.trained else ("8",)
 
     @property
     def default_name(self) -> str:
@@ -323,7 +368,12 @@ class Experiment:
 KEYS = keys_of(Experiment)
 
 
-_OF_MODEL = {"train": "all", "representation": "features", "neck": "auto", "model-input": "auto"}
+_OF_MODEL = {
+    "train": "all",
+    "representation": "features",
+    "neck": "auto",
+    "model-input": "auto",
+} | {name: str(k.text(k.default)) for name, k in KEYS.items() if name.startswith("lora.")}
 """What a model's name in full may say of it, each with what it need not say."""
 
 

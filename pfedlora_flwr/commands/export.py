@@ -1,8 +1,8 @@
 """`pfedlora export`: a client's personalised model as one file for other programs, with a model
-card.
+card; or what LoRA learned, as peft's folder.
 
-The file is written aside, loaded again by the library that will read it, and compared with the
-model's own outputs; only then does it take its name."""
+It is written aside, loaded again by the library that will read it, and compared with the model's
+own outputs; only then does it take its name."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import importlib
 import json
 import os
 import re
+import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -27,13 +28,14 @@ from pfedlora_flwr.errors import UserError, some
 from pfedlora_flwr.files import check_replaceable, make_folder, write_atomically
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.tensors import tensors_of
-from pfedlora_flwr.models.kept import base_of
-from pfedlora_flwr.models.model import ClientModel
-from pfedlora_flwr.models.named import is_library, random_weights
+from pfedlora_flwr.models import lora
+from pfedlora_flwr.models.kept import base_of, frozen_names
+from pfedlora_flwr.models.model import ClientModel, given_names
+from pfedlora_flwr.models.named import is_library, made_with, random_weights
 from pfedlora_flwr.runs.data_name import client_data, is_own
 from pfedlora_flwr.runs.trained import Trained
 
-SUFFIXES = {"safetensors": ".safetensors", "torch-export": ".pt2", "onnx": ".onnx"}
+SUFFIXES = {"safetensors": ".safetensors", "torch-export": ".pt2", "onnx": ".onnx", "peft": ""}
 TOLERANCE = 1e-4
 _BATCHES = (1, 7)
 _ANY_NUMBER = ({0: torch.export.Dim("n", min=1)},)
@@ -66,20 +68,24 @@ class WithNormalisation(nn.Module):
 
 
 def export(trained: Trained, kind: str, target: Path, *, overwrite: bool = False) -> float:
-    """Writes the model to `target` and its card to `target`.md; the largest difference of a logit
-    from the model's own.
+    """Writes the model to `target` and its card to `target`.md, or of peft to the README.md of the
+    folder `target`; the largest difference of a logit from the model's own.
 
-    kind: safetensors (the weights), torch-export or onnx (whole programs); each holds `metadata`
-    too, torch-export in its extra file `metadata.json`. Raises UserError when a library is missing,
+    kind: safetensors (the weights), torch-export or onnx (whole programs), peft (LoRA and the head
+    alone). LoRA is merged into the weights of the others. Each holds `metadata` too, torch-export
+    in its extra file `metadata.json`. Raises UserError when a library is missing,
     the model cannot be exported, or its outputs would differ, and for a file that is there, unless
     it is to be overwritten; what is no regular file never is."""
     if kind not in SUFFIXES:
         raise UserError(f"format is {kind!r}; allowed: {', '.join(SUFFIXES)}")
+    if kind == "peft":
+        return _peft(trained, target, overwrite=overwrite)
     about = target.with_name(target.name + ".md")
     for file in (target, about):
         check_replaceable(file, overwrite=overwrite)
     make_folder(target.parent)
-    whole = WithNormalisation(trained.method.predictor(trained.module), trained).eval()
+    plain = lora.without(trained.method.predictor(trained.module), merge=True)
+    whole = WithNormalisation(plain, trained).eval()
     aside = target.with_name(f".{os.getpid()}.{target.stem}{SUFFIXES[kind]}")
     write = {"safetensors": _safetensors, "torch-export": _torch_export, "onnx": _onnx}[kind]
     try:
@@ -87,22 +93,21 @@ def export(trained: Trained, kind: str, target: Path, *, overwrite: bool = False
             warnings.simplefilter("ignore")  # the exporters', about their own insides
             exported = write(trained, whole, aside)
         difference = _difference(trained, exported)
-        if not difference <= TOLERANCE:  # nan too
-            raise UserError(
-                f"the exported model's outputs differ by {difference:g} from the model's own:"
-                " nothing was written"
-            )
         write_atomically(about, card(trained, kind, target.name, difference).encode())
         aside.replace(target)
     except (OSError, RuntimeError, torch.onnx.errors.OnnxExporterError) as error:
-        why = (error.strerror if isinstance(error, OSError) else None) or next(
-            iter(str(error).splitlines()), repr(error)
-        )
-        raise UserError(f"the model cannot be exported to {target}: {why}") from None
+        raise _unwritten(target, error) from None
     finally:
         with contextlib.suppress(OSError):
             aside.unlink(missing_ok=True)
     return difference
+
+
+def _unwritten(target: Path, error: Exception) -> UserError:
+    why = (error.strerror if isinstance(error, OSError) else None) or next(
+        iter(str(error).splitlines()), repr(error)
+    )
+    return UserError(f"the model cannot be exported to {target}: {why}")
 
 
 def card(trained: Trained, kind: str, file: str, difference: float) -> str:
@@ -110,9 +115,10 @@ def card(trained: Trained, kind: str, file: str, difference: float) -> str:
     it."""
     e, counts = trained.experiment, trained.counts
     predictor = trained.method.predictor(trained.module)
+    plain = lora.without(predictor, merge=True)
     architecture = predictor.description
-    parameters = sum(p.numel() for p in predictor.parameters())
-    base = f"| frozen base | `{found}` |\n" if (found := base_of(predictor)) else ""
+    parameters = sum(p.numel() for p in plain.parameters())
+    base = _of_base(trained, predictor)
 
     def share(part: str) -> str:
         if counts is None or not getattr(counts, part):
@@ -132,8 +138,15 @@ def card(trained: Trained, kind: str, file: str, difference: float) -> str:
     versions = ", ".join(
         f"{name} {version}" for name, version in trained.about["versions"].items() if version
     )
-    if kind == "safetensors":
-        moved = any(name != own for name, own in predictor.own_names().items())
+    if kind == "peft":
+        usage = (
+            "`PeftModel.from_pretrained(model, FOLDER)`, where `model` is that of the base, with"
+            f" its weights and {trained.task.classes} classes. A neck is part of the head. Input:"
+            f" {_raw(trained)}, then (input − mean) / std by {trained.task.kind.by}, both in the"
+            " metadata of `adapter_model.safetensors`."
+        )
+    elif kind == "safetensors":
+        moved = any(name != own for name, own in plain.own_names().items())
         names = "the module's own state_dict" if moved else "this package's client model"
         again = (
             f" (`models={architecture}:weights={file}` begins with them)"
@@ -179,6 +192,53 @@ Keys that are not at their defaults: {settings or "none"}; fingerprint `{e.finge
 """
 
 
+def _of_base(trained: Trained, predictor: ClientModel) -> str:
+    """Rows of the card: what the model stands on, under which licence, and LoRA in it."""
+    if not (base := base_of(predictor)):
+        return ""
+    made = made_with(trained.method.model_of(trained.client))
+    licence = f"{made.licence} (of the library's own weights)" if made and made.licence else ""
+    rows = {"frozen base": f"`{base}`", "licence of the base": licence or "not known"}
+    if told := lora.description(predictor):
+        rows["LoRA"] = told
+    return "".join(f"| {name} | {text} |\n" for name, text in rows.items())
+
+
+def _peft(trained: Trained, folder: Path, *, overwrite: bool) -> float:
+    """As `export`, to a folder."""
+    predictor = trained.method.predictor(trained.module)
+    names = (*lora.FILES, "README.md")
+    for name in names:
+        check_replaceable(folder / name, overwrite=overwrite)
+    if not frozen_names(predictor) <= given_names(predictor):
+        raise UserError(
+            f"format peft leaves the frozen weights out, and those of {predictor.description} were"
+            " drawn at random: give --format safetensors"
+        )
+    make_folder(folder)
+    try:
+        with tempfile.TemporaryDirectory(prefix=".aside-", dir=folder) as place:
+            aside = Path(place)
+            lora.write(predictor, aside, metadata(trained, "safetensors"))
+            difference = _difference(trained, _by_peft(trained, aside))
+            text = card(trained, "peft", folder.name, difference)
+            write_atomically(aside / "README.md", text.encode())
+            for name in names:
+                (aside / name).replace(folder / name)
+    except (OSError, RuntimeError) as error:
+        raise _unwritten(folder, error) from None
+    return difference
+
+
+def _by_peft(trained: Trained, folder: Path) -> Exported:
+    """The base with a head drawn at random, and what peft makes of it and the folder."""
+    with random_weights():
+        fresh = trained.method.predictor(trained.method.private_init(trained.client, 0))
+    module = lora.loaded(fresh, folder)
+    mean, std = _constants(trained)
+    return lambda inputs: module(trained.task.kind.normalised(inputs, mean, std))
+
+
 def _safetensors(trained: Trained, whole: WithNormalisation, path: Path) -> Exported:
     model = whole.model
     names = model.own_names()
@@ -186,6 +246,7 @@ def _safetensors(trained: Trained, whole: WithNormalisation, path: Path) -> Expo
     write_atomically(path, safetensors.torch.save(tensors, metadata(trained, "safetensors")))
     with random_weights():
         fresh = trained.method.predictor(trained.method.private_init(trained.client, 0)).eval()
+    fresh = lora.without(fresh, merge=False)
     written = safetensors.torch.load_file(path)
     fresh.load_state_dict({name: written[own] for name, own in fresh.own_names().items()})
     return WithNormalisation(fresh, trained)
@@ -281,13 +342,19 @@ def _extra(name: str) -> Any:
 
 @torch.no_grad()
 def _difference(trained: Trained, exported: Exported) -> float:
-    """The largest difference of a logit, over random inputs in batches of two sizes."""
+    """The largest difference of a logit, over random inputs in batches of two sizes. Raises
+    UserError where it is no rounding."""
     generator = torch.Generator().manual_seed(0)
     found, task = [], trained.task
     for n in _BATCHES:
         raw, given = task.kind.example(task.shape, n, *_constants(trained), generator)
         found.append(float((exported(given) - trained.logits(raw.numpy())).abs().max()))
-    return max(found)
+    if not (difference := max(found)) <= TOLERANCE:  # nan too
+        raise UserError(
+            f"the exported model's outputs differ by {difference:g} from the model's own: nothing"
+            " was written"
+        )
+    return difference
 
 
 def _constants(trained: Trained) -> tuple[Tensor, Tensor]:

@@ -40,9 +40,12 @@ def _method(config: RunConfig, method: type[Method]) -> None:
     with user_code("method", e.method):
         method.check_experiment(e)
     if method.one_model and (different := len(set(e.model_names()))) > 1:
+        ways = "setting=homogeneous, or models to one"
+        if len({*e.trained}) > 1 or len({*e.lora_ranks}) > 1:
+            ways += ", and train and lora.rank, too"
         raise UserError(
             f"method {e.method} needs the same model at all clients, and theirs are {different};"
-            " set setting=homogeneous, or models to one"
+            f" set {ways}"
         )
     if e.method_options and ":" not in e.method:
         own = ", ".join(option_keys(e.method, method.Options))
@@ -65,7 +68,21 @@ def _trained(config: RunConfig, method: type[Method]) -> None:
             f"train is {e.train!r}; allowed: {in_words(TRAINED)}, or several of them, separated by"
             f" commas; {wrong[0]!r} is none"
         )
-    if e.representation == "pretrained-logits" and "all" in e.trained:
+    if wrong := [r for r in e.lora_ranks if not (r.isascii() and r.isdigit() and int(r))]:
+        raise UserError(
+            f"lora.rank is {e.lora_rank!r}; allowed: an integer ≥ 1, or several of them, separated"
+            f" by commas; {wrong[0]!r} is none"
+        )
+    if "" in (e.lora_targets or "auto").replace(" ", "").split(","):
+        raise UserError(
+            f"lora.targets is {e.lora_targets!r}; allowed: auto, all-linear, or ends of layers'"
+            " names, separated by commas"
+        )
+    if " (" in e.lora_init or ", " in e.lora_init:
+        raise UserError(
+            f"lora.init is {e.lora_init!r}; allowed: a folder whose path has neither ' (' nor ', '"
+        )
+    if e.representation == "pretrained-logits" and {"all", "lora"} & {*e.trained}:
         raise UserError(
             f"train is {e.train!r}; allowed with representation=pretrained-logits: head, for the"
             " classifier that makes them stays as it is"
@@ -172,6 +189,8 @@ def unused(options: Iterable[str], config: RunConfig) -> list[str]:
             found.append(f"{name} is not used: partition.kind is {e.partition_kind}")
         elif name == "model-input" and not any(map(is_library, e.model_names())):
             found.append("model-input is not used: no model is of timm or torchvision")
+        elif name.startswith("lora.") and "lora" not in e.trained:
+            found.append(f"{name} is not used: train is {e.train}")
         elif name.startswith("secagg.") and not e.secagg_enabled and name != "secagg.enabled":
             found.append(f"{name} is not used: secagg.enabled is false")
         elif name in _NOT_MASKED and e.secagg_enabled:

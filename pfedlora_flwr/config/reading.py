@@ -23,6 +23,7 @@ from pfedlora_flwr.files import absolute
 from pfedlora_flwr.keys import Key, keys_of
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method
+from pfedlora_flwr.models import lora
 from pfedlora_flwr.models import registry as models
 
 GONE = {
@@ -105,7 +106,11 @@ def located(config: RunConfig, output: Path) -> RunConfig:
     e, x = config.experiment, config.execution
     data_path = str(absolute(x.data_path)) if x.data_path else ""
     return RunConfig(
-        e.replace(dataset=datasets.located(e.dataset), models=models.located(e.models)),
+        e.replace(
+            dataset=datasets.located(e.dataset),
+            models=models.located(e.models),
+            lora_init=lora.located(e.lora_init),
+        ),
         x.replace(output=str(absolute(output)), data_path=data_path),
     )
 

@@ -63,11 +63,14 @@ def restore(what: str, module: nn.Module, tensors: dict[str, Tensor], base: str)
 
 
 def frozen_parts(module: nn.Module) -> tuple[nn.Module, ...]:
-    """The largest parts that have parameters and train none of them."""
+    """The largest parts that have parameters and train none of them, or none but LoRA's."""
     trained = [parameter.requires_grad for parameter in module.parameters()]
     if trained and not any(trained):
         return (module,)
-    return tuple(part for child in module.children() for part in frozen_parts(child))
+    adapted = module.adapted if isinstance(module, ClientModel) else ()
+    return adapted + tuple(
+        part for child in module.children() if child not in adapted for part in frozen_parts(child)
+    )
 
 
 def frozen_names(module: nn.Module) -> set[str]:

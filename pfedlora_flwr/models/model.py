@@ -23,6 +23,10 @@ class ClientModel(nn.Module):
     of."""
     frozen: tuple[nn.Module, ...] = ()
     """Its parts that are not trained: always in evaluation mode, so that their statistics stay."""
+    adapted: tuple[nn.Module, ...] = ()
+    """The module that LoRA is in, if it is in any: frozen but for LoRA."""
+    awake: tuple[nn.Module, ...] = ()
+    """What of its frozen parts is in training mode while it trains: LoRA's dropout."""
     given: frozenset[str] = frozenset()
     """The names in its state_dict of its base: what came from elsewhere and does not change."""
     base: str = ""
@@ -92,6 +96,8 @@ class ClientModel(nn.Module):
         super().train(mode)
         for part in self.frozen:
             part.eval()
+        for part in self.awake:
+            part.train(mode)
         return self
 
 

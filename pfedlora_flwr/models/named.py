@@ -87,10 +87,10 @@ def without_path(name: str) -> str:
     """The name for people who have not this machine: of a file its last name alone."""
     bare, settings = parted(name)
     found = parse(bare)
-    if not found or not found.file:
-        return name
-    short = Named(found.library, found.architecture, f"{_FILE}{Path(found.file).name}")
-    return in_full(str(short), settings)
+    if found and found.file:
+        bare = str(Named(found.library, found.architecture, f"{_FILE}{Path(found.file).name}"))
+    begun, colon, folder = settings["lora.init"].partition(":")
+    return in_full(bare, settings | {"lora.init": f"{begun}{colon}{Path(folder).name}"})
 
 
 @contextmanager
@@ -109,7 +109,7 @@ def random_weights(*, base: bool = True) -> Iterator[None]:
 def build(named: Named, task: Task, side: int | None = None) -> Whole:
     """The library's model with its head taken out, initialised from torch's global generator.
     side: as in Whole. Raises UserError where there is none."""
-    state = {} if _RANDOM.get() is not None or not named.weights else state_of(named)
+    state = {} if overwritten() or not named.weights else state_of(named)
     module, head = library_model(named, sized(task, side), state)
     return Whole.cut(module, head, side)
 
@@ -137,6 +137,11 @@ def library_model(named: Named, task: Task, state: weights.State) -> tuple[nn.Mo
         raise UserError(
             f"model {str(named)!r} for images {list(task.shape)}: {_in_a_line(error)}"
         ) from None
+
+
+def overwritten() -> bool:
+    """Whether models are built now whose trained part will be replaced."""
+    return _RANDOM.get() is not None
 
 
 def looked_at() -> bool:

@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 
 from pfedlora_flwr.errors import UserCodeError, UserError, user_code
 from pfedlora_flwr.experiment import Experiment, in_full, parted
-from pfedlora_flwr.models import named, own, pretrained
+from pfedlora_flwr.models import lora, named, own, pretrained
 from pfedlora_flwr.models.cnn import CNN, SHAPES
 from pfedlora_flwr.models.families import CONV1D_SHAPES, MLP, MLP_SHAPES, Conv1d
 from pfedlora_flwr.models.kept import frozen_names, frozen_parts, same_in_both
@@ -32,7 +32,7 @@ _CLASSES: dict[str, type[CNN] | type[Conv1d] | type[MLP]] = (
 """Models of ours, by name."""
 
 
-TRAINED = ("all", "head")
+TRAINED = ("all", "head", "lora")
 """What may be trained of a model."""
 
 
@@ -66,6 +66,9 @@ def build(name: str, task: Task, width: int | None = None) -> ClientModel:
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise UserError(f"model {name!r}: none of its parameters is trained")
     model.frozen = frozen_parts(model)
+    model.awake = tuple(
+        layer for part in model.modules() if isinstance(part, ClientModel) for layer in part.awake
+    )
     if frozen := frozen_names(model):
         model.given = frozenset(frozen if model.base else _given(name, task, width, _source(name)))
     return model.train()
@@ -103,13 +106,16 @@ def _built(name: str, task: Task, width: int | None) -> ClientModel:
     model.description = f"{library.library}:{library.architecture}" if library else bare
     if logits:
         model.description += ", read by its classifier"
-    if said["train"] == "head":
+    inner = model
+    if said["train"] != "all":
         model.requires_grad_(False)
     if width is not None and (width != model.width or neck != "auto"):
         base, model = model.base, Necked(model, width, task.classes)
         model.base = base
-    if said["train"] == "head":
+    if said["train"] != "all":
         model.last_layer().requires_grad_(True)
+    if said["train"] == "lora":  # drawn last: the head begins as with train=head
+        lora.adapt(bare, inner, lora.Lora.of(said))
     return model
 
 

@@ -19,7 +19,7 @@ import yaml
 
 from pfedlora_flwr import __version__
 
-_PACKAGES = ("flwr", "torch", "torchvision", "timm", "numpy", "ray")
+_PACKAGES = ("flwr", "torch", "torchvision", "timm", "peft", "numpy", "ray")
 
 
 def versions() -> dict[str, str | None]:

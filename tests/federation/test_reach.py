@@ -26,11 +26,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("trained", ["all", "head", "neck", "logits"])
+@pytest.mark.parametrize("trained", ["all", "head", "neck", "logits", "lora"])
 @pytest.mark.parametrize("name", registry.NAMES)
 def test_two_downloads_leave_two_models_or_it_is_said(name: str, trained: str, model: str) -> None:
     keys: dict[str, object] = {"method": name, "models": model, "clients": 3, "local-epochs": 2}
-    keys |= {"train": "all" if trained == "all" else "head"}
+    keys |= {"train": trained if trained in ("all", "lora") else "head"}
     if trained == "neck":
         keys |= {"neck": "always", "representation-width": 128}
     if trained == "logits":
@@ -70,6 +70,7 @@ def test_only_the_clients_whose_head_learns_alone_are_named(model: str) -> None:
     method = make(from_flat({"models": f"{model},cnn1", "train": "head,all"}))
     names = unreached(method)
     assert names == [], "the neck that a method needs is trained"
+    assert unreached(make(from_flat({"models": model, "train": "lora"}))) == []
     method = make(from_flat({"models": "cnn1,cnn2", "train": "head,all"}))
     assert unreached(method) == ["cnn1 (train=head)"]
 

@@ -1,0 +1,362 @@
+"""LoRA inside a frozen model, by Hugging Face's peft: its layers, its names, its files.
+
+peft is imported when such a model is built, not before: it takes a second or two."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
+
+from pfedlora_flwr.errors import UserError, some
+from pfedlora_flwr.files import absolute, write_atomically
+from pfedlora_flwr.models.linear import Linear
+from pfedlora_flwr.models.model import ClientModel
+from pfedlora_flwr.models.named import overwritten
+from pfedlora_flwr.models.neck import Necked
+from pfedlora_flwr.models.own import Parted, Whole, resized
+from pfedlora_flwr.rng import seeded
+
+FOLDER = "folder:"
+_AUTO = (("qkv",), ("query", "value"), ("q_lin", "v_lin"), ("q_proj", "v_proj"))
+_AUTO_CONVOLUTIONS = ("conv_pw", "conv_pwl")
+_LAST_STAGE = re.compile(r"(.*\.)?layer4\.\d+\.conv\d")
+"""Of a ResNet, by timm's and torchvision's names."""
+_ALL_LINEAR = ("all-linear",)
+_ADAPTER = "default"
+"""What peft calls the only set of matrices that a layer has."""
+_SAVED = "base_model.model."
+"""What the names in peft's files begin with."""
+_PRODUCTS: tuple[Callable[..., Tensor], ...] = (
+    nn.Linear.forward,
+    Linear.forward,
+    nn.Conv1d.forward,
+    nn.Conv2d.forward,
+)
+"""What layers compute that are linear in their weights."""
+_MATRICES = ("lora_A", "lora_B")
+FILES = ("adapter_config.json", "adapter_model.safetensors")
+"""What peft saves, and `write`."""
+_NAMED = 8
+
+
+@dataclass(frozen=True)
+class Lora:
+    """What the keys `lora.*` say of one model. targets: ends of layers' names; empty: chosen by the
+    architecture. init: peft, orthogonal, or `folder:PATH`."""
+
+    rank: int
+    alpha: float
+    targets: tuple[str, ...]
+    dropout: float
+    init: str
+
+    @classmethod
+    def of(cls, said: Mapping[str, str]) -> Lora:
+        """From the settings in a model's name in full."""
+        rank, alpha, targets = (said[f"lora.{name}"] for name in ("rank", "alpha", "targets"))
+        return cls(
+            int(rank),
+            2.0 * int(rank) if alpha == "auto" else float(alpha),
+            () if targets == "auto" else tuple(targets.split(",")),
+            float(said["lora.dropout"]),
+            said["lora.init"],
+        )
+
+
+def located(init: str) -> str:
+    """The key `lora.init` with its folder, where it has one, made absolute."""
+    return f"{FOLDER}{absolute(init.removeprefix(FOLDER))}" if init.startswith(FOLDER) else init
+
+
+def adapt(name: str, model: ClientModel, lora: Lora) -> None:
+    """Puts LoRA into the module of a client model that is frozen.
+
+    Its first matrices are drawn from torch's global generator and its second are 0, so that the
+    model computes what it did; or both are read from a folder. Raises UserError where a layer
+    cannot take it, and where peft is missing.
+    """
+    if not isinstance(model, Whole | Parted):
+        raise UserError(
+            f"model {name!r} begins at random, and LoRA is for models that others trained; allowed"
+            " with train=lora: timm:NAME:pretrained, timm:NAME:weights=FILE, torchvision's, and"
+            " package.module:Class"
+        )
+    peft = _peft(name)
+    if model.base:
+        model.module = _twin(model.module)
+    places = _targets(name, model.module, _head(model), lora.targets)
+    config = peft.LoraConfig(
+        r=lora.rank, lora_alpha=lora.alpha, target_modules=places, lora_dropout=lora.dropout
+    )
+    with seeded(0):  # peft's own draws are replaced: they may be others in its next version
+        peft.inject_adapter_in_model(config, model.module, _ADAPTER)
+    for layer in _layers(model.module).values():
+        first, second = (part[_ADAPTER].weight for part in (layer.lora_A, layer.lora_B))
+        drawn = torch.empty(first.shape)  # on the CPU, wherever the base is
+        if lora.init == "orthogonal":
+            nn.init.orthogonal_(drawn)
+        else:
+            nn.init.kaiming_uniform_(drawn, a=math.sqrt(5))
+        with torch.no_grad():
+            first.copy_(drawn)
+            second.zero_()
+    if lora.init.startswith(FOLDER) and not overwritten():
+        _read(name, model, lora, Path(lora.init.removeprefix(FOLDER)), peft)
+    model.adapted = (model.module,)
+    model.awake = tuple(layer.lora_dropout for layer in _layers(model.module).values())
+
+
+def without(model: ClientModel, *, merge: bool) -> ClientModel:
+    """The model itself where LoRA is not in it; else a copy with LoRA in its weights, or, unless it
+    is to be merged, left out."""
+    if not _layers(model):
+        return model
+    model = copy.deepcopy(model)
+    for place, layer in _layers(model).items():
+        if merge:
+            layer.merge(safe_merge=True)
+        model.set_submodule(place, layer.get_base_layer())
+    for part in model.modules():
+        if isinstance(part, ClientModel):
+            for module in part.adapted:
+                del module.peft_config
+            part.given, part.adapted, part.awake = frozenset(), (), ()
+    return model
+
+
+def description(model: ClientModel) -> str:
+    """LoRA in the model, in words; empty where there is none."""
+    for part in model.modules():
+        for module in part.adapted if isinstance(part, ClientModel) else ():
+            config = _config(module)
+            targets = some(sorted(config.target_modules), _NAMED)
+            return f"rank {config.r}, alpha {config.lora_alpha:g}, in {targets}"
+    return ""
+
+
+def write(model: ClientModel, folder: Path, metadata: Mapping[str, str]) -> None:
+    """Writes LoRA and the head as `PeftModel.from_pretrained` reads them. Raises UserError where
+    there is no LoRA, or more in the model than it and its head."""
+    inner = _inner(model)
+    layers = _layers(inner.module)
+    if not layers:
+        raise UserError(f"format peft is for LoRA, and {model.description} has none: train=lora")
+    place = _head(inner)
+    saved = {f"{place}.{name}": tensor for name, tensor in _as_one(model).state_dict().items()}
+    for at, layer in layers.items():
+        for part in _MATRICES:
+            saved[f"{at}.{part}.weight"] = getattr(layer, part)[_ADAPTER].weight.detach()
+    config = copy.deepcopy(_config(inner.module))
+    config.base_model_name_or_path = inner.description
+    config.modules_to_save, config.inference_mode = [place], True
+    told = {
+        key: sorted(value) if isinstance(value, set) else value
+        for key, value in config.to_dict().items()
+    }
+    about, tensors = (folder / name for name in FILES)
+    write_atomically(about, f"{json.dumps(told, indent=2, sort_keys=True)}\n".encode())
+    held = {f"{_SAVED}{key}": tensor.cpu().contiguous() for key, tensor in saved.items()}
+    write_atomically(tensors, safetensors.torch.save(held, {"format": "pt", **metadata}))
+
+
+def loaded(model: ClientModel, folder: Path) -> Callable[[Tensor], Tensor]:
+    """A client model's base with what `write` left in `folder`, as peft puts it in: inputs to
+    logits."""
+    inner = _inner(model)
+    plain = _inner(without(model, merge=False))
+    place = _head(inner)
+    plain.module.set_submodule(place, _as_one(model))
+    module = _peft(inner.description).PeftModel.from_pretrained(plain.module, folder).eval()
+    side = inner.side if isinstance(inner, Whole) else None
+    return lambda inputs: module(inputs if side is None else resized(inputs, side))
+
+
+def _config(module: nn.Module) -> Any:
+    """peft's LoraConfig of a module that LoRA is in."""
+    of_adapters: Any = module.peft_config
+    return of_adapters[_ADAPTER]
+
+
+def _inner(model: ClientModel) -> Whole | Parted:
+    """The model that a library's or user's module was made. Raises UserError where there are
+    several."""
+    inner = model.model if isinstance(model, Necked) else model
+    if not isinstance(inner, Whole | Parted) or not _head(inner):
+        raise UserError(
+            f"format peft is for LoRA in one model, and this is {model.description}: give --format"
+            " safetensors"
+        )
+    return inner
+
+
+def _as_one(model: ClientModel) -> nn.Linear:
+    """A linear layer that computes what the neck, if there is one, and the head do."""
+    last = model.last_layer()
+    weight, bias = last.weight.detach(), None if last.bias is None else last.bias.detach()
+    if isinstance(model, Necked):
+        bias = model.last.bias.detach() + weight @ model.neck.bias.detach()
+        weight = weight @ model.neck.weight.detach()
+    head = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
+    head.load_state_dict({"weight": weight} | ({} if bias is None else {"bias": bias}))
+    return head
+
+
+def _layers(module: nn.Module) -> dict[str, Any]:
+    """By its place: every layer that LoRA is in. Asked without importing peft."""
+    return {
+        place: layer
+        for place, layer in module.named_modules()
+        if type(layer).__module__.startswith("peft.tuners.lora") and hasattr(layer, "lora_A")
+    }
+
+
+def _peft(name: str) -> Any:
+    try:
+        return importlib.import_module("peft")
+    except ImportError:
+        raise UserError(
+            f"model {name!r}: train=lora needs peft, which is not installed: pip install"
+            " 'pfedlora-flwr[lora]'"
+        ) from None
+
+
+def _twin(module: nn.Module) -> nn.Module:
+    """The module once more, of the same tensors: its parts can be replaced, and nothing is there
+    twice."""
+    tensors = (*module.parameters(), *module.buffers())
+    return copy.deepcopy(module, {id(tensor): tensor for tensor in tensors})
+
+
+def _head(model: Whole | Parted) -> str:
+    """Where in the library's module the head is, or was."""
+    return (model.place or "") if isinstance(model, Whole) else "head"
+
+
+def _targets(name: str, module: nn.Module, head: str, wanted: tuple[str, ...]) -> list[str]:
+    """The names by which peft finds the layers. Raises UserError where one is none, or none that
+    can take LoRA."""
+    layers = {place: layer for place, layer in module.named_modules() if place and place != head}
+    able = {place: layer for place, layer in layers.items() if not _unable(layer)}
+    if wanted == _ALL_LINEAR:
+        wanted = tuple(place for place, layer in able.items() if isinstance(layer, nn.Linear))
+    if not wanted:
+        wanted = _by_architecture(able)
+    if not wanted:
+        raise UserError(
+            f"model {name!r}: lora.targets is auto, which knows the layers of ViTs, BERTs,"
+            f" EfficientNets and ResNets; name some of this one's: {_ends(able)}"
+        )
+    for end in wanted:
+        if _matches(head, end):
+            raise UserError(
+                f"model {name!r}: lora.targets names {end!r}, its head, which is trained itself"
+            )
+        found = [place for place in layers if _matches(place, end)]
+        if not found:
+            raise UserError(
+                f"model {name!r}: lora.targets names {end!r}, with which no layer's name ends;"
+                f" those that take LoRA end with {_ends(able)}"
+            )
+        for place in found:
+            if why := _unable(layers[place]):
+                raise UserError(f"model {name!r}: lora.targets names {end!r}, and {place} {why}")
+    return list(wanted)
+
+
+def _by_architecture(able: Mapping[str, nn.Module]) -> tuple[str, ...]:
+    def has(end: str) -> bool:
+        return any(_matches(place, end) for place in able)
+
+    for ends in _AUTO:
+        if all(map(has, ends)):
+            return ends
+    if has(_AUTO_CONVOLUTIONS[1]):
+        return tuple(filter(has, _AUTO_CONVOLUTIONS))
+    return tuple(
+        place
+        for place, layer in able.items()
+        if _LAST_STAGE.fullmatch(place) and getattr(layer, "kernel_size", None) == (3, 3)
+    )
+
+
+def _matches(place: str, end: str) -> bool:
+    """peft's rule."""
+    return place == end or place.endswith(f".{end}")
+
+
+def _ends(able: Mapping[str, nn.Module]) -> str:
+    """The last parts of the layers' names; where these are numbers, the names."""
+    last = ((place, place.rpartition(".")[2]) for place in able)
+    return some([*dict.fromkeys(place if end.isdigit() else end for place, end in last)], _NAMED)
+
+
+def _unable(layer: nn.Module) -> str:
+    """Why a layer cannot take LoRA; empty where it can."""
+    kind = type(layer)
+    if not isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d):
+        return f"is a {kind.__name__}: LoRA is for linear and convolutional layers"
+    if isinstance(layer, NonDynamicallyQuantizableLinear):
+        return "is not called: PyTorch's attention takes its weights alone"
+    # timm's Conv2dSame pads its input and is a convolution
+    if kind.forward not in _PRODUCTS and kind.__name__ != "Conv2dSame":
+        return f"is a {kind.__name__}, which does not compute with its weights as they are"
+    if isinstance(layer, nn.Conv1d | nn.Conv2d):
+        if layer.groups > 1:
+            what = "depthwise" if layer.groups == layer.in_channels else "grouped"
+            return f"is {what} ({layer.groups} groups): LoRA could not be merged into it"
+        if layer.padding_mode != "zeros" or {*layer.dilation} != {1}:
+            return "is dilated, or padded by other than zeros, which peft does not take over"
+    return ""
+
+
+def _read(name: str, model: Whole | Parted, lora: Lora, folder: Path, peft: Any) -> None:
+    """Sets LoRA, and the head where it is for the same classes and no neck stands before it, from
+    what peft saved. Raises UserError where this is another LoRA."""
+    try:
+        about = peft.LoraConfig.from_pretrained(folder)
+        saved = safetensors.torch.load_file(folder / FILES[1])
+    except Exception as error:  # what is in the folder is somebody's
+        said = next(iter(str(error).splitlines()), "") or type(error).__name__
+        raise UserError(
+            f"lora.init is {FOLDER}{folder}, which peft did not save: {said[:200]}"
+        ) from None
+    found = {key.removeprefix(_SAVED): tensor for key, tensor in saved.items()}
+    scale = about.lora_alpha / (math.sqrt(about.r) if about.use_rslora else about.r)
+    places = {part: f"{_head(model)}.{part}" for part in ("weight", "bias")}
+    head = {part: found.pop(place) for part, place in places.items() if place in found}
+    own = {
+        f"{place}.{part}.weight": getattr(layer, part)[_ADAPTER].weight
+        for place, layer in _layers(model.module).items()
+        for part in _MATRICES
+    }
+    shapes = [{key: t.shape for key, t in tensors.items()} for tensors in (found, own)]
+    if (
+        shapes[0] != shapes[1]
+        or about.alpha_pattern
+        or not math.isclose(scale, lora.alpha / lora.rank)
+    ):
+        raise UserError(
+            f"model {name!r}: lora.init is {FOLDER}{folder}, which holds LoRA of rank {about.r},"
+            f" alpha {about.lora_alpha:g}, {len(found)} tensors, and the keys say rank {lora.rank},"
+            f" alpha {lora.alpha:g}, {len(own)} tensors: make lora.rank, lora.alpha and"
+            " lora.targets equal"
+        )
+    for key, tensor in found.items():
+        own[key].data.copy_(tensor)
+    last = getattr(model, "last", None)
+    if isinstance(last, nn.Linear) and {n: t.shape for n, t in last.state_dict().items()} == {
+        n: t.shape for n, t in head.items()
+    }:
+        last.load_state_dict(head)
