@@ -1,6 +1,6 @@
 """Writes what the code declares into the files that repeat it: `make docs`.
 
-docs/keys.md: every configuration key. docs/output.md: every field of the files that programs read.
+docs/keys.md: every configuration key. docs/cli.md: the help of every command. docs/output.md: every field of the files that programs read.
 pyproject.toml: every key's default, for `flwr run`, and the version, which Flower reads there (it
 takes no dynamic one). CITATION.cff: the version and the project's address. A test holds all of them
 equal to the code."""
@@ -14,7 +14,11 @@ import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 
+import click
+import typer
+
 from pfedlora_flwr import __version__, execution, experiment
+from pfedlora_flwr.cli import cli
 from pfedlora_flwr.config import all_keys
 from pfedlora_flwr.experiment import option_keys
 from pfedlora_flwr.keys import Key
@@ -32,6 +36,12 @@ In YAML, keys nest at the dots (`partition: {kind: iid}`) or are written as show
 
 One file may hold the options of all methods in the package: a run uses those of its own method. Your own method declares its options itself
 and gets them from `method-options` ([extending](extending.md)).
+"""
+_COMMANDS = """# Every command
+
+<!-- Written by `make docs` from pfedlora_flwr/cli.py: change that. -->
+
+This is the `--help` of each command. [Keys](keys.md) lists the keys for `-o`.
 """
 _ROWS = "<!-- From here on written by `make docs` from pfedlora_flwr/runs/rows.py: change that. -->"
 _RESULT = (
@@ -53,6 +63,17 @@ def keys_page() -> str:
         own = option_keys(name, registry.find(name).Options)
         if own:
             parts += [f"## {registry.title(name)}", _table(own.values())]
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def cli_page() -> str:
+    """docs/cli.md."""
+    group, parts = typer.main.get_command(cli), [_COMMANDS]
+    assert isinstance(group, click.Group)
+    for name, command in group.commands.items():
+        context = click.Context(command, info_name=f"pfedlora {name}", terminal_width=80)
+        help_text = command.get_help(context).partition("  Keys for CONF and -o")[0].rstrip()
+        parts += [f"## {name}", f"```text\n{help_text}\n```"]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
@@ -117,6 +138,7 @@ def declared() -> dict[Path, str]:
     )
     return {
         ROOT / "docs" / "keys.md": keys_page(),
+        ROOT / "docs" / "cli.md": cli_page(),
         output: output_page(output.read_text(encoding="utf-8")),
         project: pyproject(project.read_text(encoding="utf-8")),
         cited: citation(cited.read_text(encoding="utf-8")),
