@@ -27,7 +27,6 @@ ALLOWED: dict[str, int] = {
     "CHANGELOG.md": 10,
     "CONTRIBUTING.md": 3,
     "docs/extending.md": 5,
-    "docs/privacy.md": 8,
     "examples/sensors/README.md": 1,
     "tests/README.md": 2,
 }
