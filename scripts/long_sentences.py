@@ -19,16 +19,11 @@ LIMIT = 35
 PAGES = (
     "CONTRIBUTING.md",
     "CHANGELOG.md",
-    "tests/README.md",
     "examples/**/*.md",
     "docs/*.md",
 )
 ALLOWED: dict[str, int] = {
     "CHANGELOG.md": 10,
-    "CONTRIBUTING.md": 3,
-    "docs/extending.md": 5,
-    "examples/sensors/README.md": 1,
-    "tests/README.md": 2,
 }
 """Pages with long sentences left, and how many: to shrink, never to grow."""
 _END = re.compile(r"(?<=[.!?])[*_)\"”]*\s+(?=[*_(\"“`\[]*[A-ZΔΣα-ω0-9`])")
