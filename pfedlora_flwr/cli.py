@@ -441,12 +441,20 @@ def list_(
 
 
 @cli.command(cls=PlainCommand)
-def doctor() -> None:
+def doctor(
+    superlink: Annotated[
+        str,
+        typer.Option(
+            help="Check this connection of $FLWR_HOME/config.toml instead. Shows whether the"
+            " SuperLink answers, whether its certificate fits, and its nodes."
+        ),
+    ] = "",
+) -> None:
     """Check this machine. Shows packages, cores, GPU, dataset caches, disk and ports, and what to
     fix."""
     from pfedlora_flwr.commands.doctor import examine
 
-    raise typer.Exit(examine(out))
+    raise typer.Exit(examine(out, superlink))
 
 
 def _words(text: str) -> list[str]:

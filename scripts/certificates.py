@@ -149,6 +149,8 @@ def main() -> None:
         "--renew", action="store_true", help="replace the server certificate and its key"
     )
     a = parser.parse_args()
+    if a.days < 1 or a.nodes < 0:
+        parser.error(f"--days is {a.days}, --nodes {a.nodes}; allowed: at least 1, at least 0")
     made = make(a.folder, [*a.host, "localhost", "127.0.0.1"], a.nodes, a.days, a.renew)
     print(f"made in {a.folder}: {', '.join(made) or 'nothing, all is there'}")
 

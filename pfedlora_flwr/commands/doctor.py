@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
@@ -14,29 +13,41 @@ import torch
 from packaging.requirements import Requirement
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from pfedlora_flwr.data.cache import cache_root
 from pfedlora_flwr.data.cifar import TORCHVISION_REMEDY
+from pfedlora_flwr.errors import brief
 from pfedlora_flwr.launch.flower import LaunchError, tool
 from pfedlora_flwr.launch.processes import free_port
 from pfedlora_flwr.launch.resources import cores
+from pfedlora_flwr.launch.superlink import (
+    Check,
+    Connection,
+    Node,
+    find_connection,
+    known_keys,
+    nodes_of,
+    way_to,
+)
 
 _OURS = "pfedlora-flwr"
 _LOW_DISK, _LOW_MEMORY = 2e9, 2e9
 
 
-@dataclass(frozen=True)
-class Check:
-    """What was looked at, what was found, and what to do about it; empty: nothing."""
+def examine(out: Console, superlink: str = "") -> int:
+    """Prints a line a check, then what to do; 0 when nothing needs fixing, else 1.
 
-    what: str
-    found: str
-    fix: str = ""
+    superlink: a connection in Flower's config.toml, which is looked at in the place of this
+    machine. Raises UserError where there is none.
+    """
+    if superlink:
+        return _show(_superlink(find_connection(superlink)), f"SuperLink {superlink}", out)
+    return _show(_machine(), "pfedlora doctor", out)
 
 
-def examine(out: Console) -> int:
-    """Prints a line a check, then what to do; 0 when nothing needs fixing, else 1."""
-    checks = [
+def _machine() -> list[Check]:
+    return [
         *_packages(),
         _torchvision(),
         _commands(),
@@ -47,9 +58,45 @@ def examine(out: Console) -> int:
         _caches(),
         _ports(),
     ]
-    table = Table("", "check", "found", title="pfedlora doctor", show_lines=False)
+
+
+def _superlink(connection: Connection) -> list[Check]:
+    """The way to the SuperLink, and the nodes that it knows."""
+    root = [f"trusts {connection.root}"] if connection.root else []
+    said = ["insecure"] if connection.insecure else root
+    checks = [
+        Check("connection", f"{', '.join([connection.address, *said])}, by {connection.file}"),
+        *way_to(connection),
+    ]
+    if any(check.fix for check in checks):
+        return checks
+    try:
+        nodes = nodes_of(connection)
+    except (Exception, SystemExit) as error:
+        found = f"it does not answer Flower's client ({brief(error)})"
+        fix = f"see what `flwr supernode list {connection.name}` says"
+        return [*checks, Check("SuperLink", found, fix)]
+    online = sum(node.status == "online" for node in nodes)
+    told = f"{len(nodes)} known, {online} online"
+    fix = "start the sites' SuperNodes; with authentication, register their keys first"
+    return [*checks, Check("nodes", told, "" if online else fix), *_sites(nodes, connection)]
+
+
+def _sites(nodes: list[Node], connection: Connection) -> Iterator[Check]:
+    """A line a node. Which key it has is found by the `*.pub` files beside the authority's and
+    here."""
+    folders = [connection.root.parent] if connection.root else []
+    named = known_keys([*folders, Path.cwd()])
+    for node in nodes:
+        key = f"key {named.get(node.key, node.key)}" if node.key else "Flower tells no key"
+        yield Check(f"node {node.number}", f"{node.status} since {node.since}, {key}")
+
+
+def _show(checks: list[Check], title: str, out: Console) -> int:
+    table = Table("", "check", "found", title=title, show_lines=False)
     for check in checks:
-        table.add_row("[yellow]fix[/]" if check.fix else "[green]ok[/]", check.what, check.found)
+        mark = "[yellow]fix[/]" if check.fix else "[green]ok[/]"
+        table.add_row(mark, check.what, Text(check.found))
     out.print(table)
     bad = [check for check in checks if check.fix]
     out.print(f"{len(bad)} to fix" if bad else "nothing to fix")

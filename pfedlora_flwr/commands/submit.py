@@ -21,7 +21,8 @@ from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.launch.execute import STOPPED
 from pfedlora_flwr.launch.flower import LaunchError, last_line
 from pfedlora_flwr.launch.processes import Stopped, stoppable
-from pfedlora_flwr.launch.submission import Submission, check_connection
+from pfedlora_flwr.launch.submission import Submission
+from pfedlora_flwr.launch.superlink import find_connection
 
 
 def submit(
@@ -39,7 +40,7 @@ def submit(
 
     words: of this command, for the one that continues the run.
     """
-    check_connection(superlink)
+    find_connection(superlink).place  # noqa: B018 - a wrong one is told before anything is made
     folder = Path(tempfile.mkdtemp(prefix="pfedlora-"))
     submission = Submission(superlink, folder)
 

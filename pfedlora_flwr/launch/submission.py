@@ -4,45 +4,20 @@ and judged at its end."""
 from __future__ import annotations
 
 import json
-import os
 import time
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.files import whole_lines
 from pfedlora_flwr.launch.flower import FlwrCommand, LaunchError, environment, write_app
+from pfedlora_flwr.launch.superlink import find_connection, why_unreachable
 from pfedlora_flwr.runs.result import LINE, RESULT_LINE
 
-CONNECTIONS = "config.toml"
-"""The file of the connections, in Flower's home."""
 _PATIENCE, _LOOK, _PAUSE = 120.0, 60.0, 2.0
 """Seconds: without an answer before the SuperLink counts as gone, without a line before a look at
 the log ends, between two."""
-
-
-def check_connection(name: str) -> None:
-    """Raises UserError, with the connections there are, unless Flower's configuration has this
-    one."""
-    file = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr") / CONNECTIONS
-    try:
-        known = tomllib.loads(file.read_text(encoding="utf-8")).get("superlink", {})
-        connections = [other for other, content in known.items() if isinstance(content, dict)]
-    except FileNotFoundError:
-        raise UserError(
-            f"--superlink is {name!r}, a connection in {file}, which is not there;"
-            " docs/deployment.md has one"
-        ) from None
-    except (OSError, ValueError, AttributeError) as error:
-        raise UserError(f"{file} cannot be read as Flower's configuration ({error})") from None
-    if name not in connections:
-        raise UserError(
-            f"--superlink is {name!r}; allowed, by {file}:"
-            f" {', '.join(connections) or 'none: it has no connection'}"
-        )
 
 
 class Submission:
@@ -50,14 +25,21 @@ class Submission:
     log lie in `folder`."""
 
     def __init__(self, superlink: str, folder: Path) -> None:
+        self._connection = find_connection(superlink)
         self.folder = folder
         self.log = folder / "run.log"
         self.run_id = ""
         self._flwr = FlwrCommand(superlink, environment(PYTHONUNBUFFERED="1"), folder / "flwr.log")
 
     def start(self, config: RunConfig) -> None:
-        """Submits the run. Raises LaunchError when the SuperLink does not take it."""
-        self.run_id = self._flwr.run(write_app(self.folder / "app", config))
+        """Submits the run. Raises LaunchError when the SuperLink does not take it, with what bars
+        the way to it."""
+        try:
+            self.run_id = self._flwr.run(write_app(self.folder / "app", config))
+        except LaunchError as failure:
+            if why := why_unreachable(self._connection):
+                raise LaunchError(why) from failure
+            raise
 
     def follow(self, tell: Callable[[str], None]) -> None:
         """Tells the ServerApp's own lines until the run is over. Raises LaunchError when the
