@@ -38,7 +38,11 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """A run, new or resumed; its own log and, at the end, its result go into Flower's log."""
     _log_to_stderr()
-    serve(grid, context, _tell, bound_retries)
+    try:
+        serve(grid, context, _tell, bound_retries)
+    except Exception as error:
+        logging.getLogger("flwr").addFilter(LineLast(error))
+        raise
 
 
 def serve(
@@ -154,6 +158,25 @@ def _is_bug(error: Exception) -> bool:
     return isinstance(error, UserCodeError) or not isinstance(
         error, UserError | RunFailed | OSError | httpx.HTTPError
     )
+
+
+class LineLast(logging.Filter):
+    """For Flower's log, once a run has failed: our line comes last, after Flower's exit code. The
+    traceback is left out, unless it tells where code is to be mended."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self._line = f"{LINE}failed: {reason_of(error)}"
+        self._traceback = _is_bug(error)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        said = record.getMessage()
+        if said.startswith("Exit Code: "):
+            record.msg, record.args = f"{said}\n{self._line}", ()
+        if self._traceback:
+            return True
+        record.exc_info = record.exc_text = None
+        return not said.startswith("Traceback (most recent call last)")
 
 
 def _tell(directory: str, result: Result) -> None:

@@ -7,6 +7,7 @@ import errno
 import json
 import logging
 from pathlib import Path
+from traceback import format_exc
 from types import SimpleNamespace
 from typing import Any
 
@@ -69,6 +70,7 @@ def test_whatever_ends_a_run_leaves_a_result(
 ) -> None:
     # it logs to this test's stderr, which goes with the test
     monkeypatch.setattr(logging.getLogger("pfedlora_flwr"), "handlers", [])
+    monkeypatch.setattr(logging.getLogger("flwr"), "filters", [])
 
     class Grid(InMemoryGrid):
         def __init__(self) -> None:
@@ -85,3 +87,24 @@ def test_whatever_ends_a_run_leaves_a_result(
     assert (result["status"], str(result["error"])[: len(reason)]) == (status, reason)
     told = json.loads(capsys.readouterr().out.partition("pfedlora: result ")[2])
     assert told == {"directory": str(tmp_path / "run"), "result": result}
+
+
+@pytest.mark.parametrize(
+    ("error", "traceback"), [(UserError("lr is -1.0"), False), (ValueError("a slip"), True)]
+)
+def test_in_flowers_log_our_line_comes_last_and_a_users_mistake_has_no_traceback(
+    error: Exception, traceback: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As Flower logs an app that failed: the exception, its text, and its own exit code."""
+    log = logging.getLogger("flwr.of-a-test")
+    log.addFilter(server_app.LineLast(error))
+    with caplog.at_level(logging.ERROR):
+        try:
+            raise error
+        except Exception as raised:
+            log.error("%s raised an exception", "ServerApp", exc_info=raised)
+            log.error(format_exc())
+        log.error("Exit Code: 700\nAn unhandled exception occurred")
+    assert ("Traceback (most recent call last)" in caplog.text) == traceback
+    told = str(error) if not traceback else f"ValueError: {error}"
+    assert caplog.text.splitlines()[-1].startswith(f"pfedlora: failed: {told}")

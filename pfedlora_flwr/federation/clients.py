@@ -32,6 +32,8 @@ Replies = Mapping[int, wire.Reply]
 """By client."""
 Write = Callable[[Round, int, int, Phase], tuple[Message, Cost]]
 Fail = Callable[[Round, int, str], None]
+_TELL = 30.0
+"""Seconds between two lines on nodes that are waited for."""
 
 
 class RunFailed(RuntimeError):
@@ -103,7 +105,8 @@ class Clients:
         `node-timeout` has failed."""
         wanted, node_of = list(clients), self.roster.node_of
         if any(client not in node_of for client in wanted):
-            self.roster.wait_for(wanted, self.execution.node_timeout)
+            told = Told(len(wanted), self.execution.node_timeout)
+            self.roster.wait_for(wanted, self.execution.node_timeout, told.look)
             node_of = self.roster.node_of
             keep_sites(self.run, self.roster.own)
         for client in wanted:
@@ -186,11 +189,13 @@ class Clients:
         x, roster = self.execution, self.roster
         wanted, began = x.min_clients or self.experiment.clients, time.monotonic()
         self.run.progress(phase="connecting", done=0, of=wanted)
-        if not roster.wait_for_count(
-            wanted,
-            x.node_timeout,
-            lambda done: self.run.progress(phase="connecting", done=done, of=wanted),
-        ):
+        told = Told(wanted, x.node_timeout)
+
+        def connected(done: int) -> None:
+            self.run.progress(phase="connecting", done=done, of=wanted)
+            told.look(done)
+
+        if not roster.wait_for_count(wanted, x.node_timeout, connected):
             waited = (
                 f" within node-timeout ({x.node_timeout:g} s)"
                 if time.monotonic() - began >= x.node_timeout
@@ -200,9 +205,31 @@ class Clients:
                 f"{count} turned away: {why}"
                 for why, count in Counter(roster.refused.values()).most_common(3)
             )
-            advice = turned_away or "start their nodes, or lower min-clients"
+            fewer = "lower min-clients to go on with the others" if roster.node_of else ""
+            advice = "; ".join(filter(None, [turned_away, fewer])) or "start their nodes"
             raise RunFailed(
                 f"only {len(roster.node_of)} of {wanted} clients connected{waited}; {advice}"
             )
         self.run.write_partition(roster.partition)
         keep_sites(self.run, roster.own)
+
+
+class Told:
+    """Says in the run's log that nodes are waited for: at once, and then every half minute.
+
+    of: how many. timeout: seconds for which one is.
+    """
+
+    def __init__(self, of: int, timeout: float) -> None:
+        self._of, self._timeout = of, timeout
+        self._begun = time.monotonic()
+        self._next = self._begun
+
+    def look(self, connected: int) -> None:
+        now = time.monotonic()
+        if connected >= self._of or now < self._next:
+            return
+        self._next = now + _TELL
+        waited = f", for {now - self._begun:.0f} s so far" if now - self._begun >= 1 else ""
+        text = "%d of %d nodes are connected; waiting%s, at most %g s"
+        logger.info(text, connected, self._of, waited, self._timeout)

@@ -67,6 +67,7 @@ class Roster:
         # nodes that did not answer when they were asked last: theirs may be a process that is yet
         # to start
         self._silent: set[int] = set()
+        self._online = 0
         self._gone: dict[int, float] = {}  # by client that is not connected: since when
         self._update_gone()
 
@@ -86,13 +87,19 @@ class Roster:
         claims = {c: self._claims[n] for c, n in self.node_of.items() if n in self._claims}
         return {client for client, claim in claims.items() if claim.partition == OWN}
 
-    def wait_for(self, clients: Sequence[int], timeout: float) -> None:
+    def wait_for(
+        self,
+        clients: Sequence[int],
+        timeout: float,
+        report: Callable[[int], None] = lambda connected: None,
+    ) -> None:
         """Waits until all these clients are connected, or each that is not has been away for
-        `timeout` seconds."""
+        `timeout` seconds; reports how many are."""
         pause = POLL
         while True:
             self.refresh(timeout)
             missing = [self._gone[c] for c in clients if c not in self.node_of]
+            report(len(clients) - len(missing))
             left = max(missing, default=0.0) + timeout - time.monotonic()
             if not missing or left <= 0:
                 return
@@ -109,7 +116,7 @@ class Roster:
             if len(self.node_of) >= count:
                 self._settled = True
                 return True
-            enough = min(self.clients, _TRIED) if self._alike else self.clients
+            enough = min(max(1, self._online), _TRIED) if self._alike else self.clients
             if time.monotonic() >= deadline or (
                 len(self.refused.keys() - self._silent) >= enough and not self.node_of
             ):
@@ -121,6 +128,7 @@ class Roster:
         """Forgets nodes that are gone, and asks new ones who they are, waiting for their answers at
         most `timeout` seconds."""
         online = set(self.grid.get_node_ids())
+        self._online = len(online)
         self._claims = {node: claim for node, claim in self._claims.items() if node in online}
         self.refused = {node: why for node, why in self.refused.items() if node in online}
         self._unclear = {node: asked for node, asked in self._unclear.items() if node in online}

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import subprocess
 import sys
 import time
@@ -19,6 +20,7 @@ import torch
 from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data.local import LocalData, Site
 from pfedlora_flwr.files import tensors_sha256
+from pfedlora_flwr.launch.flower import tool
 from pfedlora_flwr.launch.processes import free_port
 from pfedlora_flwr.methods.tensors import tensors_of
 from pfedlora_flwr.rng import derive
@@ -249,3 +251,41 @@ def test_three_nodes_over_grpc_reach_the_same_bits(tmp_path: Path) -> None:
         )
         result = federation.result()
     assert result["shared_sha256"] == sha256(Plain(keys), 1)
+
+
+def test_the_doctor_names_nodes_by_their_keys_and_a_run_says_why_a_superlink_is_not_reached(
+    tmp_path: Path,
+) -> None:
+    tls = tmp_path / "certificates"
+    make_certificates(tls, ["127.0.0.1"], nodes=2, days=2, renew=False)
+    with Federation(tmp_path / "federation", tls=tls) as federation:
+        federation.start_superlink()
+        for node in range(2):
+            federation.flwr("supernode", "register", str(tls / f"node{node}.pub"))
+        federation.start_node(0, partition_id=0, num_partitions=3)
+
+        def doctor() -> tuple[int, str]:
+            done = subprocess.run(
+                [tool("pfedlora"), "doctor", "--superlink", "test"],
+                env=federation.environment | {"COLUMNS": "200"},
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+            return done.returncode, done.stdout
+
+        wait(lambda: "1 online" in doctor()[1])
+        code, said = doctor()
+        assert code == 0
+        assert "2 known, 1 online" in said
+        assert re.search(r"online since \S+, key node0\.pub", said)
+        assert re.search(r"registered since \S+, key node1\.pub", said)
+        home = federation.folder / "flwr" / "config.toml"
+        insecure = re.sub("root-certificates.*", "insecure = true", home.read_text())
+        home.write_text(insecure)
+        assert federation.run(KEYS) == 1
+        assert (
+            "failed: the SuperLink speaks TLS, and the connection says insecure = true; write"
+            in federation.log("submit")
+        )

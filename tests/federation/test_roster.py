@@ -15,6 +15,7 @@ from flwr.common import Code, GetPropertiesRes, Status
 from flwr.compat.common.recorddict_compat import getpropertiesres_to_recorddict
 
 from pfedlora_flwr.federation.client import PersonalisedClient
+from pfedlora_flwr.federation.clients import Told
 from pfedlora_flwr.federation.exchange import exchange
 from pfedlora_flwr.federation.roster import Roster
 from pfedlora_flwr.federation.wire import properties_message
@@ -282,6 +283,35 @@ def test_where_none_of_a_simulations_nodes_can_be_asked_three_are_tried(tmp_path
     found = Roster(grid, 5, tmp_path / "numbers.json", None, [].append, 0.0, alike=True)
     assert not found.wait_for_count(5, 5.0, [].append)
     assert grid.asked == [10, 11, 12]
+
+
+def test_a_simulation_of_fewer_nodes_than_clients_ends_at_once(tmp_path: Path) -> None:
+    """Both are turned away, and nobody else can come."""
+    grid = Grid(n10=client(3), n11=client(4))
+    found = Roster(grid, 3, tmp_path / "numbers.json", None, [].append, 0.0, alike=True)
+    began = time.monotonic()
+    assert not found.wait_for_count(3, 60.0, [].append)
+    assert time.monotonic() < began + 5
+    assert grid.asked == [10, 11]
+
+
+def test_waiting_is_a_line_at_once_and_one_every_half_minute(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = [100.0, 101.0, 129.9, 130.0, 140.0, 161.0]
+    monkeypatch.setattr("pfedlora_flwr.federation.clients.time.monotonic", lambda: clock[0])
+    with caplog.at_level("INFO"):
+        told = Told(3, 300.0)
+        while clock[1:]:
+            told.look(1)
+            del clock[0]
+        told.look(1)
+        told.look(3)
+    assert [record.getMessage() for record in caplog.records] == [
+        "1 of 3 nodes are connected; waiting, at most 300 s",
+        "1 of 3 nodes are connected; waiting, for 30 s so far, at most 300 s",
+        "1 of 3 nodes are connected; waiting, for 61 s so far, at most 300 s",
+    ]
 
 
 def test_a_simulation_on_other_data_than_the_runs_is_given_up_at_once(tmp_path: Path) -> None:
