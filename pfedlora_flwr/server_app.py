@@ -166,7 +166,7 @@ class LineLast(logging.Filter):
 
     def __init__(self, error: Exception) -> None:
         super().__init__()
-        self._line = f"{LINE}failed: {reason_of(error)}"
+        self._line = f"pfedlora failed: {reason_of(error)}"
         self._traceback = _is_bug(error)
 
     def filter(self, record: logging.LogRecord) -> bool:

@@ -96,7 +96,7 @@ def test_in_flowers_log_our_line_comes_last_and_a_users_mistake_has_no_traceback
     error: Exception, traceback: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As Flower logs an app that failed: the exception, its text, and its own exit code."""
-    log = logging.getLogger("flwr.of-a-test")
+    log = logging.getLogger(f"flwr.of-a-test-{traceback}")
     log.addFilter(server_app.LineLast(error))
     with caplog.at_level(logging.ERROR):
         try:
@@ -107,4 +107,4 @@ def test_in_flowers_log_our_line_comes_last_and_a_users_mistake_has_no_traceback
         log.error("Exit Code: 700\nAn unhandled exception occurred")
     assert ("Traceback (most recent call last)" in caplog.text) == traceback
     told = str(error) if not traceback else f"ValueError: {error}"
-    assert caplog.text.splitlines()[-1].startswith(f"pfedlora: failed: {told}")
+    assert caplog.text.splitlines()[-1].startswith(f"pfedlora failed: {told}")

@@ -40,7 +40,7 @@ def submit(
 
     words: of this command, for the one that continues the run.
     """
-    find_connection(superlink).place  # noqa: B018 - a wrong one is told before anything is made
+    find_connection(superlink)
     folder = Path(tempfile.mkdtemp(prefix="pfedlora-"))
     submission = Submission(superlink, folder)
 

@@ -8,6 +8,7 @@ import contextlib
 import hashlib
 import io
 import os
+import re
 import socket
 import ssl
 import tomllib
@@ -29,6 +30,7 @@ from pfedlora_flwr.errors import UserError, brief, some
 
 CONNECTIONS = "config.toml"
 """The file of the connections, in Flower's home."""
+_PLACE = re.compile(r"(?:https?://)?(?P<host>[^:/]+|\[[^\]]+\]):(?P<port>\d{1,5})/?")
 _PATIENCE = 10.0
 """Seconds in which a SuperLink must answer a step."""
 _SOON = 14
@@ -59,12 +61,12 @@ class Connection:
     @property
     def place(self) -> tuple[str, int]:
         """Host and port. Raises UserError."""
-        host, _, port = self.address.rpartition("://")[2].rpartition(":")
-        if not host or not port.isdecimal():
+        found = _PLACE.fullmatch(self.address)
+        if not found:
             raise UserError(
                 f"{self.file}: the address of {self.name!r} is {self.address!r}; allowed: HOST:PORT"
             )
-        return host.strip("[]"), int(port)
+        return found["host"].strip("[]"), int(found["port"])
 
 
 def find_connection(name: str) -> Connection:
@@ -98,6 +100,8 @@ def find_connection(name: str) -> Connection:
 def why_unreachable(connection: Connection) -> str:
     """What stands between this machine and the SuperLink, with what to do; empty: nothing that is
     known."""
+    if not _PLACE.fullmatch(connection.address):  # such as Flower's own `:local:`
+        return ""
     bad = next((check for check in way_to(connection) if check.fix), None)
     return f"{bad.found}; {bad.fix}" if bad else ""
 
