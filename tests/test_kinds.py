@@ -4,6 +4,7 @@ on raw inputs."""
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -103,14 +104,15 @@ def test_rows_of_a_table_are_asked_by_the_names_of_their_columns(
     pq.write_table(pa.table(turned), tmp_path / "turned.parquet")
     np.save(tmp_path / "plain.npy", np.stack([new[name] for name in COLUMNS], 1))
     said = []
-    for file in ("same.csv", "turned.parquet", "plain.npy"):
+    (tmp_path / "same.CSV.gz").write_bytes(gzip.compress((tmp_path / "same.csv").read_bytes()))
+    for file in ("same.csv", "turned.parquet", "plain.npy", "same.CSV.gz"):
         code, out, err = pfedlora("predict", run, "--client", "1", file, "--json")
         assert (code, err) == (0, "")
         assert [(row["client"], row["file"], row["row"]) for row in json.loads(out)] == [
             (1, file, i) for i in range(1, 9)
         ]
         said.append(shares(out))
-    assert said[0] == said[1] == said[2]
+    assert said[0] == said[1] == said[2] == said[3]
     trained = load_trained(table_run.output, 1)
     raw = np.stack([new[name] for name in COLUMNS], 1)
     assert trained.feature_names == tuple(COLUMNS)
@@ -121,7 +123,7 @@ def test_rows_of_a_table_are_asked_by_the_names_of_their_columns(
     assert [row[:3] for row in rows[1:]] == [
         [client, file, str(i)]
         for client in "01"
-        for file in ("plain.npy", "same.csv", "turned.parquet")
+        for file in ("plain.npy", "same.CSV.gz", "same.csv", "turned.parquet")
         for i in range(1, 9)
     ]
     _, out, _ = pfedlora("predict", run, "--client", "1", "same.csv", "--top", "1")

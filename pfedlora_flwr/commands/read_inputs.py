@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from pfedlora_flwr.data import tables
 from pfedlora_flwr.data.arrays import check_finite
-from pfedlora_flwr.data.images import first_frames, left_out_of, read_image, visible
+from pfedlora_flwr.data.images import first_frames, left_out_of, read_image, suffix_of, visible
 from pfedlora_flwr.data.source import Inputs, Reading
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.models.task import Task
@@ -66,7 +66,7 @@ def read(
     for path in paths:
         inside = [path]
         if path.is_dir():
-            inside = [file for file in visible(path) if file.suffix.lower() in kind.suffixes]
+            inside = [file for file in visible(path) if suffix_of(file) in kind.suffixes]
             if inside and (others := left_out_of(path, kind.suffixes)):
                 notes.append(f"{path}: left out: {others}")
         if not inside:
@@ -90,7 +90,7 @@ def _inputs(
     file: Path, task: Task, feature_names: tuple[str, ...], how: Reading
 ) -> tuple[Inputs, int]:
     """The rows of a file, or its one image, and how many frames that has."""
-    suffix = file.suffix.lower()
+    suffix = suffix_of(file)
     if task.kind == IMAGES:  # whatever the file is called
         size = task.shape[1], task.shape[2]
         pixels, frames = read_image(file, size, grey=task.shape[0] == 1)

@@ -80,9 +80,15 @@ def visible(folder: Path) -> list[Path]:
     )
 
 
+def suffix_of(file: Path) -> str:
+    """In small letters; of a gzipped CSV, which is read as any other, `.csv`."""
+    plain = file.name.lower()
+    return ".csv" if plain.endswith(".csv.gz") else file.suffix.lower()
+
+
 def left_out_of(folder: Path, suffixes: Sequence[str]) -> str:
     """What `visible` finds there beside files of these suffixes, by kind and count; empty: none."""
-    return _counted(Counter(_kind(f) for f in visible(folder) if f.suffix.lower() not in suffixes))
+    return _counted(Counter(_kind(f) for f in visible(folder) if suffix_of(f) not in suffixes))
 
 
 def _kind(file: Path) -> str:

@@ -24,6 +24,8 @@ from pfedlora_flwr.runs.data_name import own_in_words
 from pfedlora_flwr.runs.provenance import commits, read_about
 
 _VERSIONS = ("pfedlora-flwr", "flwr", "torch", "python")
+_NOTES = 10
+"""On the data, that a report lists; `result.json` of each run has its own."""
 _UNKNOWN = "not recorded"
 
 
@@ -94,8 +96,10 @@ def facts(study: Study) -> list[tuple[str, str]]:
         f", {'seeds' if len(seeds) > 1 else 'seed'} {', '.join(map(str, seeds))}" if seeds else ""
     )
     code = own_code(study)
+    notes = _in_one_line(n for run in runs for n in run.result.get("data_notes") or ())
     return [
         ("Data", _distinct(map(_data, runs))),
+        *([("Of the data", notes)] if notes else []),
         ("Methods", methods),
         ("Runs", f"{len(runs)} of {total} completed{of_seeds}"),
         ("Date", " to ".join(dict.fromkeys((dates[0], dates[-1]))) if dates else _UNKNOWN),
@@ -240,6 +244,13 @@ def _machine(machine: dict[str, Any]) -> str:
             for gpu in dict.fromkeys(gpus)
         )
     )
+
+
+def _in_one_line(notes: Iterable[str]) -> str:
+    """Each once, and how many more there are than can be listed."""
+    each = list(dict.fromkeys(notes))
+    more = f"; and {len(each) - _NOTES} more" if len(each) > _NOTES else ""
+    return "; ".join(each[:_NOTES]) + more
 
 
 def _distinct(texts: Iterable[str]) -> str:

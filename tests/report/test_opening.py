@@ -3,6 +3,7 @@ run."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -125,6 +126,13 @@ def test_the_facts_are_what_the_runs_recorded(
     assert facts["Commit"] == "0123456789-dirty"
     assert facts["Machine"] == "Abacus, 2 cores, 16 GB; 2 × H200"
     assert "flwr 1." in facts["Versions"]
+    assert "Of the data" not in facts
+    left_out, rare = "left out: 2 .txt", "a class of one sample"
+    for seed, notes in ((0, [left_out, rare]), (1, [left_out])):
+        file = tmp_path / f"standalone-{seed}-1" / "result.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"data_notes": notes}))
+    told = dict(opening.facts(load([tmp_path])))["Of the data"]
+    assert told == "left out: 2 .txt; a class of one sample"
     make_run(
         tmp_path / "own",
         [0.1, 0.5],
