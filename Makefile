@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest --dist loadscope --numprocesses
 # What is run by targets of its own; pytest alone leaves it out as well (pyproject.toml).
 APART := not methods and not faults and not deployment and not cluster and not pretrained
 
-.PHONY: run check test lint quick lock methods-test pretrained-test docs prose same-bits deployment-test fault-test cluster-test docker-test wheel-test site clean
+.PHONY: run check test lint quick lock methods-test pretrained-test docs prose results same-bits deployment-test fault-test cluster-test docker-test wheel-test site clean
 
 # The environment, 6.6 GB with PyTorch's CUDA build, is made when it is missing or pyproject.toml or constraints.txt is newer.
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -58,6 +58,10 @@ docs: $(VENV)/.installed
 # Every sentence of the documents that is longer than CONTRIBUTING.md allows; WORDS=--words: each page's words.
 prose: $(VENV)/.installed
 	$(BIN)/python scripts/long_sentences.py $(WORDS)
+
+# Every table, number and picture of docs/results from the run tables beside it; fails with a line for each that differed.
+results: $(VENV)/.installed
+	$(BIN)/python -m benchmarks.results
 
 # Whether this tree computes what commit BASE computed, to the last bit: a table of hashes.
 same-bits: $(VENV)/.installed

@@ -43,13 +43,23 @@ def _picture(
     study: Study, folder: Path, name: str, differences: Differences, label: str, text: str
 ) -> list[Picture]:
     panels = _panels(study, differences)
+    if not panels:
+        return []
+    path = draw(panels, folder, name, label)
+    bars = (
+        f"bars: 95 % intervals of the differences paired by seed; below {measures.FEWEST} seeds a"
+        " point a seed"
+    )
+    return [Picture(path, f"{text}; {bars}.")]
+
+
+def draw(panels: Mapping[str, Panel], folder: Path, name: str, label: str) -> Path:
+    """Draws a panel a title; `label` names a control in the legend. Returns the PNG's path."""
     kinds = [
         kind
         for kind in LOOKS
         if any(kind in found for panel in panels.values() for found in panel.values())
     ]
-    if not panels:
-        return []
     columns = min(_ACROSS, len(panels))
     rows = math.ceil(len(panels) / columns)
     size = 1.2 + 2.6 * columns, 0.4 + rows * (0.6 + 0.24 * max(map(len, panels.values())))
@@ -65,12 +75,7 @@ def _picture(
             ncols=len(kinds),
             frameon=False,
         )
-        path = style.save(figure, folder, name)
-    bars = (
-        f"bars: 95 % intervals of the differences paired by seed; below {measures.FEWEST} seeds a"
-        " point a seed"
-    )
-    return [Picture(path, f"{text}; {bars}.")]
+        return style.save(figure, folder, name)
 
 
 def _panels(study: Study, differences: Differences) -> dict[str, Panel]:

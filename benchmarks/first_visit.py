@@ -1,7 +1,7 @@
 """The first visits of round 1 of pFedLoRA on CIFAR-100: the representation R before and after phase
 1, and phase 2 in a plain PyTorch loop.
 
-    python docs/results/methods/cifar100/first_visit.py first_visit.csv [FOLDER OF THE DATA]
+    python -m benchmarks.first_visit first_visit.csv [FOLDER OF THE DATA]
 
 The ten clients of the page's runs, seed 0, by the keys that the page changes. Writes a CSV and
 prints medians. Two minutes on a core."""

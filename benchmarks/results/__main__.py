@@ -1,0 +1,88 @@
+"""Makes the pages of docs/results anew from their CSVs.
+
+    python -m benchmarks.results [--check]
+
+Prints a line for each number, line or picture that the pages had otherwise, writes what it has made
+(with `--check` nothing), and exits with 1 if there was any. Pictures are compared byte by byte in
+the locked environment (constraints.txt) alone; elsewhere they are left as they are."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from benchmarks.results import (
+    cifar10_table2,
+    costs,
+    gain,
+    kinds,
+    leaderboard,
+    methods_cifar10,
+    methods_cifar100,
+    sensitivity,
+    sharing,
+)
+from benchmarks.results.page import RESULTS, Page
+
+PAGES: Mapping[str, Callable[[Page], None]] = {
+    "cifar10-table2": cifar10_table2.make,
+    "costs": costs.make,
+    "gain": gain.make,
+    "kinds": kinds.make,
+    "leaderboard": leaderboard.make,
+    "methods": methods_cifar10.make,
+    "methods/cifar100": methods_cifar100.make,
+    "sensitivity": sensitivity.make,
+    "sharing": sharing.make,
+}
+"""What makes the page of a folder: a new page is a line here."""
+DRAWING = ("matplotlib", "numpy", "pillow")
+
+
+def main(arguments: list[str]) -> int:
+    pictures = locked()
+    if not pictures:
+        print(f"pictures are not compared: {', '.join(DRAWING)} are not those of constraints.txt")
+    found = check(RESULTS, pictures=pictures, write="--check" not in arguments)
+    print(*found, sep="\n", end="\n" if found else "")
+    print(f"{len(PAGES)} pages, {len(found)} differences")
+    return 1 if found else 0
+
+
+def check(results: Path, *, pictures: bool, write: bool) -> list[str]:
+    """What differs in the pages of that folder, a line each; writes them anew if asked."""
+    found = [
+        f"{path.parent.relative_to(results)}/README.md is made by no line of PAGES"
+        for path in sorted(results.rglob("*/README.md"))
+        if path.parent.relative_to(results).as_posix() not in PAGES
+    ]
+    pages = {name: Page(results / name) for name in PAGES}
+    for name, page in pages.items():
+        PAGES[name](page)
+    for name, page in pages.items():
+        found += [
+            f"{name}/README.md: {number} is not on {other}/README.md"
+            for other, number in sorted(page.quoted)
+            if number not in pages[other].said
+        ]
+        found += [f"{name}/README.md: {line}" for line in page.differences(pictures=pictures)]
+        if write:
+            page.write(pictures=pictures)
+    index = Page(results)
+    index.said = set().union(*(page.said for page in pages.values()))
+    unknown = index.unknown(index.text())
+    return found + [f"README.md: {number} is on no page of results" for number in unknown]
+
+
+def locked() -> bool:
+    """Whether what draws here is what constraints.txt names."""
+    text = (RESULTS.parents[1] / "constraints.txt").read_text(encoding="utf-8")
+    named = dict(re.findall(r"^([\w-]+)==(\S+)", text, re.MULTILINE))
+    return all(importlib.metadata.version(name) == named[name] for name in DRAWING)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,235 @@
+"""A page of results: the CSVs beside it, its tables between markers, the numbers in its prose.
+
+A made table stands between `<!-- table: NAME -->` and `<!-- end -->`. One that cannot be made from
+what is committed stands between `<!-- by hand: WHY -->` and `<!-- end -->`. Every decimal and every
+`±` of the prose must be a number that the page's module has computed, or is told of."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from decimal import ROUND_HALF_UP, Decimal
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from scipy.stats import t as student
+
+from pfedlora_flwr.report import measures
+from pfedlora_flwr.report.measures import Estimate
+
+RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
+Row = dict[str, str]
+BySeed = Mapping[str, float]
+
+_MADE = re.compile(r"(<!-- table: ([\w-]+) -->\n\n)(.*?)(\n\n<!-- end -->)", re.DOTALL)
+_BY_HAND = re.compile(r"<!-- by hand: .+? -->\n\n.*?\n\n<!-- end -->", re.DOTALL)
+_NO_PROSE = re.compile(
+    r"```.*?```|`[^`]*`|\]\([^)]*\)|<!--.*?-->|(?:PyTorch|Flower|version) [\d.]+", re.DOTALL
+)
+_NUMBER = r"\d[\d,]*(?:\.\d+)?"
+_SAID = re.compile(rf"(?:({_NUMBER})\s)?±\s({_NUMBER})|(\d[\d,]*\.\d+)")
+
+
+class Page:
+    """What the module of a page gives, and what the page has.
+
+    Args:
+        folder: the page's, with README.md and the CSVs.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.tables: dict[str, list[str]] = {}
+        self.files: dict[str, str] = {}
+        self.pictures: dict[str, bytes] = {}
+        self.said: set[str] = set()
+        self.quoted: set[tuple[str, str]] = set()
+
+    def rows(self, name: str) -> list[Row]:
+        """A CSV of the folder, a dict a row; one that the module has written is read as such."""
+        text = self.files.get(name) or (self.folder / name).read_text(encoding="utf-8")
+        return list(csv.DictReader(io.StringIO(text)))
+
+    def table(self, name: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+        """The lines of the table that stands on the page under this name."""
+        lines = [header, ["---"] * len(header), *rows]
+        texts = (f"| {' | '.join(cells)} |" for cells in lines)
+        self.tables[name] = [re.sub(r"\|  (?=\|)", "| ", text) for text in texts]
+        for line in self.tables[name][2:]:
+            for mean, half, plain in _SAID.findall(line):
+                self._say(plain or mean, half)
+
+    def csv(self, name: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+        """A CSV that is computed from others."""
+        self.files[name] = _csv(header, rows)
+
+    def picture(self, name: str, draw: Callable[[Path], Path]) -> None:
+        """A PNG that `draw` makes in the folder that it is given; `draw` returns its path."""
+        with TemporaryDirectory() as folder:
+            self.pictures[name] = draw(Path(folder)).read_bytes()
+
+    def says(self, *values: Estimate | float | None, seeds: bool = False) -> None:
+        """Numbers that the prose may have: estimates of fractions (with `seeds` each seed's, too),
+        or numbers as they are."""
+        for value in values:
+            if isinstance(value, Estimate):
+                half = "" if value.half is None else f"{100 * value.half:.4f}"
+                self._say(f"{100 * abs(value.mean):.4f}", half)
+                for each in value.values if seeds else ():
+                    self._say(f"{100 * abs(each):.4f}", "")
+            elif value is not None:
+                self._say(f"{abs(value):.4f}", "")
+
+    def settings(self, *numbers: str) -> None:
+        """Numbers of the prose that are settings, or that others have published: as they stand."""
+        self.said.update(numbers)
+
+    def quotes(self, other: str, *numbers: str) -> None:
+        """Numbers of the prose that the page in the folder `other` computes."""
+        self.quoted.update((other, number) for number in numbers)
+        self.said.update(numbers)
+
+    def not_kept(self, *numbers: str) -> None:
+        """Numbers of the prose that were computed from runs that are kept no longer."""
+        self.said.update(numbers)
+
+    def _say(self, mean: str, half: str) -> None:
+        """A number, or a mean with its half-width, at its own places and at fewer."""
+        mean, half = mean.replace(",", ""), half.replace(",", "")
+        for places in (0, 1, 2):
+            m, h = (_rounded(text, places) if text else "" for text in (mean, half))
+            self.said |= {m, f"± {h}", f"{m} ± {h}"}
+
+    def text(self) -> str:
+        return (self.folder / "README.md").read_text(encoding="utf-8")
+
+    def written(self) -> str:
+        """The page with its tables as the module gives them."""
+
+        def fresh(found: re.Match[str]) -> str:
+            lines = self.tables.get(found[2])
+            return found[0] if lines is None else found[1] + "\n".join(lines) + found[4]
+
+        return _MADE.sub(fresh, self.text())
+
+    def differences(self, *, pictures: bool) -> Iterator[str]:
+        """A line for each thing in which the folder differs from what the module gives."""
+        text = self.text()
+        there = {found[2]: found[3].split("\n") for found in _MADE.finditer(text)}
+        for name in self.tables.keys() ^ there.keys():
+            kind = "is made and not on the page" if name in self.tables else "is made by nothing"
+            yield f"table {name} {kind}"
+        for name in self.tables.keys() & there.keys():
+            yield from _lines(f"table {name}", there[name], self.tables[name])
+        rest = _BY_HAND.sub("", _MADE.sub("", text))
+        for line in re.findall(r"^\|.*", rest, re.MULTILINE)[:1]:
+            yield f"a table without markers: {line[:60]}"
+        for number in self.unknown(rest):
+            yield f"{number} is in the prose, and neither computed nor named as a setting"
+        for name, made in self.files.items():
+            path = self.folder / name
+            had = path.read_text(encoding="utf-8") if path.exists() else ""
+            yield from _lines(name, had.splitlines(), made.splitlines())
+        for name, drawn in self.pictures.items() if pictures else ():
+            path = self.folder / name
+            if not path.exists() or path.read_bytes() != drawn:
+                yield f"{name} is drawn otherwise"
+
+    def unknown(self, text: str) -> list[str]:
+        """The numbers of a text that the module has not said."""
+        found = []
+        for mean, half, plain in _SAID.findall(_NO_PROSE.sub(" ", text)):
+            number = plain or (f"{mean} ± {half}" if mean else f"± {half}")
+            if number.replace(",", "") not in self.said:
+                found.append(number)
+        return found
+
+    def write(self, *, pictures: bool) -> None:
+        (self.folder / "README.md").write_text(self.written(), encoding="utf-8")
+        for name, made in self.files.items():
+            (self.folder / name).write_text(made, encoding="utf-8")
+        for name, drawn in self.pictures.items() if pictures else ():
+            (self.folder / name).write_bytes(drawn)
+
+
+def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    path.write_text(_csv(header, rows), encoding="utf-8")
+
+
+def _csv(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([header, *rows])
+    return text.getvalue()
+
+
+def _rounded(number: str, places: int) -> str:
+    return str(Decimal(number).quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP))
+
+
+def _lines(what: str, had: Sequence[str], made: Sequence[str]) -> Iterator[str]:
+    """The first line in which two texts differ, and how many do."""
+    if len(had) != len(made):
+        yield f"{what} has {len(had)} lines, and the data give {len(made)}"
+    differing = [(a, b) for a, b in zip(had, made, strict=False) if a != b]
+    if differing:
+        more = f" (and {len(differing) - 1} lines more)" if len(differing) > 1 else ""
+        yield f"{what}: the page has `{differing[0][0]}`, the data give `{differing[0][1]}`{more}"
+
+
+def by_seed(rows: Iterable[Row], column: str, **where: str) -> BySeed:
+    """A column of a run table by seed, of the rows in which these columns have these values."""
+    return {
+        row["seed"]: float(row[column])
+        for row in rows
+        if all(row[key] == value for key, value in where.items())
+    }
+
+
+def estimate(values: BySeed) -> Estimate:
+    """The mean over the seeds with its 95 % t-interval."""
+    found = measures.estimate(list(values.values()))
+    assert found is not None, "no seed"
+    return found
+
+
+def difference(ours: BySeed, theirs: BySeed) -> Estimate:
+    """The mean of the differences paired by seed with its 95 % t-interval."""
+    found = measures.difference(ours, theirs)
+    assert found is not None, "no common seed"
+    return found
+
+
+def bonferroni(e: Estimate, tests: int) -> Estimate:
+    """The same mean with an interval that holds together with those of other such tests."""
+    assert e.half is not None
+    n = len(e.values) - 1
+    wider = float(student.ppf(1 - 0.025 / tests, n)) / float(student.ppf(0.975, n))
+    return Estimate(e.values, e.mean, e.half * wider)
+
+
+def percent(e: Estimate) -> str:
+    """`50.77 ± 1.88`; of fewer than three seeds each seed's."""
+    if e.half is None:
+        return ", ".join(f"{100 * value:.2f}" for value in e.values)
+    return f"{100 * e.mean:.2f} ± {100 * e.half:.2f}"
+
+
+def points(e: Estimate, *, seeds: bool = False) -> str:
+    """`**+4.00 ± 0.61**`, bold where the interval leaves out 0; with each seed's in brackets."""
+    if e.half is None:
+        return ", ".join(signed(100 * value) for value in e.values)
+    text = f"{signed(100 * e.mean)} ± {100 * e.half:.2f}"
+    text = f"**{text}**" if e.sign else text
+    return f"{text} ({', '.join(signed(100 * v) for v in e.values)})" if seeds else text
+
+
+def signed(value: float, places: int = 2) -> str:
+    """`−0.24`: with its sign, a minus that is as wide as the plus."""
+    return minus(f"{value:+.{places}f}")
+
+
+def minus(text: str) -> str:
+    """Hyphens before digits as minus signs."""
+    return re.sub(r"-(?=\d)", "−", text)

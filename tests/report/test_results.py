@@ -1,0 +1,70 @@
+"""The pages of docs/results have the numbers, lines and pictures that their CSVs give."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from benchmarks.results.__main__ import PAGES, check, locked
+from benchmarks.results.page import RESULTS
+from tests.conftest import ROOT
+
+
+@pytest.mark.slow  # draws five pictures
+def test_every_page_is_what_its_run_tables_give() -> None:
+    assert check(RESULTS, pictures=locked(), write=False) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("file", "before", "after", "named"),
+    [
+        ("leaderboard/README.md", "| 50.77 ± 1.88 | **+4.00", "| 50.78 ± 1.88 | **+4.00", "50.78"),
+        ("leaderboard/README.md", "1.56 ± 1.84", "1.56 ± 1.94", "1.56 ± 1.94 is in the prose"),
+        ("gain/confirmed.csv", "33.1880", "34.1880", "gain/README.md: table confirmed"),
+        ("sensitivity/points.csv", "0.2625532899695884", "0.3625532899695884", "differences.csv"),
+    ],
+)
+def test_a_changed_number_is_named(
+    tmp_path: Path, file: str, before: str, after: str, named: str
+) -> None:
+    folder = tmp_path / "results"
+    shutil.copytree(RESULTS, folder)
+    text = (folder / file).read_text()
+    assert before in text
+    (folder / file).write_text(text.replace(before, after, 1))
+    assert any(named in line for line in check(folder, pictures=False, write=True))
+    if file.endswith(".csv"):  # written anew, its tables are what it gives: no table differs now
+        assert not [line for line in check(folder, pictures=False, write=False) if "table" in line]
+
+
+def test_a_page_that_nothing_makes_is_named() -> None:
+    folders = {path.parent.relative_to(RESULTS).as_posix() for path in RESULTS.rglob("README.md")}
+    assert folders - {"."} == PAGES.keys()
+
+
+LINK = re.compile(r"\]\(([^)#\s]*)(#[^)\s]+)?\)")
+
+
+def test_links_to_and_from_the_results_lead_somewhere() -> None:
+    pages = [*RESULTS.rglob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "README.md"]
+    missing = []
+    for page in pages:
+        for path, anchor in LINK.findall(page.read_text(encoding="utf-8")):
+            target = (page.parent / path).resolve() if path else page
+            if path.startswith(("http", "mailto")) or not (
+                RESULTS in page.parents or RESULTS in target.parents
+            ):
+                continue
+            if not target.exists() or (anchor and anchor[1:] not in anchors(target)):
+                missing.append(f"{page.relative_to(ROOT)}: {path}{anchor}")
+    assert not missing
+
+
+def anchors(page: Path) -> set[str]:
+    """A page's headings as a forge addresses them."""
+    titles = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
