@@ -178,6 +178,13 @@ class Experiment:
         name="lora.init",
         choices=("peft", "orthogonal", "folder:"),
     )
+    lora_head: str = key(
+        "private",
+        "the head under methods that exchange LoRA: private to each client, or shared, sent and"
+        " averaged as LoRA is",
+        name="lora.head",
+        choices=("private", "shared"),
+    )
     representation: str = key(
         "features",
         "R, the input of the head: the encoder's features, or pretrained-logits, the output of"
@@ -368,12 +375,13 @@ class Experiment:
 KEYS = keys_of(Experiment)
 
 
+_OF_LORA = ("lora.rank", "lora.alpha", "lora.targets", "lora.dropout", "lora.init")
 _OF_MODEL = {
     "train": "all",
     "representation": "features",
     "neck": "auto",
     "model-input": "auto",
-} | {name: str(k.text(k.default)) for name, k in KEYS.items() if name.startswith("lora.")}
+} | {name: str(k.text(k.default)) for name, k in KEYS.items() if name in _OF_LORA}
 """What a model's name in full may say of it, each with what it need not say."""
 
 

@@ -39,6 +39,11 @@ def _method(config: RunConfig, method: type[Method]) -> None:
     e = config.experiment
     with user_code("method", e.method):
         method.check_experiment(e)
+    if method.shares_lora and {*e.trained} != {"lora"}:
+        raise UserError(
+            f"method {e.method} exchanges LoRA, and train is {e.train}: set train=lora, and models"
+            " to one with weights"
+        )
     if method.one_model and (different := len(set(e.model_names()))) > 1:
         ways = "setting=homogeneous, or models to one"
         if len({*e.trained}) > 1 or len({*e.lora_ranks}) > 1:
@@ -189,6 +194,8 @@ def unused(options: Iterable[str], config: RunConfig) -> list[str]:
             found.append(f"{name} is not used: partition.kind is {e.partition_kind}")
         elif name == "model-input" and not any(map(is_library, e.model_names())):
             found.append("model-input is not used: no model is of timm or torchvision")
+        elif name == "lora.head" and not registry.find(e.method).shares_lora:
+            found.append(f"lora.head is not used: method {e.method} does not exchange LoRA")
         elif name.startswith("lora.") and "lora" not in e.trained:
             found.append(f"{name} is not used: train is {e.train}")
         elif name.startswith("secagg.") and not e.secagg_enabled and name != "secagg.enabled":

@@ -55,6 +55,8 @@ class Chain:
         execution = server.execution if server else None
         self._method = method
         self._name = experiment.method
+        # masks hide single uploads, and a control merges one at a time
+        self._measures_error = experiment.sharing == "mean" and not experiment.secagg_enabled
         self._links = [
             link(experiment, method, server)
             for link in LINKS
@@ -96,6 +98,8 @@ class Chain:
         check_state(
             f"method {self._name!r}: aggregate", merged, state if self._method.averages else None
         )
+        if self._measures_error:
+            round.aggregation_error = self._method.aggregation_error(uploads, state, merged)
         for link in self._links:
             merged = link.server_out(merged, uploads, state, round)
         return merged

@@ -22,6 +22,7 @@ class Round:
     diverged: dict[int, str] = field(default_factory=dict)  # those of them whose training did
     visits: dict[int, Admitted] = field(default_factory=dict)
     server_flops: int = 0  # executed in the merge
+    aggregation_error: float | None = None  # of the merge, where the method has one
 
     def send(self, client: int, cost: Cost) -> None:
         """Adds to what was sent to a client, which may be asked twice."""

@@ -110,6 +110,9 @@ class Method(ABC):
     one_model: ClassVar[bool] = False
     """Whether all clients need the same model: where theirs differ, the run is refused."""
 
+    shares_lora: ClassVar[bool] = False
+    """Whether clients exchange LoRA's factors: all of them must train LoRA."""
+
     returns_own: ClassVar[bool] = True
     """Whether what a client receives may hold something of its own uploads: if not, one that is
     alone receives nothing."""
@@ -160,6 +163,13 @@ class Method(ABC):
     def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
         """Server: the next state from the admitted uploads, by client in client order, and the last
         state. Pure."""
+
+    def aggregation_error(
+        self, uploads: Mapping[int, Upload], before: Tensors, after: Tensors
+    ) -> float | None:
+        """Server: what `aggregate` missed of the uploads' mean product, relative to what they
+        changed: ‖ΔW* − ΔW after‖ / ‖ΔW* − ΔW before‖. None for a method that has no such mean."""
+        return None
 
     def check(self, upload: Upload, state: Tensors, client: int) -> None:
         """Server: raises Refused unless names, dtypes and shapes are what this method sends: the

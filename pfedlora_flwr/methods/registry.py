@@ -37,6 +37,10 @@ _CLASSES = {
     "fedrep": "FedRep",
     "fedprox": "FedProx",
     "ditto": "Ditto",
+    "fedit": "FedIT",
+    "ffa_lora": "FFALoRA",
+    "fedsa_lora": "FedSALoRA",
+    "flexlora": "FlexLoRA",
 }
 """Module in this folder → class. Their order is that of help, tables and colours; a new one goes to
 the end."""

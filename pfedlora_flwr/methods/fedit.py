@@ -1,0 +1,78 @@
+"""FedIT. Zhang, Vahidian, Kuo, Li, Zhang, Yu, Zhou, Wang, Chen: Towards Building the Federated GPT:
+Federated Instruction Tuning (ICASSP 2024)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from pfedlora_flwr.methods.lora_factors import (
+    A,
+    B,
+    Product,
+    error,
+    head_names,
+    load_some,
+    products,
+    scale_of,
+)
+from pfedlora_flwr.methods.method import Method, Tensors, Upload
+from pfedlora_flwr.methods.standalone import train_locally
+from pfedlora_flwr.methods.tensors import weighted_mean
+from pfedlora_flwr.models.kept import kept
+from pfedlora_flwr.models.model import ClientModel
+from pfedlora_flwr.rng import seeded
+from pfedlora_flwr.training.loop import Samples, Visit
+
+
+class FedIT(Method):
+    """FedAvg of LoRA's factors: A ← Σ p_k A_k, B ← Σ p_k B_k."""
+
+    title = "FedIT"
+    paper = "Zhang et al., ICASSP 2024, arXiv 2305.05644"
+    idea = "LoRA's two factors are averaged, each by itself"
+    shares = "LoRA's A and B"
+    merges = "mean"
+    assumes = "one base and one rank, `train=lora`"
+    averages = True
+    one_model = True
+    shares_lora = True
+    sends: ClassVar[tuple[str, ...]] = (A, B)
+    """What marks the factors that travel."""
+
+    def state_init(self, seed: int) -> Tensors:
+        with seeded(seed):
+            return self.shared(self.client_model(0))
+
+    def shared(self, model: ClientModel) -> Tensors:
+        """What travels of a model: factors, and the head where `lora.head` is shared."""
+        head = head_names(model) if self.experiment.lora_head == "shared" else set()
+        return {
+            name: tensor
+            for name, tensor in kept(model).items()
+            if name in head or any(mark in name for mark in self.sends)
+        }
+
+    def local_update(
+        self, model: ClientModel, received: Tensors, data: Samples, visit: Visit
+    ) -> Upload:
+        load_some(model, received)
+        train_locally(model, data, visit)
+        return Upload(self.shared(model), len(data))
+
+    def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
+        return weighted_mean(uploads)
+
+    def aggregation_error(
+        self, uploads: Mapping[int, Upload], before: Tensors, after: Tensors
+    ) -> float | None:
+        total = sum(upload.samples for upload in uploads.values())
+        return error(
+            [(one.samples / total, self.products(one.tensors)) for one in uploads.values()],
+            self.products(before),
+            self.products(after),
+        )
+
+    def products(self, tensors: Tensors) -> list[Product]:
+        """ΔW of each layer, of what travels."""
+        return products(tensors, scale_of(self.model_names[0]))

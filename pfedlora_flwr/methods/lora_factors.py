@@ -1,0 +1,96 @@
+"""LoRA's factors among a client model's tensors, and the algebra of their products: what the
+methods that exchange them share.
+
+An adapted layer computes y = W x + s B (A x), with A [r, n], B [m, r] and s = α/r; of a convolution
+A's kernels are flattened."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from pfedlora_flwr.experiment import parted
+from pfedlora_flwr.methods.method import Tensors
+from pfedlora_flwr.models.lora import Lora
+from pfedlora_flwr.models.model import ClientModel
+
+A, B = ".lora_A.", ".lora_B."
+"""In the names of the factors' tensors."""
+Product = tuple[Tensor, Tensor]
+"""Of one layer: s B [m, r] and A [r, n], float64, whose product is ΔW."""
+
+
+def head_names(model: ClientModel) -> set[str]:
+    """The names in the state_dict of the last layer's tensors."""
+    last = model.last_layer()
+    return {
+        f"{at}.{name}"
+        for at, part in model.named_modules(remove_duplicate=False)
+        if part is last
+        for name in last.state_dict()
+    }
+
+
+def scale_of(name: str) -> float:
+    """s = α/r of a model, by its name in full."""
+    lora = Lora.of(parted(name)[1])
+    return lora.alpha / lora.rank
+
+
+def load_some(model: nn.Module, tensors: Tensors) -> None:
+    """Sets the tensors that are named; all others stay. Raises RuntimeError for names that the
+    model does not have, and for other shapes."""
+    if unknown := model.load_state_dict(tensors, strict=False).unexpected_keys:
+        raise RuntimeError(f"the model has no {unknown[0]!r}")
+
+
+def products(tensors: Tensors, scale: float) -> list[Product]:
+    """ΔW of each adapted layer, in two factors, in the tensors' order."""
+    return [
+        (
+            scale * tensors[name.replace(A, B)].double().flatten(1),
+            tensors[name].double().flatten(1),
+        )
+        for name in tensors
+        if A in name
+    ]
+
+
+def added(terms: Sequence[tuple[float, Product]]) -> Product:
+    """Σ w ΔW of one layer as the product of stacked factors."""
+    left = torch.cat([weight * left for weight, (left, _) in terms], dim=1)
+    return left, torch.cat([right for _, (_, right) in terms])
+
+
+def norm(product: Product) -> float:
+    """‖ΔW‖_F by two QR decompositions: no m × n matrix is made, and nothing cancels."""
+    left, right = product
+    return float((torch.linalg.qr(left)[1] @ torch.linalg.qr(right.T)[1].T).norm())
+
+
+def truncated(product: Product, rank: int) -> Product:
+    """The best approximation of ΔW of at most this rank: U Σ and Vᵀ of its singular value
+    decomposition, by QR of both factors and an SVD of the small rest. The largest element of each
+    right vector is positive."""
+    left, right = product
+    q_left, r_left = torch.linalg.qr(left)
+    q_right, r_right = torch.linalg.qr(right.T)
+    u, sigma, vt = torch.linalg.svd(r_left @ r_right.T, full_matrices=False)
+    u, sigma, vt = q_left @ u[:, :rank], sigma[:rank], vt[:rank] @ q_right.T
+    signs = vt.gather(1, vt.abs().argmax(1, keepdim=True)).sign()
+    return u * sigma * signs.T, vt * signs
+
+
+def error(
+    uploads: Sequence[tuple[float, list[Product]]], before: list[Product], after: list[Product]
+) -> float | None:
+    """‖ΔW* − ΔW after‖ / ‖ΔW* − ΔW before‖ over all layers, with ΔW* = Σ p_k s_k B_k A_k of the
+    uploads; None where the uploads changed nothing."""
+    lost = moved = 0.0
+    for layer, (old, new) in enumerate(zip(before, after, strict=True)):
+        wanted = [(share, product[layer]) for share, product in uploads]
+        lost += norm(added([*wanted, (-1.0, new)])) ** 2
+        moved += norm(added([*wanted, (-1.0, old)])) ** 2
+    return (lost / moved) ** 0.5 if moved else None
