@@ -153,7 +153,7 @@ def differences(images: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
     data = Samples(images[0, :1000].to(GPU), labels[0, :1000].to(GPU), scale, shift)
     found = {}
     for name in registry.NAMES:
-        if registry.find(name).one_model:
+        if registry.find(name).one_model or registry.find(name).shares_lora:
             continue
         trained = []
         for allowed in (True, False, False):

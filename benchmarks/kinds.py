@@ -64,6 +64,16 @@ KINDS: dict[str, dict[str, Any]] = {
 HOMOGENEOUS = {"64 pixels": {"models": "timm:mobilenetv3_small_050"}}
 """What FedAvg has, which needs one model for everyone."""
 
+_METHODS = (
+    "standalone",
+    *(
+        name
+        for name in registry.NAMES
+        if name != "standalone" and not registry.find(name).shares_lora
+    ),
+)
+"""All that need no pretrained model."""
+
 
 def cell(kind: str, method: str) -> RunConfig:
     """A cell of the table. Raises UserError where it is refused."""
@@ -102,7 +112,7 @@ def main() -> None:
         runpy.run_path(str(ROOT / "examples" / script), run_name="__main__")
     said, left = {}, []
     for kind in KINDS:
-        for method in ("standalone", *(name for name in registry.NAMES if name != "standalone")):
+        for method in _METHODS:
             try:
                 config = cell(kind, method)
                 preflight(config)
@@ -165,7 +175,7 @@ def show(rows: list[dict[str, Any]]) -> None:
     marked."""
     by = {(row["kind"], row["method"]): row for row in rows}
     print("| method | " + " | ".join(KINDS) + " |\n|---" + "|---" * len(KINDS) + "|")
-    for method in ("standalone", *(name for name in registry.NAMES if name != "standalone")):
+    for method in _METHODS:
         print(
             f"| {registry.title(method)} | "
             + " | ".join(_cell(by[kind, method]) for kind in KINDS)

@@ -15,7 +15,7 @@ from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Upload
 from scripts.declare import ROOT
 from tests.methods.test_payload import AS_MUCH_DOWN_AS_UP, CLASS_MEANS, HEADER_DOWN, LESS_THAN_FML
-from tests.plain import make, runs, samples
+from tests.plain import ANY_MODEL, LORA, make, runs, samples
 
 PAGE = ROOT / "docs" / "methods.md"
 _LIST = re.compile(r"(<!-- methods: ([a-z ]+) -->)(.*?)(<!-- end -->)", re.DOTALL)
@@ -37,6 +37,14 @@ a paper leaves a choice open.
 
 | `method` | idea | what is shared | up | down | cost | server | assumes | paper |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- |
+"""
+_LORA = """
+## Methods that exchange LoRA
+
+They need clients with the same pretrained base and `train=lora` ([LoRA](lora.md)). Up and down are the factors' numbers: r·n for A and m·r for B of each adapted layer, m × n. The head stays with its client unless `lora.head=shared`. *Secure* says whether secure aggregation can sum the uploads.
+
+| `method` | idea | what is shared | secure | server | assumes | paper |
+| --- | --- | --- | --- | --- | --- | --- |
 """
 _FOOT = """
 ## How to read the table
@@ -61,13 +69,19 @@ _FOOT = """
 
 def page(costs: Mapping[str, str]) -> str:
     """docs/methods.md with these costs, by method."""
-    return _HEAD + "".join(_row(name, costs[name]) for name in registry.NAMES) + _FOOT
+    return (
+        _HEAD
+        + "".join(_row(name, costs[name]) for name in ANY_MODEL)
+        + _LORA
+        + "".join(map(_lora_row, LORA))
+        + _FOOT
+    )
 
 
 def costs() -> dict[str, str]:
     """Every method's operations relative to Standalone's, counted."""
     yardstick = operations("standalone")
-    return {name: f"{operations(name) / yardstick:.2f}" for name in registry.NAMES}
+    return {name: f"{operations(name) / yardstick:.2f}" for name in ANY_MODEL}
 
 
 def written_costs(text: str) -> dict[str, str]:
@@ -117,9 +131,6 @@ def _row(name: str, cost: str) -> str:
     assumes = found.assumes
     if make(from_flat({"method": name, "setting": _setting(name)})).uses_rounds:
         assumes += "; depends on T"
-    link = found.paper.replace("arXiv ", "arXiv:")
-    head, colon, number = link.partition("arXiv:")
-    paper = f"{head}[arXiv {number}](https://arxiv.org/abs/{number})" if colon else head
     cells = (
         f"`{name}`<br>{found.title}",
         found.idea,
@@ -128,9 +139,28 @@ def _row(name: str, cost: str) -> str:
         cost,
         found.merges,
         assumes,
-        paper,
+        _linked(found.paper),
     )
     return f"| {' | '.join(cells)} |\n"
+
+
+def _lora_row(name: str) -> str:
+    found = registry.find(name)
+    cells = (
+        f"`{name}`<br>{found.title}",
+        found.idea,
+        found.shares,
+        "yes" if found.averages else "no",
+        found.merges,
+        found.assumes,
+        _linked(found.paper),
+    )
+    return f"| {' | '.join(cells)} |\n"
+
+
+def _linked(paper: str) -> str:
+    head, colon, number = paper.replace("arXiv ", "arXiv:").partition("arXiv:")
+    return f"{head}[arXiv {number}](https://arxiv.org/abs/{number})" if colon else head
 
 
 def _setting(name: str) -> str:

@@ -88,6 +88,10 @@ def runs(method: str, setting: str) -> bool:
     return True
 
 
+LORA = tuple(name for name in registry.NAMES if registry.find(name).shares_lora)
+"""Our methods that need a pretrained model with LoRA in it."""
+ANY_MODEL = tuple(name for name in registry.NAMES if name not in LORA)
+"""The others."""
 SETTINGS = ("heterogeneous", "homogeneous")
 CELLS = [
     (method, setting) for method in registry.NAMES for setting in SETTINGS if runs(method, setting)

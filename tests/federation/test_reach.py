@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from pfedlora_flwr.config import from_flat
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.federation.reach import reaches, unreached
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.models.kept import kept
 from tests.models.bases import base
-from tests.plain import Plain, make
+from tests.plain import LORA, Plain, make
 
 THROUGH_THE_ENCODER = {"pfedlora", "pfedlora_plus", "fedproto", "fedtgp", "fedorgp"}
 """Methods whose shared part acts on an encoder, or on what stands before the head, alone."""
@@ -37,7 +38,15 @@ def test_two_downloads_leave_two_models_or_it_is_said(name: str, trained: str, m
         keys |= {"representation": "pretrained-logits"}
     if name == "fedmrl":
         keys |= {"fedmrl.representation-dim": 16}
+    if name in LORA and trained != "lora":
+        with pytest.raises(UserError, match="exchanges LoRA, and train is"):
+            from_flat(keys)
+        return
     method = make(from_flat(keys))
+    if trained in ("head", "logits") and name in ("fedper", "fedrep"):
+        with pytest.raises(UserError, match="nothing of it is trained"):
+            reaches(method, 0)
+        return
     silent = trained in ("head", "logits") and name in THROUGH_THE_ENCODER
     assert reaches(method, 0) == (not silent and name != "standalone")
     said = (

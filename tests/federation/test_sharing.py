@@ -18,12 +18,11 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.federation.sharing import is_standalone
 from pfedlora_flwr.files import tensors_sha256
 from pfedlora_flwr.methods.pfedlora import PFedLoRA
-from pfedlora_flwr.methods.registry import NAMES
 from pfedlora_flwr.methods.tensors import tensors_of
 from pfedlora_flwr.rng import derive
 from pfedlora_flwr.runs.store import ClientStore
 from tests.conftest import run_locally
-from tests.plain import Plain, make, samples, visit
+from tests.plain import ANY_MODEL, Plain, make, samples, visit
 
 pytestmark = pytest.mark.slow
 
@@ -129,7 +128,7 @@ def test_which_controls_are_standalone_is_decided_by_the_first_state() -> None:
     def of(sharing: str) -> set[str]:
         return {
             name
-            for name in NAMES
+            for name in ANY_MODEL
             if is_standalone(from_flat(KEYS | {"method": name, "sharing": sharing}), "")
         }
 

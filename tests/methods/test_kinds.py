@@ -13,7 +13,7 @@ from pfedlora_flwr.methods.method import Method, Upload
 from pfedlora_flwr.methods.tensors import tensors_of
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.training.loop import Samples
-from tests.plain import visit
+from tests.plain import ANY_MODEL, visit
 
 LIBRARY = "timm:resnet10t,timm:mobilenetv3_small_050,cnn5"
 KINDS = {
@@ -35,7 +35,7 @@ CELLS = [
     pytest.param(
         name, kind, marks=[pytest.mark.methods] if kind == "images" and name not in QUICK else []
     )
-    for name in registry.NAMES
+    for name in ANY_MODEL
     for kind in KINDS
 ]
 
@@ -122,7 +122,7 @@ def test_necks_stand_where_a_method_needs_one_width_and_models_have_another(name
     assert alike.shared_width == 16
 
 
-@pytest.mark.parametrize("name", [name for name in registry.NAMES if name != "pfedes"])
+@pytest.mark.parametrize("name", [name for name in ANY_MODEL if name != "pfedes"])
 def test_what_a_user_froze_stays_frozen(name: str) -> None:
     """In the second visit as in the first, and so in a model that stayed in memory as in one that
     was loaded anew."""

@@ -9,9 +9,8 @@ import torch
 
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.methods.method import Tensors, Upload
-from pfedlora_flwr.methods.registry import NAMES
 from pfedlora_flwr.runs.ledger import parameters, payload_bytes
-from tests.plain import CELLS, SETTINGS, Plain, make, samples, visit
+from tests.plain import ANY_MODEL, CELLS, SETTINGS, Plain, make, samples, visit
 
 AS_MUCH_DOWN_AS_UP = [
     ("pfedlora", "heterogeneous", 10, 30_670),
@@ -92,7 +91,7 @@ def first_visit(
 def test_every_method_is_counted() -> None:
     assert {row[0] for row in AS_MUCH_DOWN_AS_UP + CLASS_MEANS + HEADER_DOWN} | {
         LESS_THAN_FML
-    } == set(NAMES)
+    } == set(ANY_MODEL)
 
 
 @pytest.mark.parametrize(("name", "setting", "classes", "expected"), AS_MUCH_DOWN_AS_UP)

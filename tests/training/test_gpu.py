@@ -11,7 +11,7 @@ from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Tensors
 from pfedlora_flwr.rng import derive
 from pfedlora_flwr.training import graphs
-from tests.plain import Plain, visit
+from tests.plain import ANY_MODEL, Plain, visit
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 LIKE_EAGER, LIKE_CPU = 1e-4, 2e-2
@@ -45,7 +45,7 @@ def difference(one: Tensors, other: Tensors) -> float:
     )
 
 
-@pytest.mark.parametrize("name", registry.NAMES)
+@pytest.mark.parametrize("name", ANY_MODEL)
 def test_captured_steps_come_to_what_eager_ones_come_to(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
