@@ -75,7 +75,7 @@ def mean_of(of: Any, sent: dict[int, Upload]) -> dict[str, torch.Tensor]:
         (one.samples / 120, dense(one.tensors, lora_factors.scale_of(of.model_of(k))))
         for k, one in sent.items()
     ]
-    return {name: sum(p * d[name] for p, d in every) for name in every[0][1]}  # type: ignore[misc]
+    return {name: sum(p * d[name] for p, d in every) for name in every[0][1]}
 
 
 def distance(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
@@ -175,7 +175,7 @@ def test_what_is_private_stays_and_what_is_shared_moves(name: str, head: str, mo
     sent = plain.uploads[1].tensors
     factors = {"fedit": (A, B), "ffa_lora": (B,), "fedsa_lora": (A,), "flexlora": (A, B)}[name]
     own = kept(plain.models[1])
-    heads = lora_factors.head_names(plain.models[1])  # type: ignore[arg-type]
+    heads = lora_factors.head_names(plain.models[1])
     expected = {n for n in own if any(mark in n for mark in factors)}
     assert sent.keys() == expected | (heads if head == "shared" else set())
     received = plain.method.download(plain.state, 0, 3)
@@ -207,7 +207,11 @@ def test_alone_it_is_local_lora(name: str, model: str) -> None:
 
 @pytest.mark.parametrize("name", LORA)
 def test_two_ranks_where_they_may_differ_and_a_line_elsewhere(name: str, model: str) -> None:
-    keys = {"lora.rank": "4,16", "partition.kind": "iid", "dataset": "synthetic:60"}
+    keys: dict[str, object] = {
+        "lora.rank": "4,16",
+        "partition.kind": "iid",
+        "dataset": "synthetic:60",
+    }
     keys = adapted(model) | keys | {"method": name, "batch-size": 16, "clients": 2}
     if name in MEANS:
         with pytest.raises(UserError, match=r"needs the same model .* train and lora.rank"):
