@@ -27,6 +27,7 @@ from benchmarks.results.page import (
     minus,
     percent,
     points,
+    signed,
     write_csv,
 )
 from pfedlora_flwr.methods import registry
@@ -77,6 +78,7 @@ def accuracy(page: Page, runs: Sequence[Row]) -> None:
         ),
         lines,
     )
+    sampled(page, of)
     for count in COUNTS:
         alone = of["standalone"][count]
         leads = [difference(of[m][count], alone) for m in METHODS[1:] if m != "pfedmoe"]
@@ -91,6 +93,16 @@ def accuracy(page: Page, runs: Sequence[Row]) -> None:
         page.says(difference(of[a][COUNTS[0]], of[b][COUNTS[0]]))
     page.settings("0.5", "0.9", "0.01", "0.91", "0.28", "0.63")  # the paper's own differences
     page.quotes("sensitivity", "46.52 ± 2.77", "0.24 ± 0.40", "0.34 ± 0.23", "1.10 ± 0.41")
+
+
+def sampled(page: Page, of: Mapping[str, Mapping[str, Mapping[str, float]]]) -> None:
+    """Differences to Standalone by the clients that a round has sampled."""
+    lines = []
+    for method in METHODS[1:]:
+        seeds = method in ("pfedlora", "pfedmoe")
+        found = (difference(of[method][c], of["standalone"][c]) for c in COUNTS[2:])
+        lines.append([named(method, of[method]), *(points(e, seeds=seeds) for e in found)])
+    page.table("sampled", ("− Standalone, points", "last round", "highest round"), lines)
 
 
 def ahead(of: Mapping[str, Mapping[str, Mapping[str, float]]], method: str) -> str:
@@ -147,13 +159,41 @@ def sharing(page: Page, runs: Sequence[Row]) -> None:
             page.says(estimate(larger))
     header = ("method", "as it is", "`sharing=none`", "gain from sharing", "none − Standalone")
     page.table("sharing", header, lines)
+    by_count(page, runs)
     apart = {
         (row["method"], row["round"], row["sharing"]): float(row["minus_standalone"])
         for row in page.rows("course.csv")
     }
-    for (name, t, kind), value in apart.items():
-        if kind == "none":
-            page.says(value, value - apart[name, t, "mean"])
+    rounds = sorted({int(t) for _, t, _ in apart})
+    alone_there = [apart["pfedlora", str(t), "none"] for t in rounds]
+    shared = [apart["pfedlora", str(t), "mean"] for t in rounds]
+    parts = [b - a for a, b in zip(alone_there, shared, strict=True)]
+    lines = [
+        [name, *(signed(value, 1) for value in values)]
+        for name, values in (
+            ("the method, for a client alone", alone_there),
+            ("sharing", parts),
+            ("together, pFedLoRA − Standalone", shared),
+        )
+    ]
+    page.table("parts", ("points after round", *map(str, rounds)), lines)
+
+
+def by_count(page: Page, runs: Sequence[Row]) -> None:
+    """The gains from sharing by all ways of counting, with Bonferroni correction for both."""
+    lines = []
+    for method in ("fedmrl", "pfedlora"):
+        cells = []
+        for count in COUNTS:
+            mean, none = (by_seed(runs, count, method=method, sharing=s) for s in ("mean", "none"))
+            gain = difference(mean, none)
+            wider = bonferroni(gain, 2)
+            text = f"{signed(100 * gain.mean)} ± {100 * (gain.half or 0):.2f}"
+            text += f" (± {100 * (wider.half or 0):.2f})"
+            cells.append(f"**{text}**" if wider.sign else text)
+        lines.append([registry.title(method), *cells])
+    names = ("all clients, at best validation", "all clients, final", "sampled, last round")
+    page.table("gains", ("gain from sharing", *names, "sampled, highest round"), lines)
 
 
 def costs(page: Page) -> None:
