@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest --dist loadscope --numprocesses
 # What is run by targets of its own; pytest alone leaves it out as well (pyproject.toml).
 APART := not methods and not faults and not deployment and not cluster and not pretrained
 
-.PHONY: run check test lint quick lock methods-test pretrained-test docs prose results same-bits deployment-test fault-test cluster-test docker-test wheel-test site clean
+.PHONY: run check test lint quick lock methods-test pretrained-test docs prose results same-bits flower-test deployment-test fault-test cluster-test docker-test wheel-test site clean
 
 # The environment, 6.6 GB with PyTorch's CUDA build, is made when it is missing or pyproject.toml or constraints.txt is newer.
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -67,6 +67,18 @@ results: $(VENV)/.installed
 same-bits: $(VENV)/.installed
 	$(BIN)/python scripts/same_bits.py $(BASE)
 
+# What we use of Flower's inside, and a run through Flower, plain and under masks. FLOWER=newest takes the newest that we
+# support first, FLOWER=next the newest there is: with a VENV of its own.
+FLOWER ?=
+FLOWER_OF_newest := import tomllib; print(tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"][0])
+FLOWER_OF_next := print("flwr[simulation]")
+flower-test: $(VENV)/.installed
+	$(if $(FLOWER),$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "$$($(PYTHON) -c '$(FLOWER_OF_$(FLOWER))')")
+	$(BIN)/python -m pip show flwr | sed -n 2p
+	$(BIN)/python -m pytest tests/federation tests/test_server_app.py
+	for masks in false true; do $(BIN)/pfedlora run -o rounds=1 -o models=cnn5 -o clients=3 -o secagg.enabled=$$masks \
+		-o output=build/flower-test --overwrite || exit 1; done
+
 # SuperLink and SuperNodes as real processes: TLS with authentication, gRPC, process isolation, nodes with data of their own.
 deployment-test: $(VENV)/.installed
 	$(BIN)/python -m pytest -m deployment tests/deployment
@@ -105,4 +117,4 @@ site: .venv-site/.installed
 	touch $@
 
 clean:
-	rm -rf $(VENV) .venv-site build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-site .venv-flower build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -6,13 +6,13 @@ from functools import lru_cache
 
 import torch
 from flwr.app import Context
-from flwr.client import Client
 from flwr.clientapp import ClientApp
 
 from pfedlora_flwr.config import run_config
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.federation.chain import mods
 from pfedlora_flwr.federation.client import PersonalisedClient
+from pfedlora_flwr.federation.flower_compat import Client
 from pfedlora_flwr.federation.model_cache import MODELS
 from pfedlora_flwr.keys import Scalar
 from pfedlora_flwr.training.device import keep_freed_memory, memory_share

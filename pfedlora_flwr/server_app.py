@@ -6,18 +6,17 @@ import errno
 import json
 import logging
 from collections.abc import Callable
-from typing import Any
 
 import httpx
 import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
-from flwr.supercore.run import RunNotRunningException
 
 from pfedlora_flwr.config import run_config
 from pfedlora_flwr.data.local import task_of
 from pfedlora_flwr.errors import UserCodeError, UserError, brief, names_traceback, with_traceback
 from pfedlora_flwr.federation.clients import RunDiverged, RunFailed
+from pfedlora_flwr.federation.flower_compat import RunNotRunningException, bound_retries
 from pfedlora_flwr.federation.sharing import first_state
 from pfedlora_flwr.federation.strategy import PersonalisedStrategy
 from pfedlora_flwr.methods import registry
@@ -115,27 +114,6 @@ def serve(
         raise
     finally:
         run.close()
-
-
-def bound_retries(grid: Grid, seconds: float) -> None:
-    """Flower's grid tries to reach a SuperLink that is gone for ever, and would hold the run's
-    directory as long.
-
-    How often it tries is a private part of Flower's: where it has another name, the log says what
-    is missing."""
-    # takes a second, and the process of Flower's that calls this has it
-    from flwr.superlink.grid import HttpGrid
-
-    if not isinstance(grid, HttpGrid):  # no SuperLink to wait for
-        return
-    invoker: Any = getattr(grid, "_retry_invoker", None)
-    if not hasattr(invoker, "max_time"):
-        logger.warning(
-            "this version of Flower hides its retries: should the SuperLink go, this process waits"
-            " for it without end"
-        )
-        return
-    invoker.max_time = seconds
 
 
 def reason_of(error: Exception) -> str:

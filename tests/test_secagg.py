@@ -38,10 +38,10 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import Execution
 from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.clients import RunFailed
+from pfedlora_flwr.federation.flower_compat import MASKERS, secagg_record
 from pfedlora_flwr.federation.model_cache import MODELS
 from pfedlora_flwr.federation.secure import masks, unmasked
 from pfedlora_flwr.federation.secure.guard import LEVELS, MODULUS, Guard, terms
-from pfedlora_flwr.federation.secure.record import secagg_record
 from pfedlora_flwr.launch.local import LocalGrid
 from pfedlora_flwr.methods.method import Tensors, Upload
 from pfedlora_flwr.methods.pfedlora import PFedLoRA
@@ -911,7 +911,7 @@ def test_no_single_update_is_found_by_value(tmp_path: Path, method: str) -> None
     federate(tmp_path / "plain", method=method, clients=3, secagg__enabled=False)
     plain = plain_round(range(3), method=method, clients=3)
     first = Plain(KEYS, method=method, clients=3).state
-    for user in masks._USERS:
+    for user in MASKERS:
         assert import_module(user).pseudo_rand_gen is masks.masks
     needles = secrets_of(plain, first)
     losses = [

@@ -1,5 +1,4 @@
-"""The ServerApp and those parts of Flower that are not its public API: what it needs of them is
-there, or is missed aloud."""
+"""The ServerApp: how a run ends."""
 
 from __future__ import annotations
 
@@ -9,37 +8,15 @@ import logging
 from pathlib import Path
 from traceback import format_exc
 from types import SimpleNamespace
-from typing import Any
 
 import httpx
 import pytest
-from flwr.supercore.run import RunNotRunningException
-from flwr.superlink.grid import HttpGrid, InMemoryGrid
+from flwr.superlink.grid import InMemoryGrid
 
 from pfedlora_flwr import server_app
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.federation.flower_compat import RunNotRunningException
 from pfedlora_flwr.runs.directory import RunDirectory
-
-
-def test_the_grids_retries_are_where_they_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
-    grid = HttpGrid(token="any")
-    assert grid._retry_invoker.max_time is None, "Flower's own: for ever"
-    with caplog.at_level(logging.WARNING):
-        server_app.bound_retries(grid, 12.0)
-        server_app.bound_retries(InMemoryGrid.__new__(InMemoryGrid), 12.0)
-    assert grid._retry_invoker.max_time == 12.0
-    assert not caplog.records
-
-
-@pytest.mark.parametrize("parts", [{}, {"_retry_invoker": object()}])
-def test_a_flower_that_hides_its_retries_is_told_of(
-    parts: dict[str, Any], caplog: pytest.LogCaptureFixture
-) -> None:
-    grid = HttpGrid.__new__(HttpGrid)
-    grid.__dict__.update(parts)
-    with caplog.at_level(logging.WARNING):
-        server_app.bound_retries(grid, 12.0)
-    assert "hides its retries" in caplog.text
 
 
 @pytest.mark.parametrize(

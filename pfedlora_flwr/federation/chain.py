@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from flwr.app import Context
-from flwr.clientapp.typing import Mod
 
 from pfedlora_flwr.errors import user_code
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.federation.flower_compat import Mod
 from pfedlora_flwr.federation.link import Link, Server
 from pfedlora_flwr.federation.links import KeptUploads, Outliers
 from pfedlora_flwr.federation.secure.link import Masks

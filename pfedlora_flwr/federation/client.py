@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
-from flwr.client import NumPyClient
 from torch import nn
 
 from pfedlora_flwr.data import outputs
@@ -23,6 +22,7 @@ from pfedlora_flwr.federation import messages, wire
 from pfedlora_flwr.federation import visit as visits
 from pfedlora_flwr.federation.chain import Chain, hides_errors
 from pfedlora_flwr.federation.clock import Clock
+from pfedlora_flwr.federation.flower_compat import NumPyClient
 from pfedlora_flwr.federation.messages import Claim, Config, Instruction, Report
 from pfedlora_flwr.federation.model_cache import MODELS
 from pfedlora_flwr.federation.nodes import this_node

@@ -12,13 +12,13 @@ from typing import Literal
 
 from flwr.app import Message
 from flwr.serverapp import Grid
-from flwr.superlink.grid import InMemoryGrid
 
 from pfedlora_flwr.execution import Execution
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.exchange import Refuse, exchange
-from pfedlora_flwr.federation.nodes import WORKER_GONE, is_lost, living_nodes, lost_nodes
+from pfedlora_flwr.federation.flower_compat import is_lost, is_simulation
+from pfedlora_flwr.federation.nodes import WORKER_GONE, living_nodes, lost_nodes
 from pfedlora_flwr.federation.roster import Roster
 from pfedlora_flwr.federation.round import Round
 from pfedlora_flwr.runs.data_name import keep_sites
@@ -77,7 +77,7 @@ class Clients:
         self._workers = 0  # processes that trained in the last round
         patience = min(60.0, execution.node_timeout / 2)
         # known once Ray is there
-        self._simulated, self._nodes = isinstance(grid, InMemoryGrid), frozenset[str]()
+        self._simulated, self._nodes = is_simulation(grid), frozenset[str]()
         self.roster = Roster(
             grid,
             experiment.clients,

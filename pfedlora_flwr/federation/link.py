@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flwr.app import Context
-from flwr.clientapp.typing import Mod
 
 from pfedlora_flwr.execution import Execution, RunConfig
 from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.federation.flower_compat import Mod
 from pfedlora_flwr.methods.method import Method, Tensors, Upload
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.training.loop import Visit

@@ -5,14 +5,8 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from flwr.app import Message
-
-_LOST, _RAISED = "<class 'ray.exceptions.", "<class 'ray.exceptions.RayTaskError"
-"""How the reason of an error reply begins: Ray could not carry the client to its end; its code
-raised something."""
 WORKER_GONE = "a process that trains clients is gone"
 """How the error of a run begins that has lost one, and its Ray node is there."""
 _PATIENCE, _LOOK = 60.0, 0.5
@@ -32,12 +26,6 @@ def living_nodes() -> frozenset[str]:
     return (
         frozenset(node["NodeID"] for node in ray.nodes() if node["Alive"]) if ray else frozenset()
     )
-
-
-def is_lost(reply: Message) -> bool:
-    """Whether a client has no answer because the process that trained it is gone."""
-    reason = (reply.error.reason or "") if reply.has_error() else ""
-    return reason.startswith(_LOST) and not reason.startswith(_RAISED)
 
 
 def lost_nodes(before: frozenset[str]) -> list[str]:

@@ -17,21 +17,26 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from flwr.app import Message, RecordDict
-from flwr.common import Code, EvaluateIns, FitIns, FitRes, GetPropertiesIns, ndarrays_to_parameters
-from flwr.common.constant import MessageTypeLegacy
-from flwr.compat.common.recorddict_compat import (
+from torch import Tensor
+
+from pfedlora_flwr.errors.log_lines import exception_line, lines_of
+from pfedlora_flwr.federation.flower_compat import (
+    Code,
+    EvaluateIns,
+    FitIns,
+    FitRes,
+    GetPropertiesIns,
+    MessageTypeLegacy,
     evaluateins_to_recorddict,
     fitins_to_recorddict,
     fitres_to_recorddict,
     getpropertiesins_to_recorddict,
+    ndarrays_to_parameters,
     recorddict_to_evaluateres,
     recorddict_to_fitins,
     recorddict_to_fitres,
     recorddict_to_getpropertiesres,
 )
-from torch import Tensor
-
-from pfedlora_flwr.errors.log_lines import exception_line, lines_of
 from pfedlora_flwr.federation.messages import failure_in
 
 Config = dict[str, bool | bytes | float | int | str]
@@ -109,11 +114,6 @@ def fit_answer(message: Message) -> FitRes:
 def fit_content(result: FitRes) -> RecordDict:
     """The content of a message with this answer."""
     return fitres_to_recorddict(result, keep_input=False)
-
-
-def hide_samples(content: RecordDict) -> None:
-    """Says 0 for n_k in the content of an answer."""
-    content.metric_records["fitres.num_examples"]["num_examples"] = 0
 
 
 def answered(message: Message | None) -> Message:

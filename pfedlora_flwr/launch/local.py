@@ -15,15 +15,19 @@ from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
-from flwr.common.serde import message_from_proto, message_to_proto
-from flwr.proto.message_pb2 import Message as ProtoMessage
 from flwr.serverapp import Grid
-from flwr.supercore.run import Run
-from flwr.supercore.task_identity import TaskIdentity
 
 from pfedlora_flwr import client_app, server_app
 from pfedlora_flwr.execution import RunConfig
+from pfedlora_flwr.federation.flower_compat import (
+    SUPERLINK_NODE_ID,
+    ErrorCode,
+    Run,
+    be_task,
+    decoded,
+    encoded,
+    give_id,
+)
 from pfedlora_flwr.launch.flower import LaunchError
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.layout import Row
@@ -45,11 +49,7 @@ class LocalGrid(Grid):
         run_config: Mapping[str, Any],
         replied: Callable[[int, int], None] = lambda done, of: None,
     ) -> None:
-        TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = (
-            _RUN_ID,
-            _TASK_ID,
-            SUPERLINK_NODE_ID,
-        )
+        be_task(_RUN_ID, _TASK_ID)
         self._app = app
         self._replied = replied
         self._contexts = {
@@ -91,9 +91,8 @@ class LocalGrid(Grid):
         ids = []
         for message in messages:
             ids.append(str(next(self._numbers)))
-            # as Flower's own InMemoryGrid names them
-            message.metadata.__dict__["_message_id"] = ids[-1]
-            self._waiting.append(message_to_proto(message).SerializeToString())
+            give_id(message, ids[-1])
+            self._waiting.append(encoded(message))
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
@@ -101,11 +100,9 @@ class LocalGrid(Grid):
         in which they were sent."""
         wanted, replies, of = set(message_ids), [], len(self._waiting)
         while self._waiting:
-            message = _decoded(self._waiting.popleft())
+            message = decoded(self._waiting.popleft())
             if message.metadata.message_id in wanted:
-                replies.append(
-                    _decoded(message_to_proto(self._answer(message)).SerializeToString())
-                )
+                replies.append(decoded(encoded(self._answer(message))))
                 self._replied(len(replies), of)
         return replies
 
@@ -123,10 +120,6 @@ class LocalGrid(Grid):
                 Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, f"{type(error).__name__}: {error}"),
                 reply_to=message,
             )
-
-
-def _decoded(blob: bytes) -> Message:
-    return message_from_proto(ProtoMessage.FromString(blob))
 
 
 class LocalRun:

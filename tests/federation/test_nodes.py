@@ -10,7 +10,7 @@ import ray.exceptions
 from flwr.app import Error, Message
 
 from pfedlora_flwr.federation.clients import Clients, RunFailed
-from pfedlora_flwr.federation.nodes import is_lost
+from pfedlora_flwr.federation.flower_compat import is_lost
 from pfedlora_flwr.federation.wire import properties_message
 
 pytestmark = pytest.mark.usefixtures("in_a_run")

@@ -5,23 +5,33 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from flwr.app import Context, Error, Message
-from flwr.client.mod import secaggplus_mod
-from flwr.clientapp.typing import ClientAppCallable
-from flwr.common import FitIns, FitRes, ndarrays_to_parameters, parameters_to_ndarrays
-from flwr.common.constant import ErrorCode
-from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_STATE, Key, Stage
 
 from pfedlora_flwr.errors import UserError, brief, is_ours, told
 from pfedlora_flwr.execution import Execution, RunConfig
 from pfedlora_flwr.experiment import Experiment, at_least
 from pfedlora_flwr.federation import wire
+from pfedlora_flwr.federation.flower_compat import (
+    ClientAppCallable,
+    ErrorCode,
+    FitIns,
+    FitRes,
+    Key,
+    Stage,
+    forget_keys,
+    hide_samples,
+    kept_for,
+    kept_threshold,
+    ndarrays_to_parameters,
+    parameters_to_ndarrays,
+    secagg_record,
+    secaggplus_mod,
+)
 from pfedlora_flwr.federation.messages import IN_THE_CLEAR, failure_in
 from pfedlora_flwr.federation.secure import masks, unmasked
-from pfedlora_flwr.federation.secure.record import secagg_record
 from pfedlora_flwr.rng import derive
 
 logger = logging.getLogger(__name__)
@@ -119,7 +129,7 @@ class Guard:
             if drawn is not None:
                 np.random.set_state(drawn)
             if stage == Stage.UNMASK:  # keys and shares serve once
-                context.state.config_records.pop(RECORD_KEY_STATE, None)
+                forget_keys(context)
         if stage == Stage.COLLECT_MASKED_VECTORS:
             _shorten(reply)
         return reply
@@ -165,7 +175,7 @@ def _check_sources(node: int, record: Mapping[str, Any], context: Context) -> No
         raise UserError(
             "the server names a source of shares that is none of this node's neighbours"
         )
-    needed = int(cast(int, context.state.config_records[RECORD_KEY_STATE]["threshold"]))
+    needed = kept_threshold(context)
     if len(sources) + 1 < needed:
         raise UserError(
             f"the server names {len(sources)} sources of shares; {needed} with this node's own are"
@@ -195,10 +205,10 @@ def _check_unmasking(node: int, record: Mapping[str, Any], context: Context) -> 
 def _kept(context: Context, name: str) -> set[int]:
     """The nodes that a dictionary in the state of Flower's mod is about. Raises UserError where an
     earlier stage has not been."""
-    state = context.state.config_records.get(RECORD_KEY_STATE)
-    if state is None or f"{name}:K" not in state:
+    found = kept_for(context, name)
+    if found is None:
         raise UserError("the server leaves out a stage")
-    return set(cast(list[int], state[f"{name}:K"]))
+    return found
 
 
 def _update(
@@ -255,4 +265,4 @@ def _shorten(reply: Message) -> None:
     record[Key.MASKED_PARAMETERS] = ndarrays_to_parameters(
         [array.astype(np.uint32) for array in found]
     ).tensors
-    wire.hide_samples(reply.content)
+    hide_samples(reply.content)

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from flwr.app import Context
-from flwr.clientapp.typing import Mod
 
 from pfedlora_flwr.execution import Execution, RunConfig
 from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.federation.flower_compat import Mod
 from pfedlora_flwr.federation.link import Link
 
 if TYPE_CHECKING:

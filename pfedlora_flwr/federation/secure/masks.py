@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -18,13 +17,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-_USERS = (
-    "flwr.client.mod.secure_aggregation.secaggplus_mod",
-    "flwr.server.workflow.secure_aggregation.secaggplus_workflow",
-)
-"""Modules of Flower's that draw masks; the packages above them export functions of the same
-names."""
-_GENERATOR = "pseudo_rand_gen"
+from pfedlora_flwr.federation.flower_compat import draw_masks_by
 
 
 def masks(
@@ -48,11 +41,4 @@ def masks(
 def install() -> None:
     """Makes Flower's client and server draw these masks. Raises RuntimeError where a version of
     Flower draws them by another name."""
-    for name in _USERS:
-        module = import_module(name)
-        if not hasattr(module, _GENERATOR):
-            raise RuntimeError(
-                f"{name} has no {_GENERATOR}: with this version of Flower the masks of secagg"
-                " cannot be made secret"
-            )
-        setattr(module, _GENERATOR, masks)
+    draw_masks_by(masks)

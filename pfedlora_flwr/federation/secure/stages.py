@@ -12,18 +12,21 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ec import SECP384R1
 from flwr.app import Message
-from flwr.common import ndarrays_to_parameters
-from flwr.common.secure_aggregation.secaggplus_constants import Key, Stage
-from flwr.supercore.primitives.asymmetric import bytes_to_public_key
 
 from pfedlora_flwr.errors import brief
 from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.admission import LARGEST_METRICS
 from pfedlora_flwr.federation.clients import Clients
 from pfedlora_flwr.federation.exchange import exchange
+from pfedlora_flwr.federation.flower_compat import (
+    Key,
+    Stage,
+    bytes_to_public_key,
+    ndarrays_to_parameters,
+    secagg_record,
+)
 from pfedlora_flwr.federation.messages import short
 from pfedlora_flwr.federation.round import Round
-from pfedlora_flwr.federation.secure.record import secagg_record
 from pfedlora_flwr.methods.method import Refused
 from pfedlora_flwr.runs.ledger import Cost
 

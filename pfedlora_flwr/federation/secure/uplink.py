@@ -7,30 +7,19 @@ keys are shared, and that it says nothing when it stops."""
 from __future__ import annotations
 
 import json
-import logging
-import random
 from collections.abc import Iterable, Mapping
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from flwr.app import ArrayRecord
-from flwr.common import FitIns, FitRes, Parameters, parameters_to_ndarrays
-from flwr.common.secure_aggregation.secaggplus_constants import Key
-from flwr.server.compat.legacy_context import LegacyContext
-from flwr.server.workflow import SecAggPlusWorkflow
-from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD
-from flwr.server.workflow.constant import Key as WorkflowKey
-from flwr.server.workflow.secure_aggregation.secaggplus_workflow import WorkflowState
-from flwr.serverapp import Grid
 
 from pfedlora_flwr.errors import brief
 from pfedlora_flwr.execution import Execution
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.admission import Admitted, admit_report
 from pfedlora_flwr.federation.clients import Clients, RunFailed
+from pfedlora_flwr.federation.flower_compat import Key, MaskedSum, silence_workflow
 from pfedlora_flwr.federation.messages import IN_THE_CLEAR, Report
 from pfedlora_flwr.federation.round import Round
 from pfedlora_flwr.federation.secure import masks
@@ -66,7 +55,7 @@ class SecureUplink(Uplink):
         refuse: Tell,
     ) -> None:
         masks.install()
-        logging.getLogger("flwr").addFilter(_is_not_workflows)  # whatever it says is said here
+        silence_workflow()
         self._experiment = experiment
         self._execution = execution
         self._shared = shared
@@ -151,24 +140,22 @@ class SecureUplink(Uplink):
         agreed = terms(e, self._execution, len(nodes))
         needed = max(needed, int(agreed[Key.THRESHOLD]))
         ring = derive(e.seed, "neighbours", round.number)
-        workflow, state, shim = _Workflow(agreed, ring), WorkflowState(), _Shim(list(client_of))
-        grid, context = cast(Grid, stages), _legacy_context(round.number, shim)
-        if not workflow.setup_stage(grid, context, state) or not workflow.share_keys_stage(
-            grid, context, state
-        ):
-            return None, too_few(state.active_node_ids)
-        for node in state.active_node_ids:
-            state.nid_to_fitins[node] = clients.write(round, client_of[node], node, "training")[
-                0
-            ].content
-        enough = workflow.collect_masked_vectors_stage(grid, context, state)
-        left = sorted(client_of[node] for node in state.active_node_ids)
+        total = MaskedSum(stages, list(client_of), round.number, agreed, ring)
+        if not total.share_keys():
+            return None, too_few(total.left)
+        enough = total.collect(
+            {
+                node: clients.write(round, client_of[node], node, "training")[0].content
+                for node in total.left
+            }
+        )
+        left = sorted(client_of[node] for node in total.left)
         _check_repeat(round.number, left, before)
         if not enough or len(left) < needed:
-            return None, too_few(state.active_node_ids)
+            return None, too_few(total.left)
         _remember(self._run, round.number, left)
         try:
-            done = workflow.unmask_stage(grid, context, state)
+            means = total.unmask()
         except RunFailed:
             raise
         except Exception as error:  # a share that is none, of whom nobody can tell
@@ -179,12 +166,12 @@ class SecureUplink(Uplink):
                     " nobody can tell whose"
                 ),
             )
-        if not done:
+        if means is None:
             return (
                 None,
-                f"too few shares came to unmask: {len(state.active_node_ids)} clients answered",
+                f"too few shares came to unmask: {len(total.left)} clients answered",
             )
-        (mean,) = parameters_to_ndarrays(shim.sum)
+        (mean,) = means
         slack = 1 + 2 * e.secagg_max_samples / LEVELS  # of the rounding, at the least weight
         if not np.abs(mean).max(initial=0.0) <= slack * e.secagg_clip:  # NaN is not
             return (
@@ -197,75 +184,6 @@ class SecureUplink(Uplink):
         return mean, ""
 
 
-class _Workflow(SecAggPlusWorkflow):
-    """Flower's, in which a client that drops out before it has shared its keys is forgotten: no
-    mask of it is in any sum.
-
-    ring: the seed of who is whose neighbour. A round that is done again has the same, or its
-    clients would refuse it."""
-
-    def __init__(self, agreed: Mapping[str, int | float], ring: int) -> None:
-        self._ring = ring
-        shares = int(agreed[Key.SHARE_NUMBER])
-        super().__init__(
-            shares,
-            # a share of the shares: as a count it might not be all of them
-            agreed[Key.THRESHOLD] / shares,
-            max_weight=agreed[Key.MAX_WEIGHT],
-            clipping_range=agreed[Key.CLIPPING_RANGE],
-            quantization_range=int(agreed[Key.TARGET_RANGE]),
-            modulus_range=int(agreed[Key.MOD_RANGE]),
-        )
-
-    def setup_stage(self, grid: Grid, context: LegacyContext, state: WorkflowState) -> bool:
-        drawn = random.getstate()
-        random.seed(self._ring)
-        try:
-            return super().setup_stage(grid, context, state)
-        finally:
-            random.setstate(drawn)
-
-    def share_keys_stage(self, grid: Grid, context: LegacyContext, state: WorkflowState) -> bool:
-        super().share_keys_stage(grid, context, state)
-        there = state.active_node_ids
-        state.sampled_node_ids = set(there)
-        state.nid_to_neighbours = {
-            node: near & there for node, near in state.nid_to_neighbours.items() if node in there
-        }
-        return self._check_threshold(state)
-
-
-class _Shim:
-    """What the workflow asks of a legacy strategy and of its client manager."""
-
-    def __init__(self, nodes: list[int]) -> None:
-        self.sum = Parameters([], "")
-        self._nodes = nodes
-
-    def configure_fit(self, *_: object) -> list[tuple[Any, FitIns]]:
-        return [
-            (SimpleNamespace(node_id=node), FitIns(Parameters([], ""), {})) for node in self._nodes
-        ]
-
-    def aggregate_fit(
-        self, round: int, results: list[tuple[Any, FitRes]], failures: object
-    ) -> tuple[None, dict[str, Any]]:
-        self.sum = results[0][1].parameters
-        return None, {}
-
-    def num_available(self) -> int:
-        return len(self._nodes)
-
-
-def _legacy_context(round: int, shim: _Shim) -> LegacyContext:
-    """As much of one as the workflow looks at."""
-    records = {MAIN_CONFIGS_RECORD: {WorkflowKey.CURRENT_ROUND: round}}
-    state = SimpleNamespace(
-        config_records=records, array_records={MAIN_PARAMS_RECORD: ArrayRecord()}
-    )
-    return cast(LegacyContext, SimpleNamespace(state=state, strategy=shim, client_manager=shim))
-
-
 def _moved(state: Tensors, by: npt.NDArray[np.float64]) -> Tensors:
     """θ + Δ̄, in float64, each tensor in its own dtype."""
     parts = torch.split(
@@ -276,10 +194,6 @@ def _moved(state: Tensors, by: npt.NDArray[np.float64]) -> Tensors:
         name: (tensor.double() + part.reshape(tensor.shape)).to(tensor.dtype)
         for (name, tensor), part in moved
     }
-
-
-def _is_not_workflows(record: logging.LogRecord) -> bool:
-    return record.module != "secaggplus_workflow"
 
 
 def _unmasked(run: RunDirectory) -> dict[int, list[int]]:
