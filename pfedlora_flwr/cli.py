@@ -380,13 +380,23 @@ def align(
     samples: Annotated[
         int, typer.Option(metavar="N", help="Use at most N samples of the dataset.", min=2)
     ] = 1000,
+    basis: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write the principal directions of these inputs, public ones."
+        ),
+    ] = None,
+    overwrite: Overwrite = False,
     as_json: Annotated[bool, typer.Option("--json", help="Write JSON, with correlations.")] = False,
 ) -> None:
     """Compare models' representations. Shows how well one model's class means classify through
     another.
 
     The models are the initial models of the run that CONF and -o describe, without randomly
-    initialised necks. Averaging makes no sense if representations have different meanings."""
+    initialised necks. Averaging makes no sense if representations have different meanings.
+
+    FILE is for -o adapter.basis=FILE of pfedlora_plus. If the inputs are private, it reveals
+    something about them to whoever has it."""
     import json
 
     from pfedlora_flwr import config
@@ -394,7 +404,8 @@ def align(
     from pfedlora_flwr.commands.align import show
 
     of_conf = config.read_run(config.find_conf(conf)) if conf is not None else {}
-    found = aligned(config.run_config(of_conf | config.parse_overrides(option or [])), samples)
+    keys = config.run_config(of_conf | config.parse_overrides(option or []))
+    found = aligned(keys, samples, basis, overwrite=overwrite)
     if as_json:
         print(json.dumps(found.to_json(), indent=1))
     else:

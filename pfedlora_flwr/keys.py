@@ -31,6 +31,7 @@ def key(
     above: float | None = None,
     below: float | None = None,
     choices: Sequence[str] | None = None,
+    path: bool = False,
 ) -> Any:
     """A dataclass field that is a configuration key.
 
@@ -38,7 +39,8 @@ def key(
         default: the documented default; None reads and prints as `auto`. meaning: what the key
         does, with its unit. name: the key's name where it is not the attribute's with dashes. low,
         high: inclusive bounds. above, below: exclusive ones. choices: the allowed strings; one that
-        ends in ":" allows any text after it, FUNCTION any name of its form.
+        ends in ":" allows any text after it, FUNCTION any name of its form. path: whether it is a
+        file's, which is absolute in a run.
     """
     metadata = {
         "meaning": meaning,
@@ -48,7 +50,7 @@ def key(
         "above": above,
         "below": below,
     }
-    return field(default=default, metadata=metadata | {"choices": choices})
+    return field(default=default, metadata=metadata | {"choices": choices, "path": path})
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,7 @@ class Key:
     above: float | None
     below: float | None
     choices: Sequence[str] | None
+    path: bool = False
 
     @property
     def allowed(self) -> str:
@@ -170,7 +173,7 @@ def keys_of(owner: Any, prefix: str = "") -> dict[str, Key]:
         if isinstance(kind, types.UnionType):
             kind, auto = typing.get_args(kind)[0], True
         name = prefix + (f.metadata["name"] or f.name.strip("_").replace("_", "-"))
-        rest = {k: f.metadata[k] for k in ("meaning", "low", "high", "above", "below", "choices")}
+        rest = {k: v for k, v in f.metadata.items() if k != "name"}
         found[name] = Key(
             name=name, attribute=f.name, kind=kind, auto=auto, default=f.default, **rest
         )

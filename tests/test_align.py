@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from pfedlora_flwr.commands.align import agreement, places_in_class
+from pfedlora_flwr.runs.directory import RunDirectory
 from tests.models.bases import base
 
 Call = Any
@@ -63,3 +64,29 @@ def test_the_command_compares_the_models_of_a_run(
     assert "through a column's" in out
     code, _, err = pfedlora("align", "-o", "dataset=synthetic:200", "--samples", "19")
     assert (code, err) == (2, "error: --samples is 19; allowed: at least 20, two of each class\n")
+
+
+def test_the_command_writes_a_basis_that_a_run_takes(
+    pfedlora: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("timm")
+    monkeypatch.setenv("PFEDLORA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    models = ",".join(base(tmp_path, name) for name in ("test_resnet", "test_efficientnet"))
+    words = ["-o", f"models={models}", "-o", "train=head", "-o", "dataset=synthetic:400"]
+    words += ["-o", "representation=pretrained-logits"]
+    told = ("align", *words, "--samples", "40", "--basis", "in/public.safetensors")
+    code, out, err = pfedlora(*told)
+    assert code == 0, err
+    assert "20 principal directions written" in out
+    assert pfedlora(*told)[0] == 2, "it is there"
+    words += ["-o", "method=pfedlora_plus", "-o", "adapter.basis=in/public.safetensors"]
+    words += ["-o", "clients=2", "-o", "partition.kind=iid", "-o", "rounds=1"]
+    run = ("run", "--engine", "local", *words, "-o", "output=run", "-o")
+    code, out, err = pfedlora(*run, "adapter.hidden-dim=9")
+    assert code == 0, out + err
+    options = RunDirectory(tmp_path / "run").experiment().options
+    assert options.adapter_basis == str(tmp_path / "in" / "public.safetensors")
+    code, out, err = pfedlora(*run, "adapter.hidden-dim=21", "--overwrite")
+    assert code == 2
+    assert "adapter.hidden-dim is 21; allowed with adapter.basis=" in err

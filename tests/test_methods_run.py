@@ -33,7 +33,7 @@ SENT = [
     ("pfedes", "heterogeneous", 443, 443),
     ("pfedmoe", "heterogeneous", 665_048, 665_048),
     ("pfedafm", "heterogeneous", 665_048, 665_048),
-    ("pfedlora_plus", "heterogeneous", 610, 610),
+    ("pfedlora_plus", "heterogeneous", 122, 610),
     ("fedper", "homogeneous", 2_616_548, 2_616_548),
     ("fedrep", "homogeneous", 2_616_548, 2_616_548),
     ("fedprox", "homogeneous", 2_621_558, 2_621_558),

@@ -4,6 +4,7 @@ averages what is learned on them."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,13 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from pfedlora_flwr.data import outputs
+from pfedlora_flwr.data import registry as datasets
 from pfedlora_flwr.data.local import models_own, shared_constants, shared_partition, task_of
 from pfedlora_flwr.data.partition import few
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
-from pfedlora_flwr.models import registry
+from pfedlora_flwr.files import check_replaceable, make_folder
+from pfedlora_flwr.models import basis, registry
 from pfedlora_flwr.models.named import without_path
 from pfedlora_flwr.models.pretrained import frozen_encoder
 from pfedlora_flwr.rng import SERVER, derive, seeded
@@ -32,7 +35,8 @@ _LEAST = 1e-6
 @dataclass(frozen=True)
 class Alignment:
     """accuracy[i][j]: of the class means of model i, read through model j; None where their widths
-    differ. correlation[i][j]: of their coordinates, the mean. samples, classes: of the data."""
+    differ. correlation[i][j]: of their coordinates, the mean. samples, classes: of the data.
+    directions: how many were written."""
 
     models: list[str]
     widths: list[int]
@@ -40,14 +44,21 @@ class Alignment:
     correlation: list[list[float | None]]
     samples: int
     classes: int
+    directions: int = 0
 
     def to_json(self) -> dict[str, Any]:
         return self.__dict__ | {"chance": 1 / self.classes}
 
 
-def align(config: RunConfig, most: int) -> Alignment:
+def align(
+    config: RunConfig, most: int, file: Path | None = None, *, overwrite: bool = False
+) -> Alignment:
     """Of the different models of a run, as they begin, on at most `most` samples of its dataset,
-    drawn from its classes in turn. Raises UserError."""
+    drawn from its classes in turn. Raises UserError.
+
+    file: where the principal directions of what they see are written, for `adapter.basis`."""
+    if file is not None:
+        check_replaceable(file, overwrite=overwrite)
     e, data_path = config.experiment.replace(train="head", neck="auto"), config.execution.data_path
     task, (dataset, _) = task_of(e, data_path), shared_partition(e, data_path)
     names = registry.names_of(e, task)
@@ -72,13 +83,20 @@ def align(config: RunConfig, most: int) -> Alignment:
         with mixed_precision(e.precision, device):
             found.append(infer(model.encode, samples).cpu())
     accuracy, correlation = agreement(found, of_chosen)
+    known = [without_path(name) for name in names]
+    directions = 0
+    if file is not None:
+        make_folder(file.absolute().parent)
+        about = {"models": known, "dataset": datasets.without_path(e.dataset), "samples": most}
+        directions = basis.write(file, found, about)
     return Alignment(
-        [without_path(name) for name in names],
+        known,
         [r.shape[1] for r in found],
         accuracy,
         correlation,
         len(chosen),
         dataset.classes,
+        directions,
     )
 
 
@@ -144,3 +162,5 @@ def show(found: Alignment, out: Console) -> None:
         f" {100 / found.classes:.1f}; — where widths differ",
         highlight=False,
     )
+    if found.directions:
+        out.print(f"{found.directions} principal directions written", highlight=False)

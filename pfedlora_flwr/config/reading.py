@@ -105,14 +105,25 @@ def located(config: RunConfig, output: Path) -> RunConfig:
     """The same with absolute paths: a run's processes do not run in the user's folder."""
     e, x = config.experiment, config.execution
     data_path = str(absolute(x.data_path)) if x.data_path else ""
+    files = {
+        k.attribute: located_file(value)
+        for k, value in e.keys().values()
+        if k.path and value is not None
+    }
     return RunConfig(
         e.replace(
             dataset=datasets.located(e.dataset),
             models=models.located(e.models),
             lora_init=lora.located(e.lora_init),
+            options=replace(e.options, **files),
         ),
         x.replace(output=str(absolute(output)), data_path=data_path),
     )
+
+
+def located_file(path: str) -> str:
+    """The value of a key for a file, made absolute."""
+    return str(absolute(path))
 
 
 def parse_overrides(overrides: Iterable[str]) -> dict[str, object]:

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.method import Method, Tensors, Upload
 from pfedlora_flwr.methods.tensors import frozen, tensors_of, weighted_mean
@@ -65,11 +66,12 @@ class PFedLoRA(Method):
         )
         adapter_down: str | None = key(
             None,
-            "the adapter's first matrix: trained, as in the paper, or fixed (ours): orthogonal,"
-            " derived from the seed, the same for all clients, not sent; auto: trained, for"
-            " pfedlora_plus fixed",
+            "the adapter's first matrix: trained, as in the paper, or (ours) neither trained nor"
+            " sent: fixed, orthogonal, from the seed, the same for all clients; or basis, for"
+            " pfedlora_plus alone, public principal directions; auto: trained, for pfedlora_plus"
+            " fixed, or basis where R is common",
             name="adapter.down",
-            choices=("trained", "fixed"),
+            choices=("trained", "fixed", "basis"),
         )
         mu: float = key(
             0.5,
@@ -81,6 +83,13 @@ class PFedLoRA(Method):
             None, "epochs of adapter training per round; auto: local-epochs", low=1
         )
         adapter_lr: float | None = key(None, "η_θ, the adapter's learning rate; auto: lr", above=0)
+
+    @classmethod
+    def check_experiment(cls, experiment: Experiment) -> None:
+        if experiment.options.adapter_down == "basis":
+            raise UserError(
+                f"adapter.down is basis; allowed with {experiment.method}: trained, fixed"
+            )
 
     def state_init(self, seed: int) -> Tensors:
         """θ⁰, the global adapter. Raises UserError where a reduced one cannot fit all models: no

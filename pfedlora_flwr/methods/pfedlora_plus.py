@@ -1,8 +1,11 @@
 """pFedLoRA+, ours and not the paper's: pFedLoRA whose adapter means the same to all clients.
 
 A row of the adapter's second matrix is a class, and so means the same everywhere; the first matrix
-reads each client's representation in a basis of its own. So here the first matrix is fixed, and a
+reads each client's representation in a basis of its own. So here the first matrix is given, and a
 row is averaged over those who hold its class. docs/results/gain has what that gains.
+
+Where R is common to all clients, the adapter is added to the head: a low-rank prior that all have
+made, and a private correction. docs/results/pretrained has what that gains.
 
 Symbols as in pfedlora.py."""
 
@@ -10,19 +13,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.keys import key
-from pfedlora_flwr.methods.class_means import ClassMeans
+from pfedlora_flwr.methods.class_means import ClassMeans, check_report
 from pfedlora_flwr.methods.method import Refused, Tensors, Upload, check_layout
 from pfedlora_flwr.methods.pfedlora import PFedLoRA
 from pfedlora_flwr.methods.tensors import weighted_mean
+from pfedlora_flwr.models import basis
 from pfedlora_flwr.models.adapter import Adapter
 from pfedlora_flwr.models.model import ClientModel
+from pfedlora_flwr.models.registry import facts
+from pfedlora_flwr.models.summed import Summed
 from pfedlora_flwr.training.loop import Samples, Visit
 
 _ROWS = ("up.weight", "up.bias")
@@ -40,15 +49,16 @@ class OfClasses(Adapter):
 
 
 class PFedLoRAPlus(PFedLoRA):
-    """Ours. With `adapter.rows=samples`, `adapter.down=trained` and μ = 0.5 it is pFedLoRA."""
+    """Ours. With `adapter.predict=own`, `adapter.rows=samples`, `adapter.down=trained` and μ = 0.5
+    it is pFedLoRA."""
 
     title = "pFedLoRA+"
     paper = "ours"
     idea = (
-        "pFedLoRA with a fixed first matrix, the same for all clients; each row of the second"
-        " matrix is averaged over the holders of its class"
+        "pFedLoRA with a given first matrix, the same for all clients; each row of the second is"
+        " averaged over the holders of its class; where R is common, adapter and head are summed"
     )
-    shares = "the adapter's second matrix, and the number of samples of each class"
+    shares = "the adapter's second matrix; up: the rows of the classes held, and their samples"
     merges = "class means"
     assumes = (
         "equal representation widths (necks provide them); the server may know which classes a"
@@ -58,16 +68,38 @@ class PFedLoRAPlus(PFedLoRA):
 
     @dataclass(frozen=True)
     class Options(PFedLoRA.Options):
+        adapter_predict: str | None = key(
+            None,
+            "own: the client's model alone predicts, as in the paper; sum: h_k(R) + A_θ(R), and"
+            " the head is trained with the adapter added, which begins at zero; auto: sum where R"
+            " is common: frozen encoders, no necks, and adapter.basis or weights with classifiers",
+            name="adapter.predict",
+            choices=("own", "sum"),
+        )
         adapter_rows: str = key(
             "classes",
             "weights for averaging rows of the adapter's second matrix: classes: samples of the"
-            " row's class, with losses over the classes held; samples: n_k, as in pFedLoRA",
+            " row's class, with losses, and what is added to the head, over the classes held;"
+            " samples: n_k, as in pFedLoRA",
             name="adapter.rows",
             choices=("samples", "classes"),
         )
+        adapter_basis: str | None = key(
+            None,
+            "file of principal directions of public inputs (`pfedlora align --basis`), of"
+            " adapter.down=basis; auto: those of the pretrained classifiers, by their weights",
+            name="adapter.basis",
+            path=True,
+        )
+        adapter_alpha: float | None = key(
+            None,
+            "α: what the first matrix gives is multiplied by α/h; auto: h",
+            name="adapter.alpha",
+            above=0,
+        )
         mu: float = key(
             0.3,
-            "μ, the weight of a client's own loss, for pfedlora_plus",
+            "μ, the weight of a client's own loss, for pfedlora_plus with adapter.predict=own",
             name="pfedlora_plus.mu",
             low=0,
             high=1,
@@ -75,25 +107,72 @@ class PFedLoRAPlus(PFedLoRA):
 
     @classmethod
     def check_experiment(cls, experiment: Experiment) -> None:
-        if experiment.secagg_enabled and experiment.options.adapter_rows == "classes":
+        o = experiment.options
+        if experiment.secagg_enabled and o.adapter_rows == "classes":
             raise UserError(
                 "adapter.rows is classes; allowed with secure aggregation: samples, because masks"
                 " hide uploads of which each row has a weight of its own"
             )
+        if o.adapter_basis and o.adapter_down not in (None, "basis"):
+            raise UserError(
+                f"adapter.basis is given, and adapter.down is {o.adapter_down}; allowed with it:"
+                " auto, basis"
+            )
+        if o.adapter_predict == "sum" and o.adapter_kind == "reduced":
+            raise UserError(
+                "adapter.kind is reduced; allowed with adapter.predict=sum: auto, decomposed, which"
+                " has nothing between its matrices"
+            )
+
+    def state_init(self, seed: int) -> Tensors:
+        if self.sums and self.built_width is not None:
+            told = ", ".join(
+                f"{name} {facts(name, self.task).width}" for name in dict.fromkeys(self.model_names)
+            )
+            raise UserError(
+                "adapter.predict is sum, and the clients' representations differ in width"
+                f" ({told}); allowed: models of one width, neck=always, or adapter.predict=own"
+            )
+        state = super().state_init(seed)
+        zero = {name: torch.zeros_like(state[name]) for name in _ROWS} if self.sums else {}
+        return state | zero
+
+    def private_init(self, client: int, seed: int) -> nn.Module:
+        model = super().private_init(client, seed)
+        assert isinstance(model, ClientModel)
+        if not self.sums and self.down != "basis":
+            return model
+        shared = self.adapter_of(model)  # raises where there is no basis
+        return Summed(model, shared, given=self.down != "trained") if self.sums else model
+
+    def predictor(self, model: ClientModel) -> ClientModel:
+        return model.merged() if isinstance(model, Summed) else model
 
     def local_update(
         self, model: ClientModel, received: Tensors, data: Samples, visit: Visit
     ) -> Upload:
+        if isinstance(model, Summed):
+            model.take(received, self.outside(data) if self.by_class else None)
         upload = super().local_update(model, received, data, visit)
         if not self.by_class:
             return upload
-        outside = self.outside(data)
-        sent = dict(upload.tensors)
-        for name in _ROWS:  # weight decay has no part in rows that are not the client's
-            sent[name][outside] = received[name][outside]
-        return Upload(
-            sent | {"counts": torch.bincount(data.labels, minlength=self.classes)}, len(data)
-        )
+        classes, counts = data.labels.unique(return_counts=True)  # ascending
+        rows = {name: upload.tensors[name][classes] for name in _ROWS}
+        rest = {name: t for name, t in upload.tensors.items() if name not in _ROWS}
+        return Upload(rest | {"classes": classes, "counts": counts} | rows, len(data))
+
+    def train_model(
+        self, model: ClientModel, adapter: Adapter, data: Samples, visit: Visit
+    ) -> None:
+        """With `sum`: ω_k^t ← ω_k^{t-1} − η_ω ∇CE(h_k(R) + A_θ(R), y), the adapter frozen."""
+        if not isinstance(model, Summed):
+            super().train_model(model, adapter, data, visit)
+            return
+
+        def loss(inputs: Tensor, labels: Tensor) -> Tensor:
+            return cross_entropy(model(inputs), labels)
+
+        visit.sgd("model", model.parameters(), loss, data)
 
     def received_adapter(self, model: ClientModel, received: Tensors, data: Samples) -> Adapter:
         adapter = super().received_adapter(model, received, data)
@@ -107,6 +186,22 @@ class PFedLoRAPlus(PFedLoRA):
         every = torch.ones(self.classes, dtype=torch.bool, device=data.labels.device)
         return every.index_fill_(0, data.labels, False)
 
+    def adapter_of(self, model: ClientModel) -> Adapter:
+        adapter = super().adapter_of(model)
+        o = self.options
+        if self.down == "basis":
+            count = o.adapter_hidden_dim
+            adapter.set_down(
+                *(
+                    basis.of_file(Path(o.adapter_basis), model.width, count)
+                    if o.adapter_basis
+                    else basis.of_weights(self.model_names, model, count)
+                )
+            )
+        if o.adapter_alpha is not None:
+            adapter.scale = o.adapter_alpha / o.adapter_hidden_dim
+        return adapter
+
     def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
         """The means of the uploads; by class, the rows of a class that none of them holds stay."""
         if not self.by_class:
@@ -119,38 +214,77 @@ class PFedLoRAPlus(PFedLoRA):
         for name in _ROWS:
             rows = ClassMeans(self.classes, state[name][0].numel())
             for upload in uploads.values():
-                rows.add(
-                    upload.tensors[name].view(self.classes, -1),
-                    torch.arange(self.classes),
-                    upload.tensors["counts"],
-                )
+                sent = upload.tensors
+                rows.add(sent[name].view(len(sent["classes"]), -1), sent["classes"], sent["counts"])
             found = rows.tensors()
             means = found["means"].view(-1, *state[name].shape[1:])
             merged[name] = state[name].index_copy(0, found["classes"], means)
         return merged
 
+    def shared_part(self, received: Tensors, uploaded: Tensors | None = None) -> Tensors:
+        """For an audit: the adapter as a client received it, or as its upload says that it left
+        it."""
+        if uploaded is None or not self.by_class:
+            return received if uploaded is None else uploaded
+        whole = {name: uploaded.get(name, tensor) for name, tensor in received.items()}
+        for name in _ROWS:
+            whole[name] = received[name].index_copy(0, uploaded["classes"], uploaded[name])
+        return whole
+
     def check(self, upload: Upload, state: Tensors, client: int) -> None:
         if not self.by_class:
             super().check(upload, state, client)
             return
-        check_layout(
-            upload.tensors, state | {"counts": torch.zeros(self.classes, dtype=torch.int64)}
+        ids = torch.zeros(0, dtype=torch.int64)
+        rest = {name: like for name, like in state.items() if name not in _ROWS}
+        rows = {name: state[name] for name in _ROWS}
+        sent = upload.tensors
+        check_layout({name: t for name, t in sent.items() if name in rest}, rest)
+        check_report(
+            {name: t for name, t in sent.items() if name not in rest},
+            {"classes": ids, "counts": ids} | rows,
+            self.classes,
         )
-        counts = upload.tensors["counts"]
-        if int(counts.min()) < 0 or int(counts.sum()) != upload.samples:
+        counts = sent["counts"]
+        if int(counts.min()) < 1 or int(counts.sum()) != upload.samples:
             raise Refused(
-                f"counts are {counts[:20].tolist()}, expected numbers ≥ 0 that sum to its"
+                f"counts are {counts[:20].tolist()}, expected numbers ≥ 1 that sum to its"
                 f" {upload.samples} samples"
             )
 
     def largest_upload(self, state: Tensors) -> int:
-        return super().largest_upload(state) + (8 * self.classes if self.by_class else 0)
+        return super().largest_upload(state) + (16 * self.classes if self.by_class else 0)
 
     @property
     def by_class(self) -> bool:
         """Whether a row is averaged over those who hold its class."""
         return self.options.adapter_rows == "classes"
 
-    @property
+    @cached_property
+    def common(self) -> bool:
+        """Whether all clients' R mean the same to an adapter whose first matrix is a basis, by
+        their models' names."""
+        names = self.model_names
+        return (
+            all(map(basis.frozen_by_name, names))
+            and (bool(self.options.adapter_basis) or all(map(basis.has_weights, names)))
+            and len({facts(name, self.task).width for name in names}) == 1
+        )
+
+    @cached_property
+    def sums(self) -> bool:
+        """Whether head and adapter predict together."""
+        o = self.options
+        if o.adapter_predict is not None or o.adapter_kind == "reduced":
+            return o.adapter_predict == "sum"
+        return self.common
+
+    @cached_property
     def down(self) -> str:
-        return self.options.adapter_down or "fixed"
+        o = self.options
+        auto = "basis" if o.adapter_basis or (self.sums and self.common) else "fixed"
+        return o.adapter_down or auto
+
+    @property
+    def kind(self) -> str:
+        return "decomposed" if self.sums else super().kind

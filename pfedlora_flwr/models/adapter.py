@@ -18,6 +18,9 @@ class Adapter(nn.Module):
     FC2. `lora` starts with a Gaussian first matrix (σ = 1/√width) and a zero second one (Section
     3.1), `random` with PyTorch's default."""
 
+    scale: float = 1.0
+    """Of what the first matrix gives, α/h."""
+
     def __init__(
         self, width: int, hidden: int, classes: int, kind: str = "decomposed", init: str = "random"
     ) -> None:
@@ -38,7 +41,16 @@ class Adapter(nn.Module):
         nn.init.zeros_(self.down.bias)
         self.down.requires_grad_(False)
 
+    def set_down(self, weight: Tensor, bias: Tensor) -> None:
+        """Sets the first matrix, [h, width], and its bias, [h], and trains neither."""
+        with torch.no_grad():
+            self.down.weight.copy_(weight)
+            self.down.bias.copy_(bias)
+        self.down.requires_grad_(False)
+
     def forward(self, representation: Tensor) -> Tensor:
         """R, [B, width] → logits, [B, classes]."""
         hidden = self.down(representation)
+        if self.scale != 1:
+            hidden = hidden * self.scale
         return self.up(torch.relu(hidden) if self.reduced else hidden)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
-from typing import ClassVar, Self
+from typing import ClassVar, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from pfedlora_flwr.training.kinds import Kind
+
+Module = TypeVar("Module", bound=nn.Module)
 
 
 class ClientModel(nn.Module):
@@ -47,6 +50,10 @@ class ClientModel(nn.Module):
 
     def drop_last_layer(self) -> None:
         """Leaves the extractor alone: from here on only `encode` can be called."""
+        raise NotImplementedError
+
+    def with_last(self, layer: nn.Linear) -> Self:
+        """The same model with another last layer; it shares all the rest with this one."""
         raise NotImplementedError
 
     def extractor_tensors(self) -> dict[str, Tensor]:
@@ -125,6 +132,11 @@ class WithLast(ClientModel):
     def drop_last_layer(self) -> None:
         del self.last
 
+    def with_last(self, layer: nn.Linear) -> Self:
+        other = twin(self)
+        other.last = layer
+        return other
+
 
 class Family(ClientModel):
     """What the families have in common: FC1 and FC2, each with a ReLU after it, and FC3.
@@ -158,3 +170,15 @@ class Family(ClientModel):
 
     def drop_last_layer(self) -> None:
         del self.fc3
+
+    def with_last(self, layer: nn.Linear) -> Self:
+        other = twin(self)
+        other.fc3 = layer
+        return other
+
+
+def twin(module: Module) -> Module:
+    """A module of its own with the same parts, of which each may be replaced in one of the two."""
+    other = copy.copy(module)
+    other._modules = dict(module._modules)
+    return other

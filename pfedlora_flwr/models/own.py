@@ -9,14 +9,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from pfedlora_flwr.errors import UserError, brief, kind
-from pfedlora_flwr.models.model import ClientModel, WithLast
+from pfedlora_flwr.models.model import ClientModel, WithLast, twin
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.rng import seeded
 from pfedlora_flwr.training.loop import known_output
@@ -42,6 +42,12 @@ class Parted(ClientModel):
     def drop_last_layer(self) -> None:
         self.module.head = nn.Identity()
 
+    def with_last(self, layer: nn.Linear) -> Self:
+        other = twin(self)
+        other.module = twin(self.module)
+        other.module.head = layer
+        return other
+
     def own_names(self) -> dict[str, str]:
         return {name: name.removeprefix("module.") for name in self.state_dict()}
 
@@ -51,6 +57,10 @@ class Whole(WithLast):
 
     place: the dotted name in the module of what `last` stands for; None: of nothing. side: height
     and width to which images are brought before the module; None: they stay as they are."""
+
+    classifier: tuple[Tensor, Tensor] | None = None
+    """Of pretrained weights whose encoder is frozen: weight, [outputs, width of the features], and
+    bias; None where there is none."""
 
     def __init__(
         self, module: nn.Module, last: nn.Linear, place: str | None, side: int | None = None

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
+import torch
 from torch import Tensor, nn
 
 from pfedlora_flwr.errors import UserError
@@ -21,6 +22,8 @@ from pfedlora_flwr.rng import seeded
 from pfedlora_flwr.training.loop import Samples, infer
 
 Stamp = tuple[str, int, int]
+Classifier = tuple[Tensor, Tensor]
+"""Weight, [outputs, width], and bias, [outputs]."""
 
 
 @dataclass(frozen=True)
@@ -28,13 +31,15 @@ class Backbone:
     """A module in evaluation mode that trains nothing: images to [B, width].
 
     place: of the layer that was taken out; None where none was. bias: whether it had one. name: of
-    the model and the SHA-256 of its weights' file."""
+    the model and the SHA-256 of its weights' file. classifier: the weights' own; None where they
+    have none."""
 
     module: nn.Module
     place: str | None
     width: int
     bias: bool
     name: str
+    classifier: Classifier | None
 
 
 def build(named: Named, task: Task, side: int | None, *, logits: bool) -> Whole:
@@ -47,6 +52,7 @@ def build(named: Named, task: Task, side: int | None, *, logits: bool) -> Whole:
     last = Linear(backbone.width, task.classes, bias=backbone.bias)
     model = Whole(backbone.module, last, backbone.place, side)
     model.base = backbone.name
+    model.classifier = backbone.classifier
     return model
 
 
@@ -103,7 +109,42 @@ def _backbone(named: Named, task: Task, logits: bool, stamp: Stamp | None) -> Ba
         f"{named.library}:{named.architecture} sha256:{_sha256(stamp)}"
         if stamp
         else "not looked up",
+        (last.weight.detach(), _bias(last)) if classes else None,
     )
+
+
+def classifier_of(name: str) -> Classifier:
+    """That of a library model's weights, by its name. Raises UserError where they have none."""
+    named = libraries.parse(name)
+    if named is None or not named.weights:
+        raise UserError(
+            f"model {name!r} has no weights with a classifier, of which adapter.down=basis takes"
+            " the principal directions; allowed there: fixed, trained, or adapter.basis=FILE"
+        )
+    return _classifier(named, _stamp(named))
+
+
+@lru_cache(maxsize=16)
+def _classifier(named: Named, stamp: Stamp) -> Classifier:
+    made = libraries.made(named)
+    if made is None:
+        raise UserError(f"model {str(named)!r}: {named.library} does not say what it was made for")
+    bare = Named(named.library, named.architecture, "")
+    head = libraries.layout(bare, Task(made.classes, made.shape)).head
+    state = libraries.state_of(named)
+    if f"{head}.weight" not in state:
+        raise UserError(
+            f"model {str(named)!r}: its weights have no classifier, of which adapter.down=basis"
+            " takes the principal directions; allowed there: fixed, trained, or adapter.basis=FILE"
+        )
+    weight = state[f"{head}.weight"].float()
+    bias = state.get(f"{head}.bias")
+    return weight, torch.zeros(len(weight)) if bias is None else bias.float()
+
+
+def _bias(layer: nn.Linear) -> Tensor:
+    bias = layer.bias
+    return layer.weight.new_zeros(layer.out_features) if bias is None else bias.detach()
 
 
 def _classes(named: Named, task: Task, state: dict[str, Tensor]) -> int:

@@ -62,7 +62,8 @@ def check_unchanged(saved: Experiment, named: Flat, path: Path) -> None:
         if name not in before or name == "rounds":
             continue
         key, was = before[name]
-        wanted = _LOCATED[name](value) if name in _LOCATED else value
+        locate = _LOCATED.get(name, config.located_file if key.path and value else None)
+        wanted = locate(value) if locate else value
         if wanted != was:
             changed.append(f"{name}: {key.text(was)!r} → {key.text(wanted)!r}")
     if changed:
