@@ -9,8 +9,9 @@ import logging
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from importlib import import_module
+from io import StringIO
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -165,6 +166,23 @@ def bound_retries(grid: Grid, seconds: float) -> None:
         )
         return
     invoker.max_time = seconds
+
+
+def nodes_known_to(connection: str) -> list[Any]:
+    """The registered nodes of a SuperLink, by its name in Flower's config.toml, as Flower's own
+    client gives them: `node_id`, `status`, `registered_at`, `last_activated_at`,
+    `last_deactivated_at`, `public_key`. Raises whatever Flower does."""
+    # takes a second, which no run need spend
+    from flwr.cli.utils import init_http_client_from_connection, read_superlink_connection
+    from flwr.proto.control_pb2 import ListNodesRequest
+
+    with redirect_stdout(StringIO()):  # it says which SuperLink it uses
+        client = init_http_client_from_connection(read_superlink_connection(connection))
+        try:
+            found = client.ListNodes(ListNodesRequest()).nodes_info
+        finally:
+            client.close()
+    return [node for node in found if node.status != "unregistered"]
 
 
 def _is(grid: Grid, name: str) -> bool:

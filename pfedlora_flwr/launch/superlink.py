@@ -6,7 +6,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
-import io
 import os
 import re
 import socket
@@ -275,16 +274,9 @@ def nodes_of(connection: Connection) -> list[Node]:
 
     `flwr supernode list` leaves the keys out, so its own client is asked."""
     # takes a second, which other commands need not spend
-    from flwr.cli.utils import init_http_client_from_connection, read_superlink_connection
-    from flwr.proto.control_pb2 import ListNodesRequest
+    from pfedlora_flwr.federation.flower_compat import nodes_known_to
 
-    with contextlib.redirect_stdout(io.StringIO()):  # it says which SuperLink it uses
-        client = init_http_client_from_connection(read_superlink_connection(connection.name))
-        try:
-            found = client.ListNodes(ListNodesRequest()).nodes_info
-        finally:
-            client.close()
-    return [_node(node) for node in found if node.status != "unregistered"]
+    return [_node(node) for node in nodes_known_to(connection.name)]
 
 
 def _node(node: Any) -> Node:

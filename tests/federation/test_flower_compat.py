@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import logging
+import socket
 from collections.abc import Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -28,6 +29,7 @@ from flwr.compat.common.recorddict_compat import (
     recorddict_to_evaluateins,
     recorddict_to_getpropertiesins,
 )
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.server.superlink.fleet.vce.vce_api import worker
 from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
 from flwr.superlink.grid import HttpGrid, InMemoryGrid
@@ -236,6 +238,23 @@ def test_a_flower_that_hides_its_retries_is_told_of(
     with caplog.at_level(logging.WARNING):
         flower.bound_retries(grid, 12.0)
     assert "hides its retries" in caplog.text
+
+
+def test_a_superlinks_nodes_are_asked_for_by_its_connection_and_have_these_fields(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a real SuperLink: `make deployment-test`."""
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    (tmp_path / "config.toml").write_text(
+        f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "127.0.0.1:{port}"\n'
+        "insecure = true\n"
+    )
+    with pytest.raises(Exception, match="onnect"):
+        flower.nodes_known_to("here")
+    fields = {"node_id", "status", "registered_at", "last_activated_at", "public_key"}
+    assert fields | {"last_deactivated_at"} <= {*NodeInfo.DESCRIPTOR.fields_by_name}
 
 
 # SecAgg+
