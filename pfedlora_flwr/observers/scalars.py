@@ -1,0 +1,31 @@
+"""The numbers of a round's line that trackers log, by the names that they have there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pfedlora_flwr.runs.rows import RoundRow
+
+_SCALARS = {
+    "accuracy/test": "accuracy",
+    "accuracy/validation": "validation_accuracy",
+    "scores/balanced_accuracy": "balanced_accuracy",
+    "scores/macro_f1": "macro_f1",
+    "loss/training": "loss",
+    "communication/parameters_up": "parameters_up",
+    "communication/parameters_down": "parameters_down",
+    "communication/bytes_up": "bytes_up",
+    "communication/bytes_down": "bytes_down",
+    "computation/flops": "flops",
+    "seconds/round": "seconds",
+    "lora/aggregation_error": "aggregation_error",
+}
+
+
+def scalars(row: RoundRow) -> dict[str, float]:
+    """By tag; what the line does not have is left out."""
+    values: Mapping[str, Any] = row
+    named = {tag: values.get(name) for tag, name in _SCALARS.items()}
+    named |= {f"accuracy/{name}": value for name, value in row["other_accuracies"].items()}
+    return {tag: value for tag, value in named.items() if value is not None}

@@ -1,0 +1,95 @@
+"""MLflow and Weights & Biases, written without a server and read back: `make trackers-test`."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import run_locally
+from tests.test_resume import KEYS
+
+pytestmark = pytest.mark.trackers
+_BLOCK, _HEADER = 32768, 7
+"""Of the log that W&B writes: LevelDB's format."""
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_of_the_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME", "WANDB_API_KEY", "WANDB_MODE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def trained(output: Path, observers: str) -> Any:
+    """A run of two rounds, resumed for a third."""
+    keys = KEYS | {"observers": observers}
+    assert run_locally(output, keys | {"rounds": 2}).code == 0
+    done = run_locally(output, keys | {"rounds": 3, "resume": True})
+    assert done.code == 0, done.stderr
+    assert "observers" not in done.result, done.result["observers"]
+    return done
+
+
+def test_mlflow_has_keys_rounds_and_result_in_one_run(tmp_path: Path) -> None:
+    done = trained(tmp_path / "run", "mlflow")
+    tracking = importlib.import_module("mlflow.tracking")
+    client = tracking.MlflowClient(f"sqlite:///{done.output / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("pfedlora")
+    [run] = client.search_runs([experiment.experiment_id])
+    assert run.info.status == "FINISHED"
+    assert run.data.params["method"] == "pfedlora"
+    history = client.get_metric_history(run.info.run_id, "accuracy/test")
+    rows = done.rows("rounds.jsonl")
+    assert [(m.step, m.value) for m in history] == [(r["round"], r["accuracy"]) for r in rows]
+    assert [file.path for file in client.list_artifacts(run.info.run_id)] == ["result.json"]
+
+
+def test_wandb_has_keys_rounds_and_result_of_one_run(tmp_path: Path) -> None:
+    done = trained(tmp_path / "run", "wandb")
+    files = sorted((done.output / "wandb").glob("offline-run-*/*.wandb"))
+    assert len({file.name for file in files}) == 1  # one id, so one run where they are synced
+    records = [record for file in files for record in records_of(file)]
+    keys = {item.key for r in records if r.HasField("run") for item in r.run.config.update}
+    assert {"method", "clients"} <= keys
+    logged: dict[int, float] = {}
+    for record in records:
+        if record.HasField("history"):
+            items = {
+                (i.key or "/".join(i.nested_key)): float(i.value_json)
+                for i in record.history.item
+                if not i.key.startswith("_") or i.key == "_step"
+            }
+            if "accuracy/test" in items:
+                logged[record.history.step.num] = items["accuracy/test"]
+    assert logged == {row["round"]: row["accuracy"] for row in done.rows("rounds.jsonl")}
+
+
+def test_a_tracker_that_fails_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    done = run_locally(tmp_path / "run", KEYS | {"observers": "mlflow", "rounds": 1})
+    assert done.code == 0
+    assert "127.0.0.1" in done.result["observers"]["mlflow"]
+
+
+def records_of(file: Path) -> Iterator[Any]:
+    """W&B's records, by its own messages."""
+    messages = importlib.import_module("wandb.proto.wandb_internal_pb2")
+    content, at, part = file.read_bytes(), _HEADER, b""  # its own header comes first
+    while at + _HEADER <= len(content):
+        if _BLOCK - at % _BLOCK < _HEADER:
+            at += _BLOCK - at % _BLOCK
+            continue
+        length, sort = int.from_bytes(content[at + 4 : at + 6], "little"), content[at + 6]
+        part += content[at + _HEADER : at + _HEADER + length]
+        at += _HEADER + length
+        if sort in (1, 4):  # whole, or a last piece
+            record = messages.Record()
+            record.ParseFromString(part)
+            part = b""
+            yield record
