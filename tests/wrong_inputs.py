@@ -286,7 +286,7 @@ KEYS = [
     key("tensorboard=true", "tensorboard is no longer a key: give observers=tensorboard"),
     key(
         "observers=tensorbord",
-        "observers names 'tensorbord'; allowed, separated by commas: tensorboard, mlflow, wandb, package",
+        "observers names 'tensorbord'; allowed, separated by commas: tensorboard, mlflow, wandb",
     ),
     key("observers=no_such:Class", "observer 'no_such:Class': module 'no_such' cannot be imported"),
     key("observers=math:pi", "observer 'math:pi': expected a class, found float"),
