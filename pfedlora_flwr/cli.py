@@ -238,7 +238,7 @@ def report(
     from pfedlora_flwr.report.write import write_report
 
     if output is None and len(paths) > 1:
-        raise UserError("several paths are given: say with --output where their report shall go")
+        raise UserError("several paths are given: choose the report's folder with --output")
     written = write_report(paths, output or paths[0] / "report", out, target)
     out.print(
         f"{written.text}\nthe report is in {written.folder}",
@@ -281,7 +281,7 @@ def predict(
     from pfedlora_flwr.commands.predict import Form, answer
 
     if as_json and as_csv:
-        raise UserError("--json and --csv are both given; take one")
+        raise UserError("--json and --csv are both given; choose one")
     form = Form("json" if as_json else "csv" if as_csv else "lines", top, all_clients)
     models = models_of(place, client, err, all_clients=all_clients)
     raise typer.Exit(answer(models, paths, form, err, output, overwrite=overwrite))
@@ -505,7 +505,7 @@ def _here() -> str:
     try:
         return os.getcwd()
     except FileNotFoundError:
-        raise UserError("the current folder has been removed; go to one that is there") from None
+        raise UserError("the current folder has been removed; change to an existing one") from None
 
 
 if __name__ == "__main__":

@@ -78,7 +78,7 @@ def check_replaceable(file: Path, *, overwrite: bool) -> None:
         raise UserError(f"{file} is a directory; give a file")
     if file.is_symlink() or file.exists():
         if not file.is_file():
-            raise UserError(f"{file} is no regular file; give another --output")
+            raise UserError(f"{file} is not a regular file; give another --output")
         if not overwrite:
             raise UserError(f"{file} exists; replace it with --overwrite, or give another --output")
 

@@ -177,7 +177,7 @@ def test_exit_codes_of_what_came_of_a_run() -> None:
         "stopped by the user after round 3",
         "to continue: again",
         "stopped by SIGTERM",
-        "it had no round yet: the same command begins it again",
+        "no round was completed; the same command starts it again",
         "failed after round 3: a bug",
     ]
 
@@ -404,4 +404,4 @@ def test_a_signal_before_the_run_begins_is_one_line(
     monkeypatch.setattr(run, "execute", execute)
     out, err = Console(quiet=True), Console(file=(said := io.StringIO()), width=200)
     assert run.run(run_config({"output": "/nowhere"}), out, err) == code
-    assert said.getvalue() == f"{line} before the run began\n"
+    assert said.getvalue() == f"{line} before the run started\n"

@@ -322,7 +322,7 @@ def test_another_experiment_in_a_directory_is_refused(tmp_path: Path) -> None:
     work.check()
     changed = Work(Comparison.load(path, ["lr=0.5"]), tmp_path / "runs")
     with pytest.raises(
-        UserError, match=r"holds another Experiment \(lr: 0.01 → 0.5\); give a new --output"
+        UserError, match=r"holds a different Experiment \(lr: 0.01 → 0.5\); give a new --output"
     ):
         changed.check()
 
@@ -513,7 +513,7 @@ def test_shards_divide_the_runs_and_the_last_one_reports(
         said.append(out.export_text().splitlines()[-1])
     assert said == [
         (
-            "5 runs are left to other shards; when they are done: pfedlora report"
+            "5 runs are left to other shards; when those are done: pfedlora report"
             f" {from_here(tmp_path / 'runs')}"
         ),
         f"the report is in {tmp_path / 'runs' / 'report'}",
@@ -554,8 +554,7 @@ def test_a_failed_run_does_not_stop_the_others_and_is_named(
     assert printed[3] == "4 of 4: pfedlora, seed 1: accuracy 0.3000 at best validation"
     assert (
         err.export_text()
-        == "failed: standalone/seed-0: no such luck\n1 runs failed; the same command tries them"
-        " again\n"
+        == "failed: standalone/seed-0: no such luck\n1 runs failed; the same command retries them\n"
     )
     report = (tmp_path / "runs" / "report" / "report.md").read_text()
     assert "| Standalone | 30.00 (1 of 2 seeds) |" in report

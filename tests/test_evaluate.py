@@ -135,7 +135,7 @@ def test_classes_without_names_are_matched_by_number_and_others_are_refused(
             named,
             "npz:animals.npz",
             (
-                "npz:animals.npz has classes that the model has not (cat, dog, eel); the model's: 0"
+                "npz:animals.npz has classes that the model lacks (cat, dog, eel); the model's: 0"
                 " o'clock, "
             ),
         ),
@@ -176,7 +176,7 @@ def test_data_that_is_not_what_the_client_had_is_refused(
         (
             older,
             (
-                "the model of client 0 does not say what its data was (an older version saved it);"
+                "the model of client 0 does not say which data it had (an older version saved it);"
                 " give DATA"
             ),
         ),
@@ -197,5 +197,5 @@ def test_the_rows_of_a_clients_test_part_are_told(trained_run: Done, pfedlora: C
     code, _, err = pfedlora("evaluate", str(run.path), "--client", "1", "digits", "--rows")
     assert (code, err) == (
         2,
-        "error: --rows tells the client's own test part: leave DATA out\n",
+        "error: --rows lists the client's own test part: leave DATA out\n",
     )

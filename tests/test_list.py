@@ -52,7 +52,7 @@ def test_runs_are_listed_with_the_keys_in_which_they_differ(tmp_path: Path, pfed
     code, out, _ = pfedlora("list", "runs/a")
     assert code == 0
     assert out.splitlines()[3].split() == ["runs/a", "completed", "2/2", "70.00"]
-    with pytest.raises(UserError, match="nowhere is no directory"):
+    with pytest.raises(UserError, match="nowhere is not a directory"):
         list_runs(tmp_path / "nowhere")
 
 

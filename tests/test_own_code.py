@@ -95,7 +95,7 @@ def test_where_the_module_cannot_be_imported_the_command_that_uses_the_copy_is_t
     assert (
         changed == f"note: own_models.py differs from the run's copy in {source}, which is not used"
     )
-    assert ": the code here makes another model than client 1 has: " in refused
+    assert ": the code here builds another model than that of client 1 has: " in refused
 
 
 def test_a_run_goes_on_with_changed_code_only_where_that_is_accepted_and_keeps_both(
@@ -111,7 +111,7 @@ def test_a_run_goes_on_with_changed_code_only_where_that_is_accepted_and_keeps_b
         assert err == (
             f"error: own_models.py has changed since round 2 of {tmp_path / 'run'} (its copy is in"
             f" {tmp_path / 'run' / 'source'}); undo that, go on with the code as it is by"
-            " --accept-changed-code, or begin anew with --overwrite (a comparison's with --redo)\n"
+            " --accept-changed-code, or start again with --overwrite (a comparison's with --redo)\n"
         )
     assert (tmp_path / "run" / "result.json").read_bytes() == before
     assert pfedlora(*on, "rounds=3", "--accept-changed-code")[0] == 0
@@ -222,7 +222,7 @@ def test_no_more_code_is_copied_than_a_bound_and_what_is_left_out_is_told(
         "own_models.py",
     }
     line = (
-        "at most 100 files and 1 MiB of one's own code are copied to the run's `source`; left out:"
+        "at most 100 files and 1 MiB of your own code are copied to the run's `source`; left out:"
         " large.py"
     )
     assert line in (tmp_path / "run" / "logs" / "run.log").read_text()

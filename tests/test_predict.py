@@ -235,10 +235,10 @@ def test_mistakes_are_one_clear_line(trained_run: Done, pfedlora: Call, tmp_path
             "holds neither a run nor a model of client 0",
         ),
         ((str(tmp_path), "--all-clients", str(text)), "holds no client's model"),
-        ((str(trained_run.output), str(text)), "give --client K or --all-clients, one of them"),
+        ((str(trained_run.output), str(text)), "give either --client K or --all-clients"),
         (
             (str(trained_run.output), "--client", "0", "--all-clients", str(text)),
-            "give --client K or --all-clients, one of them",
+            "give either --client K or --all-clients",
         ),
         (
             (str(trained_run.output), "--client", "0", "--json", "--csv", str(text)),

@@ -185,7 +185,8 @@ def test_what_cannot_be_extended_is_one_line(tmp_path: Path) -> None:
     ):
         extend(output, 1)
     with pytest.raises(
-        UserError, match=r"holds another Experiment \(lr: 0.03 → 0.5\); resume it as it was"
+        UserError,
+        match=r"holds a different Experiment \(lr: 0.03 → 0.5\); resume it with its own keys",
     ):
         extend(output, 3, lr=0.5)
     assert (output / "config.yaml").read_text() == before
@@ -216,7 +217,7 @@ def test_flowers_run_config_extends_by_more_rounds(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="it can be extended, not shortened"):
         run.check_free(config.run_config(resume | {"rounds": 1}))
     with pytest.raises(
-        UserError, match=r"\(lr: 0.03 → 0.5\); resume it as it was; only more rounds"
+        UserError, match=r"\(lr: 0.03 → 0.5\); resume it with its own keys; only more rounds"
     ):
         run.check_free(config.run_config(resume | {"rounds": 3, "lr": 0.5}))
 
@@ -247,8 +248,8 @@ def test_the_command_names_what_it_does_not_use(
     code, _, err = call("a.yaml", "--resume")
     assert (code, err.count("\n")) == (2, 1)
     assert (
-        "holds another Experiment (lr: 0.01 → 0.02; mu: 0.5 → 0.9); resume it as it was: without"
-        " CONF, by -o output=runs/a" in err
+        "holds a different Experiment (lr: 0.01 → 0.02; mu: 0.5 → 0.9); resume it with its own"
+        " keys: without CONF, by -o output=runs/a" in err
     )
     assert "(mu: 0.5 → 0.7)" in call("--resume", "-o", "output=runs/a", "-o", "mu=0.7")[2]
     (tmp_path / "a.yaml").write_text(

@@ -475,7 +475,7 @@ def one_source(node: int, record: Record) -> None:
             one_source_twice,
             "the server names a source of shares twice: so few masks would hide nothing",
         ),
-        (itself, "the server names a source of shares that is none of this node's neighbours"),
+        (itself, "the server names a source of shares that is not a neighbour of this node"),
         (one_source, "the server names 1 sources of shares; 3 with this node's own are needed"),
     ],
 )
@@ -551,7 +551,7 @@ def test_a_server_that_lies_about_who_is_lost_gets_no_share(
     result, grid = federate(tmp_path / "run", down=ask)
     assert result["error"] == "round 1: too few shares came to unmask: 0 clients answered"
     assert caplog.text.count(line) >= 4
-    assert "no shares: the server leaves out a stage" not in caplog.text, (
+    assert "no shares: the server skips the stage" not in caplog.text, (
         "what it says when asked once more, without its keys"
     )
     assert not any(b"shares" in seen for seen in grid.seen)
@@ -626,7 +626,7 @@ def keys_of_another(at: str, message: Message, earlier: RecordDict | None) -> No
 @pytest.mark.parametrize(
     ("lie", "line"),
     [
-        (upload_before_the_shares, "the server leaves out a stage"),
+        (upload_before_the_shares, "the server skips the stage share_keys"),
         (
             shares_before_the_upload,
             "the server asks for shares of other nodes than those whose masks this node added",
@@ -787,7 +787,7 @@ def test_an_update_that_cannot_be_summed_is_refused_by_its_own_client(tmp_path: 
         11: "its update is beyond secagg.clip, 1",
         12: "its update is beyond secagg.clip, 1",
         13: "it has more than secagg.max-samples training samples, 128",
-        14: "its upload is not laid out like its download, and cannot be summed under masks",
+        14: "its upload has another layout than its download, so it cannot be summed under masks",
         15: "it could not",
     }
     keys = {"clients": 16, "min_success": 0.1}
@@ -1049,7 +1049,7 @@ def test_a_server_that_repeats_a_round_for_the_same_clients_gets_no_other_update
     result, grid = federate(tmp_path / "run", down=ask, resume=True, rounds=2, **keys)
     assert "and 0, 2, 3 are left now" in result["error"]
     assert reasons(tmp_path / "run") == {
-        1: "this node has masked another update in round 2 before: two such sums show it"
+        1: "this node has already masked another update in round 2: two such sums reveal it"
     }
     assert not any(b"shares" in seen for seen in grid.seen)
 

@@ -171,7 +171,7 @@ KEYS = [
     key("input-shape=9999999x9999999", "input-shape is '9999999x9999999'; allowed: auto"),
     key(
         "input-shape=3x64x64 image-size=32",
-        "image-size is 32, and input-shape 3x64x64: make them equal, or leave one out",
+        "image-size is 32, and input-shape 3x64x64: make them equal, or set only one",
     ),
     key(
         "data.class-names=a,a",
@@ -212,7 +212,7 @@ KEYS = [
     ),
     key("classes=3", "classes is 3; allowed: auto, or 10, which dataset 'digits' has"),
     key("classes=20", "classes is 20; allowed: auto, or 10"),
-    key("adapter=3", "adapter is no key but a section of keys: adapter.kind, "),
+    key("adapter=3", "adapter is a section, not a key; its keys: adapter.kind, "),
     key("adapter.kind=wide", "adapter.kind is 'wide'; allowed: auto | reduced"),
     key("adapter.kind=reduced", "one adapter cannot fit representations of different widths"),
     key(
@@ -224,7 +224,7 @@ KEYS = [
         "which is for a package.module:Class method; the options of pfedlora are keys:"
         " adapter.kind",
     ),
-    key("secagg=true", "secagg is no key but a section of keys: secagg.enabled, "),
+    key("secagg=true", "secagg is a section, not a key; its keys: secagg.enabled, "),
     key(
         "secagg.enabled=true method=fd",
         "method fd does not take a mean of uploads; secagg.enabled needs one that does: pfedlora, ",
@@ -277,7 +277,7 @@ KEYS = [
     unused("data-path=data", "data-path is not used: dataset 'digits' takes no files from there"),
     key(
         "audit.uploads=true sharing=none",
-        "audit.uploads is true and sharing is none; uploads are kept with sharing=mean alone",
+        "audit.uploads is true and sharing is none; uploads are kept only with sharing=mean",
     ),
     key("audit.upload=true", "unknown key 'audit.upload'; did you mean 'audit.uploads'?"),
     Wrong("run --resume --overwrite", "resume and overwrite exclude each other"),
@@ -298,11 +298,11 @@ KEYS = [
     Wrong("run --superlink x --dry-run", "--dry-run is for simulations"),
     Wrong(
         "run --superlink x --ray y:1",
-        "ray is for simulations, --superlink for real nodes: give one of them",
+        "ray is for simulations, --superlink for real nodes: give only one",
     ),
     Wrong(
         "run --ray y:1 --engine local",
-        "ray is 'y:1', a cluster, and --engine local trains in this process: give one of them",
+        "ray is 'y:1', a cluster, and --engine local trains in this process: give only one",
     ),
     Wrong(
         "run --ray here -o output=out",
@@ -342,7 +342,7 @@ KEYS = [
     Wrong("train", "No such command 'train'. Did you mean 'align'? see pfedlora --help"),
     Wrong("zzz", "No such command 'zzz'; see pfedlora --help"),
     Wrong("compare", "Missing argument 'CONF'; see pfedlora compare --help"),
-    Wrong("predict run a.png", "give --client K or --all-clients, one of them"),
+    Wrong("predict run a.png", "give either --client K or --all-clients"),
     Wrong("predict run --client one a.png", "Invalid value for '--client': 'one'"),
     Wrong(
         "predict run --client -1 a.png", "Invalid value for '--client': -1 is not in the range x>=0"
@@ -384,7 +384,7 @@ YAML = [
     conf("partition: {kind: iid, kind: dirichlet}\n", "line 1, column 24: 'kind' is there twice"),
     conf(
         "partition: {kind: iid}\npartition.kind: dirichlet\n",
-        "partition.kind is there twice, under its section and with a dot",
+        "partition.kind appears twice, under its section and with a dot",
     ),
     conf(
         b"rounds: 1\nname: gr\xfc\xdf\n", "not valid YAML at line 2: it is not in UTF-8 (byte 0xfc)"
@@ -401,7 +401,7 @@ YAML = [
     conf("rounds: '3'\n", "rounds is '3'; allowed"),
     conf("1: 2\n", "unknown key '1'"),
     conf("? [a]\n: 1\n", "not valid YAML"),
-    conf("adapter: decomposed\n", "adapter is no key but a section of keys: adapter.kind, "),
+    conf("adapter: decomposed\n", "adapter is a section, not a key; its keys: adapter.kind, "),
     conf(
         "adapter: {kindd: reduced}\n", "unknown key 'adapter.kindd'; did you mean 'adapter.kind'?"
     ),
@@ -443,7 +443,7 @@ YAML = [
         "method is 'fedlora'; did you mean 'pfedlora'? allowed:",
         "compare",
     ),
-    conf(BASIC.replace("[0, 1]", "[0, 0]"), "seeds: a value is there twice", "compare"),
+    conf(BASIC.replace("[0, 1]", "[0, 0]"), "seeds: a value appears twice", "compare"),
     conf(BASIC.replace("[0, 1]", "[a]"), "seeds is ['a']; allowed: integers ≥ 0", "compare"),
     conf(BASIC.replace("rounds: 2", "seed: 2"), "seed is set by compare itself", "compare"),
     conf(BASIC + "axes: {mu: []}\n", "axes.mu: expected a list of at least one value", "compare"),
@@ -501,8 +501,10 @@ MANY = np.arange(30) % 3
 GAPS = np.where(np.arange(60) == 9, np.nan, np.arange(60)).reshape(30, 2)
 DATA = [
     data("npz:own.npz", "own.npz does not exist"),
-    data("npz:own.npz", "own.npz: it is no npz file; expected", made.files(own__npz="no archive")),
-    data("npz:own.npz", "own.npz: it is no npz file; expected", made.files(own__npz="")),
+    data(
+        "npz:own.npz", "own.npz: it is not an npz file; expected", made.files(own__npz="no archive")
+    ),
+    data("npz:own.npz", "own.npz: it is not an npz file; expected", made.files(own__npz="")),
     data("npz:own.npz", "own.npz: it is damaged or cut off; expected", made.cut_npz),
     data("npz:own", "own: Is a directory; expected an npz with", made.folder("own")),
     data(
@@ -557,7 +559,7 @@ DATA = [
     ),
     data(
         "npz:own.npz",
-        "does not say who owns a sample: a table does by",
+        "has no owners of samples: a table does by",
         made.npz(GAPS[:, :1], MANY, key="inputs"),
         more="-o partition.kind=natural",
     ),
@@ -895,7 +897,7 @@ DATA = [
     ),
     data(
         "synthetic:120",
-        "is damaged (mmap length is greater than file size); remove it, and it is made anew",
+        "is damaged (mmap length is greater than file size); remove it; it will be created again",
         made.cut_cache,
     ),
 ]
@@ -1081,8 +1083,7 @@ SAVE = "export run --client 0 --format safetensors"
 PATHS = [
     Wrong(
         "run nowhere.yaml",
-        "nowhere.yaml: no such file, and no configuration that comes with pfedlora; those are"
-        " cifar10, ",
+        "nowhere.yaml: no such file, and not a configuration of the package; those are cifar10, ",
     ),
     Wrong("run thesis", "thesis: no such file, and no configuration", [THESIS]),
     Wrong("run ''", "'': no such file, and no configuration"),
@@ -1104,12 +1105,14 @@ PATHS = [
     ),
     Wrong(
         "run -o output=thesis --overwrite",
-        "is not a run's directory: it is not overwritten",
+        "is not a run's directory, so it is not overwritten",
         [THESIS],
     ),
-    Wrong("run -o output=/ --overwrite", "'/' is not a run's directory: it is not overwritten"),
+    Wrong("run -o output=/ --overwrite", "'/' is not a run's directory, so it is not overwritten"),
     Wrong(
-        "run -o output=. --overwrite", "is not a run's directory: it is not overwritten", [THESIS]
+        "run -o output=. --overwrite",
+        "is not a run's directory, so it is not overwritten",
+        [THESIS],
     ),
     Wrong("run -o output=/proc/nowhere/x", "cannot be written"),
     Wrong("run -o output=/dev/null", "cannot be written (Not a directory)"),
@@ -1152,16 +1155,16 @@ PATHS = [
         "Not a directory",
         [THESIS, made.files(conf__yaml=BASIC)],
     ),
-    Wrong("report nowhere", "nowhere is no directory"),
-    Wrong("report thesis/thesis.txt", "thesis/thesis.txt is no directory", [THESIS]),
+    Wrong("report nowhere", "nowhere is not a directory"),
+    Wrong("report thesis/thesis.txt", "thesis/thesis.txt is not a directory", [THESIS]),
     Wrong("report thesis", "thesis holds no completed run", [THESIS]),
     file("report run --output run/result.json", "run/result.json cannot be written (File exists)"),
     file("report run --output /proc/nowhere", "/proc/nowhere cannot be written"),
-    Wrong("list nowhere", "nowhere is no directory"),
-    Wrong("list thesis/thesis.txt", "thesis/thesis.txt is no directory", [THESIS]),
-    Wrong("audit nowhere", "nowhere is no directory"),
+    Wrong("list nowhere", "nowhere is not a directory"),
+    Wrong("list thesis/thesis.txt", "thesis/thesis.txt is not a directory", [THESIS]),
+    Wrong("audit nowhere", "nowhere is not a directory"),
     Wrong("audit thesis", "thesis holds no run", [THESIS]),
-    Wrong("predict nowhere --client 0 a.png", "nowhere is no directory"),
+    Wrong("predict nowhere --client 0 a.png", "nowhere is not a directory"),
     Wrong(
         "predict thesis --client 0 a.png",
         "thesis holds neither a run nor a model of client 0",
@@ -1217,7 +1220,10 @@ STATES = [
         f"run {RUN} -o output=run --dry-run",
         "exists; continue it with --resume, replace it with --overwrite",
     ),
-    file(f"{AGAIN} -o mu=0.9", "holds another Experiment (mu: 0.5 → 0.9); resume it as it was"),
+    file(
+        f"{AGAIN} -o mu=0.9",
+        "holds a different Experiment (mu: 0.5 → 0.9); resume it with its own keys",
+    ),
     file(f"{AGAIN} -o method=fml", "method: 'pfedlora' → 'fml'"),
     file(f"{AGAIN} conf.yaml", "lr: 0.01 → 0.5", made.files(conf__yaml="lr: 0.5\n")),
     file(f"{AGAIN} -o rounds=1", "ends at 2: it can be extended, not shortened"),
@@ -1272,7 +1278,7 @@ STATES = [
     ),
     Wrong(
         "run -o output=out",
-        "the current folder has been removed; go to one that is there",
+        "the current folder has been removed; change to an existing one",
         [made.removed_folder],
     ),
     Wrong("list .", "No space left on device", [made.full_stdout]),
@@ -1311,7 +1317,7 @@ MODELS, CHECKPOINTS, ABOUT = (
     "clients/0/about.json",
 )
 NO_CONFIG = "run/config.yaml cannot be read as a run's configuration"
-NO_RESULT = "result.json is no result of a run; remove it, and --resume makes it anew"
+NO_RESULT = "result.json is not the result of a run; remove it; --resume creates it again"
 FILES = [
     file(AGAIN, NO_CONFIG, made.written("config.yaml", "")),
     file(AGAIN, NO_CONFIG, made.written("config.yaml", "- 1\n")),
@@ -1411,7 +1417,7 @@ FILES = [
     ),
     file(
         PREDICT,
-        "the code here makes another model than client 0 has",
+        "the code here builds another model than that of client 0 has",
         made.changed(ABOUT, "tests.methods.narrow:Narrow", "cnn5"),
     ),
     file("report run", "the first one there is unfinished after round 2", made.gone("result.json")),

@@ -89,7 +89,7 @@ def _lines(found: Audit) -> Iterator[tuple[str, str, str, Attack]]:
 
 def _runs(path: Path) -> list[RunDirectory]:
     if not path.is_dir():
-        raise UserError(f"{path} is no directory")
+        raise UserError(f"{path} is not a directory")
     found = find_runs(path)
     if not found:
         raise UserError(f"{path} holds no run")

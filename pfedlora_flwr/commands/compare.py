@@ -101,16 +101,14 @@ def compare(
                 "stopped_by": STOPPED[stop.number][1],
             }
         if stopped:
-            err.print("stopped; the same command goes on where it was", highlight=False)
+            err.print("stopped; the same command continues", highlight=False)
             return stopped_code(stopped)
     for directory, reason in work.failed.items():
         err.print(
             f"failed: {directory.relative_to(work.output)}: {reason}", markup=False, highlight=False
         )
     if work.failed:
-        err.print(
-            f"{len(work.failed)} runs failed; the same command tries them again", highlight=False
-        )
+        err.print(f"{len(work.failed)} runs failed; the same command retries them", highlight=False)
     return FAILED if work.failed else 0
 
 
@@ -120,7 +118,7 @@ def _report(work: Work, whole: Comparison, out: Console) -> None:
     if left:
         later = f"pfedlora report {from_here(work.output)}"
         out.print(
-            f"{left} runs are left to other shards; when they are done: {later}",
+            f"{left} runs are left to other shards; when those are done: {later}",
             highlight=False,
             soft_wrap=True,
         )
@@ -195,7 +193,7 @@ def _preflight(work: Work, dry_run: bool, out: Console) -> None:
     examples = work.examples()
     if not examples:
         raise UserError(
-            "nothing to run: all that was asked for is Standalone by construction, which"
+            "nothing to run: everything requested is Standalone by construction, which"
             " sharing=mean runs"
         )
     said = set[str]()

@@ -73,7 +73,7 @@ def conclude(result: Result, directory: Path | str, out: Console, err: Console, 
         highlight=False,
     )
     if stopped and not after:
-        err.print("it had no round yet: the same command begins it again", highlight=False)
+        err.print("no round was completed; the same command starts it again", highlight=False)
     if after and (stopped or result.get("resumable")):
         err.print(
             f"{'to continue' if stopped else 'to continue once that is mended'}: {again}",

@@ -71,7 +71,7 @@ def evaluate(
     is missing, not the run's, or of other inputs or classes than the model's."""
     torch.set_num_threads(1)  # as in the run: sums in another order can turn a close decision
     if rows and data is not None:
-        raise UserError("--rows tells the client's own test part: leave DATA out")
+        raise UserError("--rows lists the client's own test part: leave DATA out")
     return [_evaluate(trained, data, rows=rows) for trained in models]
 
 
@@ -202,8 +202,8 @@ def _own_test_part(trained: Trained) -> tuple[Samples, list[int]]:
     about, client = trained.about, trained.client
     if "partition" not in about:
         raise UserError(
-            f"the model of client {client} does not say what its data was (an older version saved"
-            " it); give DATA"
+            f"the model of client {client} does not say which data it had (an older version saved"
+            f" it); give DATA"
         )
     site = Site.find(trained.experiment, client, about["site"])
     data, test = site.dataset, site.split.test
@@ -234,7 +234,7 @@ def _labels(names: Sequence[str], data: Dataset) -> tuple[Tensor, bool]:
         return torch.from_numpy(place[labels]), False
     if not (_unnamed(names) or _unnamed(data.class_names)):
         raise UserError(
-            f"{data.name} has classes that the model has not ({some(unknown, _NAMED)}); the"
+            f"{data.name} has classes that the model lacks ({some(unknown, _NAMED)}); the"
             f" model's: {some(names, _NAMED)}"
         )
     if there[-1] >= len(names):

@@ -51,7 +51,7 @@ def show(folder: Path, out: Console, *, as_json: bool) -> None:
 def list_runs(folder: Path) -> list[Listed]:
     """The runs below, by name. Raises UserError when the folder is not there."""
     if not folder.is_dir():
-        raise UserError(f"{folder} is no directory")
+        raise UserError(f"{folder} is not a directory")
     found = [_read(run, folder) for run in find_runs(folder)]
     flats = [listed["keys"] for listed in found if listed["of"] is not None]
     names = dict.fromkeys(name for flat in flats for name in flat)

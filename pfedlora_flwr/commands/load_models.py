@@ -22,7 +22,7 @@ def models_of(
     Says on `err` where the user's code is not what the run's rounds were done with, and how many
     clients have no model."""
     if (client is None) != all_clients:
-        raise UserError("give --client K or --all-clients, one of them")
+        raise UserError("give either --client K or --all-clients")
     if said := note_of(RunDirectory(place)):
         err.print(f"note: {said}", markup=False, highlight=False)
     if client is not None:

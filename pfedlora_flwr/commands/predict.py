@@ -127,8 +127,8 @@ def predict(models: Iterable[Trained], asked: Asked) -> list[Prediction]:
     for trained in models:
         if (trained.task.shape, trained.feature_names) != (asked.shape, asked.feature_names):
             raise UserError(
-                f"the model of client {trained.client} takes other inputs than those before: ask it"
-                " alone"
+                f"the model of client {trained.client} takes other inputs than those before: use"
+                f" it alone"
             )
         probabilities = trained.logits(asked.inputs).softmax(1)
         if not bool(probabilities.isfinite().all()):

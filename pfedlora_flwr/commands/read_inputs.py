@@ -104,7 +104,7 @@ def _inputs(
         return _of_array(file, task), 1
     if not feature_names:
         raise UserError(
-            f"{file}: the model does not know its columns by name, since its data had no names;"
+            f"{file}: the model does not know its columns by name, because its data had no names;"
             " give an .npy or .npz file"
         )
     table = tables.read(file, suffix[1:], how)

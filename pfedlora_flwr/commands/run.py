@@ -73,7 +73,7 @@ def run(
                     progress.stop()
     except Stopped as stop:
         error, by = STOPPED[stop.number]
-        err.print(f"{error} before the run began", highlight=False)
+        err.print(f"{error} before the run started", highlight=False)
         return stopped_code({"status": "stopped", "error": error, "stopped_by": by})
     code = conclude(result, from_here(directory), out, err, again(directory, engine))
     if code == 0:

@@ -42,7 +42,7 @@ def start(words: Words, out: Console, err: Console) -> int:
     options = config.parse_overrides(words.options)
     named = of_conf | options
     if options.get("accept-changed-code") is True and named.get("resume") is not True:
-        raise UserError("--accept-changed-code is for a run that goes on: give it with --resume")
+        raise UserError("--accept-changed-code needs --resume")
     if words.superlink is not None:
         _check_superlink(words, named)
         return _on_nodes(words, words.superlink, named, options, out, err)
@@ -58,17 +58,16 @@ def _check_superlink(words: Words, named: Mapping[str, object]) -> None:
         raise UserError("--superlink is ''; allowed: a connection in $FLWR_HOME/config.toml")
     if words.engine != "flower":
         raise UserError(
-            f"--engine {words.engine} trains in this process, --superlink on nodes: give one of"
-            " them"
+            f"--engine {words.engine} trains in this process, --superlink on nodes: give only one"
         )
     if named.get("ray"):
-        raise UserError("ray is for simulations, --superlink for real nodes: give one of them")
+        raise UserError("ray is for simulations, --superlink for real nodes: give only one")
     if words.port:
         raise UserError(
             "--port is for simulations: a connection has its address in Flower's config.toml"
         )
     if words.dry_run:
-        raise UserError("--dry-run is for simulations: what nodes have is known to them alone")
+        raise UserError("--dry-run is for simulations: only the nodes know what they have")
 
 
 def _on_nodes(

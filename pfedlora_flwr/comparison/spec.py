@@ -282,7 +282,7 @@ def _list(where: str, content: object) -> list[Any]:
     if not isinstance(content, list) or not content:
         raise UserError(f"{where}: expected a list of at least one value")
     if len({str(value) for value in content}) < len(content):
-        raise UserError(f"{where}: a value is there twice")
+        raise UserError(f"{where}: a value appears twice")
     return content
 
 

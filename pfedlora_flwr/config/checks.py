@@ -108,7 +108,7 @@ def _inputs(config: RunConfig, method: type[Method]) -> None:
     if shape and e.image_size and shape[1:] != (e.image_size, e.image_size):
         raise UserError(
             f"image-size is {e.image_size}, and input-shape {e.input_shape}: make them equal, or"
-            " leave one out"
+            f" set only one"
         )
 
 
@@ -116,8 +116,8 @@ def _kept_uploads(config: RunConfig, method: type[Method]) -> None:
     e = config.experiment
     if config.execution.audit_uploads and e.sharing != "mean":
         raise UserError(
-            f"audit.uploads is true and sharing is {e.sharing}; uploads are kept with sharing=mean"
-            " alone"
+            f"audit.uploads is true and sharing is {e.sharing}; uploads are kept only with"
+            f" sharing=mean"
         )
     if config.execution.audit_uploads and e.secagg_enabled:
         raise UserError(

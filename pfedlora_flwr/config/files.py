@@ -27,8 +27,8 @@ def find_conf(name: str) -> Path:
         path.relative_to(ours).with_suffix("").as_posix() for path in ours.rglob("*.yaml")
     )
     raise UserError(
-        f"{name or repr(name)}: no such file, and no configuration that comes with pfedlora; those"
-        f" are {', '.join(names)}"
+        f"{name or repr(name)}: no such file, and not a configuration of the package; those are"
+        f" {', '.join(names)}"
     )
 
 
@@ -47,8 +47,8 @@ def read_run(path: Path) -> dict[str, object]:
         raise UserError(f"{path} is a comparison (it has methods): use pfedlora compare")
     if "about" in content:
         raise UserError(
-            f"{path} is what a run has left (it has about): continue it by --resume -o output=…, or"
-            " remove that section"
+            f"{path} is the file of a run (it has about): continue that by --resume -o output=…,"
+            f" or remove the section"
         )
     try:
         return flatten(content)
@@ -97,7 +97,7 @@ def flatten(nested: Mapping[Any, object], prefix: str = "") -> dict[str, object]
             raise UserError(f"{name} holds itself") from None
         twice = next((key for key in added if key in flat), None)
         if twice is not None:
-            raise UserError(f"{twice} is there twice, under its section and with a dot")
+            raise UserError(f"{twice} appears twice, under its section and with a dot")
         flat |= added
     return flat
 

@@ -138,7 +138,7 @@ def _key(name: str) -> Key:
     if name not in known:
         within = [other for other in known if other.startswith(f"{name}.")]
         if within:
-            raise UserError(f"{name} is no key but a section of keys: {', '.join(within)}")
+            raise UserError(f"{name} is a section, not a key; its keys: {', '.join(within)}")
         near = difflib.get_close_matches(name, known, 1)
         raise UserError(
             f"unknown key {name!r}"

@@ -70,7 +70,7 @@ def archive(path: Path, names: Sequence[str], wanted: str) -> dict[str, npt.NDAr
         told = "it is an .npy file of one array: save all arrays together by np.savez"
         raise UserError(f"{path}: {told}; expected {wanted}")
     if not begins.startswith(b"PK"):
-        raise UserError(f"{path}: it is no npz file; expected {wanted}")
+        raise UserError(f"{path}: it is not an npz file; expected {wanted}")
     name = ""
     try:
         with np.load(path, allow_pickle=False) as loaded:

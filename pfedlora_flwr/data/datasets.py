@@ -99,7 +99,7 @@ def load(name: str, how: Reading = _AS_IT_IS) -> Dataset:
         return _mapped(name, folder)
     except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
         raise UserError(
-            f"dataset cache {folder} is damaged ({error}); remove it, and it is made anew"
+            f"dataset cache {folder} is damaged ({error}); remove it; it will be created again"
         ) from None
 
 

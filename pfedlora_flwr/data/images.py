@@ -126,8 +126,7 @@ def decoded(count: int, files: Callable[[], Iterable[File]], how: Reading) -> De
             f"{name} has {height} × {width} pixels" for name, height, width in (one, other)
         )
         raise UserError(
-            f"the images are of different sizes ({found}): set image-size, to which they are"
-            " resized"
+            f"the images have different sizes ({found}): set image-size, to which they are resized"
         )
     height, width = how.size or next(iter(sizes))
     images = scratch((count, height, width, 1 if how.grey else 3))

@@ -79,7 +79,7 @@ def kept(encoder: Whole, samples: Samples, e: Experiment) -> Tensor:
             " folder"
         ) from None
     except ValueError:
-        raise UserError(f"{file} is damaged; remove it, and it is made anew") from None
+        raise UserError(f"{file} is damaged; remove it; it will be created again") from None
     return outputs
 
 

@@ -85,7 +85,7 @@ def _natural(e: Experiment, dataset: Dataset, labels: Indices) -> Partition:
     """The clients are the owners of at least `partition.min-samples` samples, in sorted order."""
     if dataset.owners is None:
         raise UserError(
-            f"partition.kind is {NATURAL}, and {e.dataset} does not say who owns a sample: {_WHERE}"
+            f"partition.kind is {NATURAL}, and {e.dataset} has no owners of samples: {_WHERE}"
         )
     names, owner, counts = np.unique(dataset.owners, return_inverse=True, return_counts=True)
     enough = np.flatnonzero(counts >= e.partition_min_samples)

@@ -86,7 +86,7 @@ def read(path: Path, form: str, how: Reading) -> pa.Table:
         for sep, mark in SEPARATORS.items():
             if mark in name:
                 told = f"its only column is {name[:_TYPE]!r}"
-                raise UserError(f"{path}: {told}: is it separated so? set data.sep={sep}")
+                raise UserError(f"{path}: {told}: is this the separator? set data.sep={sep}")
     return table
 
 

@@ -53,7 +53,7 @@ def exchange(
                     " in this round"
                 )
             elif about in replies:
-                refuse(f"a reply of node {sender} is refused: it comes twice")
+                refuse(f"a reply of node {sender} is refused: it is a duplicate")
             elif not reply.has_error() and sender != asked[about].metadata.dst_node_id:
                 refuse(
                     f"a reply of node {sender} is refused: node {asked[about].metadata.dst_node_id}"

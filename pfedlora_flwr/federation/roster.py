@@ -245,7 +245,7 @@ class Roster:
     def _turn_away(self, node: int, why: str) -> None:
         if self.refused.get(node) != why:
             self.refused[node] = why
-            self._refuse(f"node {node} is no client of this run: {why}")
+            self._refuse(f"node {node} is not a client of this run: {why}")
 
     def _update_gone(self) -> None:
         away = [c for c in range(self.clients) if c not in self.node_of]

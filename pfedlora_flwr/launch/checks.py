@@ -67,8 +67,8 @@ def check_engine(engine: str, ray: str = "") -> None:
         raise UserError(f"--engine is {engine!r}; allowed: {', '.join(ENGINES)}")
     if ray and engine != "flower":
         raise UserError(
-            f"ray is {ray!r}, a cluster, and --engine {engine} trains in this process: give one of"
-            " them"
+            f"ray is {ray!r}, a cluster, and --engine {engine} trains in this process: give only"
+            f" one"
         )
 
 

@@ -86,7 +86,7 @@ def execute(
     with claimed(run.path):
         stopped = stop_left_over(run.path)
         if stopped:
-            out.print(f"stopped {stopped} processes that a killed launcher had left running")
+            out.print(f"stopped {stopped} processes that a killed launcher left running")
         run.check_unlocked(_LET_GO if stopped else 0.0)
         if start.done and (result := run.result()):
             _observe(config, result)

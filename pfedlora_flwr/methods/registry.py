@@ -71,7 +71,7 @@ def find(name: str) -> type[Method]:
     for old in ("predict", "layers"):
         if hasattr(found, old):
             raise UserError(
-                f"method {name!r}: it has {old!r}, which nothing asks for any more: {MOVED[old]}"
+                f"method {name!r}: it has {old!r}, which is no longer used: {MOVED[old]}"
             )
     return found
 

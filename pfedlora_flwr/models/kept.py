@@ -57,7 +57,7 @@ def restore(what: str, module: nn.Module, tensors: dict[str, Tensor], base: str)
     if found != base and (base or not whole):
         raise UserError(
             f"{what} was trained on the frozen base {base or 'none'}, and the model built here has"
-            f" {found or 'none'}: the weights that it began with are needed"
+            f" {found or 'none'}: its original weights are needed"
         )
     load_kept(module, tensors)
 

@@ -182,8 +182,8 @@ def last_linear(name: str, task: Task, module: nn.Module) -> str:
             handle.remove()
     if not ran:
         raise UserError(
-            f"model {name!r}: no nn.Linear runs in its forward; the last one is its head, without"
-            " which it is no client model"
+            f"model {name!r}: no nn.Linear runs in its forward; the last one is its head, which a"
+            f" client model needs"
         )
     return ran[-1]
 

@@ -112,7 +112,7 @@ class Observers:
         if name not in self.failed:
             self.failed[name] = brief(error)
             logger.warning(
-                "observer %s failed, and the run goes on: %s",
+                "observer %s failed, and the run continues: %s",
                 name,
                 self.failed[name],
                 exc_info=error,

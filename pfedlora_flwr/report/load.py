@@ -75,7 +75,7 @@ def load(paths: Iterable[Path], target: float | None = None) -> Study:
     paths = list(paths)
     for path in paths:
         if not path.is_dir():
-            raise UserError(f"{path} is no directory")
+            raise UserError(f"{path} is not a directory")
     outcomes: list[Outcome] = []
     bare: list[tuple[Path, Run | Missing]] = []
     for path in paths:
@@ -151,8 +151,8 @@ def _arranged(found: Sequence[tuple[Path, Run | Missing]]) -> list[Outcome]:
             for cell in cells_of(e.method, flats[folder]):
                 if e.seed in cell.runs:
                     raise UserError(
-                        f"{folder} and {cell.runs[e.seed].path} hold the same Experiment; give one"
-                        " of them"
+                        f"{folder} and {cell.runs[e.seed].path} hold the same Experiment; give"
+                        f" only one"
                     )
                 cell.runs[e.seed] = run
     for folder, run in found:

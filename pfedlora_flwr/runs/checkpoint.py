@@ -216,7 +216,7 @@ class Checkpoints:
                 continue
             for other, reason in damaged.items():
                 logger.warning(
-                    "checkpoint %s is damaged (%s): falling back to the one before",
+                    "checkpoint %s is damaged (%s): falling back to the previous one",
                     other.name,
                     reason,
                 )
@@ -226,7 +226,7 @@ class Checkpoints:
             names = ", ".join(sorted(path.name for path in unreadable))
             raise UserError(
                 f"no checkpoint in {str(self.folder)!r} can be read ({names}); restore one, or"
-                " begin anew with --overwrite"
+                " start again with --overwrite"
             )
         return None
 

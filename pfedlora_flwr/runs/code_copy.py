@@ -58,7 +58,7 @@ class OwnCode:
         if not self.left_out:
             return ""
         bounds = (
-            f"at most {_MOST_FILES} files and {_MOST_BYTES // 2**20} MiB of one's own code are"
+            f"at most {_MOST_FILES} files and {_MOST_BYTES // 2**20} MiB of your own code are"
             " copied to the run's `source`"
         )
         return f"{bounds}; left out: {some(self.left_out, _NAMED)}"
@@ -171,7 +171,7 @@ def check_unchanged(run: RunDirectory, config: RunConfig) -> None:
         raise UserError(
             f"{found} {'have' if plural else 'has'} changed since round {last} of {run.path}"
             f" (its copy is in {run.source}); undo that, go on with the code as it is by"
-            " --accept-changed-code, or begin anew with --overwrite (a comparison's with --redo)"
+            " --accept-changed-code, or start again with --overwrite (a comparison's with --redo)"
         )
 
 

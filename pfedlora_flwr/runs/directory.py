@@ -99,7 +99,7 @@ class RunDirectory(RunFiles):
         ours = {CONFIG, RESULT, ROUNDS, CLIENTS, AUDIT, *(p.name for p in folders)}
         if overwrite and not found <= ours | {self.report.name}:
             raise UserError(
-                f"output {str(self.path)!r} is not a run's directory: it is not overwritten"
+                f"output {str(self.path)!r} is not a run's directory, so it is not overwritten"
             )
         if self.path.is_file():
             raise UserError(f"output {str(self.path)!r} is a file; choose a directory")
@@ -144,7 +144,7 @@ class RunDirectory(RunFiles):
         Experiment."""
         if different := differences(self.experiment(), experiment):
             raise UserError(
-                f"output {str(self.path)!r} holds another Experiment ({'; '.join(different)});"
+                f"output {str(self.path)!r} holds a different Experiment ({'; '.join(different)});"
                 f" {advice}"
             )
 
@@ -163,8 +163,8 @@ class RunDirectory(RunFiles):
         if about.get("format", 1) in READABLE and about["format"] != FORMAT:
             version = about.get("versions", {}).get("pfedlora-flwr", "an older version")
             raise UserError(
-                f"{where} a run of version {version}: this one reads it, and cannot go on with it;"
-                " give a new output, or --overwrite"
+                f"{where} a run of version {version}: this version can read it, but not continue"
+                f" it; give a new output, or --overwrite"
             )
 
     def check_whole(self) -> None:
@@ -173,8 +173,8 @@ class RunDirectory(RunFiles):
         check_whole(self.checkpoints, self.rounds(), self.visits(), self.path)
         if self.checkpoints.rounds() and not self._token.exists():
             raise UserError(
-                f"{self._token} is missing, by which nodes know the run; restore it, or begin anew"
-                " with --overwrite"
+                f"{self._token} is missing, by which nodes recognise the run; restore it, or start"
+                f" again with --overwrite"
             )
 
     def check_partition(self, fingerprint: str) -> None:
@@ -296,7 +296,7 @@ class RunDirectory(RunFiles):
         saved = self.run_config()
         self.check_whole()
         same_rounds = experiment.replace(rounds=saved.experiment.rounds)
-        self.check_same(same_rounds, "resume it as it was; only more rounds extend it")
+        self.check_same(same_rounds, "resume it with its own keys; only more rounds extend it")
         check_extension(saved, experiment, self.checkpoints, self.path)
 
     def _go_on(self, experiment: Experiment) -> None:

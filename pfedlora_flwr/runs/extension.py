@@ -31,11 +31,11 @@ def check_extension(
     if whose:
         raise UserError(
             f"rounds is {wanted.rounds}; with {whose} each round depends on how many there are: "
-            f"a run of {saved.rounds} cannot be extended, begin a new one"
+            f"a run of {saved.rounds} cannot be extended; start a new one"
         )
     state = checkpoints.load()
     if state and saved.evaluates_as_last(state.round) and state.before_last is None:
         raise UserError(
             f"the run in {str(path)!r} cannot be extended: an older version evaluated its last"
-            " round; begin a new one"
+            f" round; start a new one"
         )

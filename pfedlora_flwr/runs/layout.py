@@ -90,7 +90,7 @@ class RunFiles:
         if found not in READABLE:
             raise UserError(
                 f"{self.config} has format {found}, and this version reads {readable}: another"
-                " version made this run; make it again"
+                f" version made this run; run it again"
             )
         return still_known(content)
 

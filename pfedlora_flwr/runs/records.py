@@ -24,7 +24,7 @@ _OF_A_VISIT = _OF_EVERY_LINE | {"client", "status"}
 def read_result(path: Path, formats: tuple[int, ...]) -> Result | None:
     """The result, or None where there is none yet. Raises UserError for one that is damaged or of
     another format."""
-    advice = "remove it, and --resume makes it anew"
+    advice = "remove it; --resume creates it again"
     try:
         found = json.loads(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
@@ -36,7 +36,7 @@ def read_result(path: Path, formats: tuple[int, ...]) -> Result | None:
         or found.get("status") not in get_args(Status)
         or "error" not in found
     ):
-        raise UserError(f"{path} is no result of a run; {advice}")
+        raise UserError(f"{path} is not the result of a run; {advice}")
     if found.get("format", formats[-1]) not in formats:
         readable = " and ".join(map(str, formats))
         raise UserError(
@@ -98,7 +98,7 @@ def check_whole(
 
     A round's lines are written before its checkpoint, so that at most one round of theirs has none.
     """
-    done, advice = checkpoints.rounds()[-1:], "restore it, or begin anew with --overwrite"
+    done, advice = checkpoints.rounds()[-1:], "restore it, or start again with --overwrite"
     if not done:
         if len(rounds) > 1:
             raise UserError(

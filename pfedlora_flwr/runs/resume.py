@@ -68,8 +68,8 @@ def check_unchanged(saved: Experiment, named: Flat, path: Path) -> None:
             changed.append(f"{name}: {key.text(was)!r} → {key.text(wanted)!r}")
     if changed:
         raise UserError(
-            f"output {str(path)!r} holds another Experiment ({'; '.join(changed)}); resume it as it"
-            f" was: without CONF, by -o output={path}"
+            f"output {str(path)!r} holds a different Experiment ({'; '.join(changed)}); resume it"
+            f" with its own keys: without CONF, by -o output={path}"
         )
 
 

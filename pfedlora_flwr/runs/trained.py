@@ -91,7 +91,7 @@ def load_trained(place: Path, client: int) -> Trained:
     Raises UserError when it is not there.
     """
     if not place.is_dir():
-        raise UserError(f"{place} is no directory")
+        raise UserError(f"{place} is not a directory")
     run = RunDirectory(place)
     if run.holds_run:
         return _from_run(run, client)
@@ -118,7 +118,7 @@ def load_trained(place: Path, client: int) -> Trained:
             damaged.append(str(error))
             continue
         for line in damaged:
-            logger.warning("%s: falling back to the one before", line)
+            logger.warning("%s: falling back to the previous one", line)
         return _build(stores[0], client, version, tensors, stores[0].counts(version))
     raise UserError(
         f"{stores[0].folder} holds no readable model: {'; '.join(damaged) or 'it is empty'}"
@@ -207,8 +207,8 @@ def _build(
     except RuntimeError as error:
         why = str(error).splitlines()[-1].strip()
         raise UserError(
-            f"{store.path(version)}: the code here makes another model than client {client} has:"
-            f" {why}"
+            f"{store.path(version)}: the code here builds another model than client"
+            f" {client} has: {why}"
         ) from None
     module = channels_last(module.eval())
     return Trained(

@@ -61,7 +61,7 @@ def test_a_full_disk_and_a_damaged_checkpoint_lose_nothing(
         simulate(tmp_path, **SMALL, resume=True)
     assert (
         "checkpoint round-000002.checkpoint is damaged (its checksum differs): falling back to the"
-        " one before" in caplog.text
+        " previous one" in caplog.text
     )
     assert "client 0 had lost its model" in caplog.text
     result = read(output)

@@ -82,7 +82,8 @@ def test_a_second_claimant_waits_until_the_first_is_gone(tmp_path: Path) -> None
     found.refresh()
     assert found.node_of == {0: 10, 1: 11}
     assert refused == [
-        "node 12 is no client of this run: partition-id 1 is taken by node 11, which is connected"
+        "node 12 is not a client of this run: partition-id 1 is taken by node 11, which is"
+        " connected"
     ]
     del grid.nodes[11]
     found.refresh()
@@ -201,7 +202,7 @@ def test_a_node_that_cannot_answer_is_asked_again_and_waiting_for_it_is_bounded(
     assert not found.wait_for_count(1, 3.0, lambda connected: None)
     assert 2.5 < time.monotonic() - began < 10
     assert grid.asked == [10, 10]
-    assert refused == ["node 10 is no client of this run: no disk"]
+    assert refused == ["node 10 is not a client of this run: no disk"]
     grid.nodes[10] = client(0)
     found.wait_for([0], 10.0)
     assert found.node_of == {0: 10}

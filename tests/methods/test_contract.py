@@ -23,7 +23,7 @@ def test_a_method_that_uses_an_older_name_gets_a_line_with_the_new_one() -> None
         getattr(method, "nowhere")  # noqa: B009
     with pytest.raises(ImportError, match=r"tensors_of moved: .* pfedlora_flwr\.methods\.tensors"):
         getattr(contract, "tensors_of")  # noqa: B009
-    with pytest.raises(UserError, match="it has 'predict', which nothing asks for any more: `pred"):
+    with pytest.raises(UserError, match="it has 'predict', which is no longer used: `pred"):
         registry.find("tests.methods.test_contract:Older")
 
 

@@ -446,7 +446,7 @@ def test_numbers_in_short() -> None:
 
 
 def test_nothing_to_report_is_one_clear_line(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="is no directory"):
+    with pytest.raises(UserError, match="is not a directory"):
         load([tmp_path / "nowhere"])
     with pytest.raises(UserError, match="holds no completed run"):
         load([tmp_path])

@@ -166,15 +166,16 @@ def _check_terms(config: RunConfig, record: Mapping[str, Any]) -> None:
 
 def _check_sources(node: int, record: Mapping[str, Any], context: Context) -> None:
     """Each neighbour's mask once: one twice leaves fewer keys to learn than the threshold says."""
-    sources, neighbours = record[Key.SOURCE_LIST], _kept(context, "public_keys_dict") - {node}
+    sources, neighbours = (
+        record[Key.SOURCE_LIST],
+        _kept(context, "public_keys_dict", Stage.SHARE_KEYS) - {node},
+    )
     if len({*sources}) < len(sources):
         raise UserError(
             "the server names a source of shares twice: so few masks would hide nothing"
         )
     if not neighbours.issuperset(sources):
-        raise UserError(
-            "the server names a source of shares that is none of this node's neighbours"
-        )
+        raise UserError("the server names a source of shares that is not a neighbour of this node")
     needed = kept_threshold(context)
     if len(sources) + 1 < needed:
         raise UserError(
@@ -191,7 +192,7 @@ def _check_unmasking(node: int, record: Mapping[str, Any], context: Context) -> 
         )
     if node not in active:
         raise UserError("the server asks a node for shares whose upload it calls lost")
-    if {*active, *dead} != _kept(context, "rd_seed_share_dict"):
+    if {*active, *dead} != _kept(context, "rd_seed_share_dict", Stage.COLLECT_MASKED_VECTORS):
         raise UserError(
             "the server asks for shares of other nodes than those whose masks this node added"
         )
@@ -202,12 +203,12 @@ def _check_unmasking(node: int, record: Mapping[str, Any], context: Context) -> 
         )
 
 
-def _kept(context: Context, name: str) -> set[int]:
-    """The nodes that a dictionary in the state of Flower's mod is about. Raises UserError where an
-    earlier stage has not been."""
+def _kept(context: Context, name: str, stage: str) -> set[int]:
+    """The nodes in a dictionary of Flower's mod, which a stage writes. Raises UserError if that
+    stage was skipped."""
     found = kept_for(context, name)
     if found is None:
-        raise UserError("the server leaves out a stage")
+        raise UserError(f"the server skips the stage {stage}")
     return found
 
 
@@ -230,7 +231,7 @@ def _update(
         b.shape for b in before
     ]:
         raise UserError(
-            "its upload is not laid out like its download, and cannot be summed under masks"
+            "its upload has another layout than its download, so it cannot be summed under masks"
         )
     delta = np.concatenate(
         [np.subtract(a, b, dtype=np.float64).ravel() for a, b in zip(after, before, strict=True)]

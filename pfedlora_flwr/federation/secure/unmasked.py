@@ -34,7 +34,7 @@ def begin(context: Context, token: str, round: int, masked: bytes) -> None:
     )
     if not _is_first_or_equal(context, "masked", masked):
         raise UserError(
-            f"this node has masked another update in round {round} before: two such sums show it"
+            f"this node has already masked another update in round {round}: two such sums reveal it"
         )
 
 
@@ -42,14 +42,14 @@ def hand_out(context: Context, nodes: Iterable[int]) -> None:
     """Remembers for which uploads, by their nodes, shares are handed out. Raises UserError where
     they were for others before."""
     if (current := context.state.config_records.get(_CURRENT)) is None:
-        raise UserError("the server leaves out a stage")
+        raise UserError("the server skips the stage collect_masked_vectors")
     if not _is_first_or_equal(
         context, "handed out for", " ".join(map(str, sorted(nodes))).encode()
     ):
         round = str(current["round"])
         raise UserError(
-            f"this node has handed out its shares of round {round} for other clients: two such sums"
-            " show single updates"
+            f"this node has handed out its shares of round {round} for other clients: two such"
+            f" sums reveal single updates"
         )
 
 
