@@ -1,4 +1,4 @@
-"""An answer within so many seconds, or an error."""
+"""A call with a time limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that are whole or absent: written aside, then renamed into place."""
+"""Atomic file writes: written aside, then renamed into place."""
 
 from __future__ import annotations
 

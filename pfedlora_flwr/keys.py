@@ -1,5 +1,5 @@
-"""Configuration keys: a dataclass field that knows its name, its range and its meaning, and one way
-to parse a value for it."""
+"""Configuration keys: a dataclass field with its name, range, meaning, and one parser for its
+values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Flower ServerApp: takes up the run directory, drives the rounds, leaves `result.json`."""
+"""The Flower ServerApp: opens the run directory, drives the rounds, writes `result.json`."""
 
 from __future__ import annotations
 

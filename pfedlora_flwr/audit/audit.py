@@ -1,5 +1,5 @@
-"""A run's audit: what its server, or whoever reads its messages, can tell of single clients.
-docs/audit.md says what it means."""
+"""A run's audit: what its server, or anyone who reads its messages, can learn about single clients.
+docs/audit.md explains it."""
 
 from __future__ import annotations
 

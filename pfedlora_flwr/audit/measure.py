@@ -1,5 +1,5 @@
-"""How well an attack's scores separate what is so from what is not: AUC, its interval, and what is
-found at few false alarms."""
+"""How well an attack's scores separate positives from negatives: AUC, its interval, and the
+true-positive rate at few false positives."""
 
 from __future__ import annotations
 

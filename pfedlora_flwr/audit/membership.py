@@ -1,5 +1,5 @@
-"""Was a sample trained on? The loss of a client's samples under what the client sent: lower, it may
-be, where they were trained on."""
+"""Was a sample trained on? The score is the loss of a client's samples with the client's upload:
+training samples may have a lower loss."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What the server has seen, from a run's directory: of each round the state before and after it
-and, where they were kept, the uploads."""
+"""What the server saw, from a run's directory: for each round the state before and after it and, if
+kept, the uploads."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""`pfedlora align`: whether the representations of several models mean the same, before anybody
-averages what is learned on them."""
+"""`pfedlora align`: whether representations of several models have the same meaning, before
+anything learned on them is averaged."""
 
 from __future__ import annotations
 

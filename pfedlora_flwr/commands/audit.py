@@ -1,4 +1,4 @@
-"""`pfedlora audit`: what the uploads of runs tell of single clients, and what their sum tells."""
+"""`pfedlora audit`: what the uploads of runs, and their sum, reveal about single clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pfedlora compare`: runs what is missing of a comparison, one run after the other or several at
+"""`pfedlora compare`: does the missing runs of a comparison, one after the other or several at
 once, and then reports.
 
 What is left to do is read from the runs' directories before every run. So a comparison that was

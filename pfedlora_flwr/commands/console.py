@@ -1,4 +1,4 @@
-"""What every command says and how: its consoles, plain help, and a word where Ctrl-C ends it."""
+"""The output of all commands: consoles, plain help, and a line when Ctrl-C ends a command."""
 
 from __future__ import annotations
 

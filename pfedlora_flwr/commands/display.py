@@ -1,4 +1,4 @@
-"""What `run`, `submit` and `compare` show: a run while it goes on, and what came of it."""
+"""The display of `run`, `submit` and `compare`: a run's progress and its result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pfedlora doctor`: looks at what a run needs, and says what to fix."""
+"""`pfedlora doctor`: checks what a run needs, and says what to fix."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""`pfedlora run --dry-run`: everything checked that a run checks, and what it would take. Nothing
-is started or written."""
+"""`pfedlora run --dry-run`: makes a run's checks and estimates its cost. Nothing is started or
+written."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""`pfedlora evaluate`: clients' personalised models on labelled samples, of the client's own test
-part or of a dataset."""
+"""`pfedlora evaluate`: clients' personalised models on labelled samples, from the client's own test
+part or a dataset."""
 
 from __future__ import annotations
 

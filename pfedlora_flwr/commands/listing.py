@@ -1,5 +1,5 @@
-"""`pfedlora list`: the runs in a folder and below, how far each is, and the keys in which they
-differ. It imports no code of the user's, so it lists the same from every folder."""
+"""`pfedlora list`: the runs in a folder and below, their progress, and the keys in which they
+differ. It imports no user code, so the list is the same from every folder."""
 
 from __future__ import annotations
 

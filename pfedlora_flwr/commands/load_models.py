@@ -1,4 +1,4 @@
-"""The models that `predict`, `evaluate` and `export` are asked for."""
+"""Loads the models for `predict`, `evaluate` and `export`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`pfedlora predict`: clients' personalised models asked about images, or the rows of files."""
+"""`pfedlora predict`: the predictions of clients' personalised models for images or rows of
+files."""
 
 from __future__ import annotations
 

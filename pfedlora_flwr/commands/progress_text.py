@@ -1,4 +1,4 @@
-"""How far a running run is: in words, in rounds, and in seconds that are left."""
+"""The progress of a run in words, in rounds, and in remaining seconds."""
 
 from __future__ import annotations
 

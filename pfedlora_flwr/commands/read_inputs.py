@@ -1,5 +1,5 @@
-"""What `pfedlora predict` is asked about: image files, or the rows of tables and arrays, as the
-models take them."""
+"""Reads the inputs of `pfedlora predict`: image files, or rows of tables and arrays, as the models
+take them."""
 
 from __future__ import annotations
 

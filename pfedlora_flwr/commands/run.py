@@ -1,4 +1,4 @@
-"""`pfedlora run`: an Experiment executed, shown while it goes on, and what came of it."""
+"""`pfedlora run`: executes an Experiment, shows its progress and its result."""
 
 from __future__ import annotations
 

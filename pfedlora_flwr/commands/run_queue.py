@@ -1,4 +1,4 @@
-"""The runs of a comparison under way: one after the other in this process, or several at once in
+"""The running part of a comparison: one run after the other in this process, or several at once in
 processes of their own."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""`pfedlora run`, from its words to its exit code: which keys they mean, and where it runs."""
+"""`pfedlora run`, from its arguments to its exit code: the keys that they mean, and where it
+runs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""`pfedlora run --superlink`: the same run on real nodes, through a SuperLink that is already
-there.
+"""`pfedlora run --superlink`: the same run on real nodes, through an existing SuperLink.
 
 `flwr run` exits 0 whatever becomes of a run. This submits one, shows it, and judges it twice: by
 what Flower says of the run, and by the result that the ServerApp prints as its last line, since its

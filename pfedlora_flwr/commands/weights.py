@@ -1,4 +1,4 @@
-"""`pfedlora weights`: a file of weights that a client model by name begins with."""
+"""`pfedlora weights`: writes a file of initial weights for a client model by name."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a run will take, from its Experiment alone: operations, seconds, disk. Rough: for plans,
-never for results."""
+"""Estimates a run's operations, seconds and disk from its Experiment. The estimates are rough: for
+plans, never for results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plan of a comparison: which runs it holds and where. It lies beside the runs, so that a
+"""The plan of a comparison: its runs and their folders. It is stored beside the runs, so that a
 report knows what is missing."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""A comparison, methods × scenarios × seeds: read from a YAML file (docs/comparison.md describes
-it), checked, and narrowed to a part."""
+"""A comparison, methods × scenarios × seeds: read from a YAML file (docs/comparison.md), checked,
+and restricted to a part."""
 
 from __future__ import annotations
 

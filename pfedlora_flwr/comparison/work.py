@@ -1,5 +1,5 @@
-"""What is left to do of a comparison. Nothing is remembered but the runs' directories, which are
-read anew at every question."""
+"""The remaining work of a comparison. Only the runs' directories store it; they are read again at
+every question."""
 
 from __future__ import annotations
 

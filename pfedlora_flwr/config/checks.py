@@ -1,4 +1,4 @@
-"""What no single key can be checked for: a function for each matter, and the list of them."""
+"""Checks that concern several keys: one function each, and their list."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """A run's keys, read and checked: from a YAML file, from `key=value` texts and from Flower's
-run-config alike."""
+run-config."""
 
 from __future__ import annotations
 

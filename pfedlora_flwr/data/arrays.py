@@ -1,5 +1,4 @@
-"""Arrays of one's own: in an .npz file, or made by a function; and what all arrays that come from
-outside are checked for."""
+"""The user's arrays, from an .npz file or a function, and the checks of all arrays from outside."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Decoded datasets on disk: a folder each of memory-mapped arrays, which all processes share; and
-what was downloaded."""
+"""Decoded datasets on disk: a folder of memory-mapped arrays each, shared by all processes; and
+downloads."""
 
 from __future__ import annotations
 

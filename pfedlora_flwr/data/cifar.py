@@ -1,5 +1,5 @@
-"""CIFAR-10 and CIFAR-100: the public hub's parquet files or the official batches, downloaded where
-no `data-path` is given."""
+"""CIFAR-10 and CIFAR-100: the public hub's parquet files or the official batches, downloaded if
+there is no `data-path`."""
 
 from __future__ import annotations
 

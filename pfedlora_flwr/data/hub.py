@@ -1,5 +1,5 @@
-"""Hugging Face datasets: of the hub, a local folder of their files, or what `save_to_disk` has
-left. They take the extra `data`."""
+"""Hugging Face datasets: from the hub, a local folder of their files, or the output of
+`save_to_disk`. They need the extra `data`."""
 
 from __future__ import annotations
 

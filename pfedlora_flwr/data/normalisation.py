@@ -1,5 +1,5 @@
-"""Mean and standard deviation of each channel or feature, in bounded memory; and what float32
-keeps of numbers that are normalised by them."""
+"""Mean and standard deviation of each channel or feature, in bounded memory; and the precision that
+float32 keeps after normalisation."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a frozen encoder makes of a client's samples: computed once, and kept in the cache under all
-that decides it, to the same bits."""
+"""A frozen encoder's outputs on a client's samples: computed once, and cached under everything that
+determines them, to the same bits."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Who owns which samples: pathological (after pFedHN), dirichlet, iid or as the data says, then
-8:1:1 within each client."""
+"""The assignment of samples to clients: pathological (after pFedHN), dirichlet, iid or from the
+data, then 8:1:1 within each client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Names → datasets, an entry each: all that the program knows of one, but for its reader's file."""
+"""Names → datasets, one entry each: everything that the program knows about a dataset, except its
+reader's file."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a user should know of a run's data before it starts: a line each, the same in a run, a dry
-run and a node's log."""
+"""Warnings about a run's data before it starts: one line each, the same in a run, a dry run and a
+node's log."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The contract of a dataset: what its entry in the registry tells, how it is to be read, and what
-its reader returns."""
+"""The contract of a dataset: the fields of its registry entry, how it is read, and what its reader
+returns."""
 
 from __future__ import annotations
 

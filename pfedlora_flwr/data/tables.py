@@ -1,5 +1,5 @@
-"""Tables: a CSV or a Parquet file, of whose columns one is the label and one may say who owns a
-row; others of numbers are features."""
+"""Tables from a CSV or Parquet file: one column is the label, one may name a row's owner, other
+numeric columns are features."""
 
 from __future__ import annotations
 

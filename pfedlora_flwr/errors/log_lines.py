@@ -1,4 +1,4 @@
-"""The lines of a log or a traceback that say something."""
+"""The informative lines of a log or a traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An exception as one line, its traceback in a file, and what a user's own code raises."""
+"""An exception as one line, its traceback in a file, and exceptions of user code."""
 
 from __future__ import annotations
 

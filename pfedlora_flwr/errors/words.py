@@ -1,4 +1,4 @@
-"""Names and values, as messages say them."""
+"""Names and values, as messages write them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What the server refuses, and why: an update is admitted only when everything about it is what was
-asked for.
+"""The server's checks of an update: it is admitted only if everything about it is as requested.
 
 The order matters: sizes first, before anything is decoded; then the report, the arrays and their
 numbers. When a round's updates are all there, links of the chain look at them together."""

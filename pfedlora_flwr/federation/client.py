@@ -1,5 +1,5 @@
-"""The NumPyClient: load the client's model, let the method train it, evaluate, save, send what the
-method sends."""
+"""The NumPyClient: loads the client's model, lets the method train it, evaluates, saves, and sends
+the upload."""
 
 from __future__ import annotations
 

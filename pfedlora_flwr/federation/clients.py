@@ -1,5 +1,4 @@
-"""A run's clients as the server reaches them: waits for them, sends instructions, opens what they
-answer."""
+"""The server's access to a run's clients: waits for them, sends instructions, opens replies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the seconds go."""
+"""Time measurement by part."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Messages sent and replies collected, with a bounded wait; nobody answers twice, unasked, or for
-another."""
+"""Sends messages and collects replies, with a bounded wait. Duplicate, unrequested and foreign
+replies are refused."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A link of the chain for uploads: something that is done to them between a client's training and
-the server's state. `chain.py` has the order of all links."""
+"""A link of the chain for uploads: one step between a client's training and the server's state.
+`chain.py` has the order of all links."""
 
 from __future__ import annotations
 

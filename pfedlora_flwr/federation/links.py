@@ -1,5 +1,5 @@
-"""Links of the chain for uploads that are small: the check for outliers, and uploads that are kept
-for an audit."""
+"""The small links of the chain for uploads: the check for outliers, and uploads kept for an
+audit."""
 
 from __future__ import annotations
 

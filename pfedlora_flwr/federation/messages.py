@@ -1,5 +1,5 @@
-"""What server and clients tell each other: every key of their messages, and what is taken for true
-of what a stranger says.
+"""The messages between server and clients: every key, and which statements of a stranger are
+believed.
 
 A key is the name of a field here; lists and dictionaries travel as JSON. How Flower's records carry
 all this is `wire.py`'s matter."""

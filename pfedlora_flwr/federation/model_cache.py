@@ -1,5 +1,5 @@
-"""The models that a process has just used: a client that visits again need not read its own from
-the disk."""
+"""The models that a process used last: a client that visits again need not read its model from
+disk."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The Ray nodes that a simulation trains on, as its own processes see them: which one this is, and
-which are gone."""
+"""The Ray nodes of a simulation, as its own processes see them: which one this is, and which are
+gone."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Whether what a client receives can reach its predictions: tried, by a visit on a few random
-inputs, not concluded from the method's name."""
+"""Whether a client's download can affect its predictions. This is tried by a visit on a few random
+inputs, not inferred from the method's name."""
 
 from __future__ import annotations
 

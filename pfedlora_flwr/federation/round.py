@@ -1,4 +1,4 @@
-"""What the server holds of one round while it lasts."""
+"""The server's data during one round."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The lines that a round leaves in `rounds.jsonl` and `clients.jsonl`; what each field means stands
-in `runs/rows.py`."""
+"""The lines that a round writes to `rounds.jsonl` and `clients.jsonl`; `runs/rows.py` defines the
+fields."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What the server keeps between rounds, by the key `sharing`: in one place for every method, and no
-method knows of it.
+"""The server's state between rounds, by the key `sharing`: in one place for all methods, which do
+not know of it.
 
 `mean` is the method as it is. The other two are controls, which show how much of its accuracy comes
 from sharing: under `none` every client is a federation of one, with a state of its own; under

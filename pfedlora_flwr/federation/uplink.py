@@ -1,5 +1,4 @@
-"""How what clients have trained comes up to the server: their uploads, admitted and ready to be
-merged."""
+"""How uploads reach the server: admitted and ready to be merged."""
 
 from __future__ import annotations
 

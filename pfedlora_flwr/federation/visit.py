@@ -1,4 +1,4 @@
-"""A client's visit as a computation: no message, no disk, no clock. The client app, a plain
+"""A client's visit as a computation, without messages, disk or clock. The client app, a plain
 federation, benchmarks and scripts all call it."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is checked before a run starts: a function for each matter, and the list of them."""
+"""The checks before a run starts: one function each, and their list."""
 
 from __future__ import annotations
 

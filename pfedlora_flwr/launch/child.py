@@ -1,4 +1,4 @@
-"""A run in a process of its own, for whoever does several at once. It stops by itself when its
+"""A run in a process of its own, for callers that do several at once. It stops by itself if its
 parent is gone.
 
 The parent writes to its standard input what shall be run, and leaves that open: its end is the

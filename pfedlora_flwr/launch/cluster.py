@@ -1,5 +1,5 @@
-"""A Ray cluster that others own: what its nodes have, and whether each can train clients of ours to
-the same bits as this host.
+"""An existing Ray cluster: its nodes, and whether each can train our clients to the same bits as
+this host.
 
 Ray is imported in a process of its own, this file as a program, which looks and ends: to connect is
 to hold threads and a job."""

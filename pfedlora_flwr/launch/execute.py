@@ -1,5 +1,5 @@
-"""One Experiment executed: everything checked first, its directory claimed, the run carried out,
-and a result whatever came of it."""
+"""Executes one Experiment: checks everything first, claims its directory, carries the run out, and
+always leaves a result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flower's own commands: where they are, what they run in, the app they are handed, and one way to
+"""Flower's own commands: their location, their environment, the app that they get, and one way to
 call `flwr`."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A last layer that all clients share: what LG-FedAvg, FedGH, FedRE and FedSSA begin with."""
+"""A shared last layer, the common base of LG-FedAvg, FedGH, FedRE and FedSSA."""
 
 from __future__ import annotations
 

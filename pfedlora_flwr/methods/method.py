@@ -26,7 +26,7 @@ bytes, not parameters."""
 
 @dataclass(frozen=True)
 class Upload:
-    """What a client hands to the wire, and n_k, the number of its training samples."""
+    """A client's upload, and n_k, the number of its training samples."""
 
     tensors: Tensors
     samples: int
@@ -37,8 +37,8 @@ class Refused(ValueError):
 
 
 class Diverged(Refused):
-    """The upload of a client whose training diverged: its loss or its values are not finite, or
-    beyond all sums."""
+    """The upload of a client whose training diverged: its loss or its values are not finite, or too
+    large to be summed."""
 
 
 MOVED = {
@@ -68,54 +68,52 @@ if not TYPE_CHECKING:  # a type checker knows by itself what is not here
 
 
 class Method(ABC):
-    """One file a method. It knows neither Flower, nor disk, nor processes. A method without state
-    between rounds is pure: the server's state and the client's module are all that it may
-    remember."""
+    """One file per method. A method knows neither Flower nor disk nor processes. It is pure: its
+    only state is the server's state and the client's module."""
 
     @dataclass(frozen=True)
     class Options(NoOptions):
         """The method's own configuration keys."""
 
     title: ClassVar[str] = ""
-    """The method's name in tables and figures, as its paper writes it; the class's where it has
-    none."""
+    """The method's name in tables and figures, as in its paper; default: the class's name."""
 
     paper: ClassVar[str] = ""
-    """Where it is from: authors, venue or year, arXiv number. This and the next four are what the
-    documents say of it."""
+    """The source: authors, venue or year, arXiv number. The documents use this and the next four
+    texts."""
 
     idea: ClassVar[str] = ""
-    """In a sentence."""
+    """The idea in one sentence."""
 
     shares: ClassVar[str] = ""
     """What clients and server exchange."""
 
     merges: ClassVar[str] = ""
-    """How the server merges it, and whether the predictor is a composite."""
+    """How the server merges the uploads, and whether the predictor is a composite."""
 
     assumes: ClassVar[str] = ""
-    """What it needs beyond labelled data at each client."""
+    """Requirements beyond labelled data at each client."""
 
     averages: ClassVar[bool] = False
-    """Whether `aggregate` is the weighted mean of uploads that are laid out like the download."""
+    """True if `aggregate` is the weighted mean of uploads with the download's layout."""
 
     needs_images: ClassVar[bool] = False
-    """Whether inputs must be images, [B, channels, height, width]; other methods ask no more of
-    them than their models do."""
+    """True if inputs must be images, [B, channels, height, width]. Otherwise only the models
+    restrict the inputs."""
 
     one_width: ClassVar[bool] = False
-    """Whether all client models' representations must have one width: where theirs differ, necks
-    bring them to `representation-width`."""
+    """True if all client models' representations must have one width. If they differ, necks bring
+    them to `representation-width`."""
 
     one_model: ClassVar[bool] = False
-    """Whether all clients need the same model: where theirs differ, the run is refused."""
+    """True if all clients need the same model. If they differ, the run is refused."""
 
     shares_lora: ClassVar[bool] = False
     """Whether clients exchange LoRA's factors: all of them must train LoRA."""
 
     returns_own: ClassVar[bool] = True
-    """Whether what a client receives may hold something of its own uploads: if not, one that is
-    alone receives nothing."""
+    """True if a download can contain the receiver's own earlier upload. If False, `sharing=none`
+    equals Standalone."""
 
     def __init__(self, experiment: Experiment, task: Task) -> None:
         self.experiment = experiment
@@ -126,8 +124,8 @@ class Method(ABC):
 
     @property
     def uses_rounds(self) -> bool:
-        """Whether a run's course depends on T, the number of rounds: then a finished run cannot go
-        on."""
+        """True if a run's course depends on T, the number of rounds. Then a finished run cannot be
+        extended."""
         return False
 
     @classmethod  # noqa: B027 - a method without a rule of its own runs any
@@ -135,34 +133,34 @@ class Method(ABC):
         """Raises UserError for an Experiment that this method cannot run."""
 
     def state_init(self, seed: int) -> Tensors:
-        """Server: what it keeps between rounds, made from `seed`."""
+        """Server: its initial state, derived from `seed`."""
         return {}
 
     def private_init(self, client: int, seed: int) -> nn.Module:
-        """Client: its own modules, which never leave it, made from `seed`. A bare client model
-        unless a method needs more."""
+        """Client: its own modules, which never leave it, initialised from `seed`. By default only
+        a client model."""
         with seeded(seed):
             return self.client_model(client)
 
     def initial_model(self, client: int) -> nn.Module:
-        """Client: its modules before its first visit, by `initial-models` drawn for it alone or for
-        its architecture."""
+        """Client: its modules before its first visit. `initial-models` decides whether they are
+        drawn for the client or for its architecture."""
         names, e = self.model_names, self.experiment
         first = names.index(self.model_of(client)) if e.initial_models == "architecture" else client
         return self.private_init(client, derive(e.seed, "model", first))
 
     def download(self, state: Tensors, client: int, round: int) -> Tensors:
-        """Server: what this client receives. The state itself unless a method says otherwise."""
+        """Server: what this client receives. By default the state itself."""
         return state
 
     @abstractmethod
     def local_update(self, model: Any, received: Tensors, data: Samples, visit: Visit) -> Upload:
-        """Client: train `model` (in place) on `data` with what was received; what is sent up."""
+        """Client: trains `model` (in place) on `data`, using the download; returns the upload."""
 
     @abstractmethod
     def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
-        """Server: the next state from the admitted uploads, by client in client order, and the last
-        state. Pure."""
+        """Server: the next state, from the admitted uploads (by client, in client order) and the
+        last state. It is pure."""
 
     def aggregation_error(
         self, uploads: Mapping[int, Upload], before: Tensors, after: Tensors
@@ -172,8 +170,8 @@ class Method(ABC):
         return None
 
     def check(self, upload: Upload, state: Tensors, client: int) -> None:
-        """Server: raises Refused unless names, dtypes and shapes are what this method sends: the
-        download's, unless overridden."""
+        """Server: raises Refused unless names, dtypes and shapes are those of this method's
+        uploads; by default the download's."""
         check_layout(upload.tensors, self.download(state, client, 0))
 
     def largest_upload(self, state: Tensors) -> int:
@@ -181,19 +179,19 @@ class Method(ABC):
         return sum(t.numel() * t.element_size() for t in self.download(state, 0, 0).values())
 
     def magnitude(self, upload: Upload) -> float:
-        """Server: how large an upload is: the root mean square of its floating-point elements, 0
-        where it has none."""
+        """Server: the size of an upload: the root mean square of its floating-point elements, 0 if
+        it has none."""
         return root_mean_square(upload.tensors)
 
     def predictor(self, model: Any) -> ClientModel:
-        """The personalised model inside what a client keeps: inputs → logits, [B, classes]."""
+        """The personalised model within a client's modules: inputs → logits, [B, classes]."""
         return model
 
     def other_predictors(
         self, model: Any, received: Tensors
     ) -> dict[str, Callable[[Tensor], Tensor]]:
-        """Client: further predictors, by name, whose test accuracy is taken at the visit beside the
-        personalised model's."""
+        """Client: further predictors, by name. Their test accuracy is measured at the visit, beside
+        the personalised model's."""
         return {}
 
     def client_model(self, client: int) -> ClientModel:
@@ -206,33 +204,33 @@ class Method(ABC):
 
     @cached_property
     def built_width(self) -> int | None:
-        """The width that client models are built at; None: each at its own, where one is not
-        needed, or all have the same."""
+        """The width at which client models are built. None: each at its own width, because one
+        width is not needed or all have the same."""
         own = {self.width_of(registry.facts(name, self.task)) for name in self.model_names}
         return self.experiment.representation_width if self.one_width and len(own) > 1 else None
 
     @property
     def shared_width(self) -> int:
-        """The width of all client models' representations, of a method that needs one."""
+        """The width of all client models' representations, for methods that need one width."""
         built = registry.facts(self.model_names[0], self.task, self.built_width)
         return self.width_of(built)
 
     def width_of(self, facts: registry.Facts) -> int:
-        """The width of a model's representation, where this method reads it."""
+        """The width of a model's representation, at the place where this method reads it."""
         return facts.width
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Called for what there is not. Raises AttributeError, which names what took the place
-            of an older version's."""
+            """Called for missing members. Raises AttributeError, which names the replacement of an
+            older version's member."""
             if name in MOVED:
                 raise AttributeError(f"a method has no {name!r} any more: {MOVED[name]}")
             return object.__getattribute__(self, name)
 
 
 def root_mean_square(tensors: Tensors) -> float:
-    """Of all floating-point elements, in float64; 0 where there are none."""
+    """The root mean square of all floating-point elements, in float64; 0 if there are none."""
     floats = [t for t in tensors.values() if t.is_floating_point()]
     count = sum(t.numel() for t in floats)
     return (

@@ -1,5 +1,4 @@
-"""Mutual learning of a client's own model and a small shared one: what FML and FedKD have in
-common."""
+"""Mutual learning of a client's own model and a small shared one, for FML and FedKD."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names → methods: ours, a line each, and `package.module:Class` for a user's own."""
+"""Names → methods: the package's, one line each, and `package.module:Class` for a user's own."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Training on the server, from what clients reported: what FedGH, FedRE, FedTGP and FedORGP have in
-common.
+"""Training on the server from clients' reports, for FedGH, FedRE, FedTGP and FedORGP.
 
 It runs on the CPU in float32, and nothing of it depends on anything but its arguments: the same
 reports give the same bits."""

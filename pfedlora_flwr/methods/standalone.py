@@ -1,5 +1,5 @@
-"""Standalone: every client trains its own model alone. The yardstick of personalised federated
-learning."""
+"""Standalone: every client trains its own model alone. It is the reference of personalised
+federated learning."""
 
 from __future__ import annotations
 

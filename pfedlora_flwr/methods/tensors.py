@@ -1,4 +1,4 @@
-"""What methods do with a module's tensors: take them, set them, hold them still, average them."""
+"""Operations of methods on a module's tensors: read, set, freeze, average."""
 
 from __future__ import annotations
 

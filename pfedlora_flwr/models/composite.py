@@ -1,5 +1,5 @@
-"""A client model of two: the client's own and a small one that all clients share, which see the
-same input."""
+"""A client model of two parts with the same input: the client's own and a small one that all
+clients share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model computes: the operations of one input through it, counted from its modules."""
+"""The operations of one input through a model, counted from its modules."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Five models each for vectors and for series, made as the paper's five CNNs are: of different
-size, with one width of representation.
+"""Five models each for vectors and for series, built like the paper's five CNNs: of different size,
+with the same representation width.
 
 The paper has none: their sizes are ours, for tables of tens of columns and windows of some hundred
 steps (docs/fidelity.md)."""

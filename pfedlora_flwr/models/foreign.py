@@ -1,5 +1,5 @@
-"""Weights that others made, under the names that a library model gives its tensors: from an
-installed package, a file, or the library itself."""
+"""Third-party weights, renamed to a library model's tensor names: from an installed package, a
+file, or the library itself."""
 
 from __future__ import annotations
 

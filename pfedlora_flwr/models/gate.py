@@ -1,4 +1,4 @@
-"""The gate of a mixture of two experts: it looks at the raw input and weighs them for each
+"""The gate of a mixture of two experts: it reads the raw input and weighs the experts for each
 sample."""
 
 from __future__ import annotations

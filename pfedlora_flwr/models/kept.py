@@ -1,4 +1,4 @@
-"""What a client keeps of a module: what is trained and what can change.
+"""The part of a module that a client keeps: everything that is trained or can change.
 
 The rest is its base: frozen parts that came from elsewhere, named by a hash, neither stored nor
 sent."""

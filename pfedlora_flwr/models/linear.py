@@ -1,5 +1,5 @@
-"""nn.Linear on oneDNN, the library that PyTorch uses for convolutions on the CPU, on the processors
-where it is the faster one.
+"""nn.Linear on oneDNN, the library that PyTorch uses for convolutions on the CPU, on processors
+where it is faster.
 
 PyTorch sends fp32 matrix products to MKL, which takes AVX2 code on AMD processors; oneDNN takes
 AVX-512 where there is one, and is up to twice as fast there. On an Intel Xeon MKL is faster: 111

@@ -1,4 +1,4 @@
-"""A client model of another width than its own: where a method needs one width, and the clients'
+"""A client model with another width than its own, for methods that need one width if the clients'
 models have several."""
 
 from __future__ import annotations

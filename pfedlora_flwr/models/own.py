@@ -1,5 +1,5 @@
-"""Any nn.Module as a client model: one with an encoder and a head, or a whole one, whose last
-linear layer is the head.
+"""Any nn.Module as a client model: with encoder and head, or one whole module, whose last linear
+layer is the head.
 
 What is trained and asked is what its `forward` computes, where it has one.
 """

@@ -1,4 +1,4 @@
-"""Library models whose weights stay as they are: read once a process, and one for all its clients.
+"""Library models with fixed weights: read once per process and shared by all its clients.
 
 Only what stands behind them is trained: a last layer, with a neck before it or without."""
 

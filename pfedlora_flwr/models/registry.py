@@ -1,4 +1,4 @@
-"""Names → client models: our families, those of timm and torchvision by name, and
+"""Names → client models: the package's families, timm's and torchvision's models by name, and
 `package.module:Class` for a user's own."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The Task of a federation: what every one of its models takes and gives."""
+"""The Task of a federation: the input and output of all its models."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Weights of models by name: a file's, or the library's own, which are downloaded once to its
-cache."""
+"""Weights of models by name: from a file, or the library's own, downloaded once to its cache."""
 
 from __future__ import annotations
 

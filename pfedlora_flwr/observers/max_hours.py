@@ -1,4 +1,5 @@
-"""The limit of the key `max-hours`, for a batch system's: the run stops in time, and can go on."""
+"""The key `max-hours`, for the time limits of batch systems: the run stops in time and can be
+resumed."""
 
 from __future__ import annotations
 

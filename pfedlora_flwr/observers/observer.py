@@ -1,4 +1,4 @@
-"""Observers of rounds: who is told how a run begins, what each round came to, and how it ends.
+"""Observers of rounds: they are told of a run's start, of each round's result, and of its end.
 
 An observer changes no result. What it raises stops nothing: the log and `result.json` name it once.
 """

@@ -1,4 +1,4 @@
-"""TensorBoard's event files of a run, from the lines of its rounds (`observers=tensorboard`)."""
+"""Writes TensorBoard's event files from the lines of a run's rounds (`observers=tensorboard`)."""
 
 from __future__ import annotations
 

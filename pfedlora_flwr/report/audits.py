@@ -1,4 +1,4 @@
-"""The table of what uploads tell, from the runs that `pfedlora audit` has audited."""
+"""The table of what uploads reveal, from runs audited by `pfedlora audit`."""
 
 from __future__ import annotations
 

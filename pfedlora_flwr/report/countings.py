@@ -1,4 +1,4 @@
-"""Two tables of other ways to count what a run's clients get right."""
+"""Two tables of other ways to compute accuracy."""
 
 from __future__ import annotations
 

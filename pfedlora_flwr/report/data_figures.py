@@ -1,5 +1,5 @@
-"""The figures that need a run's data and models: who owns which classes, and what the clients'
-encoders make of their inputs."""
+"""The figures that need a run's data and models: each client's classes, and the encoders'
+representations of inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pictures of what sharing gives each method."""
+"""The figures of each method's gain from sharing."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What sharing gives a method: its accuracy beside that of its controls (the key `sharing`), seed
-by seed."""
+"""A method's gain from sharing: its accuracy beside that of its controls (the key `sharing`),
+paired by seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figure of what clients own: sample images, series as lines, and of tables each client's mean
+"""The figure of clients' inputs: sample images, series as lines, and for tables each client's mean
 of each feature."""
 
 from __future__ import annotations

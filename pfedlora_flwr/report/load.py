@@ -1,4 +1,4 @@
-"""What a report is made of: runs read from disk, arranged in cells (a method in a scenario)."""
+"""The input of a report: runs read from disk, arranged in cells (a method in a scenario)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""How a report opens: one sentence that its numbers support, and what was run, when, with what and
-on what."""
+"""The first lines of a report: one sentence that the numbers support, and what was run, when, with
+what and on what."""
 
 from __future__ import annotations
 

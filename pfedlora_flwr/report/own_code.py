@@ -1,4 +1,4 @@
-"""What a report says of the user's own code that did its runs."""
+"""The report's note on user code that the runs used."""
 
 from __future__ import annotations
 

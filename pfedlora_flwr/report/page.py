@@ -1,5 +1,4 @@
-"""The report as one HTML file that needs nothing else: it follows the reader's light or dark, and a
-narrow screen."""
+"""The report as one self-contained HTML file, for light and dark modes and narrow screens."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The paper's own numbers, to be set beside ours: its Tables 1 and 2 and its headline claims
-(Sections 1 and 5.2)."""
+"""The paper's own numbers, for comparison: its Tables 1 and 2 and its headline claims (Sections 1
+and 5.2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a report of one run alone shows: its clients."""
+"""The report's table of one run's clients."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""How every figure looks: colours that a colour-blind reader can tell apart (Okabe and Ito), sizes
-that survive a small print."""
+"""The style of every figure: colours for colour-blind readers (Okabe and Ito), sizes for small
+print."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a report names things."""
+"""Names in a report."""
 
 from __future__ import annotations
 

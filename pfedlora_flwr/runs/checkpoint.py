@@ -1,5 +1,5 @@
-"""The server's state on disk: the shared tensors and all that a run needs to continue, in one
-checksummed file a round."""
+"""The server's state on disk: the shared tensors and everything needed to continue, in one
+checksummed file per round."""
 
 from __future__ import annotations
 

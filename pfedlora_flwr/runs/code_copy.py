@@ -1,5 +1,4 @@
-"""The user's own code in the run's directory: a copy of it with its hashes, by which code that has
-changed is noticed.
+"""The user's own code in the run's directory: a copy with its hashes, which reveal changed code.
 
 The copy holds the modules that `models`, `method`, `dataset` and `observers` name
 (`package.module:Class`) and those that they import from the same folder: Python files alone, never

@@ -1,4 +1,4 @@
-"""A run as reports and comparisons take it: completed, with its measures, or missing, with the
+"""A run as reports and comparisons see it: completed, with its measures, or missing, with the
 reason."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The life of a run's directory: begun, locked, written, resumed, extended, cleared. Its files are
-named in `layout`."""
+"""The life cycle of a run's directory: begin, lock, write, resume, extend, clear. `layout` names
+its files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""More rounds than a run was begun with: whether it can have them."""
+"""Whether a run can be extended to more rounds."""
 
 from __future__ import annotations
 

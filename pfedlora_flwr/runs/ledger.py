@@ -1,5 +1,5 @@
-"""What a run sends and computes: parameters, payload bytes, bytes on the wire and operations, of
-one visit and summed."""
+"""What a run sends and computes: parameters, payload bytes, bytes on the wire and operations, per
+visit and in total."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""`rounds.jsonl` and `clients.jsonl` as files: long ones are never held whole, and what watches a
-run reads each line once."""
+"""`rounds.jsonl` and `clients.jsonl` as files: never held in memory as a whole, each line read once
+by a watcher."""
 
 from __future__ import annotations
 

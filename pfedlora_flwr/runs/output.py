@@ -1,5 +1,4 @@
-"""Where results go: every default folder is named here, and the path that was given instead is
-checked."""
+"""Output paths: every default folder is named here, and a path given instead is checked."""
 
 from __future__ import annotations
 

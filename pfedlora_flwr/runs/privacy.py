@@ -1,4 +1,4 @@
-"""What a run hides of its clients' updates from its server, and what it does not, in a line each;
+"""What a run hides of its clients' updates from its server, and what it does not, one line each;
 docs/privacy.md has more."""
 
 from __future__ import annotations

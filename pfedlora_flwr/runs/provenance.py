@@ -1,4 +1,4 @@
-"""What made a run: versions, the machine, and the commit of this code where it lies in a checkout
+"""The origin of a run: versions, the machine, and the commit of this code if it lies in a checkout
 of its own."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Reading what a run has written: `result.json` and the lines of its two tables, whole or refused
-by name."""
+"""Reads a run's `result.json` and the lines of its two tables; damaged files are refused by
+name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`result.json`: what a run came to, from its lines and its last checkpoint."""
+"""Builds `result.json` from a run's lines and its last checkpoint."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A client's private tensors on disk: one safetensors file a version, each tagged with the round
-that made it."""
+"""A client's private tensors on disk: one safetensors file per version, tagged with its round."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A trained client's personalised model, taken from a run's directory or from the node where it
-lives."""
+"""Loads a trained client's personalised model, from a run's directory or from its node."""
 
 from __future__ import annotations
 

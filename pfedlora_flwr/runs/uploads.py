@@ -1,5 +1,5 @@
-"""The uploads that a run keeps for an audit (`audit.uploads`), a folder a round: a file a client,
-and the state that it began with."""
+"""The uploads that a run keeps for an audit (`audit.uploads`): a folder per round with one file per
+client, and the state at its start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where clients train."""
+"""The clients' device."""
 
 from __future__ import annotations
 

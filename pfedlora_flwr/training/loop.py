@@ -1,4 +1,4 @@
-"""Local training: epochs over tensors that are already where the model is. There is no
+"""Local training: epochs over tensors that are already on the model's device. There is no
 DataLoader."""
 
 from __future__ import annotations

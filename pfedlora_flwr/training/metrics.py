@@ -1,5 +1,5 @@
-"""What a classifier's test part says of it: accuracy, and two means over classes that do not hide a
-rare one."""
+"""Scores of a classifier's test part: accuracy, and two means over classes that do not hide a rare
+one."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A client's own guard around Flower's SecAgg+ mod: it decides itself what leaves it, under which
-terms, and what it never hands out."""
+"""A client's own guard around Flower's SecAgg+ mod: it decides what leaves the client, on which
+terms, and what never does."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What Flower's SecAgg+ workflow takes for its Grid: waits are bounded, and each stage's replies
-are checked before it sees them."""
+"""The Grid that Flower's SecAgg+ workflow uses: waits are bounded, and each stage's replies are
+checked first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a client has masked and for whom it has handed out its shares, by round: once each.
+"""The update that a client has masked, and the clients for which it has revealed its shares, by
+round: only one of each.
 
 The sums of two sets of clients in one round differ by single updates, and so do those of one set of
 which one has masked another update."""

@@ -1,4 +1,4 @@
-"""Secure aggregation: the server learns the sum of a round's updates and no single one.
+"""Secure aggregation: the server learns the sum of a round's updates, not a single one.
 
 The protocol is Flower's SecAgg+: its mod on the clients (inside `guard.py`), its workflow here,
 driven stage by stage from our own loop. Repaired are its masks (`masks.py`), drop-outs before the
