@@ -1,4 +1,4 @@
-# Registers the node keys in /certificates with the SuperLink of the connection `tls`. A key that is registered already is left as it is.
+# Registers the node keys in /certificates with the SuperLink of the connection `tls`. Registered keys stay unchanged.
 for key in /certificates/node*.pub; do
     said=$(flwr supernode register "$key" tls 2>&1) || case "$said" in
         *"already in use"*) ;;

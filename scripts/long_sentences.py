@@ -19,6 +19,8 @@ LIMIT = 35
 PAGES = (
     "CONTRIBUTING.md",
     "CHANGELOG.md",
+    "SECURITY.md",
+    "tests/README.md",
     "examples/**/*.md",
     "docs/*.md",
     "docs/results/**/README.md",
