@@ -36,7 +36,7 @@ def write_atomically(path: Path, data: bytes | Iterable[bytes], *, durable: bool
 
 
 def absolute(path: str | Path) -> Path:
-    """The path, absolute and with `~` written out; nothing need be there. Raises UserError where no
+    """The path, absolute and with `~` written out; nothing need be there. Raises UserError if no
     file can have it."""
     try:
         found = Path(path).expanduser().absolute()
@@ -72,7 +72,7 @@ def make_folder(path: Path) -> None:
 
 
 def check_replaceable(file: Path, *, overwrite: bool) -> None:
-    """Raises UserError where `--output` names what is there, unless it is to be overwritten; what
+    """Raises UserError if `--output` names what is there, unless it is to be overwritten; what
     is no regular file never is."""
     if file.is_dir():
         raise UserError(f"{file} is a directory; give a file")
@@ -84,7 +84,7 @@ def check_replaceable(file: Path, *, overwrite: bool) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Raises UserError where the folder `path`, or the nearest there is above it, lets nothing be
+    """Raises UserError if the folder `path`, or the nearest there is above it, lets nothing be
     written. Changes nothing."""
     nearest = next(folder for folder in (path, *path.parents) if folder.exists())
     if not os.access(nearest, os.W_OK | os.X_OK):

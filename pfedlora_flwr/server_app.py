@@ -54,7 +54,7 @@ def serve(
     that Flower marks the run failed.
 
     tell: is handed the run's directory and its result at the end. bound: is handed the grid and the
-    seconds that it may try to reach a SuperLink; where there is none, nothing is to be done."""
+    seconds that it may try to reach a SuperLink; if there is none, nothing is to be done."""
     torch.set_num_threads(1)  # what the server computes must not depend on its number of cores
     try:
         config = run_config(dict(context.run_config))

@@ -18,7 +18,7 @@ from pfedlora_flwr.runs.rows import Audit
 
 
 def audit(run: RunDirectory) -> Audit:
-    """Attacks what is left of the run's messages, and writes `audit.json`. Raises UserError where
+    """Attacks what is left of the run's messages, and writes `audit.json`. Raises UserError if
     there is nothing to attack."""
     torch.set_num_threads(1)  # as in the run
     seen = Seen(run)

@@ -64,7 +64,7 @@ def audit_classes(seen: Seen) -> ClassAudit:
 
 def by_class(tensors: Tensors, classes: int) -> list[str]:
     """The names of the layer that has a row a class, weight and bias: the last module of which all
-    tensors are matrices or vectors and some have `classes` rows. Empty where there is none, and of
+    tensors are matrices or vectors and some have `classes` rows. Empty if there is none, and of
     means by class (`class_means.py`), whose rows are named."""
     if NAMED in tensors:
         return []

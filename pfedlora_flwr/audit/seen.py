@@ -57,7 +57,7 @@ class SeenRound:
 
 
 class Seen:
-    """A run's rounds as they can be audited. Raises UserError where nothing of them is left, or the
+    """A run's rounds as they can be audited. Raises UserError if nothing of them is left, or the
     clients' data is not here."""
 
     def __init__(self, run: RunDirectory) -> None:

@@ -20,7 +20,7 @@ def audit_all(paths: Iterable[Path], out: Console, err: Console, *, as_json: boo
     """Audits every run of the paths, each a run or a folder of runs; the exit code: 0, 1 where some
     could not be audited.
 
-    Raises UserError where the only run could not, or there is none.
+    Raises UserError if the only run could not, or there is none.
     """
     runs = [run for path in paths for run in _runs(path)]
     found: list[tuple[RunDirectory, Audit]] = []

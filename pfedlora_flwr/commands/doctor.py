@@ -39,7 +39,7 @@ def examine(out: Console, superlink: str = "") -> int:
     """Prints a line a check, then what to do; 0 when nothing needs fixing, else 1.
 
     superlink: a connection in Flower's config.toml, which is looked at in the place of this
-    machine. Raises UserError where there is none.
+    machine. Raises UserError if there is none.
     """
     if superlink:
         return _show(_superlink(find_connection(superlink)), f"SuperLink {superlink}", out)

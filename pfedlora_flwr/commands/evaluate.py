@@ -67,7 +67,7 @@ def evaluate(
     """Each model on the dataset `data`, named as in the key `dataset`, or, without it, on its
     client's own test part.
 
-    The latter counts what the run counted, on a CPU to the last sample. Raises UserError where data
+    The latter counts what the run counted, on a CPU to the last sample. Raises UserError if data
     is missing, not the run's, or of other inputs or classes than the model's."""
     torch.set_num_threads(1)  # as in the run: sums in another order can turn a close decision
     if rows and data is not None:
@@ -178,7 +178,7 @@ def _evaluate(trained: Trained, data: str | None, *, rows: bool) -> Evaluation:
 
 
 def _load(trained: Trained, data: str, data_path: str) -> Dataset:
-    """The dataset as the model takes it: a table's columns by their names. Raises UserError where
+    """The dataset as the model takes it: a table's columns by their names. Raises UserError if
     its inputs are others."""
     task = trained.task
     how = replace(
@@ -224,7 +224,7 @@ def _labels(names: Sequence[str], data: Dataset) -> tuple[Tensor, bool]:
     """The data's labels as the model counts its classes, int64 [n]; and whether they were matched
     by number.
 
-    By name wherever the model has every class that has a sample. Raises UserError where it has not,
+    By name wherever the model has every class that has a sample. Raises UserError if it has not,
     unless there are no names."""
     labels = np.array(data.labels)
     there = np.unique(labels).tolist()

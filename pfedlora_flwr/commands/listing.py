@@ -127,7 +127,7 @@ def _readable(run: RunDirectory, name: str) -> Listed:
 
 
 def _evaluated(saved: Row, run: RunDirectory) -> Experiment:
-    """As much of the Experiment as says which rounds were evaluated. Raises UserError where the
+    """As much of the Experiment as says which rounds were evaluated. Raises UserError if the
     configuration does not tell."""
     try:
         return Experiment(

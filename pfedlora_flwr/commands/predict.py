@@ -99,7 +99,7 @@ def answer(
     """Writes what the models say of the inputs to `output`, or the terminal, and on `err` a line
     for each path that gives none.
 
-    The exit code: 0, 1 where some paths gave none, 2 where all did. Raises UserError where `output`
+    The exit code: 0, 1 where some paths gave none, 2 where all did. Raises UserError if `output`
     cannot be written."""
     if output is not None:
         check_replaceable(output, overwrite=overwrite)

@@ -42,7 +42,7 @@ class Outcome:
     """One method in one scenario: its runs by seed, completed or missing.
 
     chosen: the candidate whose runs these are; None before the choice, where no candidate has
-    completed, or where there is none.
+    completed, or if there is none.
     tried: where keys were tuned, all candidates.
     """
 
@@ -114,7 +114,7 @@ def reported(directory: Path, plan: Plan) -> list[Outcome]:
 
 
 def choose(tried: Sequence[Tried]) -> Candidate | None:
-    """The candidate with the highest validation accuracy, the first of ties; None where none has
+    """The candidate with the highest validation accuracy, the first of ties; None if none has
     one."""
     completed = [(t.validation, t.candidate) for t in tried if t.validation is not None]
     return max(completed, key=lambda pair: pair[0])[1] if completed else None

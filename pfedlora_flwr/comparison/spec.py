@@ -186,7 +186,7 @@ def _product(axes: Iterable[Axis]) -> list[Keys]:
 
 
 def _among(option: str, wanted: Sequence[T], there: tuple[T, ...]) -> tuple[T, ...]:
-    """Those of `there` that are wanted, all where none is named."""
+    """Those of `there` that are wanted, all if none is named."""
     for value in wanted:
         if value not in there:
             raise UserError(
@@ -237,7 +237,7 @@ def _built(name: str, content: Mapping[Any, object], changed: dict[str, object])
 
 
 def _check_owners(of_base: Sequence[str], changed: Iterable[str], on_axes: Sequence[str]) -> None:
-    """Raises UserError where a key is set from two sides."""
+    """Raises UserError if a key is set from two sides."""
     for key in (*of_base, *on_axes):
         if key in _SET_BY_COMPARE:
             raise UserError(f"{key} is set by compare itself: use methods, seeds or --output")

@@ -150,7 +150,7 @@ def _secure_aggregation(config: RunConfig, method: type[Method]) -> None:
 
 
 def check_way(x: Execution) -> None:
-    """Raises UserError where a run shall be both continued and replaced."""
+    """Raises UserError if a run shall be both continued and replaced."""
     if x.resume and x.overwrite:
         raise UserError(
             "resume and overwrite exclude each other: resume continues the run, overwrite"

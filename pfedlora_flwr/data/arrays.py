@@ -198,7 +198,7 @@ def check_labels(
 
 
 def check_finite(where: str, inputs: Inputs) -> None:
-    """Raises UserError where a float is missing, infinite or too large: its sample, counted from
+    """Raises UserError if a float is missing, infinite or too large: its sample, counted from
     0."""
     if not np.issubdtype(inputs.dtype, np.floating):
         return

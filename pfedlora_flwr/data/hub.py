@@ -159,7 +159,7 @@ def _label(where: str, rows: Dataset, how: Reading) -> str:
 
 
 def _only(where: str, rows: Dataset, kind: str, key: str, how: Reading) -> str | None:
-    """The only column of this type but the clients'; None where there is none. Raises UserError
+    """The only column of this type but the clients'; None if there is none. Raises UserError
     where there are several."""
     found = [
         name

@@ -109,7 +109,7 @@ class Decoded(NamedTuple):
 
 
 def decoded(count: int, files: Callable[[], Iterable[File]], how: Reading) -> Decoded:
-    """All these images, gone through twice. Raises UserError where sizes differ and none is
+    """All these images, gone through twice. Raises UserError if sizes differ and none is
     wanted."""
     sizes: dict[tuple[int, int], str] = {}
     resized = 0

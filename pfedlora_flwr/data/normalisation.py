@@ -63,7 +63,7 @@ def kept_of(values: npt.NDArray[Any]) -> tuple[int, int]:
 
 def coarse(columns: Iterable[tuple[str, npt.NDArray[Any]]]) -> list[str]:
     """A note that names the channels or features whose values float32 cannot tell apart: fewer than
-    half of the distinct ones would be left. Nothing where there are none."""
+    half of the distinct ones would be left. Nothing if there are none."""
     counts = [(name, *kept_of(values)) for name, values in columns]
     lost = [f"{name} (keeps {kept} of {had})" for name, kept, had in counts if 2 * kept < had]
     return [

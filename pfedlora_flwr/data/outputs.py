@@ -32,10 +32,10 @@ def with_outputs_kept(
     model: nn.Module, data: LocalData, e: Experiment, *, train: bool = True, evaluated: bool = True
 ) -> LocalData:
     """The data with the outputs of the model's encoder, where that is wholly frozen: from the
-    cache, or computed and kept there. As it is where there is no such encoder, or where images are
+    cache, or computed and kept there. As it is if there is no such encoder, or where images are
     augmented.
 
-    train, evaluated: which parts are used. Raises UserError where the cache cannot be written.
+    train, evaluated: which parts are used. Raises UserError if the cache cannot be written.
     """
     encoder = frozen_encoder(model)
     if encoder is None or e.augment:
@@ -51,7 +51,7 @@ def with_outputs_kept(
 
 def operations(model: nn.Module, data: LocalData, e: Experiment) -> dict[str, int]:
     """What the outputs of the training part cost, as a phase of the visit in which a client first
-    needs them, whether they are in the cache or not; empty where there are none to keep."""
+    needs them, whether they are in the cache or not; empty if there are none to keep."""
     encoder = frozen_encoder(model)
     if encoder is None or e.augment:
         return {}

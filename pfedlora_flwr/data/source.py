@@ -99,7 +99,7 @@ class Source:
     """One dataset, or a kind of them.
 
     name: in the configuration; one that ends in ":" takes a text after it.
-    read: the arrays, from the text after the name and the Reading. Raises UserError where files are
+    read: the arrays, from the text after the name and the Reading. Raises UserError if files are
     missing or broken.
     title: for people; empty: the name in the configuration.
     classes: their number, where the name tells it.

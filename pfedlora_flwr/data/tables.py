@@ -44,7 +44,7 @@ def parquet(text: str, how: Reading) -> Arrays:
 
 
 def read(path: Path, form: str, how: Reading) -> pa.Table:
-    """A file of the form csv or parquet, each row a sample. Raises UserError where there is none,
+    """A file of the form csv or parquet, each row a sample. Raises UserError if there is none,
     or it has no rows."""
     import pyarrow as pa
     from pyarrow import csv, parquet
@@ -105,7 +105,7 @@ def feature_names_of(
     and a note that names the others.
 
     structs: what to say of columns that hold several values in each row, as those of images in
-    Parquet do. Raises UserError where there are none."""
+    Parquet do. Raises UserError if there are none."""
     from pyarrow import types
 
     if how.feature_names:
@@ -193,7 +193,7 @@ def owners_of(where: str, table: pa.Table, how: Reading) -> npt.NDArray[Any] | N
 
 
 def check_apart(where: str, label: str, how: Reading) -> None:
-    """Raises UserError where one column is to be label and client."""
+    """Raises UserError if one column is to be label and client."""
     if label == how.client_column:
         raise UserError(
             f"{where}: column {label!r} is the label, and data.client-column, too: mend it, or"
@@ -202,7 +202,7 @@ def check_apart(where: str, label: str, how: Reading) -> None:
 
 
 def column_of(where: str, table: pa.Table, name: str, key: str) -> pa.ChunkedArray:
-    """The one column of this name. Raises UserError where there is none, which `key` can mend, or
+    """The one column of this name. Raises UserError if there is none, which `key` can mend, or
     there are several."""
     count = table.column_names.count(name)
     if count != 1:
@@ -216,7 +216,7 @@ def column_of(where: str, table: pa.Table, name: str, key: str) -> pa.ChunkedArr
 
 
 def check_there(where: str, name: str, column: pa.ChunkedArray) -> None:
-    """Raises UserError where a value is missing."""
+    """Raises UserError if a value is missing."""
     if column.null_count:
         first = column.is_null().index(True).as_py() + 1
         raise UserError(

@@ -19,5 +19,5 @@ def lines_of(text: str) -> list[str]:
 
 
 def exception_line(text: str) -> str | None:
-    """The last line that names an exception, as a traceback ends; None where there is none."""
+    """The last line that names an exception, as a traceback ends; None if there is none."""
     return next((line for line in reversed(lines_of(text)) if _EXCEPTION.match(line)), None)

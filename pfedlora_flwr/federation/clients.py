@@ -159,7 +159,7 @@ class Clients:
         return replies
 
     def notice(self, reply: Message) -> None:
-        """Raises RunFailed where a simulation has lost the process of a client: Flower would go on
+        """Raises RunFailed if a simulation has lost the process of a client: Flower would go on
         to hand clients to it.
 
         What a real node says of Ray is its own affair: it fails alone.

@@ -71,7 +71,7 @@ class Report:
 
     names: of the tensors that come with it. model_sha256: of the version it has saved. worker: the
     process that it ran in.
-    node: Ray's name of the host's part in its cluster; None where there is no Ray. counts: of its
+    node: Ray's name of the host's part in its cluster; None if there is no Ray. counts: of its
     evaluation; None where it was not told to evaluate. The other fields are those of a `VisitRow`.
     Under masks a client tells what is `IN_THE_CLEAR` alone, and the rest is None."""
 

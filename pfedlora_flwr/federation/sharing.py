@@ -26,7 +26,7 @@ from pfedlora_flwr.runs.store import ClientStore
 
 
 def first_state(e: Experiment, method: Method) -> Tensors:
-    """The server's state before round 1. Raises UserError where it is none, where `sharing` makes
+    """The server's state before round 1. Raises UserError if it is none, where `sharing` makes
     the method Standalone, or where it cannot be summed under masks and shall be."""
     with user_code("method", e.method):
         state = method.state_init(derive(e.seed, "state"))

@@ -269,7 +269,7 @@ class PersonalisedStrategy(Strategy):
         """The round's lines, then its checkpoint: a resumed run drops the lines of a round that has
         none. The next round's clock.
 
-        Raises RunStopped where an observer stops the run and rounds are left."""
+        Raises RunStopped if an observer stops the run and rounds are left."""
         state, next_clock = self.state, Clock()
         visits = rows.visit_rows(round)
         row = rows.round_row(round, state, visits)

@@ -81,7 +81,7 @@ def check_address(address: str) -> None:
 
 @cache
 def find_nodes(address: str) -> tuple[Node, ...]:
-    """The cluster's living nodes, in the order of their addresses. Raises UserError where there is
+    """The cluster's living nodes, in the order of their addresses. Raises UserError if there is
     no such cluster."""
     check_address(address)
     alive = [node for node in _ask(address, {}, _ANSWER)["nodes"] if node["Alive"]]

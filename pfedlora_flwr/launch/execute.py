@@ -137,7 +137,7 @@ def _goes_on(e: Experiment, run: RunDirectory) -> str:
 
 
 def _engine(start: Start, config: RunConfig, out: Console) -> Engine:
-    """Raises UserError where a node of a Ray cluster is not as it must be."""
+    """Raises UserError if a node of a Ray cluster is not as it must be."""
     if start.engine == "flower":
         simulation = Simulation(config, start.run, resources(config), start.port)
         for line in simulation.join():

@@ -99,7 +99,7 @@ class Simulation:
         """Lines that say on which Ray cluster the run trains, or, on this machine, by how many
         actors where they are fewer than wanted.
 
-        Raises UserError where a node of the cluster cannot train its clients.
+        Raises UserError if a node of the cluster cannot train its clients.
         """
         if not self.cluster:
             return (
@@ -242,7 +242,7 @@ class Simulation:
         show(None, rounds.look())
 
     def _check_cluster(self) -> None:
-        """Raises LaunchError where the Ray cluster is gone: the server goes with its head, without
+        """Raises LaunchError if the Ray cluster is gone: the server goes with its head, without
         a word."""
         with contextlib.suppress(UserError):
             if self.cluster:

@@ -69,7 +69,7 @@ class Connection:
 
 
 def find_connection(name: str) -> Connection:
-    """The connection of this name. Raises UserError, with those there are, where there is none."""
+    """The connection of this name. Raises UserError, with those there are, if there is none."""
     file = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr") / CONNECTIONS
     try:
         known = tomllib.loads(file.read_text(encoding="utf-8")).get("superlink", {})
@@ -154,7 +154,7 @@ def _tls(connection: Connection, host: str, port: int) -> Iterator[Check]:
 
 
 def _certificate_at(host: str, port: int) -> x509.Certificate | None:
-    """The server's, whatever it is worth; None where there is no TLS."""
+    """The server's, whatever it is worth; None if there is no TLS."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:

@@ -54,7 +54,7 @@ def local_prototypes(model: ClientModel, classes: int, data: Samples, visit: Vis
 
 
 def by_class(received: Tensors, classes: int) -> tuple[Tensor, Tensor]:
-    """The received means as a table [classes, d], 0 where there is none, and which rows are known,
+    """The received means as a table [classes, d], 0 if there is none, and which rows are known,
     [classes], 1.0 or 0.0."""
     means = received["means"]
     table = means.new_zeros(classes, means.shape[1]).index_copy_(0, received["classes"], means)

@@ -9,7 +9,7 @@ from pfedlora_flwr.rng import seeded
 
 
 def shared_extractor(method: Method, seed: int) -> Tensors:
-    """The trained part of a fresh extractor. Raises UserError where nothing of it is trained."""
+    """The trained part of a fresh extractor. Raises UserError if nothing of it is trained."""
     with seeded(seed):
         model = method.client_model(0)
     if not model.extractor_parameters():

@@ -74,7 +74,7 @@ class FedMRL(Method):
         )
 
     def state_init(self, seed: int) -> Tensors:
-        """θ⁰. Raises UserError where a client's R would be narrower than its nested part."""
+        """θ⁰. Raises UserError if a client's R would be narrower than its nested part."""
         d1 = self.options.representation_dim
         for name in dict.fromkeys(self.model_names):
             if (d2 := registry.facts(name, self.task).width) < d1:

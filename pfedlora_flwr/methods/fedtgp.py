@@ -143,7 +143,7 @@ class FedTGP(Method):
 
     def margin(self, means: Tensor, labels: Tensor) -> float:
         """δ = min(max_c g_c, τ): g_c is how far class c's mean report is from the nearest other
-        class's; 0 where there is no other."""
+        class's; 0 if there is no other."""
         centres = ClassMeans(self.classes, means.shape[1])
         centres.add(means, labels)
         of_classes = centres.tensors()["means"]

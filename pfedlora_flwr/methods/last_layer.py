@@ -10,7 +10,7 @@ from pfedlora_flwr.rng import seeded
 
 
 def shared_last_layer(method: Method, seed: int) -> Tensors:
-    """A fresh last layer that all clients can share. Raises UserError where some of theirs have a
+    """A fresh last layer that all clients can share. Raises UserError if some of theirs have a
     bias and some have none, and where one is not trained."""
     with_bias = {}
     for name in method.model_names:

@@ -92,7 +92,7 @@ class PFedLoRA(Method):
             )
 
     def state_init(self, seed: int) -> Tensors:
-        """θ⁰, the global adapter. Raises UserError where a reduced one cannot fit all models: no
+        """θ⁰, the global adapter. Raises UserError if a reduced one cannot fit all models: no
         neck widens an FC1."""
         widths = {
             name: self.width_of(facts(name, self.task, self.built_width))

@@ -81,7 +81,7 @@ def _letters(name: str) -> str:
 
 
 def make(experiment: Experiment, task: Task) -> Method:
-    """The Experiment's method, for what its models take and give. Raises UserError where it does
+    """The Experiment's method, for what its models take and give. Raises UserError if it does
     not take such inputs."""
     found = find(experiment.method)
     if found.needs_images and task.kind != IMAGES:

@@ -105,7 +105,7 @@ def _classes(named: Named, made: Made, state: State) -> int:
 
 
 def _fitted(named: Named, made: Made, state: State) -> tuple[State, bool]:
-    """The tensors under the library's names, and whether they had others. Raises UserError where
+    """The tensors under the library's names, and whether they had others. Raises UserError if
     they are another model's."""
     layout = _layout(named, made, made.classes)
     by_order = not {key for key in layout.shapes if not key.endswith(COUNTER)} <= state.keys()

@@ -33,7 +33,7 @@ def load_kept(module: nn.Module, tensors: dict[str, Tensor]) -> None:
 
 def base_of(module: nn.Module) -> str:
     """What the module's base is known by: a name that the model carries, or the SHA-256 of its
-    tensors. Empty where there is none."""
+    tensors. Empty if there is none."""
     bases = []
     for part in module.modules():
         if isinstance(part, ClientModel) and part.given:
@@ -49,7 +49,7 @@ def restore(what: str, module: nn.Module, tensors: dict[str, Tensor], base: str)
     """Sets what was stored of a model that was trained on `base`. One stored with all of its
     tensors, as older versions of this package did, needs no base.
 
-    Raises UserError where the module's base is another one; `what` names the stored model. Raises
+    Raises UserError if the module's base is another one; `what` names the stored model. Raises
     RuntimeError for another model.
     """
     whole = given_names(module) <= tensors.keys()

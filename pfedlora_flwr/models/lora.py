@@ -84,7 +84,7 @@ def adapt(name: str, model: ClientModel, lora: Lora) -> None:
     """Puts LoRA into the module of a client model that is frozen.
 
     Its first matrices are drawn from torch's global generator and its second are 0, so that the
-    model computes what it did; or both are read from a folder. Raises UserError where a layer
+    model computes what it did; or both are read from a folder. Raises UserError if a layer
     cannot take it, and where peft is missing.
     """
     if not isinstance(model, Whole | Parted):
@@ -137,7 +137,7 @@ def without(model: ClientModel, *, merge: bool) -> ClientModel:
 
 
 def description(model: ClientModel) -> str:
-    """LoRA in the model, in words; empty where there is none."""
+    """LoRA in the model, in words; empty if there is none."""
     for part in model.modules():
         for module in part.adapted if isinstance(part, ClientModel) else ():
             config = _config(module)
@@ -147,7 +147,7 @@ def description(model: ClientModel) -> str:
 
 
 def write(model: ClientModel, folder: Path, metadata: Mapping[str, str]) -> None:
-    """Writes LoRA and the head as `PeftModel.from_pretrained` reads them. Raises UserError where
+    """Writes LoRA and the head as `PeftModel.from_pretrained` reads them. Raises UserError if
     there is no LoRA, or more in the model than it and its head."""
     inner = _inner(model)
     layers = _layers(inner.module)
@@ -190,7 +190,7 @@ def _config(module: nn.Module) -> Any:
 
 
 def _inner(model: ClientModel) -> Whole | Parted:
-    """The model that a library's or user's module was made. Raises UserError where there are
+    """The model that a library's or user's module was made. Raises UserError if there are
     several."""
     inner = model.model if isinstance(model, Necked) else model
     if not isinstance(inner, Whole | Parted) or not _head(inner):
@@ -245,7 +245,7 @@ def _head(model: Whole | Parted) -> str:
 
 
 def _targets(name: str, module: nn.Module, head: str, wanted: tuple[str, ...]) -> list[str]:
-    """The names by which peft finds the layers. Raises UserError where one is none, or none that
+    """The names by which peft finds the layers. Raises UserError if one is none, or none that
     can take LoRA."""
     layers = {place: layer for place, layer in module.named_modules() if place and place != head}
     able = {place: layer for place, layer in layers.items() if not _unable(layer)}
@@ -323,7 +323,7 @@ def _unable(layer: nn.Module) -> str:
 
 def _read(name: str, model: Whole | Parted, lora: Lora, folder: Path, peft: Any) -> None:
     """Sets LoRA, and the head where it is for the same classes and no neck stands before it, from
-    what peft saved. Raises UserError where this is another LoRA."""
+    what peft saved. Raises UserError if this is another LoRA."""
     try:
         about = peft.LoraConfig.from_pretrained(folder)
         saved = safetensors.torch.load_file(folder / FILES[1])

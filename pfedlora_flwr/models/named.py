@@ -49,7 +49,7 @@ class Named:
 
     @property
     def file(self) -> str:
-        """The FILE of `weights=FILE`; empty where there is none."""
+        """The FILE of `weights=FILE`; empty if there is none."""
         return self.weights.removeprefix(_FILE) if self.weights.startswith(_FILE) else ""
 
 
@@ -108,7 +108,7 @@ def random_weights(*, base: bool = True) -> Iterator[None]:
 
 def build(named: Named, task: Task, side: int | None = None) -> Whole:
     """The library's model with its head taken out, initialised from torch's global generator.
-    side: as in Whole. Raises UserError where there is none."""
+    side: as in Whole. Raises UserError if there is none."""
     state = {} if overwritten() or not named.weights else state_of(named)
     module, head = library_model(named, sized(task, side), state)
     return Whole.cut(module, head, side)
@@ -264,7 +264,7 @@ _BUILD: dict[str, Callable[[Named, Task, weights.State], nn.Module]] = {
 
 
 def _library(named: Named) -> Any:
-    """The library's module of models. Raises UserError where it is not installed or has no such
+    """The library's module of models. Raises UserError if it is not installed or has no such
     model."""
     try:
         library: Any = importlib.import_module(

@@ -118,7 +118,7 @@ def construct(found: Any, task: Task) -> Any:
 
 
 def client_model(name: str, task: Task, module: Any) -> ClientModel:
-    """A user's module as a client model, tried on two random inputs. Raises UserError where it is
+    """A user's module as a client model, tried on two random inputs. Raises UserError if it is
     none."""
     parted = hasattr(module, "encoder") and isinstance(getattr(module, "head", None), nn.Linear)
     forward = isinstance(module, nn.Module) and type(module).forward is not nn.Module.forward

@@ -214,7 +214,7 @@ def _allowed(task: Task) -> str:
 
 
 def _check_kind(name: str, task: Task) -> None:
-    """Raises UserError where a model of ours does not take a Task's inputs."""
+    """Raises UserError if a model of ours does not take a Task's inputs."""
     if (kind := _CLASSES[name].kind) != task.kind:
         raise UserError(
             f"model {name!r} is for {kind}, and the inputs are {task.kind} {list(task.shape)};"

@@ -92,7 +92,7 @@ def load(name: str, module: nn.Module, state: State, layout: Layout, *, strict: 
 def check(name: str, state: State, layout: Layout, *, strict: bool) -> list[str]:
     """The tensors of the head that `state` has for other classes, which is said once.
 
-    Raises UserError where a tensor of another layer is missing or, if `strict`, `state` has one
+    Raises UserError if a tensor of another layer is missing or, if `strict`, `state` has one
     that the module has not."""
     own, heads = layout.shapes, [f"{layout.head}.weight", f"{layout.head}.bias"]
     if missing := [
@@ -122,7 +122,7 @@ def check(name: str, state: State, layout: Layout, *, strict: bool) -> list[str]
 
 
 def fetched(name: str, repository: str, filename: str, url: str) -> Path:
-    """The file of a library's own weights, from its cache or downloaded. Raises UserError where it
+    """The file of a library's own weights, from its cache or downloaded. Raises UserError if it
     is in neither reach."""
     if repository:
         import huggingface_hub

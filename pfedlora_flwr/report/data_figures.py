@@ -39,7 +39,7 @@ _PALEST = 0.12
 
 
 def histogram(study: Study, scenario: Keys, folder: Path) -> Picture:
-    """Samples of each class on each client, of the first seed. Raises UserError where the data
+    """Samples of each class on each client, of the first seed. Raises UserError if the data
     cannot be read."""
     run = first_run(study, scenario)
     dataset, partition = data_of(run)
@@ -94,7 +94,7 @@ def representations(study: Study, scenario: Keys, folder: Path) -> Picture:
     """t-SNE of the last layer's inputs for the clients' test samples, each through its own client's
     model; a panel a method.
 
-    Raises UserError where the data or the models cannot be read, or there are too many classes to
+    Raises UserError if the data or the models cannot be read, or there are too many classes to
     tell apart."""
     runs, absent = _on_the_same_data(study, scenario)
     seed = runs[0].experiment.seed

@@ -45,7 +45,7 @@ class _Owned:
 
 
 def inputs(study: Study, scenario: Keys, folder: Path) -> Picture:
-    """What some clients train on, of the first seed. Raises UserError where the data cannot be
+    """What some clients train on, of the first seed. Raises UserError if the data cannot be
     read."""
     run = first_run(study, scenario)
     dataset, partition = data_of(run)

@@ -103,7 +103,7 @@ def _name(path: Path, paths: Sequence[Path]) -> str:
 
 
 def _runs(folder: Path) -> list[tuple[Path, Run | Missing]]:
-    """The runs in a folder that is no comparison's. Raises UserError where none is completed."""
+    """The runs in a folder that is no comparison's. Raises UserError if none is completed."""
     found = [(run.path, read_run(run.path)) for run in find_runs(folder)]
     missing = [run for _, run in found if isinstance(run, Missing)]
     if len(missing) == len(found):

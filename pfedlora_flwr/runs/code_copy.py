@@ -53,7 +53,7 @@ class OwnCode:
 
     @property
     def warning(self) -> str:
-        """A line on what is left out; empty where nothing is."""
+        """A line on what is left out; empty if nothing is."""
         if not self.left_out:
             return ""
         bounds = (
@@ -157,7 +157,7 @@ def changed(run: RunDirectory, keys: Mapping[str, object]) -> Changed | None:
 
 
 def check_unchanged(run: RunDirectory, config: RunConfig) -> None:
-    """Raises UserError where a run goes on with other code of the user's than its rounds were done
+    """Raises UserError if a run goes on with other code of the user's than its rounds were done
     with, unless `accept-changed-code` is set."""
     experiment, execution = config.experiment, config.execution
     if execution.accept_changed_code or not (execution.resume and run.holds_run):

@@ -111,7 +111,7 @@ class RunDirectory(RunFiles):
             )
 
     def check_models(self, experiment: Experiment) -> None:
-        """Raises UserError where more rounds shall go on from simulated clients' models that are
+        """Raises UserError if more rounds shall go on from simulated clients' models that are
         not here any more."""
         if gone := self.models_gone(experiment):
             raise UserError(
@@ -194,7 +194,7 @@ class RunDirectory(RunFiles):
         )
 
     def last_round(self) -> int:
-        """The round after which a resumed run goes on; 0 also where none is done."""
+        """The round after which a resumed run goes on; 0 also if none is done."""
         state = self.checkpoints.load()
         return state.round if state else 0
 

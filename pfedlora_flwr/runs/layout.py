@@ -109,7 +109,7 @@ class RunFiles:
         return read_result(self.result_file, READABLE)
 
     def rounds(self) -> list[RoundRow]:
-        """The lines of its rounds; a last line that was cut off is left out. Raises UserError where
+        """The lines of its rounds; a last line that was cut off is left out. Raises UserError if
         another one is damaged."""
         return list(read_rounds(self._rounds))
 

@@ -22,7 +22,7 @@ _OF_A_VISIT = _OF_EVERY_LINE | {"client", "status"}
 
 
 def read_result(path: Path, formats: tuple[int, ...]) -> Result | None:
-    """The result, or None where there is none yet. Raises UserError for one that is damaged or of
+    """The result, or None if there is none yet. Raises UserError for one that is damaged or of
     another format."""
     advice = "remove it; --resume creates it again"
     try:

@@ -244,7 +244,7 @@ def to_target(e: Experiment, rows: list[RoundRow]) -> ToTarget:
 
 def shared_sha256(e: Experiment, state: ServerState) -> str:
     """SHA-256 of the server's tensors; under `sharing=none` over all clients' states, in client
-    order (the first where none was merged)."""
+    order (the first if none was merged)."""
     whole = tensors_sha256(state.tensors)
     return (
         _over_clients({k: state.states.get(k, whole) for k in range(e.clients)})

@@ -14,7 +14,7 @@ from pfedlora_flwr.errors import UserError
 Module = TypeVar("Module", bound=nn.Module)
 GPU_SHARE = "PFEDLORA_GPU_SHARE"
 """The environment variable that says how much of a GPU's memory this process may take, in (0, 1];
-where there is none, all of it."""
+if there is none, all of it."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 
 

@@ -39,6 +39,6 @@ def masks(
 
 
 def install() -> None:
-    """Makes Flower's client and server draw these masks. Raises RuntimeError where a version of
+    """Makes Flower's client and server draw these masks. Raises RuntimeError if a version of
     Flower draws them by another name."""
     draw_masks_by(masks)

@@ -40,7 +40,7 @@ def begin(context: Context, token: str, round: int, masked: bytes) -> None:
 
 
 def hand_out(context: Context, nodes: Iterable[int]) -> None:
-    """Remembers for which uploads, by their nodes, shares are handed out. Raises UserError where
+    """Remembers for which uploads, by their nodes, shares are handed out. Raises UserError if
     they were for others before."""
     if (current := context.state.config_records.get(_CURRENT)) is None:
         raise UserError("the server skips the stage collect_masked_vectors")

@@ -67,7 +67,7 @@ class SecureUplink(Uplink):
         """Takes the round's sampled clients through the four stages. What was collected is one
         upload, θ + Δ̄ of the server's.
 
-        Nothing is unmasked unless enough clients are left. Raises RunFailed where a round that was
+        Nothing is unmasked unless enough clients are left. Raises RunFailed if a round that was
         unmasked before would be unmasked for other clients: the difference of the two sums would be
         single updates."""
         e, before = self._experiment, _unmasked(self._run).get(round.number)
@@ -207,7 +207,7 @@ def _unmasked(run: RunDirectory) -> dict[int, list[int]]:
 
 
 def _check_repeat(round: int, left: list[int], before: list[int] | None) -> None:
-    """Raises RunFailed where the round was unmasked before for other clients than are left now."""
+    """Raises RunFailed if the round was unmasked before for other clients than are left now."""
     if before is not None and left != before:
         was, now = (", ".join(map(str, found)) for found in (before, left))
         raise RunFailed(
