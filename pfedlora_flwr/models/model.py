@@ -15,26 +15,24 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 class ClientModel(nn.Module):
-    """A classifier in two parts: `encode` gives a representation R, `head` makes logits of it.
+    """A classifier in two parts: `encode` computes a representation R, `head` its logits.
 
     The head is the last linear layer."""
 
     width: int
-    """Of R, the last layer's input."""
+    """The width of R, the last layer's input."""
     description = "a model of its own"
-    """What a model card calls it: the name that it was built by, or the names of what it is made
-    of."""
+    """Its name in a model card: the name it was built by, or the names of its parts."""
     frozen: tuple[nn.Module, ...] = ()
-    """Its parts that are not trained: always in evaluation mode, so that their statistics stay."""
+    """Its untrained parts: always in evaluation mode, so that their statistics stay."""
     adapted: tuple[nn.Module, ...] = ()
-    """The module that LoRA is in, if it is in any: frozen but for LoRA."""
+    """The module with LoRA, if there is one: frozen except for LoRA."""
     awake: tuple[nn.Module, ...] = ()
-    """What of its frozen parts is in training mode while it trains: LoRA's dropout."""
+    """The parts of the frozen modules that are in training mode during training: LoRA's dropout."""
     given: frozenset[str] = frozenset()
-    """The names in its state_dict of its base: what came from elsewhere and does not change."""
+    """The state_dict names of its base: tensors from elsewhere that do not change."""
     base: str = ""
-    """What the base is known by; empty until it is asked for (`kept.base_of`), or a name of the
-    model's own that holds a hash."""
+    """The identity of the base: empty until requested (`kept.base_of`), or a name with a hash."""
 
     def encode(self, inputs: Tensor) -> Tensor:
         """Inputs, [B, *shape] of the Task → R, [B, width]."""
@@ -45,11 +43,11 @@ class ClientModel(nn.Module):
         raise NotImplementedError
 
     def last_layer(self) -> nn.Linear:
-        """The layer that makes logits."""
+        """The layer that computes the logits."""
         raise NotImplementedError
 
     def drop_last_layer(self) -> None:
-        """Leaves the extractor alone: from here on only `encode` can be called."""
+        """Removes the last layer: from here on only `encode` can be called."""
         raise NotImplementedError
 
     def with_last(self, layer: nn.Linear) -> Self:
@@ -57,8 +55,8 @@ class ClientModel(nn.Module):
         raise NotImplementedError
 
     def extractor_tensors(self) -> dict[str, Tensor]:
-        """All but the last layer, detached, by their names in the state_dict and in its order: the
-        trained parameters, and the buffers that can change. The base is left out."""
+        """The tensors before the last layer, detached, by name and in the order of the state_dict:
+        trained parameters, and buffers that can change. The base is left out."""
         left_out = given_names(self) | self._last_names()
         return {
             name: tensor.detach()
@@ -76,7 +74,7 @@ class ClientModel(nn.Module):
         self.load_state_dict({name: own[name] for name in own if name in left_out} | dict(tensors))
 
     def extractor_parameters(self) -> list[nn.Parameter]:
-        """The trained parameters but the last layer's, as an optimiser takes them."""
+        """The trained parameters before the last layer, for an optimiser."""
         last = self._last_names()
         return [p for name, p in self.named_parameters() if p.requires_grad and name not in last]
 
@@ -91,15 +89,14 @@ class ClientModel(nn.Module):
         }
 
     def own_names(self) -> dict[str, str]:
-        """By the name of a tensor in the state_dict, its name in that of the module that the model
-        was made of, where there is one."""
+        """The name of each tensor of the state_dict in the original module, if there is one."""
         return {name: name for name in self.state_dict()}
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.head(self.encode(inputs))
 
     def train(self, mode: bool = True) -> Self:
-        """As every module's, but for the frozen parts."""
+        """Like `nn.Module.train`, except for the frozen parts."""
         super().train(mode)
         for part in self.frozen:
             part.eval()
@@ -139,15 +136,15 @@ class WithLast(ClientModel):
 
 
 class Family(ClientModel):
-    """What the families have in common: FC1 and FC2, each with a ReLU after it, and FC3.
+    """The families' common code: FC1 and FC2, each followed by a ReLU, and FC3.
 
-    R is the output of FC2, of one width for all of a family. Such a model can also be cut after FC1
-    (`trunk` and `rest`), whose width is the model's own."""
+    R is the output of FC2, with the same width in a family. Such a model can also be split after
+    FC1 (`trunk` and `rest`), whose width differs between models."""
 
     kind: ClassVar[Kind]
-    """Of the inputs."""
+    """The kind of inputs."""
     trunk_width: int
-    """Of FC1's output."""
+    """The width of FC1's output."""
     fc2: nn.Linear
     fc3: nn.Linear
 
