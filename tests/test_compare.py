@@ -383,7 +383,7 @@ def test_what_is_standalone_by_construction_is_planned_and_not_run(tmp_path: Pat
     assert f"{most / 1e6:.3g} MB of disk" in out.export_text()
     part = whole.select(["fd"], [], ["sharing=none,start"])
     with pytest.raises(
-        UserError, match="nothing to run: all that was asked for is Standalone by construction"
+        UserError, match="nothing to run: everything requested is Standalone by construction"
     ):
         compare(part, whole, work.output, out, out, dry_run=True)
 

@@ -203,7 +203,7 @@ KEYS = [
     ),
     key(
         "partition.kind=natural",
-        "partition.kind is natural, and digits does not say who owns a sample",
+        "partition.kind is natural, and digits has no owners of samples",
     ),
     key("partition.classes-per-client=11", "partition.classes-per-client is 11; allowed: 1 to 10"),
     key(
@@ -348,7 +348,7 @@ KEYS = [
         "predict run --client -1 a.png", "Invalid value for '--client': -1 is not in the range x>=0"
     ),
     Wrong("export run --client 0", "Missing option '--format'"),
-    Wrong("report a b", "several paths are given: say with --output"),
+    Wrong("report a b", "several paths are given: choose the report's folder with --output"),
     Wrong("report a --target 2", "target-accuracy is 2.0; allowed: auto, or a number > 0 and ≤ 1"),
     Wrong(
         "report a --target nan", "target-accuracy is nan; allowed: auto, or a number > 0 and ≤ 1"
@@ -405,7 +405,7 @@ YAML = [
     conf(
         "adapter: {kindd: reduced}\n", "unknown key 'adapter.kindd'; did you mean 'adapter.kind'?"
     ),
-    conf("partition: {}\nadapter:\n", "adapter is no key but a section"),
+    conf("partition: {}\nadapter:\n", "adapter is a section, not a key"),
     conf(
         "mu: 0.5\n---\nmu: 0.9\n", "not valid YAML at line 2, column 1: but found another document"
     ),
@@ -423,7 +423,7 @@ YAML = [
     ),
     conf(
         "rounds: 2\nabout: {format: 3}\n",
-        "is what a run has left (it has about): continue it by --resume",
+        "is the file of a run (it has about): continue that by --resume",
     ),
     conf("", "methods: expected a list of at least one value", "compare"),
     conf("rounds: 2\n", "unknown key 'rounds'; allowed: base, methods, seeds, axes", "compare"),
@@ -698,12 +698,12 @@ DATA = [
     ),
     data(
         "csv:t.csv",
-        "is it separated so? set data.sep=semicolon",
+        "is this the separator? set data.sep=semicolon",
         made.files(t__csv="a;b;label\n1;2;x\n"),
     ),
     data(
         "csv:t.csv",
-        "is it separated so? set data.sep=tab",
+        "is this the separator? set data.sep=tab",
         made.files(t__csv="a\tb\tlabel\n1\t2\tx\n"),
     ),
     data("csv:t.csv", "t.csv: no readable table (", made.files(t__csv="")),
@@ -1085,12 +1085,12 @@ PATHS = [
         "run nowhere.yaml",
         "nowhere.yaml: no such file, and not a configuration of the package; those are cifar10, ",
     ),
-    Wrong("run thesis", "thesis: no such file, and no configuration", [THESIS]),
-    Wrong("run ''", "'': no such file, and no configuration"),
-    Wrong("run loop", "loop: no such file, and no configuration", [made.link("loop", "loop")]),
+    Wrong("run thesis", "thesis: no such file, and not a configuration", [THESIS]),
+    Wrong("run ''", "'': no such file, and not a configuration"),
+    Wrong("run loop", "loop: no such file, and not a configuration", [made.link("loop", "loop")]),
     Wrong(
         "compare nowhere.yaml",
-        "nowhere.yaml: no such file, and no configuration that comes with pfedlora",
+        "nowhere.yaml: no such file, and not a configuration of the package",
     ),
     Wrong("run -o output=thesis/thesis.txt", "is a file; choose a directory", [THESIS]),
     Wrong(
@@ -1366,7 +1366,11 @@ FILES = [
     file(
         EXTEND, "clients.jsonl ends at round 0, and 2 rounds are done", made.gone("clients.jsonl")
     ),
-    file(EXTEND, "server/token is missing, by which nodes know the run", made.gone("server/token")),
+    file(
+        EXTEND,
+        "server/token is missing, by which nodes recognise the run",
+        made.gone("server/token"),
+    ),
     file(PREDICT, NO_CONFIG, made.halved("config.yaml")),
     file(PREDICT, "has no checkpoint of the 3 rounds in rounds.jsonl", made.gone(CHECKPOINTS)),
     file(

@@ -109,7 +109,7 @@ def test_what_a_killed_launcher_leaves_is_stopped_at_the_next_start(
     process.communicate(timeout=10)
     # on the same cluster, as its configuration says
     done = cli.run("left", "--resume", "-o", "max-hours=0.0001", timeout=300)
-    assert "that a killed launcher had left running" in done.stdout
+    assert "that a killed launcher left running" in done.stdout
     assert f"joins the Ray cluster at {cluster.address}: 2 actors" in done.stdout
     assert done.code == 75
     assert done.result["stopped_by"] == "time"

@@ -136,7 +136,7 @@ def test_a_folder_of_images_a_class(tmp_path: Path) -> None:
     with pytest.raises(
         UserError,
         match=(
-            r"of different sizes \(cats/a.jpg has 60 × 100 pixels and cats/b.png has 60 × 64"
+            r"have different sizes \(cats/a.jpg has 60 × 100 pixels and cats/b.png has 60 × 64"
             r" pixels\): set image-size"
         ),
     ):

@@ -253,7 +253,7 @@ def test_replies_that_come_twice_unasked_or_from_another_node_are_refused() -> N
     assert said == [0, None, 2], "the first reply counts, and nobody answers for another"
     assert sorted(text.split("refused: ")[1] for text in refused) == [
         "it answers a message that was not sent in this round",
-        "it comes twice",
+        "it is a duplicate",
         "node 11 was asked",
     ]
 
