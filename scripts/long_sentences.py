@@ -30,7 +30,7 @@ ALLOWED: dict[str, int] = {
     "CHANGELOG.md": 10,
 }
 """Pages with long sentences left, and how many: to shrink, never to grow."""
-_END = re.compile(r"(?<=[.!?])[*_)\"”]*\s+(?=[*_(\"“`\[]*[A-ZΔΣα-ω0-9`])")
+_END = re.compile(r"(?<=[.!?])[*_)\"”]*\s+(?=[*_(\"“`\[]*[\wΔΣα-ω`])")
 _ABBREVIATION = re.compile(r"\b(?:e\.g|i\.e|al|vs|Eq|No|approx)\.$")
 
 

@@ -66,10 +66,10 @@ class PFedLoRA(Method):
         )
         adapter_down: str | None = key(
             None,
-            "the adapter's first matrix: trained, as in the paper, or (ours) neither trained nor"
-            " sent: fixed, orthogonal, from the seed, the same for all clients; or basis, for"
-            " pfedlora_plus alone, public principal directions; auto: trained, for pfedlora_plus"
-            " fixed, or basis where R is common",
+            "the adapter's first matrix. trained: as in the paper. fixed (ours): orthogonal, from"
+            " the seed, the same for all clients, neither trained nor sent. basis (ours, only"
+            " pfedlora_plus): public principal directions, neither trained nor sent. auto:"
+            " trained; for pfedlora_plus fixed, or basis if R is common",
             name="adapter.down",
             choices=("trained", "fixed", "basis"),
         )

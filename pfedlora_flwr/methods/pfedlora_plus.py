@@ -70,9 +70,9 @@ class PFedLoRAPlus(PFedLoRA):
     class Options(PFedLoRA.Options):
         adapter_predict: str | None = key(
             None,
-            "own: the client's model alone predicts, as in the paper; sum: h_k(R) + A_θ(R), and"
-            " the head is trained with the adapter added, which begins at zero; auto: sum where R"
-            " is common: frozen encoders, no necks, and adapter.basis or weights with classifiers",
+            "own: the client's model alone predicts, as in the paper. sum: h_k(R) + A_θ(R), and"
+            " the head is trained with the adapter added, which begins at zero. auto: sum if R is"
+            " common (frozen encoders, no necks, and adapter.basis or weights with classifiers)",
             name="adapter.predict",
             choices=("own", "sum"),
         )
