@@ -73,6 +73,12 @@ class Experiment:
         " all numeric columns",
         name="data.input-column",
     )
+    data_text_column: str | None = key(
+        None,
+        "the column of texts, of `csv:`, `parquet:` and `hf:`; auto: none",
+        name="data.text-column",
+    )
+    max_tokens: int = key(64, "tokens of a text that a model takes", low=2, high=8192)
     data_client_column: str | None = key(
         None,
         "the column that names a sample's owner (partition.kind=natural); auto: none",

@@ -34,14 +34,16 @@ from pfedlora_flwr.models.model import ClientModel, given_names
 from pfedlora_flwr.models.named import is_library, made_with, random_weights
 from pfedlora_flwr.runs.data_name import client_data, is_own
 from pfedlora_flwr.runs.trained import Trained
+from pfedlora_flwr.training.kinds import TEXT
 
 SUFFIXES = {"safetensors": ".safetensors", "torch-export": ".pt2", "onnx": ".onnx", "peft": ""}
 TOLERANCE = 1e-4
 _BATCHES = (1, 7)
 _ANY_NUMBER = ({0: torch.export.Dim("n", min=1)},)
 _NAMED = 30
-_FOLDERS = re.compile(r"""(?<![^\s=,'"])~?/(?:[^/=,\s'"]+/)*""")
-"""Of a path from the root or from home, as the options of a user's method may hold one."""
+_FOLDERS = re.compile(r"""(?<![^\s=,:'"])~?/(?!/)(?:[^/=,\s'"]+/)*""")
+"""Of a path from the root or from home, as a model's name and the options of a user's method may
+hold one."""
 
 Exported = Callable[[Tensor], Tensor]
 """An exported model loaded again: images float32 [n, *shape] in [0, 1], or series and vectors
@@ -139,11 +141,14 @@ def card(trained: Trained, kind: str, file: str, difference: float) -> str:
         f"{name} {version}" for name, version in trained.about["versions"].items() if version
     )
     if kind == "peft":
+        head = (
+            f"`{lora.HEAD}` is the head, of what it makes of a text"
+            if trained.task.kind == TEXT
+            else f"It has {trained.task.classes} classes; a neck is part of the head"
+        )
         usage = (
             "`PeftModel.from_pretrained(model, FOLDER)`, where `model` is that of the base, with"
-            f" its weights and {trained.task.classes} classes. A neck is part of the head. Input:"
-            f" {_raw(trained)}, then (input − mean) / std by {trained.task.kind.by}, both in the"
-            " metadata of `adapter_model.safetensors`."
+            f" its weights. {head}. Input: {_raw(trained)}{_normalised(trained)}."
         )
     elif kind == "safetensors":
         moved = any(name != own for name, own in plain.own_names().items())
@@ -154,17 +159,14 @@ def card(trained: Trained, kind: str, file: str, difference: float) -> str:
             else ""
         )
         usage = f"The weights of `{architecture}`, by the names of {names}{again}. "
-        by = trained.task.kind.by
-        usage += f"Input: {_raw(trained)}, then (input − mean) / std by {by}, both in the metadata."
+        usage += f"Input: {_raw(trained)}{_normalised(trained)}."
         if trained.task.kind.program == torch.float64:
             usage += " Compute this in float64, and give the weights its result as float32."
     else:
         inside = ", in float64" if trained.task.kind.program == torch.float64 else ""
         name = f" `{trained.task.kind.input_name}`" if kind == "onnx" else ""
-        usage = (
-            f"Input{name}: {_raw(trained)}; normalisation is part of the model{inside}. Output:"
-            f" logits [n, {trained.task.classes}]."
-        )
+        done = f"; normalisation is part of the model{inside}" if _has_constants(trained) else ""
+        usage = f"Input{name}: {_raw(trained)}{done}. Output: logits [n, {trained.task.classes}]."
     title = f"{registry.title(e.method)}, client {trained.client}"
     return f"""# {title}, on {data}
 
@@ -207,7 +209,7 @@ def _of_base(trained: Trained, predictor: ClientModel) -> str:
 def _peft(trained: Trained, folder: Path, *, overwrite: bool) -> float:
     """As `export`, to a folder."""
     predictor = trained.method.predictor(trained.module)
-    names = (*lora.FILES, "README.md")
+    names = (*lora.files(predictor), "README.md")
     for name in names:
         check_replaceable(folder / name, overwrite=overwrite)
     if not frozen_names(predictor) <= given_names(predictor):
@@ -324,10 +326,23 @@ def _blank(trained: Trained) -> Tensor:
 
 def _raw(trained: Trained) -> str:
     """What a program is fed with, in words."""
-    columns = (
-        f", their columns {some(trained.feature_names, _NAMED)}" if trained.feature_names else ""
-    )
+    named = trained.feature_names and _has_constants(trained)
+    columns = f", their columns {some(trained.feature_names, _NAMED)}" if named else ""
     return f"{trained.task.kind.fed(trained.task.shape)}{columns}"
+
+
+def _normalised(trained: Trained) -> str:
+    """What is left to do to an input, in words; empty where nothing is."""
+    by = trained.task.kind.by
+    return (
+        f", then (input − mean) / std by {by}, both in the metadata"
+        if _has_constants(trained)
+        else ""
+    )
+
+
+def _has_constants(trained: Trained) -> bool:
+    return bool(trained.about["mean"])
 
 
 def _extra(name: str) -> Any:

@@ -1,5 +1,5 @@
-"""Reads the inputs of `pfedlora predict`: image files, or rows of tables and arrays, as the models
-take them."""
+"""Reads the inputs of `pfedlora predict`: image files, texts, or rows of tables and arrays, as the
+models take them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pfedlora_flwr.data.images import first_frames, left_out_of, read_image, suf
 from pfedlora_flwr.data.source import Inputs, Reading
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.models.task import Task
-from pfedlora_flwr.training.kinds import ARRAYS, IMAGES, Shape
+from pfedlora_flwr.training.kinds import ARRAYS, IMAGES, TEXT, Shape
 
 _AS_IT_IS = Reading()
 
@@ -100,6 +100,8 @@ def _inputs(
             f"{file}: the model takes {task.kind} {list(task.shape)}; expected one of"
             f" {', '.join(task.kind.suffixes)}"
         )
+    if suffix == ".txt":
+        return _of_text(file, task), 1
     if suffix in ARRAYS:
         return _of_array(file, task), 1
     if not feature_names:
@@ -108,7 +110,22 @@ def _inputs(
             " give an .npy or .npz file"
         )
     table = tables.read(file, suffix[1:], how)
+    if task.kind == TEXT:
+        return tables.texts_of(str(file), table, feature_names[0], task.shape[0]), 1
     return tables.features_of(str(file), table, feature_names), 1
+
+
+def _of_text(file: Path, task: Task) -> Inputs:
+    """A file that is one text."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UserError(f"{file}: no such file") from None
+    except (OSError, UnicodeDecodeError):
+        raise UserError(f"{file}: no readable text in UTF-8") from None
+    if not text.strip():
+        raise UserError(f"{file}: it holds no text")
+    return tables.as_bytes(str(file), [text], task.shape[0])
 
 
 def _of_array(file: Path, task: Task) -> Inputs:

@@ -198,6 +198,8 @@ def unused(options: Iterable[str], config: RunConfig) -> list[str]:
             found.append(f"lora.head is not used: method {e.method} does not exchange LoRA")
         elif name.startswith("lora.") and "lora" not in e.trained:
             found.append(f"{name} is not used: train is {e.train}")
+        elif name == "max-tokens" and not e.data_text_column:
+            found.append("max-tokens is not used: data.text-column is auto")
         elif name.startswith("secagg.") and not e.secagg_enabled and name != "secagg.enabled":
             found.append(f"{name} is not used: secagg.enabled is false")
         elif name in _NOT_MASKED and e.secagg_enabled:

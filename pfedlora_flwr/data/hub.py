@@ -61,15 +61,20 @@ def _arrays(where: str, rows: Dataset, how: Reading) -> Arrays:
         raise UserError(f"{where}: it has no rows")
     label = _label(where, rows, how)
     column = (
-        how.input_column
-        or _only(where, rows, _IMAGE, "data.input-column", how)
-        or _only(where, rows, _ARRAY, "data.input-column", how)
+        None
+        if how.text_column
+        else (
+            how.input_column
+            or _only(where, rows, _IMAGE, "data.input-column", how)
+            or _only(where, rows, _ARRAY, "data.input-column", how)
+        )
     )
     tables.check_apart(where, label, how)
     named = {
         "data.label-column": label,
         "data.client-column": how.client_column,
         "data.input-column": column,
+        "data.text-column": how.text_column,
     }
     for key, name in named.items():
         if name is not None and name not in rows.column_names:
@@ -96,6 +101,9 @@ def _arrays(where: str, rows: Dataset, how: Reading) -> Arrays:
         made = checked(where, inputs, labels, names, owners, how)
         return made._replace(resized=resized, notes=(*notes, *made.notes))
     check_labels(where, labels, names, how)
+    if how.text_column:
+        labels = labels.astype(np.int64)
+        return tables.with_texts(where, table, labels, names, owners, how)
     features, notes = tables.feature_names_of(where, table, label, how)
     inputs = tables.features_of(where, table, features)
     notes += tables.coarse_of(table, features)

@@ -19,6 +19,7 @@ from pfedlora_flwr.data.normalisation import Constants, of_parts
 from pfedlora_flwr.data.partition import Indices, Partition, Split, make_partition, split_of
 from pfedlora_flwr.data.remarks import remarks
 from pfedlora_flwr.data.source import Reading
+from pfedlora_flwr.data.tokens import tokens
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import absolute
@@ -26,7 +27,7 @@ from pfedlora_flwr.models import named
 from pfedlora_flwr.models import registry as models
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.training.device import memory_share
-from pfedlora_flwr.training.kinds import IMAGES, read_shape
+from pfedlora_flwr.training.kinds import IMAGES, TEXT, read_shape
 from pfedlora_flwr.training.loop import Samples
 
 logger = logging.getLogger(__name__)
@@ -100,7 +101,7 @@ class Site:
 
     fingerprint: of the partition of the shared dataset, or `own`. task: its classes may be more
     than own data has. mean, std: of each channel or feature, by which its inputs are normalised; of
-    images in [0, 1]."""
+    images in [0, 1]. model: the name of the client's, whose tokeniser reads texts."""
 
     dataset: Dataset
     split: Split
@@ -108,6 +109,7 @@ class Site:
     task: Task
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    model: str
 
     @classmethod
     def find(cls, experiment: Experiment, client: int, node_config: Mapping[str, Any]) -> Site:
@@ -146,7 +148,8 @@ class Site:
             )
             raise UserError(f"{told}; set input-shape")
         own = models_own(experiment, task, client)
-        return cls(dataset, split, fingerprint, task, *(own or constants))
+        model = models.of_client(client, models.names_of(experiment, task))
+        return cls(dataset, split, fingerprint, task, *(own or constants), model)
 
     def load(self, device: torch.device) -> LocalData:
         """The client's samples on `device`."""
@@ -159,7 +162,9 @@ class Site:
 
     def _samples(self, indices: Indices, device: torch.device) -> Samples:
         labels = torch.from_numpy(np.asarray(self.dataset.labels[indices]))
-        if device.type == "cuda" and _fits(self.dataset, device):
+        if self.dataset.kind == TEXT:
+            inputs = torch.from_numpy(tokens(self.dataset, self.model)[indices]).to(device)
+        elif device.type == "cuda" and _fits(self.dataset, device):
             inputs = _on_gpu(self.dataset, device)[torch.from_numpy(indices).to(device)]
         else:
             inputs = torch.from_numpy(self.dataset.inputs[indices]).to(device)
@@ -214,6 +219,8 @@ def _own(name: str, how: Reading, e: Experiment, client: int) -> tuple[Dataset, 
 
 
 def _constants(dataset: Dataset, splits: tuple[Split, ...]) -> Constants:
+    if dataset.kind == TEXT:
+        return (), ()
     if dataset.mean is not None and dataset.std is not None:
         return dataset.mean, dataset.std
     return of_parts(dataset.inputs, (split.train for split in splits))

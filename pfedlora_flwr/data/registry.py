@@ -13,7 +13,7 @@ from pfedlora_flwr.files import absolute
 from pfedlora_flwr.keys import FUNCTION, chosen, in_words
 
 _SHAPE = (3, SIZE, SIZE)
-_COLUMNS = "data.label-column", "data.client-column", "data.class-names"
+_COLUMNS = "data.label-column", "data.client-column", "data.class-names", "data.text-column"
 _SOURCES = (
     Source("digits", embedded.digits, classes=10, samples=1797, shape=_SHAPE, whole=True),
     Source(

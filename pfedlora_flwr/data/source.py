@@ -19,8 +19,9 @@ LARGEST = float(np.finfo(np.float32).max)
 """Of a number in series and vectors, by its size: 3.4e38."""
 Floats = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 """Numbers as they were given: float32 where this type holds each of them exactly, else float64."""
-Inputs = npt.NDArray[np.uint8] | Floats
-"""Images uint8 [n, height, width, 1 or 3], series [n, channels, time] or vectors [n, features].
+Inputs = npt.NDArray[np.uint8] | npt.NDArray[np.int64] | Floats
+"""Images uint8 [n, height, width, 1 or 3], series [n, channels, time], vectors [n, features] or
+texts uint8 [n, bytes] (and, as a model takes them, int64 [n, tokens]).
 
 Series and vectors become float32 for the models only after they are centred and scaled."""
 
@@ -30,8 +31,8 @@ class Arrays(NamedTuple):
 
     labels: [n], from 0. class_names: of all classes, in order. owners: who each sample belongs to,
     as text or numbers [n], where that is known. resized: how many images were brought to another
-    size. feature_names: of vectors, where they have any. notes: what the reader left out or warns
-    of, a line each."""
+    size. feature_names: of vectors, where they have any; of texts their column's. notes: what the
+    reader left out or warns of, a line each."""
 
     inputs: Inputs
     labels: npt.NDArray[np.int64]
@@ -52,7 +53,8 @@ class Reading:
     class_names: of the labels of what has columns, in order; empty: those that are there, sorted.
     feature_names: a table's columns that are taken, in this order; empty: all of numbers.
     one_class: whether all samples may be of one where nothing names the others. subfolders: whether
-    images in folders within a class's folder are its own. sep, decimal: of a CSV's columns and
+    images in folders within a class's folder are its own. text_column: of texts, of which
+    max_tokens tokens are taken; None: inputs are no texts. sep, decimal: of a CSV's columns and
     numbers, by their names."""
 
     data_path: str = ""
@@ -67,6 +69,8 @@ class Reading:
     subfolders: bool = False
     sep: str = "comma"
     decimal: str = "point"
+    text_column: str | None = None
+    max_tokens: int = 0
 
     @classmethod
     def of(cls, e: Experiment, data_path: str) -> Reading:
@@ -80,6 +84,8 @@ class Reading:
             subfolders=e.data_subfolders,
             sep=e.data_sep,
             decimal=e.data_decimal,
+            text_column=e.data_text_column,
+            max_tokens=e.max_tokens if e.data_text_column else 0,
             label_column=e.data_label_column,
             input_column=e.data_input_column,
             client_column=e.data_client_column,

@@ -1,5 +1,5 @@
 """Tables from a CSV or Parquet file: one column is the label, one may name a row's owner, other
-numeric columns are features."""
+numeric columns are features, or one column is text."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import numpy.typing as npt
 from pfedlora_flwr.data.normalisation import coarse
 from pfedlora_flwr.data.source import LARGEST, Arrays, Reading
 from pfedlora_flwr.errors import UserError, some
+from pfedlora_flwr.training.kinds import BYTES_A_TOKEN
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,7 +59,9 @@ def read(path: Path, form: str, how: Reading) -> pa.Table:
             _check_text(path, text)
             # a column's type is that of all its values
             whole = csv.ReadOptions(block_size=min(len(text) + 1, 2**31 - 1))
-            marks = csv.ParseOptions(delimiter=SEPARATORS[how.sep])
+            marks = csv.ParseOptions(
+                delimiter=SEPARATORS[how.sep], newlines_in_values=how.text_column is not None
+            )
             numbers = csv.ConvertOptions(decimal_point=DECIMALS[how.decimal])
             table = csv.read_csv(pa.BufferReader(text), whole, marks, numbers)
         table.column_names  # noqa: B018 decodes them
@@ -155,6 +158,50 @@ def features_of(where: str, table: pa.Table, names: Sequence[str]) -> npt.NDArra
     return inputs
 
 
+def with_texts(
+    where: str,
+    table: pa.Table,
+    labels: npt.NDArray[np.int64],
+    names: list[str],
+    owners: npt.NDArray[Any] | None,
+    how: Reading,
+) -> Arrays:
+    """The column of texts as inputs, and a note on the columns that are left out."""
+    assert how.text_column
+    inputs = texts_of(where, table, how.text_column, how.max_tokens)
+    known = {how.text_column, how.label_column or LABEL, how.client_column}
+    others = [name for name in table.column_names if name not in known]
+    notes = (f"left out beside the texts: {some(others, _NAMED)}",) if others else ()
+    return Arrays(inputs, labels, names, owners, feature_names=(how.text_column,), notes=notes)
+
+
+def texts_of(where: str, table: pa.Table, name: str, tokens: int) -> npt.NDArray[np.uint8]:
+    """The texts in a column as a dataset has them, uint8 [n, bytes]: their beginnings, of which a
+    model takes so many tokens. Raises UserError for what is no text, and for an empty one."""
+    import pyarrow as pa
+
+    column = column_of(where, table, name, "data.text-column")
+    check_there(where, name, column)
+    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        raise UserError(
+            f"{where}: data.text-column is {name!r}, which holds {str(column.type)[:_TYPE]};"
+            " expected text"
+        )
+    return as_bytes(f"{where}: column {name!r}", column.to_pylist(), tokens)
+
+
+def as_bytes(where: str, texts: Sequence[str], tokens: int) -> npt.NDArray[np.uint8]:
+    """Texts in UTF-8, [n, BYTES_A_TOKEN · tokens]. Raises UserError for an empty one."""
+    size = BYTES_A_TOKEN * tokens
+    found = np.zeros((len(texts), size), np.uint8)
+    for i, text in enumerate(texts):
+        if not (told := text.strip().replace("\0", " ")):
+            raise UserError(f"{where} has an empty text in row {i + 1}: fill or remove it")
+        held = told.encode()[:size]
+        found[i, : len(held)] = np.frombuffer(held, np.uint8)
+    return found
+
+
 def coarse_of(table: pa.Table, names: Sequence[str]) -> list[str]:
     """A note on the columns of these names whose values float32 cannot tell apart."""
     return coarse((name, table.column(name).to_numpy()) for name in names)
@@ -233,6 +280,8 @@ def _arrays(path: Path, form: str, how: Reading) -> Arrays:
         where, label, column_of(where, table, label, "data.label-column"), how
     )
     owners = owners_of(where, table, how)
+    if how.text_column:
+        return with_texts(where, table, labels, names, owners, how)
     features, notes = feature_names_of(
         where, table, label, how, structs="; a folder of files with images is hf:PATH"
     )

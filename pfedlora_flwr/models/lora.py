@@ -26,6 +26,7 @@ from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.models.named import overwritten
 from pfedlora_flwr.models.neck import Necked
 from pfedlora_flwr.models.own import Parted, Whole, resized
+from pfedlora_flwr.models.text import TextModel
 from pfedlora_flwr.rng import seeded
 
 FOLDER = "folder:"
@@ -48,6 +49,8 @@ _PRODUCTS: tuple[Callable[..., Tensor], ...] = (
 _MATRICES = ("lora_A", "lora_B")
 FILES = ("adapter_config.json", "adapter_model.safetensors")
 """What peft saves, and `write`."""
+HEAD = "head.safetensors"
+"""The head of a text model, `weight` and `bias`, beside them."""
 _NAMED = 8
 
 
@@ -146,41 +149,66 @@ def description(model: ClientModel) -> str:
     return ""
 
 
+def files(model: ClientModel) -> tuple[str, ...]:
+    """The names of the files that `write` leaves."""
+    return (*FILES, HEAD) if isinstance(_inner(model), TextModel) else FILES
+
+
 def write(model: ClientModel, folder: Path, metadata: Mapping[str, str]) -> None:
-    """Writes LoRA and the head as `PeftModel.from_pretrained` reads them. Raises UserError if
-    there is no LoRA, or more in the model than it and its head."""
+    """Writes LoRA and the head as `PeftModel.from_pretrained` reads them; a text model's head goes
+    to a file of its own, since its library has none for it. Raises UserError if there is no LoRA,
+    or more in the model than it and its head."""
     inner = _inner(model)
     layers = _layers(inner.module)
     if not layers:
         raise UserError(f"format peft is for LoRA, and {model.description} has none: train=lora")
-    place = _head(inner)
-    saved = {f"{place}.{name}": tensor for name, tensor in _as_one(model).state_dict().items()}
+    place, saved = _head(inner), dict(_as_one(model).state_dict())
+    config = copy.deepcopy(_config(inner.module))
+    config.base_model_name_or_path, config.inference_mode = inner.description, True
+    if isinstance(inner, TextModel):
+        _save(folder / HEAD, saved, metadata)
+        saved = {}
+    else:
+        saved = {f"{_SAVED}{place}.{name}": tensor for name, tensor in saved.items()}
+        config.modules_to_save = [place]
     for at, layer in layers.items():
         for part in _MATRICES:
-            saved[f"{at}.{part}.weight"] = getattr(layer, part)[_ADAPTER].weight.detach()
-    config = copy.deepcopy(_config(inner.module))
-    config.base_model_name_or_path = inner.description
-    config.modules_to_save, config.inference_mode = [place], True
+            tensor = getattr(layer, part)[_ADAPTER].weight.detach()
+            saved[f"{_SAVED}{at.removeprefix(_prefix(inner))}.{part}.weight"] = tensor
     told = {
         key: sorted(value) if isinstance(value, set) else value
         for key, value in config.to_dict().items()
     }
-    about, tensors = (folder / name for name in FILES)
-    write_atomically(about, f"{json.dumps(told, indent=2, sort_keys=True)}\n".encode())
-    held = {f"{_SAVED}{key}": tensor.cpu().contiguous() for key, tensor in saved.items()}
-    write_atomically(tensors, safetensors.torch.save(held, {"format": "pt", **metadata}))
+    about = f"{json.dumps(told, indent=2, sort_keys=True)}\n"
+    write_atomically(folder / FILES[0], about.encode())
+    _save(folder / FILES[1], saved, metadata)
 
 
 def loaded(model: ClientModel, folder: Path) -> Callable[[Tensor], Tensor]:
     """A client model's base with what `write` left in `folder`, as peft puts it in: inputs to
     logits."""
     inner = _inner(model)
-    plain = _inner(without(model, merge=False))
-    place = _head(inner)
-    plain.module.set_submodule(place, _as_one(model))
-    module = _peft(inner.description).PeftModel.from_pretrained(plain.module, folder).eval()
+    plain, head = _inner(without(model, merge=False)), _as_one(model)
+    peft = _peft(inner.description)
+    if isinstance(plain, TextModel):
+        encoder: Any = plain.module
+        encoder.model = peft.PeftModel.from_pretrained(encoder.model, folder)
+        head.load_state_dict(safetensors.torch.load_file(folder / HEAD))
+        return lambda tokens: head(encoder.eval()(tokens))
+    plain.module.set_submodule(_head(inner), head)
+    module = peft.PeftModel.from_pretrained(plain.module, folder).eval()
     side = inner.side if isinstance(inner, Whole) else None
     return lambda inputs: module(inputs if side is None else resized(inputs, side))
+
+
+def _save(file: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    held = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
+    write_atomically(file, safetensors.torch.save(held, {"format": "pt", **metadata}))
+
+
+def _prefix(model: Whole | Parted) -> str:
+    """What stands before the library's own names in the module that LoRA is in."""
+    return "model." if isinstance(model, TextModel) else ""
 
 
 def _config(module: nn.Module) -> Any:
@@ -193,7 +221,8 @@ def _inner(model: ClientModel) -> Whole | Parted:
     """The model that a library's or user's module was made. Raises UserError if there are
     several."""
     inner = model.model if isinstance(model, Necked) else model
-    if not isinstance(inner, Whole | Parted) or not _head(inner):
+    text = isinstance(inner, TextModel)
+    if not isinstance(inner, Whole | Parted) or not (text or _head(inner)):
         raise UserError(
             f"format peft is for LoRA in one model, and this is {model.description}: give --format"
             " safetensors"
@@ -332,7 +361,7 @@ def _read(name: str, model: Whole | Parted, lora: Lora, folder: Path, peft: Any)
         raise UserError(
             f"lora.init is {FOLDER}{folder}, which peft did not save: {said[:200]}"
         ) from None
-    found = {key.removeprefix(_SAVED): tensor for key, tensor in saved.items()}
+    found = {f"{_prefix(model)}{key.removeprefix(_SAVED)}": tensor for key, tensor in saved.items()}
     scale = about.lora_alpha / (math.sqrt(about.r) if about.use_rslora else about.r)
     places = {part: f"{_head(model)}.{part}" for part in ("weight", "bias")}
     head = {part: found.pop(place) for part, place in places.items() if place in found}

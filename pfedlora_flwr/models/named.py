@@ -21,7 +21,7 @@ from torch import nn
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import in_full, parted
 from pfedlora_flwr.files import absolute
-from pfedlora_flwr.models import weights
+from pfedlora_flwr.models import text, weights
 from pfedlora_flwr.models.own import Whole, last_linear, outputs, whole
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.rng import seeded
@@ -87,6 +87,8 @@ def without_path(name: str) -> str:
     """The name for people who have not this machine: of a file its last name alone."""
     bare, settings = parted(name)
     found = parse(bare)
+    if text.is_text(bare):
+        bare = text.without_path(bare)
     if found and found.file:
         bare = str(Named(found.library, found.architecture, f"{_FILE}{Path(found.file).name}"))
     begun, colon, folder = settings["lora.init"].partition(":")

@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 
 from pfedlora_flwr.errors import UserCodeError, UserError, user_code
 from pfedlora_flwr.experiment import Experiment, in_full, parted
-from pfedlora_flwr.models import lora, named, own, pretrained
+from pfedlora_flwr.models import lora, named, own, pretrained, text
 from pfedlora_flwr.models.cnn import CNN, SHAPES
 from pfedlora_flwr.models.families import CONV1D_SHAPES, MLP, MLP_SHAPES, Conv1d
 from pfedlora_flwr.models.kept import frozen_names, frozen_parts, same_in_both
@@ -22,6 +22,7 @@ from pfedlora_flwr.models.model import ClientModel, Family
 from pfedlora_flwr.models.neck import Necked
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.rng import seeded
+from pfedlora_flwr.training.kinds import TEXT
 
 T = TypeVar("T")
 _CLASSES: dict[str, type[CNN] | type[Conv1d] | type[MLP]] = (
@@ -38,6 +39,8 @@ TRAINED = ("all", "head", "lora")
 
 def names_of(experiment: Experiment, task: Task) -> tuple[str, ...]:
     """The client models in turn, by their names in full: client k has number k mod their count."""
+    if task.kind == TEXT and experiment.models == "auto":
+        raise UserError(f"models is auto; allowed for text: {_allowed(task)}")
     names = experiment.model_names(task.kind.family)
     return tuple(name if named.is_library(name) else _unresized(name) for name in names)
 
@@ -97,13 +100,18 @@ def _built(name: str, task: Task, width: int | None) -> ClientModel:
             model = pretrained.build(library, task, side, logits=logits)
         else:
             model = named.build(library, task, side)
+    elif text.is_text(bare):
+        model = text.build(bare, task, frozen=said["train"] != "all")
     elif ":" in bare:
         found = load_object(bare, "model")
         with user_code("model", bare):
             model = own.client_model(bare, task, own.construct(found, task))
     else:
         raise UserError(f"models names {bare!r}; allowed: {_allowed(task)}")
-    model.description = f"{library.library}:{library.architecture}" if library else bare
+    if text.is_text(bare):
+        model.description = text.without_path(bare)
+    else:
+        model.description = f"{library.library}:{library.architecture}" if library else bare
     if logits:
         model.description += ", read by its classifier"
     inner = model
@@ -178,7 +186,10 @@ def _alone(name: str) -> str:
 def located(models: str) -> str:
     """The key `models` with the files that it names made absolute."""
     return ",".join(
-        named.located(name.strip()) if "=" in name else name for name in models.split(",")
+        text.located(name.strip())
+        if text.is_text(name.strip())
+        else (named.located(name.strip()) if "=" in name else name)
+        for name in models.split(",")
     )
 
 
@@ -225,7 +236,8 @@ def _check_kind(name: str, task: Task) -> None:
 def _source(name: str) -> object:
     """What a user's name stands for now; None for a model that is not a user's own."""
     name = parted(name)[0]
-    return load_object(name, "model") if ":" in name and not named.is_library(name) else None
+    own_ = ":" in name and not named.is_library(name) and not text.is_text(name)
+    return load_object(name, "model") if own_ else None
 
 
 @lru_cache(maxsize=256)

@@ -131,11 +131,11 @@ def fetched(name: str, repository: str, filename: str, url: str) -> Path:
         held = huggingface_hub.try_to_load_from_cache(repository, filename)
         if isinstance(held, str):
             return Path(held)
-        _check_reachable(name, huggingface_hub.hf_hub_url(repository, filename))
+        check_reachable(name, huggingface_hub.hf_hub_url(repository, filename))
         try:
             return Path(huggingface_hub.hf_hub_download(repository, filename))
         except Exception as error:
-            raise _unfetched(name, str(error)) from None
+            raise unfetched(name, str(error)) from None
     if not url:
         raise UserError(
             f"model {name!r}: the library has no weights for it; leave out `pretrained`, or give"
@@ -143,16 +143,17 @@ def fetched(name: str, repository: str, filename: str, url: str) -> Path:
         )
     place = Path(torch.hub.get_dir()) / "checkpoints" / Path(urlsplit(url).path).name
     if not place.exists():
-        _check_reachable(name, url)
+        check_reachable(name, url)
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
             torch.hub.download_url_to_file(url, str(place), progress=False)
         except Exception as error:
-            raise _unfetched(name, str(error)) from None
+            raise unfetched(name, str(error)) from None
     return place
 
 
-def _unfetched(name: str, why: str) -> UserError:
+def unfetched(name: str, why: str) -> UserError:
+    """What is said of weights that are in no reach."""
     way = name.replace(":pretrained", ":weights=FILE")
     said = next(iter(why.splitlines()), "")[:200]
     return UserError(
@@ -161,7 +162,7 @@ def _unfetched(name: str, why: str) -> UserError:
     )
 
 
-def _check_reachable(name: str, url: str) -> None:
+def check_reachable(name: str, url: str) -> None:
     """Raises UserError unless the file's host says in a few seconds that it has it: libraries try
     for minutes."""
     import httpx  # here alone: every start would wait for it
@@ -169,9 +170,9 @@ def _check_reachable(name: str, url: str) -> None:
     try:
         answer = within(PATIENCE, lambda: httpx.head(url, timeout=PATIENCE))
     except Exception as error:  # of many types, the network's beneath them among them
-        raise _unfetched(name, f"{urlsplit(url).netloc}: {error}") from None
+        raise unfetched(name, f"{urlsplit(url).netloc}: {error}") from None
     if answer.is_error:
-        raise _unfetched(name, f"{urlsplit(url).netloc}: it answers {answer.status_code}")
+        raise unfetched(name, f"{urlsplit(url).netloc}: it answers {answer.status_code}")
 
 
 @lru_cache(maxsize=256)

@@ -21,10 +21,12 @@ from pfedlora_flwr.report.data_figures import client_ticks, data_of, first_run
 from pfedlora_flwr.report.figures import Picture
 from pfedlora_flwr.report.load import Study
 from pfedlora_flwr.report.style import OKABE_ITO, drawing, save
-from pfedlora_flwr.training.kinds import IMAGES, SERIES, VECTORS, Kind
+from pfedlora_flwr.training.kinds import IMAGES, SERIES, TEXT, VECTORS, Kind
 
 _CLIENTS, _CLASSES, _CHANNELS, _FEATURES = 3, 8, 6, 30
 """That are shown, at most."""
+_BOXES = 40
+"""Clients whose texts' lengths are shown, at most."""
 _PIXELS = 64
 """Of a side of an image, about, in the figure."""
 
@@ -151,9 +153,32 @@ def _vectors(owned: _Owned) -> Picture:
     )
 
 
+def _texts(owned: _Owned) -> Picture:
+    """A box a client: the lengths of its training texts."""
+    dataset, partition = owned.dataset, owned.partition
+    shown = partition.clients[:_BOXES]
+    lengths = [np.count_nonzero(dataset.inputs[split.train], axis=1) for split in shown]
+    with drawing(1, 1, (4.6, 2.4)) as (figure, axes):
+        axis = axes[0][0]
+        axis.boxplot(lengths, positions=range(len(shown)), flierprops={"markersize": 2})
+        axis.set_xticks(range(len(shown)), [str(k) for k in range(len(shown))], fontsize=6)
+        axis.set_xlabel("client")
+        axis.set_ylabel("bytes")
+        axis.set_title(owned.where)
+        path = save(figure, *owned.file)
+    first = f" of the first {_BOXES} clients" if len(partition.clients) > _BOXES else ""
+    most = dataset.inputs.shape[1]
+    return Picture(
+        path,
+        f"The lengths of the training texts{first}, {owned.where}: median, quartiles and those"
+        f" beyond. A text's first {most} bytes are read, as tokens.",
+    )
+
+
 DRAWN: dict[Kind, Callable[[_Owned], Picture]] = {
     IMAGES: _images,
     SERIES: _series,
     VECTORS: _vectors,
+    TEXT: _texts,
 }
 """How clients' inputs of each kind are drawn."""

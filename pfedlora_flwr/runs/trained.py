@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -21,11 +22,13 @@ from pfedlora_flwr.methods.method import Method
 from pfedlora_flwr.models.kept import kept, restore
 from pfedlora_flwr.models.named import random_weights
 from pfedlora_flwr.models.task import Task
+from pfedlora_flwr.models.text import tokenised
 from pfedlora_flwr.runs.checkpoint import Counts
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.store import ABOUT, ClientStore
 from pfedlora_flwr.training import kinds
 from pfedlora_flwr.training.device import channels_last
+from pfedlora_flwr.training.kinds import TEXT
 from pfedlora_flwr.training.loop import Samples, infer
 
 logger = logging.getLogger(__name__)
@@ -66,8 +69,10 @@ class Trained:
         return tuple(self.about.get("feature_names") or ())
 
     def samples(self, inputs: Inputs, labels: Tensor | None = None) -> Samples:
-        """Inputs as a dataset has them, normalised as in training; labels: int64 [n], zeros where
-        none are given."""
+        """Inputs as a dataset has them, texts also as tokens, normalised as in training; labels:
+        int64 [n], zeros where none are given."""
+        if self.task.kind == TEXT and inputs.dtype == np.uint8:
+            inputs = tokenised(self.method.model_of(self.client), inputs)
         labels = torch.zeros(len(inputs), dtype=torch.int64) if labels is None else labels
         return self.task.kind.samples(
             torch.from_numpy(inputs), labels, tuple(self.about["mean"]), tuple(self.about["std"])

@@ -1,5 +1,5 @@
-"""The kinds of input: images, series and vectors. What depends on the kind is here, except how
-files are read (`data/`) and how figures are drawn (`report/input_figures.py`)."""
+"""The kinds of input: images, series, vectors and text. What depends on the kind is here, except
+how files are read (`data/`) and how figures are drawn (`report/input_figures.py`)."""
 
 from __future__ import annotations
 
@@ -228,6 +228,71 @@ class _Images(Kind):
         return super()._allows(shape) and shape[0] in (1, 3) and min(shape[1:]) >= _SMALLEST
 
 
+BYTES_A_TOKEN = 32
+"""Of a text that a dataset keeps, for each token that a model takes."""
+PADDING = -1
+"""What stands after the last token of a text."""
+
+
+class _Text(Kind):
+    """A dataset holds texts in UTF-8, uint8 [n, BYTES_A_TOKEN · tokens], with zeros after the last
+    byte; a model takes what its tokeniser makes of them, int64 [n, tokens], with PADDING after the
+    last token. Nothing of it is normalised."""
+
+    @property
+    def form(self) -> str:
+        return "'TOKENS tokens' of text"
+
+    def write(self, shape: Shape) -> str:
+        return f"{shape[0]} tokens"
+
+    def read(self, text: str) -> Shape | None:
+        words = text.removesuffix(" tokens")
+        return super().read(words) if words != text else None
+
+    def of(self, shape: Shape) -> str:
+        return f"{self} of {self.write(shape)}"
+
+    @property
+    def arrays(self) -> str:
+        return "(no array: text is read by data.text-column)"
+
+    def taken(self, given: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
+        return None
+
+    def shape_of(self, inputs: npt.NDArray[Any]) -> Shape:
+        return (inputs.shape[1] // BYTES_A_TOKEN,)
+
+    def blank(self, shape: Shape, n: int) -> Tensor:
+        return torch.zeros(n, *shape, dtype=torch.int64)
+
+    def random(self, shape: Shape, n: int, generator: torch.Generator) -> Tensor:
+        """The first hundred tokens, which every vocabulary has."""
+        return torch.randint(0, 100, (n, *shape), generator=generator)
+
+    def samples(
+        self, inputs: Tensor, labels: Tensor, mean: Sequence[float], std: Sequence[float]
+    ) -> Samples:
+        """inputs: tokens."""
+        return Samples(inputs, labels)
+
+    def normalised(self, inputs: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+        return inputs
+
+    def example(
+        self, shape: Shape, n: int, mean: Tensor, std: Tensor, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """Tokens, twice."""
+        tokens = self.random(shape, n, generator)
+        return tokens, tokens
+
+    def fed(self, shape: Shape) -> str:
+        return (
+            f"tokens, {self._program(shape)}, as the model's own tokeniser makes them, with"
+            f" {PADDING} after the last"
+        )
+
+
 ARRAYS, TABLES = (".npz", ".npy"), (".csv", ".parquet")
 """Suffixes of files that hold rows of inputs."""
 
@@ -265,7 +330,19 @@ VECTORS = Kind(
     libraries=(),
     suffixes=(*TABLES, *ARRAYS),
 )
-KINDS: tuple[Kind, ...] = (IMAGES, SERIES, VECTORS)
+TEXT = _Text(
+    name="text",
+    unit="texts",
+    axes=("tokens",),
+    dtypes=(np.uint8,),
+    program=torch.int64,
+    by="token",
+    family="hf:",
+    libraries=("hf:FOLDER", "hf:NAME"),
+    suffixes=(".txt", *TABLES),
+    input_name="tokens",
+)
+KINDS: tuple[Kind, ...] = (IMAGES, SERIES, VECTORS, TEXT)
 """All of them. Where a text, a shape or an array may be of several, the first is meant."""
 
 

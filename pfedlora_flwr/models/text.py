@@ -1,0 +1,269 @@
+"""Models of text: `hf:FOLDER`, a folder as Hugging Face's transformers saves one, or `hf:NAME` of
+its hub; `:layers=N` keeps the first N layers, `:pool=first` takes the first token for a text.
+
+transformers is imported when such a model is built, and tokenizers when a text is read."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import importlib
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor, nn
+
+from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.experiment import parted
+from pfedlora_flwr.files import absolute
+from pfedlora_flwr.models import weights
+from pfedlora_flwr.models.linear import Linear
+from pfedlora_flwr.models.own import Whole
+from pfedlora_flwr.models.task import Task
+from pfedlora_flwr.rng import seeded
+from pfedlora_flwr.training.kinds import BYTES_A_TOKEN, PADDING, TEXT
+
+PREFIX = "hf:"
+POOLS = ("mean", "first")
+_FILES = ("*.json", "*.safetensors")
+"""That are fetched from the hub."""
+Stamp = tuple[tuple[str, int, int], ...]
+
+
+@dataclass(frozen=True)
+class Named:
+    """A model's name in its parts. place: the folder, or the name on the hub. layers: how many are
+    kept; None: all. pool: what a text's representation is, the tokens' mean or the first."""
+
+    place: str
+    layers: int | None = None
+    pool: str = POOLS[0]
+
+    def __str__(self) -> str:
+        layers = f":layers={self.layers}" if self.layers else ""
+        pool = "" if self.pool == POOLS[0] else f":pool={self.pool}"
+        return f"{PREFIX}{self.place}{layers}{pool}"
+
+    @property
+    def is_path(self) -> bool:
+        """Whether it is a folder here, or can be nothing else."""
+        return self.place.startswith(("/", ".", "~")) or Path(self.place).exists()
+
+
+class Encoder(nn.Module):
+    """Tokens, int64 [B, T], PADDING after the last → [B, width]."""
+
+    def __init__(self, model: Any, pool: str) -> None:
+        super().__init__()
+        self.model, self.pool = model, pool
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        there = tokens != PADDING
+        found = self.model(input_ids=tokens.clamp(min=0), attention_mask=there.long())
+        states: Tensor = found.last_hidden_state
+        if self.pool == "first":
+            return states[:, 0]
+        weight = there[..., None].to(states.dtype)
+        return (states * weight).sum(1) / weight.sum(1).clamp(min=1)
+
+
+class TextModel(Whole):
+    """Such an encoder and a head."""
+
+    def own_names(self) -> dict[str, str]:
+        """The names in transformers' own model, and `classifier.…` for the head."""
+        return {
+            name: name.removeprefix("module.model.").replace("last.", "classifier.", 1)
+            if name.startswith(("module.model.", "last."))
+            else name
+            for name in self.state_dict()
+        }
+
+
+def is_text(name: str) -> bool:
+    """Whether a model's name is one of these."""
+    return name.startswith(PREFIX)
+
+
+def parse(name: str) -> Named:
+    """The parts of such a name, without what stands in brackets. Raises UserError for another
+    form."""
+    place, *said = parted(name)[0].removeprefix(PREFIX).split(":")
+    settings = dict(word.partition("=")[::2] for word in said)
+    layers, pool = settings.pop("layers", ""), settings.pop("pool", POOLS[0])
+    number = int(layers) if layers.isascii() and layers.isdigit() else 0
+    if settings or not place or pool not in POOLS or (layers and not number):
+        forms = ", ".join(f"hf:FOLDER{end}" for end in ("", ":layers=N", ":pool=first"))
+        raise UserError(f"models names {name!r}; allowed: {forms}, and of the hub hf:NAME")
+    return Named(place, number or None, pool)
+
+
+def located(name: str) -> str:
+    """The name with its folder, where it has one, made absolute."""
+    found = parse(name)
+    moved = str(absolute(found.place)) if found.is_path else found.place
+    return str(Named(moved, found.layers, found.pool))
+
+
+def without_path(name: str) -> str:
+    """The name for people who have not this machine: of a folder its last name alone."""
+    found = parse(name)
+    place = Path(found.place).name if found.is_path else found.place
+    return str(Named(place, found.layers, found.pool))
+
+
+def build(name: str, task: Task, *, frozen: bool) -> TextModel:
+    """A client model on the weights in the folder, with a new head, which is drawn from torch's
+    global generator. frozen: the encoder is the process's, shared, and not trained. Raises
+    UserError."""
+    named = parse(name)
+    if task.kind != TEXT:
+        raise UserError(f"model {name!r} is for text, and the inputs are {task}")
+    folder = _folder(named)
+    encoder, width, most, base = _encoder(named, folder, _stamp(named, folder))
+    if task.shape[0] > most:
+        raise UserError(
+            f"model {name!r} takes at most {most} tokens, and max-tokens is {task.shape[0]}"
+        )
+    module = encoder if frozen else copy.deepcopy(encoder).requires_grad_(True)
+    model = TextModel(module, Linear(width, task.classes), None)
+    model.base = base if frozen else ""
+    return model
+
+
+def tokenised(name: str, texts: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Texts as a dataset has them, uint8 [n, bytes], as the model of this name takes them, int64
+    [n, tokens]. Raises UserError where it has no tokeniser."""
+    tokeniser = _tokeniser(str(_tokeniser_file(name)))
+    found = np.full((len(texts), texts.shape[1] // BYTES_A_TOKEN), PADDING, np.int64)
+    tokeniser.no_padding()
+    tokeniser.enable_truncation(found.shape[1])
+    plain = [row.tobytes().rstrip(b"\0").decode(errors="ignore") for row in texts]
+    for row, made in zip(found, tokeniser.encode_batch(plain), strict=True):
+        row[: len(made.ids)] = made.ids
+    return found
+
+
+def tokeniser_sha256(name: str) -> str:
+    """Of the file that holds the tokeniser."""
+    return hashlib.sha256(_tokeniser_file(name).read_bytes()).hexdigest()
+
+
+def _tokeniser_file(name: str) -> Path:
+    if not is_text(name):
+        raise UserError(
+            f"model {parted(name)[0]!r} has no tokeniser; allowed for text:"
+            f" {', '.join(TEXT.libraries)}"
+        )
+    file = _folder(parse(name)) / "tokenizer.json"
+    if not file.exists():
+        raise UserError(
+            f"model {parted(name)[0]!r} has no tokeniser: {file} is missing, which"
+            " transformers saves beside a model"
+        )
+    return file
+
+
+@lru_cache(maxsize=8)
+def _tokeniser(file: str) -> Any:
+    try:
+        return _extra("tokenizers").Tokenizer.from_file(file)
+    except UserError:
+        raise
+    except Exception as error:  # the library's own, of one type
+        said = next(iter(str(error).splitlines()), "")[:200]
+        raise UserError(f"{file} holds no tokeniser: {said}") from None
+
+
+def _folder(named: Named) -> Path:
+    """Where the model's files are; those of the hub are downloaded where they are not in the
+    library's cache. Raises UserError."""
+    if named.is_path:
+        folder = Path(named.place).expanduser()
+        if not folder.is_dir():
+            raise UserError(f"model {str(named)!r}: {folder} is no folder")
+        return folder
+    return _fetched(str(named), named.place)
+
+
+@lru_cache(maxsize=16)
+def _fetched(name: str, place: str) -> Path:
+    import huggingface_hub
+
+    try:
+        return Path(
+            huggingface_hub.snapshot_download(
+                place, allow_patterns=[*_FILES], local_files_only=True
+            )
+        )
+    except Exception:  # of many types: it is not there
+        weights.check_reachable(name, huggingface_hub.hf_hub_url(place, "config.json"))
+    try:
+        return Path(huggingface_hub.snapshot_download(place, allow_patterns=[*_FILES]))
+    except Exception as error:
+        raise weights.unfetched(name, str(error)) from None
+
+
+def _stamp(named: Named, folder: Path) -> Stamp:
+    """The files as they are now: others under their names are read anew."""
+    files = [folder / "config.json", *sorted(folder.glob("*.safetensors"))]
+    if len(files) == 1 or not files[0].exists():
+        raise UserError(
+            f"model {str(named)!r}: {folder} holds no config.json with *.safetensors, as"
+            " transformers saves a model"
+        )
+    return tuple((str(f), s.st_size, s.st_mtime_ns) for f in files for s in [f.stat()])
+
+
+@lru_cache(maxsize=8)
+def _encoder(named: Named, folder: Path, stamp: Stamp) -> tuple[Encoder, int, int, str]:
+    """The encoder, frozen and in evaluation mode, its width, the most tokens that it takes, and
+    its name with a hash of its files."""
+    transformers = _extra("transformers")
+    # it tells of layers that are cut off, and draws bars
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    try:
+        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+        had = config.num_hidden_layers
+        if named.layers:
+            if named.layers > had:
+                raise UserError(f"model {str(named)!r} has {had} layers, and layers={named.layers}")
+            config.num_hidden_layers = named.layers
+        with seeded(0):  # what is not in the files, and what the caller draws
+            model = transformers.AutoModel.from_pretrained(
+                folder, config=config, local_files_only=True, dtype="float32"
+            )
+    except UserError:
+        raise
+    except Exception as error:  # of many types
+        said = next(iter(str(error).splitlines()), "")[:200]
+        raise UserError(
+            f"model {str(named)!r}: transformers cannot read {folder}: {said}"
+        ) from None
+    if getattr(model, "pooler", None) is not None:
+        model.pooler = None  # which R does not need
+    digest = hashlib.sha256()
+    for file, _, _ in stamp:
+        with Path(file).open("rb") as stream:
+            digest.update(hashlib.file_digest(stream, "sha256").digest())
+    short = Named(folder.name if named.is_path else named.place, named.layers, named.pool)
+    return (
+        Encoder(model, named.pool).requires_grad_(False).eval(),
+        config.hidden_size,
+        getattr(config, "max_position_embeddings", 10**9),
+        f"{short} sha256:{digest.hexdigest()}",
+    )
+
+
+def _extra(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise UserError(
+            f"models hf:… need {name}, which is not installed: pip install 'pfedlora-flwr[text]'"
+        ) from None
