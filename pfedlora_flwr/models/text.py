@@ -31,6 +31,7 @@ PREFIX = "hf:"
 POOLS = ("mean", "first")
 _FILES = ("*.json", "*.safetensors")
 """That are fetched from the hub."""
+_WAY = "give a folder that transformers saved, hf:FOLDER"
 Stamp = tuple[tuple[str, int, int], ...]
 
 
@@ -201,11 +202,11 @@ def _fetched(name: str, place: str) -> Path:
             )
         )
     except Exception:  # of many types: it is not there
-        weights.check_reachable(name, huggingface_hub.hf_hub_url(place, "config.json"))
+        weights.check_reachable(name, huggingface_hub.hf_hub_url(place, "config.json"), _WAY)
     try:
         return Path(huggingface_hub.snapshot_download(place, allow_patterns=[*_FILES]))
     except Exception as error:
-        raise weights.unfetched(name, str(error)) from None
+        raise weights.unfetched(name, str(error), _WAY) from None
 
 
 def _stamp(named: Named, folder: Path) -> Stamp:

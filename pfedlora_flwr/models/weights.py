@@ -152,27 +152,27 @@ def fetched(name: str, repository: str, filename: str, url: str) -> Path:
     return place
 
 
-def unfetched(name: str, why: str) -> UserError:
-    """What is said of weights that are in no reach."""
-    way = name.replace(":pretrained", ":weights=FILE")
+def unfetched(name: str, why: str, way: str = "") -> UserError:
+    """What is said of weights that are in no reach. way: what else a user can do."""
+    files = f"give them as a file, {name.replace(':pretrained', ':weights=FILE')}, or leave out"
     said = next(iter(why.splitlines()), "")[:200]
     return UserError(
-        f"model {name!r}: its weights cannot be downloaded ({said}); give them as a file, {way}, or"
-        " leave out `pretrained`"
+        f"model {name!r}: its weights cannot be downloaded ({said});"
+        f" {way or f'{files} `pretrained`'}"
     )
 
 
-def check_reachable(name: str, url: str) -> None:
+def check_reachable(name: str, url: str, way: str = "") -> None:
     """Raises UserError unless the file's host says in a few seconds that it has it: libraries try
-    for minutes."""
+    for minutes. way: as in `unfetched`."""
     import httpx  # here alone: every start would wait for it
 
     try:
         answer = within(PATIENCE, lambda: httpx.head(url, timeout=PATIENCE))
     except Exception as error:  # of many types, the network's beneath them among them
-        raise unfetched(name, f"{urlsplit(url).netloc}: {error}") from None
+        raise unfetched(name, f"{urlsplit(url).netloc}: {error}", way) from None
     if answer.is_error:
-        raise unfetched(name, f"{urlsplit(url).netloc}: it answers {answer.status_code}")
+        raise unfetched(name, f"{urlsplit(url).netloc}: it answers {answer.status_code}", way)
 
 
 @lru_cache(maxsize=256)

