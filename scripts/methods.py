@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
+from pfedlora_flwr.audit.classes import NAMED, by_class
+from pfedlora_flwr.audit.views import shared_part
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.federation.visit import visit
 from pfedlora_flwr.methods import registry
@@ -19,11 +21,12 @@ from tests.plain import ANY_MODEL, LORA, make, runs, samples
 
 PAGE = ROOT / "docs" / "methods.md"
 _LIST = re.compile(r"(<!-- methods: ([a-z ]+) -->)(.*?)(<!-- end -->)", re.DOTALL)
+_LAYERS = "<!-- methods: layers by class -->"
 WITH_LISTS = [
     ROOT / "README.md",
     *(
         ROOT / "docs" / f"{name}.md"
-        for name in ("architecture", "extending", "fidelity", "privacy")
+        for name in ("architecture", "audit", "extending", "fidelity", "privacy")
     ),
 ]
 
@@ -173,6 +176,27 @@ def listed(names: Iterable[str]) -> str:
     return f"{', '.join(some)} and {last}" if some else last
 
 
+def layers() -> str:
+    """The table of the layers by which an audit tells what classes a client holds, by what each
+    method's upload holds after a visit."""
+    found: dict[str, list[str]] = {}
+    for name in registry.NAMES:
+        found.setdefault(_layer(name), []).append(registry.title(name))
+    rows = "".join(f"| {', '.join(titles)} | {layer} |\n" for layer, titles in found.items())
+    return f"\n\n| method | the layer by class |\n| --- | --- |\n{rows}\n"
+
+
+def _layer(name: str) -> str:
+    keys = {"method": name, "setting": _setting(name), "models": "cnn5"}
+    method = make(from_flat(keys))
+    received = method.download(method.state_init(1), 0, 1)
+    upload, _ = visit(method, method.private_init(0, 1), received, samples([2, 5]), 0, 1)
+    left = shared_part(method, received, upload.tensors)
+    if NAMED in left:
+        return f"not needed: uploads name the classes (`{NAMED}`), so AUC is 1 by construction; there is no sum"
+    return ", ".join(f"`{part}`" for part in by_class(left, method.classes)) or "none"
+
+
 def _lists() -> dict[str, str]:
     """The lists of methods that documents hold between `<!-- methods: NAME -->` and
     `<!-- end -->`, by NAME."""
@@ -189,6 +213,8 @@ def _lists() -> dict[str, str]:
 def with_lists(text: str) -> str:
     """A document with its lists as the classes have them."""
     lists = _lists()
+    if _LAYERS in text:  # takes some seconds
+        lists["layers by class"] = layers()
     return _LIST.sub(lambda found: f"{found[1]}{lists[found[2]]}{found[4]}", text)
 
 
