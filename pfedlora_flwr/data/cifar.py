@@ -1,11 +1,10 @@
-"""CIFAR-10 and CIFAR-100: the public hub's parquet files or the official batches, downloaded if
-there is no `data-path`."""
+"""CIFAR-10 and CIFAR-100: the public hub's parquet files, or the official batches, by torchvision,
+which downloads them if there is no `data-path`."""
 
 from __future__ import annotations
 
 import io
 import json
-import pickle
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,11 +31,6 @@ class Cifar:
     class_names: tuple[str, ...]
     column: str  # of the labels, in parquet
     folder: str  # of the official batches
-    train: tuple[str, ...]
-    test: str
-    labels: bytes
-    meta: str
-    meta_names: bytes
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -55,15 +49,14 @@ class Cifar:
             raise UserError(f"data-path {data_path!r} does not exist; {advice}")
         if any((root / name).exists() for name in _PARQUET):
             return self._parquet(root)
-        if not data_path and not (root / self.folder).is_dir():
-            self._download(root)
-        for folder in (root / self.folder, root):
-            if (folder / self.train[0]).exists():
-                return self._batches(folder)
-        raise UserError(
-            f"data-path {data_path!r} holds neither train.parquet and test.parquet nor"
-            f" {self.folder}/"
-        )
+        if data_path and root.name == self.folder:
+            root = root.parent
+        if data_path and not (root / self.folder).is_dir():
+            raise UserError(
+                f"data-path {data_path!r} holds neither train.parquet and test.parquet nor"
+                f" {self.folder}/"
+            )
+        return self._batches(root, download=not data_path)
 
     def _parquet(self, root: Path) -> Arrays:
         import pyarrow as pa
@@ -95,31 +88,6 @@ class Cifar:
         checked = self._checked(np.concatenate(labels), root)
         return Arrays(np.stack(images), checked, class_names or list(self.class_names))
 
-    def _batches(self, folder: Path) -> Arrays:
-        images, labels = [], []
-        for file in (*self.train, self.test):
-            batch = _unpickle(folder / file)
-            try:
-                images.append(
-                    np.asarray(batch[b"data"], np.uint8)
-                    .reshape(-1, 3, SIZE, SIZE)
-                    .transpose(0, 2, 3, 1)
-                )
-                labels.append(np.asarray(batch[self.labels], np.int64))
-            except (KeyError, ValueError, TypeError):
-                raise UserError(
-                    f"{folder / file} is corrupt or no {self.name} batch; fetch it again"
-                ) from None
-        meta = folder / self.meta
-        class_names = (
-            [n.decode() for n in _unpickle(meta)[self.meta_names]]
-            if meta.exists()
-            else list(self.class_names)
-        )
-        return Arrays(
-            np.concatenate(images), self._checked(np.concatenate(labels), folder), class_names
-        )
-
     def _checked(self, labels: npt.NDArray[np.int64], where: Path) -> npt.NDArray[np.int64]:
         classes = len(self.class_names)
         if not len(labels):
@@ -128,24 +96,30 @@ class Cifar:
             raise UserError(f"{where}: the labels are not {self.name}'s (0 to {classes - 1})")
         return labels
 
-    def _download(self, root: Path) -> None:
+    def _batches(self, root: Path, download: bool) -> Arrays:
         try:
             from torchvision import datasets
         except (ImportError, RuntimeError) as error:
             reason = str(error).splitlines()[0]
-            advice = f"{TORCHVISION_REMEDY}; or give its files by data-path"
+            advice = f"{TORCHVISION_REMEDY}; or give its files as parquet by data-path"
             raise UserError(
-                f"{self.name} must be downloaded and torchvision cannot be imported ({reason});"
-                f" {advice}"
+                f"{self.name} is read by torchvision, which cannot be imported ({reason}); {advice}"
             ) from None
+        reader = getattr(datasets, self.name.upper())
         try:
             root.mkdir(parents=True, exist_ok=True)
-            getattr(datasets, self.name.upper())(str(root), download=True)  # shows a progress bar
+            parts = [reader(str(root), train=train, download=download) for train in (True, False)]
         except (OSError, RuntimeError) as error:
+            if not download:  # torchvision knows their hashes
+                raise UserError(
+                    f"{root / self.folder} is corrupt or not {self.name}'s; fetch it again"
+                ) from None
             raise UserError(
                 f"{self.name} cannot be downloaded ({error}); fetch its files yourself and give"
                 " them by data-path"
             ) from None
+        labels = np.concatenate([np.asarray(part.targets, np.int64) for part in parts])
+        return Arrays(np.concatenate([part.data for part in parts]), labels, parts[0].classes)
 
 
 CIFAR10 = Cifar(
@@ -164,22 +138,12 @@ CIFAR10 = Cifar(
     ),
     column="label",
     folder="cifar-10-batches-py",
-    train=tuple(f"data_batch_{i}" for i in range(1, 6)),
-    test="test_batch",
-    labels=b"labels",
-    meta="batches.meta",
-    meta_names=b"label_names",
 )
 CIFAR100 = Cifar(
     name="cifar100",
     class_names=tuple(f"class {i}" for i in range(100)),
     column="fine_label",
     folder="cifar-100-python",
-    train=("train",),
-    test="test",
-    labels=b"fine_labels",
-    meta="meta",
-    meta_names=b"fine_label_names",
 )
 
 
@@ -189,26 +153,6 @@ def _hub_names(metadata: dict[bytes, bytes] | None, column: str) -> list[str] | 
         return json.loads((metadata or {})[b"huggingface"])["info"]["features"][column]["names"]
     except (KeyError, ValueError, TypeError):
         return None
-
-
-class _Plain(pickle.Unpickler):
-    """Reads the official batches, which are pickles of plain data and NumPy arrays, and nothing
-    that could run code."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if module.startswith("numpy") and name in ("_reconstruct", "ndarray", "dtype", "scalar"):
-            return super().find_class(module, name)
-        raise pickle.UnpicklingError(f"{module}.{name} is not plain data")
-
-
-def _unpickle(file: Path) -> dict[bytes, Any]:
-    try:
-        with file.open("rb") as stream:
-            return _Plain(stream, encoding="bytes").load()
-    except FileNotFoundError:
-        raise UserError(f"{file} is missing") from None
-    except Exception as error:  # a broken pickle can raise anything
-        raise UserError(f"{file} is corrupt ({type(error).__name__}); fetch it again") from None
 
 
 def _progress(rows: list[Any], title: str) -> Iterable[Any]:

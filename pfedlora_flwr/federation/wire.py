@@ -37,9 +37,8 @@ from pfedlora_flwr.federation.flower_compat import (
     recorddict_to_fitres,
     recorddict_to_getpropertiesres,
 )
-from pfedlora_flwr.federation.messages import failure_in
+from pfedlora_flwr.federation.messages import Config, failure_in
 
-Config = dict[str, bool | bytes | float | int | str]
 TRAIN, EVALUATE, PROPERTIES = "train", "evaluate", MessageTypeLegacy.GET_PROPERTIES
 
 
