@@ -180,7 +180,7 @@ def layers() -> str:
     """The table of the layers by which an audit tells what classes a client holds, by what each
     method's upload holds after a visit."""
     found: dict[str, list[str]] = {}
-    for name in registry.NAMES:
+    for name in ANY_MODEL:
         found.setdefault(_layer(name), []).append(registry.title(name))
     rows = "".join(f"| {', '.join(titles)} | {layer} |\n" for layer, titles in found.items())
     return f"\n\n| method | the layer by class |\n| --- | --- |\n{rows}\n"
