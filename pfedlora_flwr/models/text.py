@@ -237,8 +237,8 @@ def _encoder(named: Named, folder: Path, stamp: Stamp) -> tuple[Encoder, int, in
             config.num_hidden_layers = named.layers
         with seeded(0):  # what is not in the files, and what the caller draws
             model = transformers.AutoModel.from_pretrained(
-                folder, config=config, local_files_only=True, dtype="float32"
-            )
+                folder, config=config, local_files_only=True
+            ).float()
     except UserError:
         raise
     except Exception as error:  # of many types
