@@ -20,6 +20,25 @@ pytestmark = pytest.mark.slow
 BLOCK = re.compile(r"<!-- run -->\n```bash\n(.*?)```", re.DOTALL)
 
 
+@pytest.mark.pretrained
+def test_the_commands_of_the_page_on_pretrained_models_run(
+    pfedlora: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("timm")
+    monkeypatch.setenv("PFEDLORA_CACHE", str(tmp_path / "cache"))
+    shutil.copytree(ROOT / "examples" / "pretrained", tmp_path, dirs_exist_ok=True)
+    conf = tmp_path / "digits.yaml"
+    said = yaml.safe_load(conf.read_text())
+    said |= {"base": said["base"] | {"rounds": 1}, "methods": ["pfedlora_plus"], "seeds": [0]}
+    conf.write_text(yaml.safe_dump(said))
+    for line in "".join(BLOCK.findall((tmp_path / "README.md").read_text())).splitlines():
+        words = shlex.split(line, comments=True)
+        code, _, err = pfedlora(*words[1:])
+        assert code == 0, err
+    assert len(list(tmp_path.glob("runs/*/*/pfedlora_plus/seed-0/result.json"))) == 2
+    assert len(list(tmp_path.glob("*.onnx"))) == 1
+
+
 @pytest.mark.parametrize(
     ("example", "clients", "models", "asked"),
     [

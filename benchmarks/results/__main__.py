@@ -22,6 +22,7 @@ from benchmarks.results import (
     leaderboard,
     methods_cifar10,
     methods_cifar100,
+    pretrained,
     sensitivity,
     sharing,
 )
@@ -35,6 +36,7 @@ PAGES: Mapping[str, Callable[[Page], None]] = {
     "leaderboard": leaderboard.make,
     "methods": methods_cifar10.make,
     "methods/cifar100": methods_cifar100.make,
+    "pretrained": pretrained.make,
     "sensitivity": sensitivity.make,
     "sharing": sharing.make,
 }

@@ -31,7 +31,8 @@ client at a time."""
 
 
 _WAYS_OUT = (
-    "the ways out: neck=always, train=all, or a method that shares the head (lg_fedavg, fedssa)"
+    "the ways out: neck=always, train=all, or a method that shares the head (lg_fedavg, fedssa) or"
+    " adds to it (pfedlora_plus with adapter.predict=sum)"
 )
 """Of a head that learns alone. It is a valid control."""
 
