@@ -1,5 +1,26 @@
 """pFedLoRA and the methods it is compared with, as a Flower application."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pfedlora_flwr.api import Comparison, Run, compare, load, run
+
 __version__ = "0.3.0"
 """The one place of the version: `make docs` writes it to pyproject.toml, where Flower looks for
 it."""
+__all__ = ["Comparison", "Run", "__version__", "compare", "load", "run"]
+
+
+def __getattr__(name: str) -> Any:
+    """The Python API, imported when it is first asked for: PyTorch takes seconds."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from pfedlora_flwr import api
+
+    return getattr(api, name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

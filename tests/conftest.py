@@ -20,7 +20,6 @@ from typing import Any
 import psutil
 import pytest
 from filelock import FileLock
-from rich.console import Console
 from xdist.scheduler import LoadScopeScheduling
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -254,14 +253,18 @@ class Cli:
 
 
 def run_locally(output: Path, keys: Mapping[str, object]) -> Done:
-    """A run by the local engine in the test's own process, checked and carried out as `pfedlora run
-    --engine local` does."""
-    from pfedlora_flwr import config
-    from pfedlora_flwr.launch.execute import execute
+    """A run by the local engine in the test's own process. One that fails has the code 1; what is
+    refused before anything has started is raised."""
+    import pfedlora_flwr
+    from pfedlora_flwr.errors import UserError
 
-    wanted = config.located(config.run_config(keys), output)
-    result = execute(wanted, lambda state, rounds: None, Console(quiet=True), engine="local")
-    return Done(0 if result["status"] == "completed" else 1, "", result["error"] or "", output)
+    try:
+        pfedlora_flwr.run(keys, output=output, progress=False)
+    except UserError as error:
+        if not str(error).startswith("the run failed"):
+            raise
+        return Done(1, "", json.loads((output / "result.json").read_text())["error"], output)
+    return Done(0, "", "", output)
 
 
 @pytest.fixture(scope="session")

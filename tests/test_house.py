@@ -24,7 +24,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("client_app", "server_app"),
     ("audit", "comparison", "launch"),
     ("report",),
-    ("commands",),
+    ("api", "commands"),
     ("cli",),
 )
 """From the ground up; docs/architecture.md says what each room owns."""

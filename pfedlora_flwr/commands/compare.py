@@ -59,6 +59,8 @@ def compare(
     jobs: int = 1,
     shard: Shard = _WHOLE,
     redo: Sequence[str] = (),
+    report: bool = True,
+    here: bool = False,
 ) -> int:
     """Runs what is missing of `part`, then reports on `whole`; the exit code: 0 when no run has
     failed. Raises UserError.
@@ -67,7 +69,9 @@ def compare(
     process of its own if more than one.
     shard: the runs of `part` that are done here; the report is written where the last of `whole` is
     done.
-    redo: which runs that are there are done again (`Work.ask_again`)."""
+    redo: which runs that are there are done again (`Work.ask_again`).
+    report: whether the report is written at the end. here: whether the local engine's runs are done
+    in this process, one after the other."""
     if not 1 <= jobs <= _MOST:
         raise UserError(f"--jobs is {jobs}; allowed: 1 to {_MOST}")
     work = Work(part, output.absolute(), shard)
@@ -90,9 +94,9 @@ def compare(
         _stop_left_over(work)
         _warn_of_other_code(work, err)
         try:
-            if (
-                stopped := run_all(work, _speed(work, engine), out, engine, drop_models, jobs)
-            ) is None:
+            speed = _speed(work, engine)
+            stopped = run_all(work, speed, out, engine, drop_models, jobs, here=here)
+            if stopped is None and report:
                 _report(work, whole, out)
         except Stopped as stop:
             stopped = {

@@ -59,10 +59,12 @@ class Evaluation(TypedDict):
     # of the client's own test part, where they are asked for: the samples' places in the run's
     # dataset, ascending, from 1
     rows: NotRequired[list[int]]
+    # where it is asked for: samples by true class (rows) and predicted class (columns)
+    confusion: NotRequired[list[list[int]]]
 
 
 def evaluate(
-    models: Iterable[Trained], data: str | None, *, rows: bool = False
+    models: Iterable[Trained], data: str | None, *, rows: bool = False, confusions: bool = False
 ) -> list[Evaluation]:
     """Each model on the dataset `data`, named as in the key `dataset`, or, without it, on its
     client's own test part.
@@ -72,7 +74,7 @@ def evaluate(
     torch.set_num_threads(1)  # as in the run: sums in another order can turn a close decision
     if rows and data is not None:
         raise UserError("--rows lists the client's own test part: leave DATA out")
-    return [_evaluate(trained, data, rows=rows) for trained in models]
+    return [_evaluate(trained, data, rows=rows, confusions=confusions) for trained in models]
 
 
 def answer(
@@ -141,7 +143,7 @@ def show(evaluations: Sequence[Evaluation], out: Console) -> None:
             out.print(f"test rows of client {e['client']}: {told}", highlight=False, soft_wrap=True)
 
 
-def _evaluate(trained: Trained, data: str | None, *, rows: bool) -> Evaluation:
+def _evaluate(trained: Trained, data: str | None, *, rows: bool, confusions: bool) -> Evaluation:
     places: list[int] = []
     if data is None:
         samples, places = _own_test_part(trained)
@@ -174,6 +176,8 @@ def _evaluate(trained: Trained, data: str | None, *, rows: bool) -> Evaluation:
     }
     if rows:
         result["rows"] = places
+    if confusions:
+        result["confusion"] = matrix.tolist()
     return result
 
 

@@ -32,9 +32,18 @@ _LOOK = 0.25
 
 
 def run_all(
-    work: Work, speed: estimate.Speed, out: Console, engine: str, drop_models: bool, at_once: int
+    work: Work,
+    speed: estimate.Speed,
+    out: Console,
+    engine: str,
+    drop_models: bool,
+    at_once: int,
+    *,
+    here: bool = False,
 ) -> Result | None:
-    """Does every job there is; the result of the run in which it was stopped, if it was."""
+    """Does every job there is; the result of the run in which it was stopped, if it was.
+
+    here: whether the local engine's runs are done in this process."""
     if drop_models:  # one that was killed after its result still has them
         for run in work.completed():
             run.directory.drop_models()
@@ -42,7 +51,7 @@ def run_all(
     bars = progress_bars(out, quiet=engine == "local" and at_once == 1)
     runs = _Runs(work, speed, out, bars, drop_models, at_once)
     with bars:
-        return _one_by_one(runs, engine) if at_once == 1 else _several(runs, engine)
+        return _one_by_one(runs, engine) if here or at_once == 1 else _several(runs, engine)
 
 
 def _one_by_one(runs: _Runs, engine: str) -> Result | None:

@@ -47,7 +47,7 @@ def start(words: Words, out: Console, err: Console) -> int:
     if words.superlink is not None:
         _check_superlink(words, named)
         return _on_nodes(words, words.superlink, named, options, out, err)
-    wanted = _wanted(words, path, of_conf, options, out)
+    wanted = configured(path, of_conf, options, str(words.conf), out)
     if words.dry_run:
         dry_run(wanted, out, engine=words.engine)
         return 0
@@ -87,18 +87,21 @@ def _on_nodes(
     return submit(wanted, superlink, out, err, sys.argv[1:], quiet=words.quiet)
 
 
-def _wanted(
-    words: Words,
+def configured(
     path: Path | None,
     of_conf: Mapping[str, object],
     options: Mapping[str, object],
+    conf_name: str,
     out: Console,
 ) -> RunConfig:
-    """The keys of a run here, a resumed one's taken from its directory."""
+    """The keys of a run here, a resumed one's taken from its directory; what is to be said of them
+    is printed. Raises UserError.
+
+    path, of_conf: the file CONF, if it is one, and its keys. options: those that win."""
     named = {**of_conf, **options}
     if named.get("resume") is True:
         output = resumed_output(named, path)
-        wanted, unused = resumed(RunDirectory(output), of_conf, options, str(words.conf))
+        wanted, unused = resumed(RunDirectory(output), of_conf, options, conf_name)
         if unused:
             out.print(unused, markup=False, highlight=False, soft_wrap=True)
     else:

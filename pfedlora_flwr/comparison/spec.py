@@ -27,6 +27,7 @@ from pfedlora_flwr.keys import Scalar
 
 T = TypeVar("T")
 _PARTS = ("base", "methods", "seeds", "axes")
+_NONE: dict[str, object] = {}
 _SET_BY_COMPARE = ("method", "seed", "output", "resume", "overwrite")
 
 _NO_GUARD: Keys = {"clip-norm-factor": 0.0}
@@ -62,15 +63,22 @@ class Comparison:
     tuning_seed: int
 
     @classmethod
-    def load(cls, path: Path, overrides: Iterable[str] = ()) -> Comparison:
-        """The comparison in a YAML file, `overrides` ("key=value") set in its base. Raises
-        UserError."""
-        content, changed = read_mapping(path), parse_overrides(overrides)
+    def load(
+        cls, path: Path, overrides: Iterable[str] = (), keys: Mapping[str, object] = _NONE
+    ) -> Comparison:
+        """The comparison in a YAML file, `overrides` ("key=value") and `keys` set in its base.
+        Raises UserError."""
+        content, changed = read_mapping(path), parse_overrides(overrides) | dict(keys)
         try:
-            found = _built(path.stem, content, changed)
-            found.check()
+            return cls.of(path.stem, content, changed)
         except UserError as error:
             raise UserError(f"{path}: {error}") from None
+
+    @classmethod
+    def of(cls, name: str, content: Mapping[Any, object], changed: dict[str, object]) -> Comparison:
+        """The comparison of a file's content, `changed` set in its base. Raises UserError."""
+        found = _built(name, content, changed)
+        found.check()
         return found
 
     def check(self) -> None:

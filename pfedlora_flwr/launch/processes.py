@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
@@ -95,7 +96,11 @@ class Stopped(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def stoppable(*numbers: signal.Signals) -> Iterator[None]:
-    """Within it the first of these signals raises Stopped, and those after it change nothing."""
+    """Within it the first of these signals raises Stopped, and those after it change nothing. In a
+    thread that is not the main one signals do not arrive, and nothing changes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     before = {number: signal.getsignal(number) for number in numbers}
 
     def stop(number: int, frame: FrameType | None) -> None:

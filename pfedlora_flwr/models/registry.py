@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 
 from pfedlora_flwr.errors import UserCodeError, UserError, user_code
 from pfedlora_flwr.experiment import Experiment, in_full, parted
-from pfedlora_flwr.models import lora, named, own, pretrained, text
+from pfedlora_flwr.models import given, lora, named, own, pretrained, text
 from pfedlora_flwr.models.cnn import CNN, SHAPES
 from pfedlora_flwr.models.families import CONV1D_SHAPES, MLP, MLP_SHAPES, Conv1d
 from pfedlora_flwr.models.kept import frozen_names, frozen_parts, same_in_both
@@ -194,8 +194,10 @@ def located(models: str) -> str:
 
 
 def load_object(path: str, what: str) -> Any:
-    """The object at `package.module:Name`. Raises UserError when there is none, UserCodeError when
-    its module raises."""
+    """The object at `package.module:Name`, or given under this name (`models.given`). Raises
+    UserError when there is none, UserCodeError when its module raises."""
+    if given.is_given(path):
+        return given.find(path, what)
     module, _, attribute = path.partition(":")
     try:
         with user_code(what, path):

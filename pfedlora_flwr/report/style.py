@@ -56,21 +56,16 @@ def of_method(name: str) -> tuple[str, str, Any]:
 def drawing(
     rows: int, columns: int, size: tuple[float, float], **options: Any
 ) -> Iterator[tuple[Figure, Any]]:
-    """A new figure of `size` inches and its axes, [rows, columns], under our settings; closed at
-    the end."""
+    """A new figure of `size` inches and its axes, [rows, columns], under our settings. The caller's
+    backend, as a notebook has one, stays as it is."""
     import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    with plt.rc_context(_SETTINGS):
-        figure, axes = plt.subplots(
-            rows, columns, figsize=size, squeeze=False, layout="constrained", **options
-        )
-        try:
-            yield figure, axes
-        finally:
-            plt.close(figure)
+    with matplotlib.rc_context(_SETTINGS):
+        figure = Figure(figsize=size, layout="constrained")
+        FigureCanvasAgg(figure)
+        yield figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
 def save(figure: Figure, folder: Path, name: str) -> Path:

@@ -25,6 +25,7 @@ from pfedlora_flwr.data.registry import is_function
 from pfedlora_flwr.errors import UserError, some
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.files import write_atomically
+from pfedlora_flwr.models.given import is_given
 from pfedlora_flwr.models.named import LIBRARIES
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.records import read_json
@@ -219,7 +220,9 @@ def named_modules(keys: Mapping[str, object]) -> list[str]:
 def _own_modules(keys: Mapping[str, object]) -> list[str]:
     """Of those the user's."""
     return [
-        module for module in named_modules(keys) if _top(module) not in (*LIBRARIES, _top(__name__))
+        module
+        for module in named_modules(keys)
+        if _top(module) not in (*LIBRARIES, _top(__name__)) and not is_given(module)
     ]
 
 

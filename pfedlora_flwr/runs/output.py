@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 
@@ -10,12 +11,14 @@ from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.files import absolute
 
 _RUNS = Path("runs")
+_GIVEN = re.compile(r"given\.x[0-9a-f]+[\w.]*-")
+"""What stands before the name of an object that the Python API was given (`models.given`)."""
 
 
 def of_run(config: RunConfig, conf: Path | None) -> Path:
     """The directory of a run that `pfedlora run` starts: `output`, or runs/NAME in the current
     folder, by the file's name."""
-    name = conf.stem if conf else config.experiment.default_name
+    name = conf.stem if conf else _GIVEN.sub("", config.experiment.default_name)
     return Path(config.execution.output or _RUNS / name)
 
 

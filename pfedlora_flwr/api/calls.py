@@ -1,0 +1,138 @@
+"""The functions of the Python API."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from pfedlora_flwr.api.comparing import compared
+from pfedlora_flwr.api.objects import Given, check_same
+from pfedlora_flwr.api.process import as_it_was
+from pfedlora_flwr.api.results import Comparison, Run
+from pfedlora_flwr.api.running import Conf, conf_of, console, keys_of, one_line, trained
+from pfedlora_flwr.comparison.plan import Plan
+from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.models.given import available
+from pfedlora_flwr.runs.directory import RunDirectory
+
+
+def run(
+    conf: Conf | None = None, *, engine: str = "local", progress: bool = True, **keys: Any
+) -> Run:
+    """Train one federation, as `pfedlora run` does, to the same bits.
+
+    Args:
+        conf: The run's keys: the path of a YAML file, the name of one that comes with the package
+            (`quickstart`), or a mapping, nested or with dots. None: all keys at their defaults.
+        engine: `local` trains in this process, one client at a time. `flower` starts `flwr run`
+            with an actor for each core; models, method and dataset then need an import path.
+        progress: Whether a line is printed for each round.
+        keys: Keys that win over `conf`, with `_` for `-` and `.`: `rounds=5`,
+            `adapter_hidden_dim=30`. `models`, `method` and `dataset` also take objects: a class or
+            a function; for `models` a list of them in turn; for `dataset` (inputs, labels) or
+            (inputs, labels, class names). Inputs are images, uint8 [n, height, width, 1 or 3],
+            series [n, channels, time] or vectors [n, features]; labels are integers [n].
+            `output` is the run's directory, otherwise runs/NAME, or NAME-2 where that is taken.
+
+    Returns:
+        The run. Its status is `completed`, `stopped` if `max-hours` or an observer ended it, or
+        `diverged` if training did.
+
+    Raises:
+        UserError: A key or an object is wrong, or the run has failed; in one line.
+        KeyboardInterrupt: Ctrl-C. What is done stays, and `load(output).resume()` goes on.
+    """
+    given = Given()
+    with one_line():
+        options = keys_of(keys, given)
+        path, of_conf = conf_of(conf, given)
+        place = trained(path, of_conf, options, given, engine=engine, progress=progress)
+        return Run(place, given)
+
+
+def compare(
+    conf: Conf | None = None,
+    *,
+    methods: Sequence[Any] = (),
+    seeds: Sequence[int] = (),
+    output: str | PathLike[str] | None = None,
+    engine: str | None = None,
+    jobs: int | None = None,
+    drop_models: bool = False,
+    progress: bool = True,
+    **keys: Any,
+) -> Comparison:
+    """Run what is missing of a comparison, methods × scenarios × seeds, as `pfedlora compare` does.
+
+    Args:
+        conf: The comparison: the path of a YAML file, the name of one that comes with the package
+            (`quick/table2`), or a mapping with `methods`, `seeds`, `base` and `axes`. None:
+            `methods` and `seeds` are all there is.
+        methods: Only these of its methods; without `conf` those to compare, names or classes.
+        seeds: Only these of its seeds; without `conf` those to run, otherwise 0.
+        output: The comparison's directory, otherwise runs/NAME.
+        engine: `local` or `flower`; None: as the command chooses.
+        jobs: Runs at once; None: as the command chooses. Objects without an import path run in this
+            process, one after the other.
+        drop_models: Whether completed runs keep their results alone, and not their models.
+        progress: Whether a line is printed for each run.
+        keys: Keys of all runs, as `run` takes them.
+
+    Returns:
+        The comparison, with all of its runs that are completed.
+
+    Raises:
+        UserError: A key is wrong, or runs have failed; the same call tries these again.
+        KeyboardInterrupt: Ctrl-C. The same call goes on where it was.
+    """
+    with one_line():
+        given = Given()
+        base = keys_of(keys, given)
+        chosen = [str(given.value("method", method)) for method in methods]
+        with available(given.objects), as_it_was():
+            path = compared(
+                conf,
+                base,
+                chosen,
+                list(seeds),
+                Path(output) if output is not None else None,
+                given,
+                engine=engine,
+                jobs=jobs,
+                drop_models=drop_models,
+                out=console(progress),
+            )
+        return Comparison(path, given)
+
+
+def load(
+    path: str | PathLike[str], *, method: Any = None, models: Any = None, dataset: Any = None
+) -> Run | Comparison:
+    """A run or a comparison that is on disk.
+
+    Args:
+        path: Its directory.
+        method: The method's class, where the run was given one without an import path; of a
+            comparison a list of them. Another than that is refused.
+        models: The same of the client models.
+        dataset: The same of the dataset.
+
+    Returns:
+        A `Comparison` where the directory holds a plan of one, else a `Run`.
+
+    Raises:
+        UserError: There is neither, or an object is not the one that the run was made with.
+    """
+    with one_line():
+        place, given = Path(path).expanduser().absolute(), Given()
+        wanted = {"method": method, "models": models, "dataset": dataset}
+        names = {key: given.value(key, one) for key, one in wanted.items() if one is not None}
+        if Plan.read(place):
+            return Comparison(place, given)
+        directory = RunDirectory(place)
+        if not directory.holds_run:
+            raise UserError(f"{place} holds neither a run nor a comparison")
+        check_same(directory.saved_keys(), names)
+        return Run(place, given)

@@ -1,0 +1,97 @@
+"""A comparison from Python: its parts from arguments, carried out as `pfedlora compare` does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from os import fspath
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from pfedlora_flwr import config
+from pfedlora_flwr.api.objects import Given
+from pfedlora_flwr.api.running import Conf, keys_of
+from pfedlora_flwr.commands.compare import compare
+from pfedlora_flwr.commands.display import FAILED
+from pfedlora_flwr.comparison.plan import Plan
+from pfedlora_flwr.comparison.spec import Comparison
+from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.runs.completed import Missing, read_run
+from pfedlora_flwr.runs.output import of_comparison
+
+_NAMELESS = "comparison"
+
+
+def compared(
+    conf: Conf | None,
+    base: Mapping[str, object],
+    methods: list[str],
+    seeds: list[int],
+    output: Path | None,
+    given: Given,
+    *,
+    engine: str | None,
+    jobs: int | None,
+    drop_models: bool,
+    out: Console,
+) -> Path:
+    """The directory of the comparison, with all of its runs done. Raises UserError, also where
+    some have failed, and KeyboardInterrupt after Ctrl-C."""
+    if isinstance(conf, Mapping) or conf is None:
+        content = _content(conf or {}, given) if conf else {}
+        if conf is None:
+            content = {"methods": methods} | ({"seeds": seeds} if seeds else {})
+        whole = Comparison.of(_NAMELESS, content, dict(base))
+        where = output or Path("runs") / _NAMELESS
+    else:
+        file = config.find_conf(fspath(conf))
+        whole = Comparison.load(file, (), base)
+        where = output or of_comparison(file)
+    part = whole.select(methods, seeds, ())
+    err = Console(stderr=True, soft_wrap=True, quiet=out.quiet, force_jupyter=False)
+    options: dict[str, Any] = {} if engine is None else {"engine": engine}
+    if given.objects:
+        if engine not in (None, "local"):
+            raise UserError(
+                f"{next(iter(given.objects))} has no import path by which the processes of"
+                f" engine={engine!r} find it; put it in a module, or take engine='local'"
+            )
+        options = {"engine": "local", "here": True}
+    elif jobs is not None:
+        options["jobs"] = jobs
+    place = where.expanduser().absolute()
+    code = compare(part, whole, place, out, err, drop_models=drop_models, report=False, **options)
+    if code == FAILED:
+        raise UserError(_failed(place))
+    if code:
+        raise KeyboardInterrupt("stopped; the same call goes on where it was")
+    return place
+
+
+def _content(conf: Mapping[str, Any], given: Given) -> dict[str, Any]:
+    """The mapping of a comparison with names in the place of objects."""
+    content = dict(conf)
+    if isinstance(methods := content.get("methods"), list | tuple):
+        content["methods"] = [given.value("method", method) for method in methods]
+    if isinstance(of_base := content.get("base"), Mapping):
+        nested = any(isinstance(v, Mapping) for k, v in of_base.items() if k != "dataset")
+        content["base"] = of_base if nested else keys_of(of_base, given)
+    if isinstance(content.get("seeds"), range | tuple):
+        content["seeds"] = list(content["seeds"])
+    return content
+
+
+def _failed(place: Path) -> str:
+    """How many runs failed, and why the first did."""
+    plan = Plan.read(place)
+    folders = [
+        place / run
+        for cell in (plan.cells if plan else ())
+        for candidate in cell.candidates
+        for run in candidate.runs.values()
+    ]
+    found = [(folder, read_run(folder)) for folder in folders]
+    failed = [(f, run) for f, run in found if isinstance(run, Missing) and run.status == "failed"]
+    first = f": {failed[0][0].relative_to(place)}: {failed[0][1].reason}" if failed else ""
+    return f"{len(failed)} runs failed; the same call tries them again{first}"

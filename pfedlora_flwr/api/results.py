@@ -1,0 +1,375 @@
+"""What a run and a comparison have left, for Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+from rich.console import Console
+from torch import nn
+
+from pfedlora_flwr.api import running
+from pfedlora_flwr.api.objects import Given
+from pfedlora_flwr.api.process import as_it_was
+from pfedlora_flwr.commands import evaluate as evaluating
+from pfedlora_flwr.commands import export as exporting
+from pfedlora_flwr.commands.export import WithNormalisation
+from pfedlora_flwr.commands.read_inputs import read
+from pfedlora_flwr.data.source import Reading
+from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.models.given import available
+from pfedlora_flwr.report import measures
+from pfedlora_flwr.report.load import load as load_study
+from pfedlora_flwr.report.write import write_report
+from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.runs.trained import Trained, clients_of, load_trained
+
+Rows = Any
+"""A pandas DataFrame where pandas is installed, else a list of dicts."""
+
+
+class Run:
+    """A run on disk. What it reads is read when it is asked for."""
+
+    def __init__(self, path: Path, given: Given | None = None) -> None:
+        self.path = path
+        """Its directory; docs/output.md describes the files."""
+        self._given = given or Given()
+        self._directory = RunDirectory(path)
+
+    def __repr__(self) -> str:
+        result = self._directory.result()
+        if result is None:
+            return f"<Run {self.path}: no result yet>"
+        accuracy = result.get("accuracy", {}).get("at_best_validation")
+        told = f", accuracy {accuracy:.4f}" if accuracy is not None else ""
+        return f"<Run {self.path}: {result['status']}{told}>"
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """The content of `result.json`: status, accuracies in [0, 1], communication in parameters
+        and bytes, operations, seconds. docs/output.md has every field.
+
+        Raises:
+            UserError: The run has no result yet: it goes on, or was killed.
+        """
+        found = self._directory.result()
+        if found is None:
+            raise UserError(f"{self.path} has no result.json: the run goes on, or was killed")
+        return cast("dict[str, Any]", found)
+
+    @property
+    def status(self) -> str:
+        """`completed`, `stopped`, `failed`, `diverged`, or `unfinished`, also if it was killed."""
+        found = self._directory.result()
+        return found["status"] if found else "unfinished"
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Every key of the run with its value, by the names of docs/keys.md."""
+        return self._directory.saved_keys()
+
+    def rounds(self) -> Rows:
+        """The rounds, 0 being the initial models.
+
+        Returns:
+            A pandas DataFrame, a row a round, where pandas is installed; else a list of dicts.
+            Accuracies are means over all clients, in [0, 1]. docs/output.md has every field.
+        """
+        return _table(self._directory.rounds())
+
+    def clients(self) -> Rows:
+        """The clients' visits, those that failed included.
+
+        Returns:
+            A pandas DataFrame, a row a visit, where pandas is installed; else a list of dicts.
+            `accuracy` is that on the client's own test part after the visit, in [0, 1].
+        """
+        return _table(self._directory.visits())
+
+    def class_names(self, client: int) -> list[str]:
+        """The names of the classes, in the order of a model's outputs.
+
+        Args:
+            client: The client's number, from 0.
+
+        Raises:
+            UserError: The client has no model here.
+        """
+        with available(self._given.objects), as_it_was():
+            return list(self._trained(client).class_names)
+
+    def model(self, client: int) -> nn.Module:
+        """A client's personalised model with its normalisation, in evaluation mode on the CPU.
+
+        Args:
+            client: The client's number, from 0.
+
+        Returns:
+            A module: inputs → logits, float32 [n, classes]. It takes images as float32
+            [n, channels, height, width] in [0, 1]; series [n, channels, time] and vectors
+            [n, features] as float64 in the units of the training data.
+
+        Raises:
+            UserError: The client has no model here, or the run was given objects that were not
+                given again.
+        """
+        with available(self._given.objects), as_it_was():
+            trained = self._trained(client)
+            return WithNormalisation(trained.method.predictor(trained.module), trained).eval()
+
+    def predict(self, client: int, inputs: Any) -> npt.NDArray[np.float32]:
+        """What a client's model says of inputs.
+
+        Args:
+            client: The client's number, from 0.
+            inputs: An array as a dataset has it: images, uint8 [n, height, width, 1 or 3] of the
+                size that the model takes; series [n, channels, time]; vectors [n, features]. Or the
+                path, or a list of paths, of what `pfedlora predict` takes: image files of any size,
+                tables, arrays, folders.
+
+        Returns:
+            Probabilities, float32 [n, classes], in the order of `class_names`.
+
+        Raises:
+            UserError: The model takes other inputs, or a file cannot be read.
+        """
+        with available(self._given.objects), as_it_was(), running.one_line():
+            trained = self._trained(client)
+            logits = trained.logits(_inputs(trained, inputs))
+            if not bool(logits.isfinite().all()):
+                raise UserError(
+                    f"the model of client {client} gives values that are not finite: its training"
+                    " diverged"
+                )
+            return cast("npt.NDArray[np.float32]", logits.softmax(1).numpy())
+
+    def evaluate(
+        self, client: int | None = None, data: Any = None
+    ) -> dict[str, Any] | list[dict[str, Any]]:
+        """A client's model on labelled samples.
+
+        Args:
+            client: The client's number, from 0. None: all clients that have been trained.
+            data: A dataset, as the key of that name takes it (`folder:DIR`, `csv:FILE`), or
+                (inputs, labels) as arrays. None: the client's own test part, as the run counted it.
+
+        Returns:
+            `accuracy`, `balanced_accuracy` and `macro_f1` in [0, 1]; `samples`; `classes` with the
+            recall of each; `confusion`, the number of samples by true class (rows) and predicted
+            class (columns), in the order of `class_names`. Of all clients a list of these.
+
+        Raises:
+            UserError: The data is missing, or of other inputs or classes than the model's.
+        """
+        given = Given()
+        name = None if data is None else str(given.value("dataset", data))
+        objects = self._given.objects | given.objects
+        with available(objects), as_it_was(), running.one_line():
+            asked = clients_of(self.path)[0] if client is None else [client]
+            models = (self._trained(k) for k in asked)
+            found = evaluating.evaluate(models, name, confusions=True)
+        rows = [cast("dict[str, Any]", evaluation) for evaluation in found]
+        return rows if client is None else rows[0]
+
+    def export(
+        self,
+        client: int,
+        output: str | PathLike[str] | None = None,
+        *,
+        format: str = "safetensors",
+        overwrite: bool = False,
+    ) -> Path:
+        """Write a client's model as one file with a model card, checked against the model itself.
+
+        Args:
+            client: The client's number, from 0.
+            output: The file, otherwise client-K with the format's suffix in the current folder.
+            format: `safetensors` (weights), `torch-export` or `onnx` (whole programs).
+            overwrite: Whether a file that is there is replaced.
+
+        Returns:
+            The file's path. The card lies beside it, with `.md` behind its name.
+
+        Raises:
+            UserError: The file is there, a library is missing, or the model cannot be exported.
+        """
+        target = Path(output or f"client-{client}{exporting.SUFFIXES.get(format, '')}").absolute()
+        with available(self._given.objects), as_it_was(), running.one_line():
+            exporting.export(self._trained(client), format, target, overwrite=overwrite)
+        return target
+
+    def report(
+        self, output: str | PathLike[str] | None = None, *, target: float | None = None
+    ) -> Path:
+        """Write tables (Markdown, CSV, LaTeX), figures (PNG, SVG, PDF) and one page, report.html.
+
+        Args:
+            output: The folder, otherwise `report` in the run's.
+            target: The accuracy in (0, 1] that costs are counted to, in the place of the run's.
+
+        Returns:
+            The folder.
+
+        Raises:
+            UserError: The run is not completed.
+        """
+        with available(self._given.objects), as_it_was():
+            return _report(self.path, output, target)
+
+    def resume(
+        self,
+        rounds: int | None = None,
+        *,
+        engine: str = "local",
+        progress: bool = True,
+        **keys: Any,
+    ) -> Run:
+        """Go on with a run that was stopped or killed, or that is to have more rounds: the bits of
+        one that was never interrupted.
+
+        Args:
+            rounds: The number of rounds that it ends at; None: as it was.
+            engine: `local` or `flower`.
+            progress: Whether a line is printed for each round.
+            keys: Keys that a resumed run may change, and objects that it was given, again.
+
+        Returns:
+            This run.
+
+        Raises:
+            UserError: The run cannot go on, or a key that can change its result is another.
+            KeyboardInterrupt: Ctrl-C; it can be resumed again.
+        """
+        with running.one_line():
+            self._given = running.resumed(self.path, self._given, rounds, engine, progress, keys)
+        return self
+
+    def _trained(self, client: int) -> Trained:
+        return load_trained(self.path, client)
+
+
+class Comparison:
+    """A comparison on disk: methods × scenarios × seeds."""
+
+    def __init__(self, path: Path, given: Given | None = None) -> None:
+        self.path = path
+        """Its directory."""
+        self._given = given or Given()
+
+    def __repr__(self) -> str:
+        with available(self._given.objects):
+            study = load_study([self.path])
+        missing = sum(len(outcome.missing) for outcome in study.outcomes)
+        left = f", {missing} missing" if missing else ""
+        return f"<Comparison {self.path}: {len(study.runs)} runs completed{left}>"
+
+    def runs(self) -> list[Run]:
+        """Its completed runs, scenario by scenario; of tuned keys those that were chosen.
+
+        Raises:
+            UserError: The comparison cannot be read.
+        """
+        with available(self._given.objects):
+            return [Run(run.path, self._given) for run in load_study([self.path]).runs]
+
+    def table(self) -> Rows:
+        """A row for each method in each scenario that has completed runs.
+
+        Returns:
+            A pandas DataFrame where pandas is installed, else a list of dicts: the scenario's keys,
+            `method`, `seeds` (their number), `accuracy` (mean test accuracy at best validation, in
+            [0, 1], over seeds) and `accuracy_half` (half the width of its 95 % t-interval; None
+            for fewer than three seeds), `final`, `bytes` sent up and down, and
+            `minus_standalone` with its half, paired by seed, where Standalone was compared.
+
+        Raises:
+            UserError: The comparison cannot be read.
+        """
+        rows = []
+        with available(self._given.objects):
+            study = load_study([self.path])
+            for outcome in study.in_order():
+                alone = study.alone(outcome.scenario)
+                values = {
+                    "accuracy": measures.over_seeds(outcome, "accuracy/at_best_validation"),
+                    "final": measures.over_seeds(outcome, "accuracy/final"),
+                    "bytes": measures.estimate(
+                        [
+                            run.result["communication"]["bytes_up"]
+                            + run.result["communication"]["bytes_down"]
+                            for run in outcome.runs.values()
+                        ]
+                    ),
+                    "minus_standalone": (
+                        measures.paired(outcome.runs, alone.runs)
+                        if alone and outcome.method != "standalone"
+                        else None
+                    ),
+                }
+                row: dict[str, Any] = {**outcome.scenario, "method": outcome.method}
+                row["seeds"] = len(outcome.runs)
+                for name, value in values.items():
+                    row[name] = value.mean if value else None
+                    if name in ("accuracy", "minus_standalone"):
+                        row[f"{name}_half"] = value.half if value else None
+                rows.append(row)
+        return _table(rows)
+
+    def report(
+        self, output: str | PathLike[str] | None = None, *, target: float | None = None
+    ) -> Path:
+        """Write tables (Markdown, CSV, LaTeX), figures (PNG, SVG, PDF) and one page, report.html.
+
+        Args:
+            output: The folder, otherwise `report` in the comparison's.
+            target: The accuracy in (0, 1] that costs are counted to, in the place of the runs'.
+
+        Returns:
+            The folder.
+
+        Raises:
+            UserError: No run is completed.
+        """
+        with available(self._given.objects), as_it_was():
+            return _report(self.path, output, target)
+
+
+def _table(rows: Iterable[Mapping[str, Any]]) -> Rows:
+    found = [dict(row) for row in rows]
+    try:
+        import pandas
+    except ImportError:
+        return found
+    return pandas.DataFrame(found)
+
+
+def _report(path: Path, output: str | PathLike[str] | None, target: float | None) -> Path:
+    folder = Path(output) if output is not None else path / "report"
+    return write_report([path], folder, Console(quiet=True), target).folder
+
+
+def _inputs(trained: Trained, inputs: Any) -> npt.NDArray[Any]:
+    """Inputs as a dataset has them, from an array or from files. Raises UserError."""
+    task = trained.task
+    if isinstance(inputs, str | PathLike):
+        inputs = [inputs]
+    if isinstance(inputs, Sequence) and inputs and isinstance(inputs[0], str | PathLike):
+        paths = [Path(fspath(path)) for path in inputs]
+        how = Reading.of(trained.experiment, "")
+        asked = read(paths, task, trained.feature_names, how)
+        if asked.broken:
+            raise UserError(asked.broken[0])
+        return asked.inputs
+    array = np.asarray(inputs)
+    found = task.kind.taken(array)
+    if found is None or not len(found) or task.kind.shape_of(found) != task.shape:
+        raise UserError(
+            f"inputs is {array.dtype} {list(array.shape)}; the model of client {trained.client}"
+            f" takes {task}: expected {task.kind.arrays}"
+        )
+    return found

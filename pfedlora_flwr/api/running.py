@@ -1,0 +1,172 @@
+"""A run from Python: its keys from arguments, carried out in this process or by Flower."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import chain, count
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from pfedlora_flwr import config
+from pfedlora_flwr.api.objects import Given, check_same
+from pfedlora_flwr.api.process import as_it_was
+from pfedlora_flwr.commands.progress_text import round_line
+from pfedlora_flwr.commands.start_run import configured
+from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.execution import RunConfig
+from pfedlora_flwr.launch.execute import execute
+from pfedlora_flwr.models.given import available
+from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.runs.layout import Row
+from pfedlora_flwr.runs.lines import SoFar
+from pfedlora_flwr.runs.rows import Result
+
+Conf = str | PathLike[str] | Mapping[str, Any]
+"""A YAML file, the name of a configuration that comes with the package, or its keys."""
+
+
+def resumed(
+    place: Path, given: Given, rounds: int | None, engine: str, progress: bool, keys: dict[str, Any]
+) -> Given:
+    """Goes on with the run in `place`; all objects that it has been given."""
+    added = Given()
+    options = keys_of(keys, added)
+    check_same(RunDirectory(place).saved_keys(), options)
+    options |= {"output": str(place), "resume": True}
+    if rounds is not None:
+        options["rounds"] = rounds
+    given = given.joined(added)
+    trained(None, {}, options, given, engine=engine, progress=progress)
+    return given
+
+
+def trained(
+    path: Path | None,
+    of_conf: dict[str, object],
+    options: dict[str, object],
+    given: Given,
+    *,
+    engine: str,
+    progress: bool,
+) -> Path:
+    """The directory of the run that these keys mean, carried out. Raises UserError, and
+    KeyboardInterrupt after Ctrl-C."""
+    out = console(progress)
+    if given.objects and engine != "local":
+        name = next(iter(given.objects))
+        raise UserError(
+            f"{name} has no import path by which the processes of engine={engine!r} find it; put it"
+            " in a module, or take engine='local'"
+        )
+    with available(given.objects), as_it_was():
+        wanted = configured(path, of_conf, options, "conf", out)
+        if not {"output", "resume", "overwrite"} & {*of_conf, *options}:
+            wanted = wanted.executed(output=str(_free(Path(wanted.execution.output))))
+        directory = Path(wanted.execution.output)
+        result = execute(wanted, _lines(wanted, out), out, engine=engine)
+        _keep_sources(directory, given)
+    _judge(result, directory)
+    return directory
+
+
+def _free(place: Path) -> Path:
+    """The directory, or the first of NAME-2, NAME-3, … that is not there."""
+    others = (place.with_name(f"{place.name}-{n}") for n in count(2))
+    return next(path for path in chain([place], others) if not path.exists())
+
+
+def _judge(result: Result, directory: Path) -> None:
+    """Raises what a run that did not complete ends with."""
+    after = f" after round {result['rounds']}" if "rounds" in result else ""
+    again = f"; to continue: pfedlora_flwr.load({str(directory)!r}).resume()" if after else ""
+    if result["status"] == "failed":
+        raise UserError(f"the run failed{after}: {result['error']}" + again)
+    if result["status"] == "stopped" and result.get("stopped_by") in ("user", "system"):
+        raise KeyboardInterrupt(f"{result['error']}{after}{again}")
+
+
+def _keep_sources(directory: Path, given: Given) -> None:
+    """Leaves the sources of given objects in the run's `source`, by their hashes."""
+    if RunDirectory(directory).holds_run and given.sources:
+        folder = RunDirectory(directory).source
+        folder.mkdir(exist_ok=True)
+        for name, text in given.sources.items():
+            file = re.sub(r"[^\w.-]", "-", name)
+            (folder / f"{file}.txt").write_text(text, encoding="utf-8")
+
+
+def _lines(wanted: RunConfig, out: Console) -> Any:
+    """Prints a line for each round that is done."""
+    directory = RunDirectory(Path(wanted.execution.output))
+    shown = len(directory.rounds()) if wanted.execution.resume else 0
+
+    def show(state: Row | None, so_far: SoFar) -> None:
+        nonlocal shown
+        if so_far.lines > shown:
+            shown = so_far.lines
+            out.print(round_line(wanted.experiment, so_far), highlight=False, soft_wrap=True)
+
+    return show
+
+
+def console(progress: bool) -> Console:
+    """Where a call prints: nowhere without progress."""
+    return Console(file=sys.stdout, force_jupyter=False, quiet=not progress, emoji=False)
+
+
+def conf_of(conf: Conf | None, given: Given) -> tuple[Path | None, dict[str, object]]:
+    """The file of a configuration, where it is one, and its keys."""
+    if conf is None:
+        return None, {}
+    if isinstance(conf, Mapping):
+        return None, keys_of(conf if _is_flat(conf) else _flat(conf), given)
+    path = config.find_conf(fspath(conf))
+    return path, config.read_run(path)
+
+
+def _is_flat(conf: Mapping[str, Any]) -> bool:
+    return not any(isinstance(v, Mapping) for k, v in conf.items() if k != "dataset")
+
+
+def _flat(conf: Mapping[str, Any]) -> dict[str, Any]:
+    dataset = {"dataset": conf["dataset"]} if "dataset" in conf else {}
+    return config.flatten({k: v for k, v in conf.items() if k != "dataset"}) | dataset
+
+
+def keys_of(keys: Mapping[str, Any], given: Given) -> dict[str, object]:
+    """Keys by the names of the documents, with values as a file would have them."""
+    known = {re.sub(r"[.-]", "_", name): name for name in config.all_keys()}
+    found: dict[str, object] = {}
+    for name, value in keys.items():
+        key = known.get(re.sub(r"[.-]", "_", name), name)
+        if key in found:
+            raise UserError(f"{key} is there twice")
+        if isinstance(value, PathLike):
+            value = fspath(value)
+        elif hasattr(value, "item") and getattr(value, "shape", None) == ():
+            value = value.item()  # NumPy's numbers
+        found[key] = given.value(key, value)
+    return found
+
+
+@contextmanager
+def one_line() -> Iterator[None]:
+    """Errors name arguments where the command's name its flags."""
+    try:
+        yield
+    except UserError as error:
+        said = str(error)
+        text = re.sub(r"--(resume|overwrite|accept-changed-code)\b", _argument, said)
+        if text == said:
+            raise
+        raise type(error)(text) from error.__cause__
+
+
+def _argument(flag: re.Match[str]) -> str:
+    return f"{flag[1].replace('-', '_')}=True"

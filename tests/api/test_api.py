@@ -1,0 +1,263 @@
+"""The Python API: the bits of the command, nothing left behind, and results as Python has them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import pfedlora_flwr
+from pfedlora_flwr import config
+from pfedlora_flwr.api.objects import Given
+from pfedlora_flwr.api.running import keys_of
+from pfedlora_flwr.errors import UserError
+from tests.conftest import Call, Done
+from tests.test_run import facts
+
+KEYS: dict[str, Any] = {
+    "clients": 3,
+    "rounds": 3,
+    "models": "cnn5",
+    "batch-size": 16,
+    "partition.kind": "iid",
+    "device": "cpu",
+}
+
+
+def done(run: pfedlora_flwr.Run | pfedlora_flwr.Comparison) -> dict[str, Any]:
+    return facts(Done(0, "", "", run.path).result)
+
+
+@pytest.mark.slow
+def test_the_package_names_the_api_and_imports_it_when_it_is_asked() -> None:
+    told = (
+        "import sys, pfedlora_flwr as p; assert {'run', 'compare', 'load', 'Run', 'Comparison'} <="
+        " set(dir(p)); import pfedlora_flwr.cli; assert 'torch' not in sys.modules; p.run; assert"
+        " 'torch' in sys.modules"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", told], check=True, env=environment)
+    with pytest.raises(AttributeError, match="no attribute 'walk'"):
+        pfedlora_flwr.walk  # noqa: B018
+
+
+def test_every_key_is_an_argument() -> None:
+    names = [re.sub(r"[.-]", "_", name) for name in config.all_keys()]
+    assert len(set(names)) == len(names)
+    assert all(name.isidentifier() for name in names)
+
+
+def test_keys_are_those_of_the_documents() -> None:
+    given = Given()
+    path = Path("runs") / "a"
+    named = {"adapter_hidden_dim": np.int64(30), "partition.kind": "iid", "output": path}
+    assert keys_of(named, given) == {
+        "adapter.hidden-dim": 30,
+        "partition.kind": "iid",
+        "output": "runs/a",
+    }
+    assert keys_of({"models": ["cnn1", "cnn5"], "train": ("all", "head")}, given) == {
+        "models": "cnn1,cnn5",
+        "train": "all,head",
+    }
+    with pytest.raises(UserError, match=r"adapter.hidden-dim is there twice"):
+        keys_of({"adapter_hidden_dim": 1, "adapter.hidden-dim": 2}, given)
+    with pytest.raises(UserError, match="unknown key 'round'; did you mean 'rounds'"):
+        pfedlora_flwr.run(round=3)
+    with pytest.raises(UserError, match="seed is -1; allowed: an integer ≥ 0"):
+        pfedlora_flwr.run({"seed": -1, "partition": {"kind": "iid"}})
+
+
+@pytest.mark.slow
+def test_runs_one_after_the_other_give_the_bits_of_the_command(
+    pfedlora: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An interrupted run is among them."""
+    (tmp_path / "conf.yaml").write_text("partition: {kind: iid}\nclients: 3\nmodels: cnn5\n")
+    words = ["-o", "rounds=3", "-o", "batch-size=16", "-o", "device=cpu", "-o", "output=command"]
+    assert pfedlora("run", "conf.yaml", "--engine", "local", *words)[0] == 0
+    torch.set_num_threads(2)
+    first = pfedlora_flwr.run("conf.yaml", rounds=3, batch_size=16, device="cpu", progress=False)
+    assert first.path == tmp_path / "runs" / "conf"
+    second = pfedlora_flwr.run("conf.yaml", rounds=1, batch_size=16, device="cpu", progress=False)
+    assert second.path == tmp_path / "runs" / "conf-2"
+    other = pfedlora_flwr.run(KEYS, seed=1, method="fedproto", output="other", progress=False)
+    with pytest.raises(KeyboardInterrupt, match=r"stopped by the user.*load\('.*broken'\).resume"):
+        interrupted(tmp_path / "broken")
+    broken = pfedlora_flwr.load("broken")
+    assert isinstance(broken, pfedlora_flwr.Run)
+    assert broken.status == "stopped"
+    assert len(broken.rounds()) < 4
+    assert broken.resume(progress=False).status == "completed"
+    again = pfedlora_flwr.run(KEYS, output="again", progress=False)
+    expected = facts(Done(0, "", "", tmp_path / "command").result)
+    assert done(first) == done(broken) == done(again) == expected
+    assert done(other)["shared_sha256"] != expected["shared_sha256"]
+    longer = pfedlora_flwr.run(KEYS, rounds=4, output="longer", progress=False)
+    assert done(again.resume(4, progress=False)) == done(longer)
+    with pytest.raises(
+        UserError, match="exists; continue it with resume=True, replace it with over"
+    ):
+        pfedlora_flwr.run(KEYS, output="again", progress=False)
+
+
+def interrupted(output: Path) -> None:
+    """A run that gets SIGINT once round 1 is done, as Ctrl-C and a notebook's button send it."""
+    lines = output / "rounds.jsonl"
+
+    def interrupt() -> None:
+        while not (lines.exists() and len(lines.read_text().splitlines()) > 1):
+            pass
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        pfedlora_flwr.run(KEYS, output=output, progress=False)
+    finally:
+        thread.join()
+
+
+def state() -> list[Any]:
+    """What a run could leave changed in its process."""
+    import matplotlib as mpl
+
+    log = logging.getLogger("pfedlora_flwr")
+    return [
+        torch.get_num_threads(),
+        torch.get_float32_matmul_precision(),
+        torch.get_rng_state().tolist(),
+        random.getstate(),
+        np.random.get_state()[1].tolist(),
+        [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)],
+        (log.level, [*log.handlers]),
+        mpl.get_backend(auto_select=False),
+        sorted(os.environ.items()),
+        [*sys.path],
+        Path.cwd(),
+        threading.active_count(),
+    ]
+
+
+@pytest.mark.slow
+def test_nothing_is_left_behind(tmp_path: Path) -> None:
+    import sklearn.manifold  # noqa: F401 - its import sets variables of the environment
+
+    torch.set_num_threads(2)
+    torch.manual_seed(5)
+    before = state()
+    run = pfedlora_flwr.run(KEYS, output=tmp_path / "run", progress=False)
+    run.evaluate(0)
+    run.predict(1, np.zeros((1, 32, 32, 3), np.uint8))
+    run.report()
+    with pytest.raises(UserError, match=r"the run failed.*the disk of client 2 is on fire"):
+        pfedlora_flwr.run(
+            KEYS, method="tests.failing:ClientRaises", output=tmp_path / "fails", progress=False
+        )
+    assert state() == before
+
+
+@pytest.mark.slow
+def test_a_run_in_a_thread_is_a_run(tmp_path: Path) -> None:
+    found: list[pfedlora_flwr.Run] = []
+    thread = threading.Thread(
+        target=lambda: found.append(
+            pfedlora_flwr.run(KEYS, rounds=1, output=tmp_path / "run", progress=False)
+        )
+    )
+    thread.start()
+    thread.join()
+    assert found[0].status == "completed"
+
+
+@pytest.mark.slow
+def test_what_a_run_has_left(
+    trained_run: Done, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = pfedlora_flwr.load(trained_run.output)
+    assert isinstance(run, pfedlora_flwr.Run)
+    assert run.result == trained_run.result
+    assert run.config["clients"] == 3
+    rounds, visits = run.rounds(), run.clients()
+    assert rounds["accuracy"].tolist() == [
+        row["accuracy"] for row in trained_run.rows("rounds.jsonl")
+    ]
+    assert len(visits) == 9
+    images = np.random.default_rng(0).integers(0, 256, (4, 32, 32, 3), np.uint8)
+    shares = run.predict(1, images)
+    assert shares.shape == (4, 10)
+    model = run.model(1)
+    assert not model.training
+    with torch.no_grad():
+        logits = model(torch.from_numpy(images).permute(0, 3, 1, 2).float() / 255)
+    np.testing.assert_allclose(logits.softmax(1).numpy(), shares, atol=1e-5)
+    found = run.evaluate(1)
+    assert isinstance(found, dict)
+    assert found["accuracy"] == run.result["per_client"]["1"]["accuracy"]
+    confusion = np.array(found["confusion"])
+    assert confusion.sum() == found["samples"]
+    assert np.trace(confusion) == round(found["accuracy"] * found["samples"])
+    everyone, one = run.evaluate(), run.evaluate(0, (images, np.array([0, 1, 2, 3])))
+    assert isinstance(everyone, list)
+    assert isinstance(one, dict)
+    assert [evaluation["client"] for evaluation in everyone] == [0, 1, 2]
+    assert everyone[1] == found
+    assert one["samples"] == 4
+    file = run.export(1, tmp_path / "client.safetensors")
+    assert file.exists()
+    assert file.with_name("client.safetensors.md").exists()
+    with pytest.raises(
+        UserError, match=r"inputs is uint8 .4, 8, 8, 3.; the model of client 1 takes"
+    ):
+        run.predict(1, images[:, :8, :8])
+    with pytest.raises(UserError, match="client is 7; allowed: 0 to 2"):
+        run.model(7)
+    with pytest.raises(UserError, match="neither a run nor a comparison"):
+        pfedlora_flwr.load(tmp_path)
+    assert (run.report(tmp_path / "report") / "report.html").exists()
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    assert run.rounds()[0]["round"] == 0
+
+
+@pytest.mark.slow
+def test_a_comparison(tmp_path: Path) -> None:
+    keys = {key: value for key, value in KEYS.items() if key != "rounds"} | {"rounds": 1}
+    where = tmp_path / "comparison"
+    found = pfedlora_flwr.compare(
+        {"methods": ["standalone", "pfedlora"], "seeds": [0], "axes": {"mu": [0.3, 0.7]}},
+        output=where,
+        engine="local",
+        progress=False,
+        **keys,
+    )
+    assert {run.status for run in found.runs()} == {"completed"}
+    assert len(found.runs()) == 4
+    table = found.table()
+    assert table["mu"].tolist() == [0.3, 0.3, 0.7, 0.7]
+    alone, ours = (run.result["accuracy"]["at_best_validation"] for run in found.runs()[:2])
+    assert table["accuracy"].tolist()[:2] == [alone, ours]
+    assert table["minus_standalone"].tolist()[1] == pytest.approx(ours - alone)
+    loaded = pfedlora_flwr.load(where)
+    assert isinstance(loaded, pfedlora_flwr.Comparison)
+    assert "4 runs completed" in repr(loaded)
+    assert (loaded.report() / "accuracy.tex").exists()
+    with pytest.raises(UserError, match=r"2 runs failed; .*the disk of client 2 is on fire"):
+        pfedlora_flwr.compare(
+            methods=["tests.failing:ClientRaises"],
+            seeds=[0, 1],
+            output=tmp_path / "failing",
+            engine="local",
+            progress=False,
+            **keys,
+        )

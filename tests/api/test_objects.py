@@ -1,0 +1,180 @@
+"""Classes, functions and arrays in the place of names."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import pfedlora_flwr
+from pfedlora_flwr.api.objects import Given
+from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.methods.pfedlora import PFedLoRA
+from tests.api.modules import Alone, Small
+
+RNG = np.random.default_rng(0)
+ROWS = RNG.normal(size=(120, 12)).astype(np.float32)
+LABELS = (ROWS[:, 0] > 0).astype(int) + (ROWS[:, 1] > 0)
+SMALL: dict[str, Any] = {
+    "clients": 3,
+    "rounds": 1,
+    "batch_size": 16,
+    "partition_kind": "iid",
+    "device": "cpu",
+    "progress": False,
+}
+
+
+def made(width: int) -> type[nn.Module]:
+    """A class that another process cannot import."""
+
+    class Net(nn.Module):
+        def __init__(self, classes: int) -> None:
+            super().__init__()
+            self.encoder = nn.Sequential(nn.Linear(12, width), nn.ReLU())
+            self.head = nn.Linear(width, classes)
+
+    return Net
+
+
+def named(found: Any, key: str = "models") -> str:
+    return str(Given().value(key, found))
+
+
+def test_what_can_be_imported_goes_by_its_path() -> None:
+    assert named(Small) == "tests.api.modules:Small"
+    assert named([Small, "cnn5"]) == "tests.api.modules:Small,cnn5"
+    assert named(Alone, "method") == "tests.api.modules:Alone"
+    assert named(PFedLoRA, "method") == "pfedlora"
+
+
+def test_what_cannot_goes_by_its_name_and_the_hash_of_its_source_and_of_what_that_uses() -> None:
+    name = named(made(8))
+    assert name.startswith("given.x")
+    assert name.endswith(".tests.api.test_objects.made.locals:Net")
+    assert named(made(8)) == name
+    assert named(made(9)) != name
+
+
+def cell(text: str, number: int, namespace: dict[str, Any]) -> dict[str, Any]:
+    """A notebook's cell, as IPython runs it."""
+    file = f"<cell {number}>"
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    exec(compile(text, file, "exec"), namespace)
+    return namespace
+
+
+NET = """
+class Net(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.encoder = nn.Linear(12, WIDTH)
+        self.head = nn.Linear(WIDTH, classes)
+"""
+
+
+def test_a_class_of_a_notebook_is_hashed_with_the_globals_it_uses() -> None:
+    notebook = cell(f"WIDTH = 8\nunused = 1\n{NET}", 1, {"__name__": "__main__", "nn": nn})
+    first = named(notebook["Net"])
+    assert first.endswith(".__main__:Net")
+    notebook["unused"] = 2
+    assert named(notebook["Net"]) == first
+    notebook["WIDTH"] = 9
+    assert named(notebook["Net"]) != first
+    notebook["WIDTH"] = 8
+    other = cell(NET.replace("nn.Linear(12", "nn.Linear( 12"), 2, notebook)
+    assert named(other["Net"]) != first
+
+
+@pytest.mark.parametrize(
+    ("key", "found", "told"),
+    [
+        ("models", Small(3), "model is an instance of Small; give its class, or a function that"),
+        ("method", 3, "method is 3; expected a name, a class or a function"),
+        ("dataset", ROWS, "dataset is a ndarray; expected .* or .inputs, labels."),
+        ("dataset", (ROWS,), "dataset is a tuple of 1"),
+        ("dataset", {"inputs": ROWS}, "dataset is a dict of inputs; expected inputs, labels and"),
+        ("models", eval("lambda classes: None"), "its source cannot be read; define it in a file"),
+    ],
+)
+def test_what_is_no_such_object_is_refused_in_a_line(key: str, found: object, told: str) -> None:
+    with pytest.raises(UserError, match=told) as caught:
+        pfedlora_flwr.run(**{key: found})
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.slow
+def test_objects_run_and_are_taken_again_and_others_refused(tmp_path: Path) -> None:
+    net = made(8)
+    run = pfedlora_flwr.run(
+        models=[net, "mlp5"], dataset=(ROWS, LABELS), output=tmp_path / "run", **SMALL
+    )
+    assert run.config["dataset"].endswith(":arrays")
+    assert run.predict(0, ROWS[:2]).shape == (2, 3)
+    [source] = (run.path / "source").glob("*.txt")
+    assert "class Net(nn.Module)" in source.read_text()
+    assert "width = 8" in source.read_text()
+    loaded = pfedlora_flwr.load(run.path)
+    assert isinstance(loaded, pfedlora_flwr.Run)
+    assert loaded.result == run.result
+    with pytest.raises(UserError, match=r"has no import path: give it again, .*models=…"):
+        loaded.model(0)
+    with pytest.raises(
+        UserError, match="model Net is not the one that the run was made with: the hash"
+    ):
+        pfedlora_flwr.load(run.path, models=[made(9), "mlp5"])
+    with pytest.raises(
+        UserError, match=r"dataset arrays is not the one .* the hash of its bytes was"
+    ):
+        loaded.resume(2, dataset=(ROWS + 1, LABELS))
+    whole = pfedlora_flwr.load(run.path, models=[net, "mlp5"], dataset=(ROWS, LABELS))
+    assert isinstance(whole, pfedlora_flwr.Run)
+    assert isinstance(whole.model(0)(torch.zeros(1, 12, dtype=torch.float64)), torch.Tensor)
+    assert whole.resume(2, progress=False).status == "completed"
+    longer = SMALL | {"rounds": 2}
+    straight = pfedlora_flwr.run(
+        models=[net, "mlp5"], dataset=(ROWS, LABELS), output=tmp_path / "straight", **longer
+    )
+    assert whole.result["models_sha256"] == straight.result["models_sha256"]
+
+
+@pytest.mark.slow
+def test_objects_are_what_their_names_are(tmp_path: Path) -> None:
+    """The same bits by class, by import path and from a file of arrays."""
+
+    class Own(Alone):
+        """A method of one's own."""
+
+    def rows() -> tuple[Any, ...]:
+        return ROWS, LABELS, ["low", "middle", "high"]
+
+    np.savez(tmp_path / "rows.npz", inputs=ROWS, labels=LABELS)
+    given = pfedlora_flwr.run(method=Own, dataset=rows, output=tmp_path / "given", **SMALL)
+    by_name = pfedlora_flwr.run(
+        method="standalone",
+        dataset=f"npz:{tmp_path / 'rows.npz'}",
+        output=tmp_path / "named",
+        **SMALL,
+    )
+    assert given.result["models_sha256"] == by_name.result["models_sha256"]
+    assert given.class_names(0) == ["low", "middle", "high"]
+    compared = pfedlora_flwr.compare(
+        methods=["standalone", Own], dataset=rows, output=tmp_path / "compared", **SMALL
+    )
+    assert len(set(compared.table()["accuracy"])) == 1
+
+
+def test_what_other_processes_cannot_import_needs_this_one(tmp_path: Path) -> None:
+    calls: tuple[Callable[..., object], ...] = (pfedlora_flwr.run, pfedlora_flwr.compare)
+    for call in calls:
+        more = {"methods": ["standalone"]} if call is pfedlora_flwr.compare else {}
+        with pytest.raises(
+            UserError, match="Net has no import path by which the processes of engine"
+        ):
+            call(models=made(8), engine="flower", output=tmp_path / "run", **SMALL, **more)
