@@ -106,7 +106,7 @@ cluster-test: $(VENV)/.installed
 docker-test:
 	bash docker/test.sh
 
-# The wheel in an environment and a folder of its own.
+# The wheel in an environment and a folder of its own; then the README's lines as they stand.
 wheel-test:
 	rm -rf build/wheel && mkdir -p build/wheel/empty
 	$(PYTHON) -m pip wheel --quiet --no-deps --wheel-dir build/wheel .
@@ -114,7 +114,7 @@ wheel-test:
 	$(if $(TORCH_INDEX),build/wheel/fresh/bin/python $(PIP) --no-deps torch torchvision --index-url $(TORCH_INDEX))
 	build/wheel/fresh/bin/python $(PIP) build/wheel/*.whl
 	cd build/wheel/empty && ../fresh/bin/pfedlora --version && ../fresh/bin/pfedlora run -o rounds=1 \
-		&& ../fresh/bin/pfedlora compare quick/table2 --dry-run
+		&& ../fresh/bin/pfedlora compare quick/table2 --dry-run && ../fresh/bin/python ../../../scripts/readme_lines.py
 
 # The documents as a site in build/site, built strictly, in an environment of its own: the extra
 # `docs` alone, without the package and PyTorch.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import torch
@@ -10,12 +11,16 @@ from flwr.clientapp import ClientApp
 
 from pfedlora_flwr.config import run_config
 from pfedlora_flwr.execution import RunConfig
+from pfedlora_flwr.federation.census import of_client
 from pfedlora_flwr.federation.chain import mods
 from pfedlora_flwr.federation.client import PersonalisedClient
-from pfedlora_flwr.federation.flower_compat import Client
+from pfedlora_flwr.federation.flower_compat import Client, Mod
 from pfedlora_flwr.federation.model_cache import MODELS
 from pfedlora_flwr.keys import Scalar
 from pfedlora_flwr.training.device import keep_freed_memory, memory_share
+
+Reader = Callable[[Context], RunConfig]
+"""Reads a run's keys from Flower's context."""
 
 
 @lru_cache(maxsize=2)
@@ -24,8 +29,8 @@ def _config(items: tuple[tuple[str, Scalar], ...]) -> RunConfig:
 
 
 def config_of(context: Context) -> RunConfig:
-    """The run's keys, as Flower's run-config has them."""
-    return _config(tuple(sorted(context.run_config.items())))
+    """The run's keys, as Flower's run-config has them. Raises UserError."""
+    return _config(tuple(sorted(of_client(context).items())))
 
 
 @lru_cache(maxsize=2)
@@ -43,12 +48,23 @@ def prepare_process(device: torch.device) -> None:
         MODELS.limit = int(torch.cuda.get_device_properties(device).total_memory * share) // 4
 
 
-def client_fn(context: Context) -> Client:
+def client_fn(context: Context, read: Reader = config_of) -> Client:
     """This node's client, as its node-config and the run's configuration say."""
-    config = config_of(context)
+    config = read(context)
     client = PersonalisedClient(config.experiment, context.node_config, config.execution.data_path)
     prepare_process(client.device)
     return client.to_client()
 
 
-app = ClientApp(client_fn=client_fn, mods=mods(config_of))
+def app_of(read: Reader, first: Sequence[Mod] = ()) -> ClientApp:
+    """The ClientApp of a Flower app of one's own.
+
+    Args:
+        read: The run's keys from Flower's context.
+        first: Mods of one's own. They see messages as they travel: before what this package's mods
+            do to them, and replies after.
+    """
+    return ClientApp(client_fn=lambda context: client_fn(context, read), mods=[*first, *mods(read)])
+
+
+app = app_of(config_of)

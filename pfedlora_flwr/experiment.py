@@ -106,7 +106,12 @@ class Experiment:
         "include images in sub-folders of a class's folder (`folder:`)",
         name="data.subfolders",
     )
-    clients: int = key(10, "N, the number of clients", low=1, high=1_000_000)
+    clients: int = key(
+        10,
+        "N, the number of clients; auto, by `flwr run` in a simulation: the number of nodes",
+        low=1,
+        high=1_000_000,
+    )
     participation: float = key(
         1.0, "C, the share of clients sampled in each round", above=0, high=1
     )
@@ -118,7 +123,7 @@ class Experiment:
     partition_classes_per_client: int = key(
         2,
         "classes per client (pathological); times the number of clients it is a multiple of the"
-        " number of classes",
+        " number of classes; auto, in a run: 2, or the smallest number that divides evenly",
         name="partition.classes-per-client",
         low=1,
     )

@@ -5,16 +5,18 @@ from __future__ import annotations
 import errno
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import httpx
 import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from pfedlora_flwr.config import run_config
 from pfedlora_flwr.data.local import task_of
 from pfedlora_flwr.errors import UserCodeError, UserError, brief, names_traceback, with_traceback
+from pfedlora_flwr.execution import RunConfig
+from pfedlora_flwr.federation.census import of_server
 from pfedlora_flwr.federation.clients import RunDiverged, RunFailed
 from pfedlora_flwr.federation.flower_compat import RunNotRunningException, bound_retries
 from pfedlora_flwr.federation.sharing import first_state
@@ -57,7 +59,7 @@ def serve(
     seconds that it may try to reach a SuperLink; if there is none, nothing is to be done."""
     torch.set_num_threads(1)  # what the server computes must not depend on its number of cores
     try:
-        config = run_config(dict(context.run_config))
+        config = of_server(grid, context.run_config)
         experiment, execution = config.experiment, config.execution
         observers = observers_of(execution)
         run = RunDirectory(on_the_server(config))
@@ -111,6 +113,38 @@ def serve(
         raise
     except BaseException as error:  # a signal: the launcher writes the result
         observers.end({"status": "stopped", "error": str(error)})
+        raise
+    finally:
+        run.close()
+
+
+@contextmanager
+def strategy_of(config: RunConfig) -> Iterator[PersonalisedStrategy]:
+    """The strategy of a ServerApp of one's own: `complete(grid)` does the rounds that are left.
+
+    It takes up the run's directory, `output`, and leaves `result.json` there at the end. What is
+    raised within is in the result, and goes on.
+
+    Args:
+        config: The run's keys (`config.run_config`); `output` is an absolute path.
+
+    Raises:
+        UserError: The directory is in use, or holds another run.
+    """
+    torch.set_num_threads(1)  # what the server computes must not depend on its number of cores
+    run = RunDirectory(on_the_server(config))
+    run.open(config)
+    try:
+        e = config.experiment
+        method = registry.make(e, task_of(e, config.execution.data_path))
+        state = run.take_up(e) or ServerState(first_state(e, method))
+        yield PersonalisedStrategy(e, config.execution, method, run, state)
+        write_result(run, config, "completed")
+    except RunDiverged as error:
+        write_result(run, config, "diverged", str(error), resumable=False, diverged_in=error.round)
+        raise
+    except Exception as error:
+        write_result(run, config, "failed", reason_of(error), resumable=not _is_bug(error))
         raise
     finally:
         run.close()

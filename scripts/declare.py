@@ -26,6 +26,12 @@ from pfedlora_flwr.launch.flower import COMPONENTS
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.runs import rows
 
+_FORMAT = 'fab-format-version = 1\nflwr-version-target = "1.41.0"\n'
+"""Flower Hub's own apps have this format. The generated apps of `pfedlora run` have no licence
+file, and stay without it."""
+OF_APP = {"clients": "auto", "partition.classes-per-client": "auto"}
+"""Defaults of the app where they are not the command's: a first `flwr run` takes the nodes there
+are."""
 ROOT = Path(__file__).resolve().parent.parent
 _PAGE = """# Every key
 
@@ -109,7 +115,7 @@ def pyproject(text: str) -> str:
     text = _line(text, 'version = "', __version__, '"')
     text = re.sub(
         r"\[tool\.flwr\.app\]\n.*?(?=\n\[tool\.flwr\.app\.config\])",
-        lambda _: COMPONENTS,
+        lambda _: COMPONENTS.replace("[tool.flwr.app]\n", f"[tool.flwr.app]\n{_FORMAT}", 1),
         text,
         flags=re.DOTALL,
     )
@@ -167,7 +173,8 @@ def _toml_tables() -> str:
     tables: dict[str, list[str]] = {"": []}
     for k in all_keys().values():
         table, _, name = k.name.rpartition(".")
-        tables.setdefault(table, []).append(f"{name} = {_shown(k)}")
+        default = json.dumps(OF_APP[k.name]) if k.name in OF_APP else _shown(k)
+        tables.setdefault(table, []).append(f"{name} = {default}")
     head = "tool.flwr.app.config"
     return "\n\n".join(
         "\n".join([f"[{head}.{t}]" if t else f"[{head}]", *lines]) for t, lines in tables.items()

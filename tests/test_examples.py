@@ -3,18 +3,23 @@ comparison."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import runpy
 import shlex
 import shutil
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
+from flwr.app import Context, RecordDict
 
-from tests.conftest import ROOT, Call
+from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.launch.local import LocalGrid
+from tests.conftest import ROOT, Call, run_locally
 
 pytestmark = pytest.mark.slow
 BLOCK = re.compile(r"<!-- run -->\n```bash\n(.*?)```", re.DOTALL)
@@ -85,3 +90,27 @@ def test_the_commands_of_a_page_run(
     assert len(list(tmp_path.glob("*.onnx"))) == 1
     [report] = tmp_path.glob("runs/*/report/report.md")
     assert "The clients are those whom the data names as its owners." in report.read_text()
+
+
+def test_an_app_of_ones_own_gives_the_bits_of_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "examples" / "flower_app"))
+    for name in [name for name in sys.modules if name.partition(".")[0] == "own_app"]:
+        monkeypatch.delitem(sys.modules, name)
+    server, client = (
+        importlib.import_module(f"own_app.{name}_app") for name in ("server", "client")
+    )
+    project = tomllib.loads((ROOT / "examples/flower_app/pyproject.toml").read_text())
+    keys = project["tool"]["flwr"]["app"]["config"] | {"output": str(tmp_path / "own")}
+    nodes = [{"partition-id": k, "num-partitions": 2} for k in range(2)]
+    context = Context(1, 0, {}, RecordDict(), keys)
+    server.app(LocalGrid(client.app, nodes, keys), context)
+    wanted = {"clients": 2, "rounds": 3, "models": "own_app.task:Net,cnn5", "partition.kind": "iid"}
+    plain = run_locally(tmp_path / "plain", wanted)
+    own = json.loads((tmp_path / "own" / "result.json").read_text())
+    assert own["status"] == "completed"
+    for name in ("models_sha256", "shared_sha256", "fingerprint"):
+        assert own[name] == plain.result[name]
+    with pytest.raises(UserError, match="exists; continue it with --resume"):
+        server.app(LocalGrid(client.app, nodes, keys), context)

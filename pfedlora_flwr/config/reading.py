@@ -15,17 +15,21 @@ from pfedlora_flwr import execution, experiment
 from pfedlora_flwr.config.checks import check
 from pfedlora_flwr.config.files import read_run, scalar
 from pfedlora_flwr.data import registry as datasets
+from pfedlora_flwr.data.datasets import count_classes
 from pfedlora_flwr.data.partition import KINDS
+from pfedlora_flwr.data.source import Reading
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import Execution, RunConfig
 from pfedlora_flwr.experiment import Experiment, option_keys
 from pfedlora_flwr.files import absolute
-from pfedlora_flwr.keys import Key, keys_of
+from pfedlora_flwr.keys import AUTO, Key, keys_of
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method
 from pfedlora_flwr.models import lora
 from pfedlora_flwr.models import registry as models
 
+_PER_CLIENT = "partition.classes-per-client"
+"""A key that may be auto, and is a number in an Experiment."""
 GONE = {
     "extend": "more rounds extend a run that is resumed",
     "tensorboard": "give observers=tensorboard",
@@ -58,6 +62,8 @@ def run_config(flat: Mapping[str, object]) -> RunConfig:
     methods."""
     parsed = parse(flat)
     e, x = experiment_of(parsed), execution_of(parsed)
+    if flat.get(_PER_CLIENT) == AUTO:
+        e = e.replace(partition_classes_per_client=_even(e, x))
     method = registry.find(e.method)
     own = option_keys(e.method, method.Options)
     given = {k.attribute: parsed[name] for name, k in own.items() if name in parsed}
@@ -66,6 +72,15 @@ def run_config(flat: Mapping[str, object]) -> RunConfig:
     config = RunConfig(e.replace(options=method.Options(**given)), x)
     check(config, method)
     return config
+
+
+def _even(e: Experiment, x: Execution) -> int:
+    """`partition.classes-per-client` where it is auto: 2, or the smallest larger number that gives
+    each class the same number of clients."""
+    if e.partition_kind != "pathological":
+        return e.partition_classes_per_client
+    classes = e.classes or count_classes(e.dataset, Reading.of(e, x.data_path))
+    return next((k for k in range(2, classes) if e.clients * k % classes == 0), classes)
 
 
 def from_flat(flat: Mapping[str, object]) -> Experiment:
@@ -87,8 +102,14 @@ def execution_of(parsed: Mapping[str, Any]) -> Execution:
 
 def parse(flat: Mapping[str, object]) -> dict[str, Any]:
     """The values of flat keys, each by itself. Raises UserError for an unknown key, a wrong type, a
-    value out of range."""
-    return {name: _key(name).parse(value) for name, value in flat.items()}
+    value out of range.
+
+    `partition.classes-per-client` is left out where it is auto: it depends on others."""
+    return {
+        name: _key(name).parse(value)
+        for name, value in flat.items()
+        if (name, value) != (_PER_CLIENT, AUTO)
+    }
 
 
 def still_known(saved: Mapping[str, Any]) -> dict[str, Any]:

@@ -59,7 +59,9 @@ class PersonalisedClient(NumPyClient):
         self.device = find_device(experiment.device)
 
     def get_properties(self, config: Config) -> Config:
-        """Who this node is."""
+        """Who this node is; or of how many, where it is asked that."""
+        if wire.COUNT in config:
+            return {wire.COUNT: int(self.node_config[wire.COUNT])}
         try:
             return self._claim().to_metrics()
         except _ERRORS as error:

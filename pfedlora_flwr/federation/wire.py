@@ -39,6 +39,8 @@ from pfedlora_flwr.federation.flower_compat import (
 )
 from pfedlora_flwr.federation.messages import Config, failure_in
 
+COUNT = "num-partitions"
+"""What a simulation's node-configs say, and what a node is asked for under `clients=auto`."""
 TRAIN, EVALUATE, PROPERTIES = "train", "evaluate", MessageTypeLegacy.GET_PROPERTIES
 
 
@@ -92,6 +94,12 @@ def evaluate_message(node: int, round: int, config: Config, ttl: float) -> Messa
 def properties_message(node: int, ttl: float) -> Message:
     """The question who a node is: `get_properties` of the client."""
     return _message(getpropertiesins_to_recorddict(GetPropertiesIns({})), node, PROPERTIES, 0, ttl)
+
+
+def count_message(node: int, ttl: float) -> Message:
+    """The question how many nodes a simulation has."""
+    asked = GetPropertiesIns({COUNT: True})
+    return _message(getpropertiesins_to_recorddict(asked), node, PROPERTIES, 0, ttl)
 
 
 def _message(content: RecordDict, node: int, kind: str, round: int, ttl: float) -> Message:
