@@ -259,12 +259,12 @@ def run_locally(output: Path, keys: Mapping[str, object]) -> Done:
     from pfedlora_flwr.errors import UserError
 
     try:
-        pfedlora_flwr.run(keys, output=output, progress=False)
+        result = pfedlora_flwr.run(keys, output=output, progress=False).result
     except UserError as error:
         if not str(error).startswith("the run failed"):
             raise
-        return Done(1, "", json.loads((output / "result.json").read_text())["error"], output)
-    return Done(0, "", "", output)
+        result = json.loads((output / "result.json").read_text())
+    return Done(0 if result["status"] == "completed" else 1, "", result["error"] or "", output)
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from pathlib import Path
 from pfedlora_flwr import config
 from pfedlora_flwr.config import all_keys, from_flat, run_config
 from scripts import methods
-from scripts.declare import ROOT, declared
+from scripts.declare import OF_APP, ROOT, declared
 
 
 def test_yaml_overrides_and_run_config_give_the_same_object(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_pyproject_declares_every_key_with_its_default() -> None:
             if isinstance(value, dict)
             else {name: value}
         )
-    assert flat == {name: key.text(key.default) for name, key in all_keys().items()}
+    assert flat == {name: key.text(key.default) for name, key in all_keys().items()} | OF_APP
 
 
 def test_files_that_repeat_the_code_say_what_it_says() -> None:
