@@ -20,6 +20,7 @@ from pfedlora_flwr.commands import export as exporting
 from pfedlora_flwr.commands.export import WithNormalisation
 from pfedlora_flwr.commands.read_inputs import read
 from pfedlora_flwr.data.source import Reading
+from pfedlora_flwr.data.tables import as_bytes
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.models.given import available
 from pfedlora_flwr.report import measures
@@ -27,6 +28,7 @@ from pfedlora_flwr.report.load import load as load_study
 from pfedlora_flwr.report.write import write_report
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.trained import Trained, clients_of, load_trained
+from pfedlora_flwr.training.kinds import TEXT
 
 Rows = Any
 """A pandas DataFrame where pandas is installed, else a list of dicts."""
@@ -128,9 +130,10 @@ class Run:
         Args:
             client: The client's number, from 0.
             inputs: An array as a dataset has it: images, uint8 [n, height, width, 1 or 3] of the
-                size that the model takes; series [n, channels, time]; vectors [n, features]. Or the
-                path, or a list of paths, of what `pfedlora predict` takes: image files of any size,
-                tables, arrays, folders.
+                size that the model takes; series [n, channels, time]; vectors [n, features]; for a
+                model of texts a list of them. Or the path, or a list of paths (`pathlib.Path` for
+                files of texts), of what `pfedlora predict` takes: image files of any size, tables,
+                arrays, folders.
 
         Returns:
             Probabilities, float32 [n, classes], in the order of `class_names`.
@@ -189,7 +192,8 @@ class Run:
         Args:
             client: The client's number, from 0.
             output: The file, otherwise client-K with the format's suffix in the current folder.
-            format: `safetensors` (weights), `torch-export` or `onnx` (whole programs).
+            format: `safetensors` (weights), `torch-export` or `onnx` (whole programs), or `peft`
+                (a folder with LoRA and the head alone).
             overwrite: Whether a file that is there is replaced.
 
         Returns:
@@ -354,8 +358,10 @@ def _report(path: Path, output: str | PathLike[str] | None, target: float | None
 
 
 def _inputs(trained: Trained, inputs: Any) -> npt.NDArray[Any]:
-    """Inputs as a dataset has them, from an array or from files. Raises UserError."""
+    """Inputs as a dataset has them, from an array, from files or from texts. Raises UserError."""
     task = trained.task
+    if task.kind == TEXT and isinstance(inputs, list) and inputs and isinstance(inputs[0], str):
+        return as_bytes("inputs", inputs, task.shape[0])
     if isinstance(inputs, str | PathLike):
         inputs = [inputs]
     if isinstance(inputs, Sequence) and inputs and isinstance(inputs[0], str | PathLike):
