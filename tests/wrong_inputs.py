@@ -103,6 +103,10 @@ def file(command: str, expected: str, *needs: Maker, code: int = 2, out: bool = 
 
 
 KEYS = [
+    key(
+        "classes=4 data.class-names=a,b,c",
+        "classes is 4; allowed: auto, or 3, the number of data.class-names",
+    ),
     key("round=1", "unknown key 'round'; did you mean 'rounds'?"),
     key("rounds=ten", "rounds is 'ten'; allowed: an integer ≥ 1"),
     key("rounds=0", "rounds is 0; allowed: an integer ≥ 1"),

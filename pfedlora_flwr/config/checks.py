@@ -104,6 +104,11 @@ def _inputs(config: RunConfig, method: type[Method]) -> None:
             f"data.class-names is {e.data_class_names!r}; allowed: auto, or at least two names,"
             " each once"
         )
+    if names and e.classes not in (None, len(names)):
+        raise UserError(
+            f"classes is {e.classes}; allowed: auto, or {len(names)}, the number of"
+            " data.class-names"
+        )
     _, shape = read_shape(e.input_shape) if e.input_shape else (None, ())
     if shape and e.image_size and shape[1:] != (e.image_size, e.image_size):
         raise UserError(

@@ -18,7 +18,7 @@ from pfedlora_flwr.data.datasets import Dataset
 from pfedlora_flwr.data.normalisation import Constants, of_parts
 from pfedlora_flwr.data.partition import Indices, Partition, Split, make_partition, split_of
 from pfedlora_flwr.data.remarks import remarks
-from pfedlora_flwr.data.source import Reading
+from pfedlora_flwr.data.source import Reading, class_names_of
 from pfedlora_flwr.data.tokens import tokens
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
@@ -73,10 +73,11 @@ def shared_constants(experiment: Experiment, data_path: str) -> Constants:
 
 
 def task_of(experiment: Experiment, data_path: str) -> Task:
-    """What the models take and give: as `classes` and `input-shape` say, or the dataset, by its
-    name where that tells."""
+    """What the models take and give: as `classes`, or the number of `data.class-names`, and
+    `input-shape` say, or the dataset, by its name where that tells."""
     e, how = experiment, Reading.of(experiment, data_path)
-    classes = e.classes or datasets.count_classes(e.dataset, how)
+    named = len(class_names_of(e))
+    classes = e.classes or named or datasets.count_classes(e.dataset, how)
     kind, shape = (
         read_shape(e.input_shape) if e.input_shape else datasets.kind_and_shape(e.dataset, how)
     )

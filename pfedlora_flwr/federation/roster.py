@@ -82,6 +82,11 @@ class Roster:
         return self._fingerprint or OWN
 
     @property
+    def class_names(self) -> list[str]:
+        """Of the classes of all nodes with data of their own."""
+        return self._names
+
+    @property
     def own(self) -> set[int]:
         """The clients whose nodes say that their data is their own."""
         claims = {c: self._claims[n] for c, n in self.node_of.items() if n in self._claims}

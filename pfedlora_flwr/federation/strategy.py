@@ -173,6 +173,10 @@ class PersonalisedStrategy(Strategy):
         e, x = self.experiment, self.execution
         clients = Clients(grid, e, x, self.run, self._message, self._fail, self._refuse)
         logger.info("data: %s", data_told(self.run, e, self.method.task))
+        there, classes = len(clients.roster.class_names), self.method.task.classes
+        if e.classes is None and clients.roster.own and 0 < there < classes:
+            text = "warning: classes is auto, which is %d, and the sites' data have %d: set classes"
+            logger.warning(text, classes, there)
         return clients
 
     def _round(self, number: int, clock: Clock) -> Round:

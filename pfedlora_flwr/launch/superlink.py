@@ -251,7 +251,7 @@ def _names_of(certificate: x509.Certificate) -> list[str]:
     except x509.ExtensionNotFound:
         return []
     addresses = map(str, found.get_values_for_type(x509.IPAddress))
-    return [*found.get_values_for_type(x509.DNSName), *addresses]
+    return list(dict.fromkeys([*found.get_values_for_type(x509.DNSName), *addresses]))
 
 
 def _fits(name: str, host: str) -> bool:
@@ -281,10 +281,11 @@ def nodes_of(connection: Connection) -> list[Node]:
 
 def _node(node: Any) -> Node:
     since = {"online": node.last_activated_at, "offline": node.last_deactivated_at}
+    when = datetime.fromisoformat(since.get(node.status) or node.registered_at)
     return Node(
         node.node_id,
         node.status,
-        since.get(node.status) or node.registered_at,
+        f"{when.astimezone(UTC):%Y-%m-%d %H:%M} UTC",
         fingerprint(node.public_key),
     )
 

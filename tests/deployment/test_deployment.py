@@ -279,8 +279,8 @@ def test_the_doctor_names_nodes_by_their_keys_and_a_run_says_why_a_superlink_is_
         code, said = doctor()
         assert code == 0
         assert "2 known, 1 online" in said
-        assert re.search(r"online since \S+, key node0\.pub", said)
-        assert re.search(r"registered since \S+, key node1\.pub", said)
+        assert re.search(r"online since \S+ \S+ UTC, key node0\.pub", said)
+        assert re.search(r"registered since \S+ \S+ UTC, key node1\.pub", said)
         home = federation.folder / "flwr" / "config.toml"
         insecure = re.sub("root-certificates.*", "insecure = true", home.read_text())
         home.write_text(insecure)
