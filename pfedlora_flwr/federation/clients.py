@@ -7,6 +7,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from threading import Event, Thread
 from typing import Literal
 
 from flwr.app import Message
@@ -104,8 +105,9 @@ class Clients:
         `node-timeout` has failed."""
         wanted, node_of = list(clients), self.roster.node_of
         if any(client not in node_of for client in wanted):
-            told = Told(len(wanted), self.execution.node_timeout)
-            self.roster.wait_for(wanted, self.execution.node_timeout, told.look)
+            there = sum(client in node_of for client in wanted)
+            with Told(there, len(wanted), self.execution.node_timeout) as told:
+                self.roster.wait_for(wanted, self.execution.node_timeout, told.look)
             node_of = self.roster.node_of
             keep_sites(self.run, self.roster.own)
         for client in wanted:
@@ -188,13 +190,14 @@ class Clients:
         x, roster = self.execution, self.roster
         wanted, began = x.min_clients or self.experiment.clients, time.monotonic()
         self.run.progress(phase="connecting", done=0, of=wanted)
-        told = Told(wanted, x.node_timeout)
 
         def connected(done: int) -> None:
             self.run.progress(phase="connecting", done=done, of=wanted)
             told.look(done)
 
-        if not roster.wait_for_count(wanted, x.node_timeout, connected):
+        with Told(0, wanted, x.node_timeout) as told:
+            enough = roster.wait_for_count(wanted, x.node_timeout, connected)
+        if not enough:
             waited = (
                 f" within node-timeout ({x.node_timeout:g} s)"
                 if time.monotonic() - began >= x.node_timeout
@@ -214,21 +217,34 @@ class Clients:
 
 
 class Told:
-    """Says in the run's log that nodes are waited for: at once, and then every half minute.
+    """Within it the run's log says that nodes are waited for: at once, and then every half minute.
 
     of: how many. timeout: seconds for which one is.
     """
 
-    def __init__(self, of: int, timeout: float) -> None:
-        self._of, self._timeout = of, timeout
+    def __init__(self, connected: int, of: int, timeout: float) -> None:
+        self._connected, self._of, self._timeout = connected, of, timeout
         self._begun = time.monotonic()
-        self._next = self._begun
+        self._over = Event()
+        self._thread = Thread(target=self._go_on, daemon=True)
 
     def look(self, connected: int) -> None:
-        now = time.monotonic()
-        if connected >= self._of or now < self._next:
-            return
-        self._next = now + _TELL
-        waited = f", for {now - self._begun:.0f} s so far" if now - self._begun >= 1 else ""
+        """So many are there now."""
+        self._connected = connected
+
+    def __enter__(self) -> Told:
+        self._say("")
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _go_on(self) -> None:
+        while not self._over.wait(_TELL):
+            self._say(f", for {time.monotonic() - self._begun:.0f} s so far")
+
+    def _say(self, waited: str) -> None:
         text = "%d of %d nodes are connected; waiting%s, at most %g s"
-        logger.info(text, connected, self._of, waited, self._timeout)
+        logger.info(text, self._connected, self._of, waited, self._timeout)

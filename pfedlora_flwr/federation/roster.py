@@ -157,7 +157,7 @@ class Roster:
             self.grid, questions, timeout, self._refuse, self._arrived
         ):
             node = question.metadata.dst_node_id
-            (self._silent.add if answer is None else self._silent.discard)(node)
+            (self._silent.add if wire.unanswered(answer) else self._silent.discard)(node)
             try:
                 claim = Claim.from_metrics(wire.read_reply(answer).metrics, self.clients)
             except wire.Failed as failure:

@@ -22,6 +22,7 @@ from torch import Tensor
 from pfedlora_flwr.errors.log_lines import exception_line, lines_of
 from pfedlora_flwr.federation.flower_compat import (
     Code,
+    ErrorCode,
     EvaluateIns,
     FitIns,
     FitRes,
@@ -41,6 +42,8 @@ from pfedlora_flwr.federation.messages import Config, failure_in
 
 COUNT = "num-partitions"
 """What a simulation's node-configs say, and what a node is asked for under `clients=auto`."""
+_TOO_LATE = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE)
+"""Flower's errors in the place of an answer that did not come while the question was valid."""
 TRAIN, EVALUATE, PROPERTIES = "train", "evaluate", MessageTypeLegacy.GET_PROPERTIES
 
 
@@ -123,9 +126,14 @@ def fit_content(result: FitRes) -> RecordDict:
     return fitres_to_recorddict(result, keep_input=False)
 
 
+def unanswered(message: Message | None) -> bool:
+    """Whether no answer came in time, which Flower may tell by an error of its own."""
+    return message is None or (message.has_error() and message.error.code in _TOO_LATE)
+
+
 def answered(message: Message | None) -> Message:
     """The message, if it is there and no error. Raises Failed with the reason."""
-    if message is None:
+    if message is None or unanswered(message):
         raise Failed("no answer in time")
     if message.has_error():
         raise Failed(_first_line(message.error.reason))

@@ -144,6 +144,12 @@ def _tls(connection: Connection, host: str, port: int) -> Iterator[Check]:
             "start the SuperLink with --ssl-ca-certfile, --ssl-certfile and --ssl-keyfile",
         )
         return
+    if connection.root and not connection.root.is_absolute():
+        told = (
+            f"root-certificates, {connection.root}, is no absolute path, and Flower takes no other"
+        )
+        yield Check("authority", told, f"write the whole path in {connection.file}")
+        return
     if connection.root and not connection.root.is_file():
         told = f"root-certificates, {connection.root}, is no file"
         yield Check("authority", told, "copy the ca.crt of the SuperLink's operator there")

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.app import Message
+from flwr.app import Error, Message
 from flwr.common import Code, GetPropertiesRes, Status
+from flwr.common.constant import ErrorCode
 from flwr.compat.common.recorddict_compat import getpropertiesres_to_recorddict
 
 from pfedlora_flwr.federation.client import PersonalisedClient
@@ -270,6 +271,23 @@ def test_nodes_that_are_silent_at_first_are_waited_for(
     )
 
 
+def test_nodes_whose_question_expired_are_waited_for_and_named_as_silent(tmp_path: Path) -> None:
+    """Flower answers for them, with an error of its own."""
+
+    class Slow(Grid):
+        def push_messages(self, messages: Iterable[Message]) -> None:
+            asked = list(messages)
+            super().push_messages(asked)
+            expired = Error(ErrorCode.MESSAGE_UNAVAILABLE, "Error: Message Unavailable")
+            self.replies = [Message(expired, reply_to=message) for message in asked]
+
+    found, refused = roster(Slow(n10=client(0), n11=client(1)), 2, tmp_path)
+    began = time.monotonic()
+    assert not found.wait_for_count(2, 1.0, [].append)
+    assert time.monotonic() >= began + 1
+    assert refused[0] == "node 10 is no client of this run: no answer in time"
+
+
 def test_of_a_simulations_nodes_one_is_asked_for_all(tmp_path: Path) -> None:
     """Any of them can be any client; the node that comes to be client 0 need not say so."""
     grid = Grid(n10=client(2), n11=client(0), n12=client(1))
@@ -299,20 +317,20 @@ def test_a_simulation_of_fewer_nodes_than_clients_ends_at_once(tmp_path: Path) -
 def test_waiting_is_a_line_at_once_and_one_every_half_minute(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    clock = [100.0, 101.0, 129.9, 130.0, 140.0, 161.0]
-    monkeypatch.setattr("pfedlora_flwr.federation.clients.time.monotonic", lambda: clock[0])
-    with caplog.at_level("INFO"):
-        told = Told(3, 300.0)
-        while clock[1:]:
-            told.look(1)
-            del clock[0]
+    """Whatever else the server's thread waits for."""
+    monkeypatch.setattr("pfedlora_flwr.federation.clients._TELL", 0.05)
+    with caplog.at_level("INFO"), Told(0, 3, 300.0) as told:
+        assert len(caplog.records) == 1
         told.look(1)
-        told.look(3)
-    assert [record.getMessage() for record in caplog.records] == [
-        "1 of 3 nodes are connected; waiting, at most 300 s",
-        "1 of 3 nodes are connected; waiting, for 30 s so far, at most 300 s",
-        "1 of 3 nodes are connected; waiting, for 61 s so far, at most 300 s",
-    ]
+        deadline = time.monotonic() + 20
+        while len(caplog.records) < 3 and time.monotonic() < deadline:
+            time.sleep(0.01)
+    said = [record.getMessage() for record in caplog.records]
+    assert said[0] == "0 of 3 nodes are connected; waiting, at most 300 s"
+    again = "1 of 3 nodes are connected; waiting, for 0 s so far, at most 300 s"
+    assert again in said[1:]
+    time.sleep(0.1)
+    assert len(caplog.records) == len(said), "it is over"
 
 
 def test_a_simulation_on_other_data_than_the_runs_is_given_up_at_once(tmp_path: Path) -> None:
