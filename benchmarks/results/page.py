@@ -11,6 +11,7 @@ import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import ROUND_HALF_UP, Decimal
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -43,7 +44,7 @@ class Page:
         self.folder = folder
         self.tables: dict[str, list[str]] = {}
         self.files: dict[str, str] = {}
-        self.pictures: dict[str, bytes] = {}
+        self.drawings: dict[str, Callable[[Path], Path]] = {}
         self.said: set[str] = set()
         self.quoted: set[tuple[str, str]] = set()
 
@@ -67,8 +68,13 @@ class Page:
 
     def picture(self, name: str, draw: Callable[[Path], Path]) -> None:
         """A PNG that `draw` makes in the folder that it is given; `draw` returns its path."""
+        self.drawings[name] = draw
+
+    @cached_property
+    def pictures(self) -> dict[str, bytes]:
+        """The PNGs, drawn when they are asked for."""
         with TemporaryDirectory() as folder:
-            self.pictures[name] = draw(Path(folder)).read_bytes()
+            return {name: draw(Path(folder)).read_bytes() for name, draw in self.drawings.items()}
 
     def says(self, *values: Estimate | float | None, seeds: bool = False) -> None:
         """Numbers that the prose may have: estimates of fractions (with `seeds` each seed's, too),
@@ -132,7 +138,7 @@ class Page:
             path = self.folder / name
             had = path.read_text(encoding="utf-8") if path.exists() else ""
             yield from _lines(name, had.splitlines(), made.splitlines())
-        for name, drawn in self.pictures.items() if pictures else ():
+        for name, drawn in (self.pictures if pictures else {}).items():
             path = self.folder / name
             if not path.exists() or path.read_bytes() != drawn:
                 yield f"{name} is drawn otherwise"
@@ -150,7 +156,7 @@ class Page:
         (self.folder / "README.md").write_text(self.written(), encoding="utf-8")
         for name, made in self.files.items():
             (self.folder / name).write_text(made, encoding="utf-8")
-        for name, drawn in self.pictures.items() if pictures else ():
+        for name, drawn in (self.pictures if pictures else {}).items():
             (self.folder / name).write_bytes(drawn)
 
 
