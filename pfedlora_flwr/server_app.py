@@ -19,7 +19,7 @@ from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.federation.census import of_server
 from pfedlora_flwr.federation.clients import RunDiverged, RunFailed
 from pfedlora_flwr.federation.flower_compat import RunNotRunningException, bound_retries
-from pfedlora_flwr.federation.sharing import first_state
+from pfedlora_flwr.federation.server_state import first_state
 from pfedlora_flwr.federation.strategy import PersonalisedStrategy
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.observers.observer import RunStopped

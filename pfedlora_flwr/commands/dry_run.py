@@ -19,7 +19,7 @@ from pfedlora_flwr.data.partition import Partition
 from pfedlora_flwr.errors import some
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.federation.sharing import first_state
+from pfedlora_flwr.federation.server_state import first_state
 from pfedlora_flwr.files import check_writable
 from pfedlora_flwr.launch.checks import Start, check
 from pfedlora_flwr.launch.resources import Resources, resources

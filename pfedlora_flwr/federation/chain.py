@@ -14,7 +14,7 @@ from pfedlora_flwr.federation.flower_compat import Mod
 from pfedlora_flwr.federation.link import Link, Server
 from pfedlora_flwr.federation.links import KeptUploads, Outliers
 from pfedlora_flwr.federation.secure.link import Masks
-from pfedlora_flwr.federation.sharing import Shared, check_state
+from pfedlora_flwr.federation.server_state import Shared, check_state
 from pfedlora_flwr.methods.method import Method, Tensors, Upload
 from pfedlora_flwr.training.loop import Visit
 

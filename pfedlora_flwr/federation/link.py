@@ -18,7 +18,7 @@ from pfedlora_flwr.training.loop import Visit
 
 if TYPE_CHECKING:  # the server's, which a client's process need not import
     from pfedlora_flwr.federation.round import Round
-    from pfedlora_flwr.federation.sharing import Shared
+    from pfedlora_flwr.federation.server_state import Shared
     from pfedlora_flwr.federation.uplink import Uplink
 
     Tell = Callable[[Round, int, str], None]

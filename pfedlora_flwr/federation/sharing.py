@@ -7,43 +7,31 @@ from sharing: under `none` every client is a federation of one, with a state of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 
-import torch
-from torch import Tensor
-
 from pfedlora_flwr.data.local import task_of
-from pfedlora_flwr.errors import UserError, kind, some, user_code
+from pfedlora_flwr.errors import UserError, user_code
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.round import Round
+from pfedlora_flwr.federation.server_state import Aggregate, Shared
 from pfedlora_flwr.methods import registry
-from pfedlora_flwr.methods.method import Method, Refused, Tensors, Upload, check_layout
+from pfedlora_flwr.methods.method import Method, Tensors, Upload
 from pfedlora_flwr.rng import derive
 from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.store import ClientStore
 
 
-def first_state(e: Experiment, method: Method) -> Tensors:
-    """The server's state before round 1. Raises UserError if it is none, where `sharing` makes
-    the method Standalone, or where it cannot be summed under masks and shall be."""
-    with user_code("method", e.method):
-        state = method.state_init(derive(e.seed, "state"))
-    check_state(f"method {e.method!r}: state_init", state)
-    if e.secagg_enabled and (
-        whole := [name for name, tensor in state.items() if not tensor.is_floating_point()]
-    ):
-        raise UserError(
-            f"method {e.method} shares the integer tensors {some(whole, 5)}, of which"
-            " secagg.enabled can take no mean"
-        )
+def check_sharing(e: Experiment, method: Method, state: Tensors) -> None:
+    """Raises UserError if `sharing` makes the method Standalone.
+
+    state: the server's before round 1."""
     if why := _why_standalone(e, method, state):
         raise UserError(
             f"method {e.method} with sharing={e.sharing} is Standalone by construction: {why}; run"
             " method=standalone"
         )
-    return state
 
 
 @lru_cache(maxsize=1024)
@@ -77,31 +65,6 @@ def _may_return(e: Experiment) -> bool:
     """Whether what clients upload may come back to them, so that what they first receive decides
     nothing."""
     return e.sharing == "mean" or (e.sharing == "none" and registry.find(e.method).returns_own)
-
-
-Aggregate = Callable[[Mapping[int, Upload], Tensors, Round], Tensors]
-
-
-class Shared:
-    """`mean`: one state for all clients, merged from all uploads of a round.
-
-    state: the run's, which is changed in place. aggregate: makes the next state of a round's
-    uploads and the state before them.
-    """
-
-    def __init__(self, run: RunDirectory, state: ServerState, aggregate: Aggregate) -> None:
-        self._states = run.states
-        self._server = state
-        self._aggregate = aggregate
-
-    def of(self, client: int) -> Tensors:
-        """The state that this client's download is made of, and that its upload is checked
-        against."""
-        return self._server.tensors
-
-    def merge(self, uploads: Mapping[int, Upload], round: Round) -> None:
-        """Takes in a round's admitted uploads, by client in client order."""
-        self._server.tensors = self._aggregate(uploads, self._server.tensors, round)
 
 
 class Alone(Shared):
@@ -155,24 +118,11 @@ BY_NAME: Mapping[str, type[Shared]] = {"mean": Shared, "none": Alone, "start": S
 """What each value of `sharing` stands for."""
 
 
-class NotFinite(UserError):
-    """A state of the server with values that are not finite."""
-
-
-def check_state(what: str, state: object, like: Tensors | None = None) -> None:
-    """Raises UserError unless the server's state is named tensors with finite values and, where
-    `like` is given, laid out like it.
-
-    what: whose it is, in words.
-    """
-    if not isinstance(state, dict) or not all(isinstance(t, Tensor) for t in state.values()):
-        found = "a dict with other values" if isinstance(state, dict) else kind(state)
-        raise UserError(f"{what} returned {found}, expected a dict of tensors")
-    if like is not None:
-        try:
-            check_layout(state, like)
-        except Refused as reason:
-            raise UserError(f"{what} returned a state of another layout: {reason}") from None
-    for name, tensor in state.items():
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            raise NotFinite(f"{what} returned {name} with values that are not finite")
+def shared_by(
+    e: Experiment, method: Method, run: RunDirectory, state: ServerState, aggregate: Aggregate
+) -> Shared:
+    """What keeps a run's state, by `sharing`. Raises UserError before round 1 if that makes the
+    method Standalone."""
+    if not state.round:
+        check_sharing(e, method, state.tensors)
+    return BY_NAME[e.sharing](run, state, aggregate)

@@ -11,7 +11,7 @@ from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.admission import Admitted, admit
 from pfedlora_flwr.federation.clients import Clients, Replies
 from pfedlora_flwr.federation.round import Round
-from pfedlora_flwr.federation.sharing import Shared
+from pfedlora_flwr.federation.server_state import Shared
 from pfedlora_flwr.methods.method import Diverged, Method, Refused, Upload
 
 

@@ -51,7 +51,7 @@ MOVED = {
 """Members of an older version's methods, and what took their place."""
 _HELPERS = "pfedlora_flwr.methods.tensors"
 _IMPORTS = dict.fromkeys(("frozen", "rebuilt", "tensors_of", "weighted_mean"), _HELPERS) | {
-    "check_state": "pfedlora_flwr.federation.sharing",
+    "check_state": "pfedlora_flwr.federation.server_state",
     "filled": "pfedlora_flwr.audit.views",
     "seeded": "pfedlora_flwr.rng",
 }

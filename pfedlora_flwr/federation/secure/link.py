@@ -14,7 +14,7 @@ from pfedlora_flwr.federation.link import Link
 
 if TYPE_CHECKING:
     from pfedlora_flwr.federation.link import Tell
-    from pfedlora_flwr.federation.sharing import Shared
+    from pfedlora_flwr.federation.server_state import Shared
     from pfedlora_flwr.federation.uplink import Uplink
 
 

@@ -25,7 +25,7 @@ from pfedlora_flwr.federation.round import Round
 from pfedlora_flwr.federation.secure import masks
 from pfedlora_flwr.federation.secure.guard import LEAST, LEVELS, terms
 from pfedlora_flwr.federation.secure.stages import Stages, Tell
-from pfedlora_flwr.federation.sharing import Shared
+from pfedlora_flwr.federation.server_state import Shared
 from pfedlora_flwr.federation.uplink import Collected, Uplink
 from pfedlora_flwr.files import write_atomically
 from pfedlora_flwr.methods.method import Refused, Tensors, Upload
