@@ -717,6 +717,16 @@ DATA = [
         "is this the separator? set data.sep=tab",
         made.files(t__csv="a\tb\tlabel\n1\t2\tx\n"),
     ),
+    data(
+        "csv:t.csv",
+        "its first line has another separator: set data.sep=semicolon",
+        made.files(t__csv="a;b;label\n1,5;2,5;x\n"),
+    ),
+    data(
+        "csv:t.csv",
+        "it is a zip archive, as an Excel file is: save it as CSV",
+        made.raw("t.csv", b"PK\x03\x04" + bytes(50)),
+    ),
     data("csv:t.csv", "t.csv: no readable table (", made.files(t__csv="")),
     data(
         "csv:t.csv",

@@ -22,6 +22,7 @@ from pfedlora_flwr.launch.flower import LaunchError, last_line
 from pfedlora_flwr.launch.processes import Stopped, stoppable
 from pfedlora_flwr.launch.submission import Submission
 from pfedlora_flwr.launch.superlink import find_connection
+from pfedlora_flwr.runs.rows import StoppedBy
 
 
 def submit(
@@ -59,26 +60,19 @@ def submit(
             except Stopped as stop:
                 out.print("stopping…", highlight=False)
                 err.print(submission.stop(), markup=False, highlight=False)
-                err.print(
-                    f"to continue: {again(words, config.execution.output or 'DIR')}",
-                    markup=False,
-                    highlight=False,
-                )
-                if not config.execution.output:
-                    err.print(
-                        "DIR is the directory that the run's first line names", highlight=False
-                    )
-                shutil.rmtree(folder, ignore_errors=True)
-                return stopped_code(
-                    {"status": "stopped", "error": None, "stopped_by": STOPPED[stop.number][1]}
-                )
+                return _stopped(config, words, err, folder, STOPPED[stop.number][1])
+        if last is None and status == "finished:stopped":
+            err.print("stopped through Flower", highlight=False)
+            return _stopped(config, words, err, folder, "user")
         if last is None or (last["result"]["status"] not in ("failed", "diverged")) != (
             status == "finished:completed"
         ):
             raise LaunchError(
                 f"Flower says {status}; the ServerApp said last: {last_line(submission.log)}"
             )
-    except LaunchError as failure:  # the folder stays: it has the logs that this names
+    except LaunchError as failure:
+        if str(folder) not in str(failure):  # else it stays, with the logs that this names
+            shutil.rmtree(folder, ignore_errors=True)
         err.print(f"failed: {failure}", markup=False, highlight=False)
         return FAILED
     place = last["directory"]
@@ -87,6 +81,18 @@ def submit(
     )
     shutil.rmtree(folder, ignore_errors=True)
     return code
+
+
+def _stopped(
+    config: RunConfig, words: Sequence[str], err: Console, folder: Path, by: StoppedBy
+) -> int:
+    """Says how a stopped run goes on; the exit code."""
+    command = again(words, config.execution.output or "DIR")
+    err.print(f"to continue: {command}", markup=False, highlight=False)
+    if not config.execution.output:
+        err.print("DIR is the directory that the run's first line names", highlight=False)
+    shutil.rmtree(folder, ignore_errors=True)
+    return stopped_code({"status": "stopped", "error": None, "stopped_by": by})
 
 
 def again(words: Sequence[str], output: str) -> str:

@@ -14,6 +14,8 @@ from pfedlora_flwr.errors import some
 
 _NAMED = 10
 """Classes that a line names."""
+_SPLITS = {"train", "training", "test", "testing", "val", "valid", "validation", "dev", "eval"}
+"""What datasets call their parts."""
 _PARTS = 3
 """Training, validation and test: a class of fewer samples is missing in one of them."""
 
@@ -34,6 +36,11 @@ def remarks(dataset: Dataset, partition: Partition) -> Iterator[str]:
             f" {'has' if len(empty) == 1 else 'have'} no {dataset.kind.unit}: {some(empty, _NAMED)}"
         )
     yield from _rare(dataset)
+    if {name.casefold() for name in dataset.class_names} <= _SPLITS:
+        yield (
+            f"the classes are called {some(dataset.class_names, _NAMED)}, as parts of a dataset"
+            " are: if its classes are one folder below, name that folder"
+        )
     yield from _near("classes", dataset.class_names)
     if dataset.owners is not None:
         yield from _near("owners", map(str, np.unique(dataset.owners)))

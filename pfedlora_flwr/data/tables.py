@@ -76,8 +76,9 @@ def read(path: Path, form: str, how: Reading) -> pa.Table:
         said = re.sub(r"(got \d+): .*", r"\1", next(iter(str(error).splitlines()), ""))
         comment = form == "csv" and "Expected" in said and text.startswith((b"#", b"%"))
         hint = "; remove the comment from its first line, which names the columns"
+        other = _other_separator(text, how) if form == "csv" and not comment else ""
         raise UserError(
-            f"{path}: no readable table ({said[:160]}){hint if comment else ''}"
+            f"{path}: no readable table ({said[:160]}){hint if comment else other}"
         ) from None
     # which is what it makes of text that is not UTF-8
     if form == "csv" and any(map(pa.types.is_binary, table.schema.types)):
@@ -93,10 +94,22 @@ def read(path: Path, form: str, how: Reading) -> pa.Table:
     return table
 
 
+def _other_separator(text: bytes, how: Reading) -> str:
+    """What to set where the first line lacks the Reading's separator and has another; empty: that
+    is not so."""
+    first = text.partition(b"\n")[0].decode(errors="replace")
+    found = [sep for sep, mark in SEPARATORS.items() if mark in first]
+    if not found or how.sep in found:
+        return ""
+    return f"; its first line has another separator: set data.sep={found[0]}"
+
+
 def _check_text(path: Path, text: bytes) -> None:
     """Raises UserError for a CSV's bytes that are no text in UTF-8 on the first look."""
     if text.startswith(b"\x1f\x8b"):
         raise UserError(f"{path}: it is gzipped; call it {path.name}.gz")
+    if text.startswith(b"PK\x03\x04"):
+        raise UserError(f"{path}: it is a zip archive, as an Excel file is: save it as CSV")
     if text.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise UserError(_NOT_UTF8.format(path))
 
