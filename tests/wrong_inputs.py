@@ -107,6 +107,10 @@ KEYS = [
         "classes=4 data.class-names=a,b,c",
         "classes is 4; allowed: auto, or 3, the number of data.class-names",
     ),
+    key(
+        "data.class-names=a,b,c",
+        "the number of data.class-names is 3; allowed: auto, or 10, which dataset 'digits' has",
+    ),
     key("round=1", "unknown key 'round'; did you mean 'rounds'?"),
     key("rounds=ten", "rounds is 'ten'; allowed: an integer ≥ 1"),
     key("rounds=0", "rounds is 0; allowed: an integer ≥ 1"),

@@ -19,9 +19,11 @@ def check_trainable(config: RunConfig) -> None:
     be."""
     experiment, data_path = config.experiment, config.execution.data_path
     dataset, _ = shared_partition(experiment, data_path)
-    if experiment.classes not in (None, dataset.classes):
+    wanted = task_of(experiment, data_path).classes
+    if wanted != dataset.classes:
+        key = "classes is" if experiment.classes else "the number of data.class-names is"
         raise UserError(
-            f"classes is {experiment.classes}; allowed: auto, or {dataset.classes}, which dataset"
+            f"{key} {wanted}; allowed: auto, or {dataset.classes}, which dataset"
             f" {dataset.name!r} has"
         )
     method = registry.make(experiment, task_of(experiment, data_path))
