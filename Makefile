@@ -87,7 +87,7 @@ flower-test: $(VENV)/.installed
 	$(if $(FLOWER),$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "$$($(PYTHON) -c '$(FLOWER_OF_$(FLOWER))')")
 	$(BIN)/python -m pip show flwr | sed -n 2p
 	$(BIN)/python -m pytest tests/federation tests/test_server_app.py
-	for masks in false true; do $(BIN)/pfedlora run -o rounds=1 -o models=cnn5 -o clients=3 -o secagg.enabled=$$masks \
+	for masks in false true; do $(BIN)/pfedlora run -o rounds=1 -o models=cnn5 -o clients=5 -o secagg.enabled=$$masks \
 		-o output=build/flower-test --overwrite || exit 1; done
 
 # SuperLink and SuperNodes as real processes: TLS with authentication, gRPC, process isolation, nodes with data of their own.
