@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pfedlora_flwr.data.source import Inputs
+from pfedlora_flwr.data.source import Indices, Inputs
 from pfedlora_flwr.errors import some
 
 Constants = tuple[tuple[float, ...], tuple[float, ...]]
 """Mean and standard deviation: of a channel of images in [0, 1] or of series, or of a feature of
 vectors."""
-Indices = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.float64]
 _BYTES = 4_000_000
 """Of the inputs looked at together; in float64 eight times as many."""

@@ -10,14 +10,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
 from pfedlora_flwr.data.datasets import Dataset
+from pfedlora_flwr.data.source import Indices
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.rng import numpy_generator
 
-Indices = npt.NDArray[np.int64]
 NATURAL = "natural"
 _WHERE = "a table does by data.client-column, an npz file by `clients`"
 SMALLEST = 10

@@ -19,6 +19,7 @@ LARGEST = float(np.finfo(np.float32).max)
 """Of a number in series and vectors, by its size: 3.4e38."""
 Floats = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 """Numbers as they were given: float32 where this type holds each of them exactly, else float64."""
+Indices = npt.NDArray[np.int64]
 Inputs = npt.NDArray[np.uint8] | npt.NDArray[np.int64] | Floats
 """Images uint8 [n, height, width, 1 or 3], series [n, channels, time], vectors [n, features] or
 texts uint8 [n, bytes] (and, as a model takes them, int64 [n, tokens]).
