@@ -19,6 +19,7 @@ from rich.console import Console
 from pfedlora_flwr import client_app, server_app
 from pfedlora_flwr.commands.display import client_table
 from pfedlora_flwr.config import run_config
+from pfedlora_flwr.federation.clients import RunFailed
 from pfedlora_flwr.launch.local import LocalGrid
 from pfedlora_flwr.runs.directory import RunDirectory
 from tests.conftest import Call
@@ -76,6 +77,31 @@ def check_named(texts: Mapping[str, str]) -> None:
         assert "own data of" in text, where
         assert "digits" not in text, where
         assert "hospital" not in text, where
+
+
+def test_a_run_that_too_few_sites_joined_is_not_named_after_a_dataset(tmp_path: Path) -> None:
+    """And it can be begun again in its place."""
+    nodes = [
+        {"dataset": f"csv:{table}", "state-path": str(tmp_path / f"state{site}")}
+        for site, table in enumerate(make_tables(tmp_path))
+    ]
+    with pytest.raises(RunFailed, match="only 2 of 3 clients connected within"):
+        serve(tmp_path / "run", nodes[:2], {**KEYS, "node-timeout": 1})
+    failed = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert (failed["status"], failed["dataset"]) == ("failed", "own data of 2 sites")
+    assert serve(tmp_path / "run", nodes, KEYS)["dataset"] == NAME
+
+
+def test_more_classes_than_the_sites_have_are_warned_of_where_nobody_set_them(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    [table, *_] = make_tables(tmp_path)
+    nodes = [{"dataset": f"csv:{table}", "state-path": str(tmp_path / "state")}]
+    keys = {k: v for k, v in KEYS.items() if k not in ("classes", "data.class-names")}
+    with caplog.at_level(logging.INFO, logger="pfedlora_flwr"):
+        serve(tmp_path / "run", nodes, {**keys, "clients": 1})
+    told = "warning: classes is auto, which is 10, and the sites' data have 3: set classes"
+    assert told in caplog.text
 
 
 def test_tables_of_three_sites_are_named_as_theirs_everywhere(

@@ -197,6 +197,9 @@ class Clients:
 
         with Told(0, wanted, x.node_timeout) as told:
             enough = roster.wait_for_count(wanted, x.node_timeout, connected)
+        if roster.node_of:  # a run that fails here says whose data it was to have, too
+            self.run.write_partition(roster.partition)
+            keep_sites(self.run, roster.own)
         if not enough:
             waited = (
                 f" within node-timeout ({x.node_timeout:g} s)"
@@ -212,8 +215,6 @@ class Clients:
             raise RunFailed(
                 f"only {len(roster.node_of)} of {wanted} clients connected{waited}; {advice}"
             )
-        self.run.write_partition(roster.partition)
-        keep_sites(self.run, roster.own)
 
 
 class Told:
