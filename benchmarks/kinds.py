@@ -25,8 +25,8 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.launch.checks import preflight
-from pfedlora_flwr.launch.child import Child, Share, shares
 from pfedlora_flwr.launch.execute import continued
+from pfedlora_flwr.launch.worker import Worker, shares
 from pfedlora_flwr.methods import registry
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -151,22 +151,24 @@ def main() -> None:
 def run(configs: list[RunConfig], jobs: int) -> dict[str, Any]:
     """The results by output, `jobs` runs at once."""
     done: dict[str, Any] = {}
-    going: dict[Child, tuple[RunConfig, Share]] = {}
-    waiting, free = list(configs), shares(jobs)
+    going: dict[Worker, RunConfig] = {}
+    waiting, free = list(configs), [Worker(share) for share in shares(jobs)]
     while waiting or going:
         while waiting and free:
-            config, share = waiting.pop(0), free.pop()
-            going[Child(continued(config), "local", share)] = config, share
+            worker, config = free.pop(), waiting.pop(0)
+            worker.start(continued(config), "local")
+            going[worker] = config
         time.sleep(0.5)
-        for child in [child for child in going if child.ended]:
-            config, share = going.pop(child)
-            free.append(share)
-            output = config.execution.output
-            done[output] = child.result()
+        for worker in [worker for worker in going if worker.ended]:
+            output = going.pop(worker).execution.output
+            free.append(worker)
+            done[output] = worker.result()
             print(
                 f"{len(done)} of {len(configs)}: {output}: {done[output]['status']}",
                 flush=True,
             )
+    for worker in free:
+        worker.close()
     return done
 
 

@@ -166,14 +166,24 @@ def compare(
         ),
     ] = None,
     option: Options = None,
-    engine: Engine = "flower",
+    engine: Annotated[
+        str,
+        typer.Option(
+            metavar="ENGINE",
+            help="local: runs in warm processes of this machine. flower: `flwr run` with one actor"
+            " per core. auto: flower if there is a GPU or a Ray cluster, otherwise local.",
+        ),
+    ] = "auto",
     ray: Ray = "",
     jobs: Annotated[
-        int,
+        str,
         typer.Option(
-            "--jobs", metavar="J", help="Runs at once; each gets its share of cores and GPUs."
+            "--jobs",
+            metavar="J",
+            help="Runs at once; each gets its share of cores and GPUs. auto: one per core with"
+            " local, one with flower.",
         ),
-    ] = 1,
+    ] = "auto",
     shard: Annotated[
         str,
         typer.Option(

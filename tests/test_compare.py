@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
+import torch
 from filelock import FileLock
 from rich.console import Console
 
@@ -24,6 +27,7 @@ from pfedlora_flwr.comparison.work import Shard, Work
 from pfedlora_flwr.config import find_conf
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
+from pfedlora_flwr.files import is_locked
 from pfedlora_flwr.launch import execute as executing
 from pfedlora_flwr.runs import directory
 from pfedlora_flwr.runs.completed import Missing
@@ -33,6 +37,8 @@ from pfedlora_flwr.runs.output import from_here, of_comparison
 from tests.conftest import ROOT, Call, Cli, run_locally
 from tests.report.made import make_run
 
+HERE: Any = {"engine": "flower", "jobs": "1"}
+"""One run after the other from the test's own process."""
 BASIC = (
     "methods: [standalone, pfedlora]\nseeds: [0, 1]\nbase: {clients: 4, rounds: 2, partition:"
     " {kind: iid}}\n"
@@ -402,7 +408,7 @@ def test_killed_midway_and_started_again_it_repeats_no_round_and_ends_with_the_s
     output = cli.folder / "runs" / "conf"
     first, second = output / "standalone" / "seed-0", output / "pfedlora" / "seed-0"
     process = subprocess.Popen(
-        cli.command("compare", "conf.yaml", "--engine", "local"),
+        cli.command("compare", "conf.yaml", "--jobs", "1"),
         env=cli.environment,
         cwd=cli.folder,
         stdout=subprocess.DEVNULL,
@@ -417,7 +423,7 @@ def test_killed_midway_and_started_again_it_repeats_no_round_and_ends_with_the_s
     completed = (first / "result.json").stat().st_mtime_ns
     assert not (second / "result.json").exists()
 
-    again = cli("compare", "conf.yaml", "--engine", "local", "--jobs", "2")
+    again = cli("compare", "conf.yaml", "--jobs", "2")
     assert again.code == 0, again.stderr
     assert "2 of 2: pfedlora, seed 0: accuracy" in again.stdout
     assert (first / "result.json").stat().st_mtime_ns == completed
@@ -454,7 +460,7 @@ def test_several_runs_at_once_end_when_the_command_is_killed_and_go_on_when_it_i
     cli: Cli,
 ) -> None:
     conf(cli.folder, SMALL)
-    command = cli.command("compare", "conf.yaml", "--engine", "local", "--jobs", "2")
+    command = cli.command("compare", "conf.yaml", "--jobs", "2")
     process = subprocess.Popen(
         command, env=cli.environment, cwd=cli.folder, stdout=subprocess.DEVNULL
     )
@@ -467,13 +473,121 @@ def test_several_runs_at_once_end_when_the_command_is_killed_and_go_on_when_it_i
         assert time.monotonic() < deadline
         assert process.poll() is None
         time.sleep(0.02)
+    assert len(cli.processes()) == 5  # two workers, and a run in each
     process.kill()
     process.wait()
-    # refused as long as one of them goes on
-    again = cli("compare", "conf.yaml", "--engine", "local", "--jobs", "2")
+    while cli.processes():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    again = cli("compare", "conf.yaml", "--jobs", "2")
     assert again.code == 0, again.stderr
     for run in runs:
         assert [row["round"] for row in run.rounds()] == list(range(9))
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies_is_replaced_and_its_run_is_named_and_goes_on_with_the_next_start(
+    cli: Cli,
+) -> None:
+    conf(cli.folder, SMALL.replace("rounds: 8", "rounds: 12"))
+    output = cli.folder / "runs" / "conf"
+    first, second = (
+        RunDirectory(output / method / "seed-0") for method in ("standalone", "pfedlora")
+    )
+    process = subprocess.Popen(
+        cli.command("compare", "conf.yaml", "--jobs", "1"),
+        env=cli.environment,
+        cwd=cli.folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 150
+    while not first.checkpoints.rounds()[-1:] > [1]:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    [worker] = psutil.Process(process.pid).children()
+    worker.kill()
+    out, err = process.communicate(timeout=150)
+    died = "the worker that carried it out ended with exit code -9"
+    assert process.returncode == 1
+    assert f"1 of 2: standalone, seed 0: failed: {died}\n2 of 2: pfedlora, seed 0: accuracy" in out
+    assert f"failed: standalone/seed-0: {died}\n" in err
+    again = cli("compare", "conf.yaml", "--jobs", "1")
+    assert again.code == 0, again.stderr
+    for run in (first, second):
+        assert [row["round"] for row in run.rounds()] == list(range(13))
+
+
+@pytest.mark.slow
+def test_ctrl_c_stops_every_run_and_the_same_command_goes_on(cli: Cli) -> None:
+    conf(cli.folder, SMALL)
+    process = subprocess.Popen(
+        cli.command("compare", "conf.yaml", "--jobs", "2"),
+        env=cli.environment,
+        cwd=cli.folder,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    runs = [
+        RunDirectory(cli.folder / "runs" / "conf" / method / "seed-0")
+        for method in ("standalone", "pfedlora")
+    ]
+    deadline = time.monotonic() + 150
+    while not all(run.checkpoints.rounds()[-1:] > [1] for run in runs):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err.startswith("stopped; the same command ")
+    assert not cli.processes()
+    for run in runs:
+        assert (run.result() or {})["stopped_by"] == "user"
+        assert not is_locked(run.lock_file)
+
+
+def test_without_a_gpu_or_a_cluster_runs_go_through_workers_one_a_core(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[tuple[str, int]] = []
+
+    def run_all(
+        work: Work,
+        speed: object,
+        out: Console,
+        engine: str,
+        drop_models: bool,
+        at_once: int,
+        *,
+        here: bool,
+    ) -> dict[str, Any]:
+        assert not here
+        found.append((engine, at_once))
+        return {"status": "stopped", "error": "", "stopped_by": "user"}
+
+    monkeypatch.setattr(comparing, "run_all", run_all)
+    monkeypatch.setattr(comparing, "cores", lambda: 3)
+    out = Console(quiet=True)
+
+    def chosen(*options: str, seeds: str = "[0, 1]", **asked: Any) -> tuple[str, int]:
+        whole = Comparison.load(
+            conf(tmp_path, BASIC.replace("[0, 1]", seeds)), [*options, "models=cnn5"]
+        )
+        compare(whole, whole, tmp_path / "runs", out, out, **asked)
+        return found[-1]
+
+    assert chosen() == ("local", 3)
+    assert chosen(seeds="[0]") == ("local", 2)  # there are no more
+    assert chosen(jobs="8") == chosen(jobs=8) == ("local", 8)
+    assert chosen(engine="flower") == ("flower", 1)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert chosen("device=cpu") == ("local", 3)
+    assert chosen() == ("flower", 1)
+    assert chosen(engine="local") == ("local", 2)  # one a GPU
+    monkeypatch.setattr(comparing, "address_of", lambda execution: "y:1")
+    assert chosen("device=cpu") == ("flower", 1)
 
 
 @pytest.mark.slow
@@ -509,7 +623,7 @@ def test_shards_divide_the_runs_and_the_last_one_reports(
     said = []
     for i in (1, 2):
         out = Console(record=True, width=200, file=open(os.devnull, "w"))  # noqa: SIM115 - the console keeps it
-        assert compare(whole, whole, tmp_path / "runs", out, out, shard=Shard(i, 2)) == 0
+        assert compare(whole, whole, tmp_path / "runs", out, out, shard=Shard(i, 2), **HERE) == 0
         said.append(out.export_text().splitlines()[-1])
     assert said == [
         (
@@ -522,7 +636,7 @@ def test_shards_divide_the_runs_and_the_last_one_reports(
         for shard in (Shard(), Shard(1, 2), Shard(3, 3)):
             with pytest.raises(UserError, match="is in use by a running compare"):
                 compare(whole, whole, tmp_path / "runs", out, out, shard=shard)
-        assert compare(whole, whole, tmp_path / "runs", out, out, shard=Shard(2, 2)) == 0
+        assert compare(whole, whole, tmp_path / "runs", out, out, shard=Shard(2, 2), **HERE) == 0
 
 
 @pytest.mark.slow
@@ -548,7 +662,7 @@ def test_a_failed_run_does_not_stop_the_others_and_is_named(
     monkeypatch.setattr(executing, "execute", execute)
     whole = Comparison.load(conf(tmp_path, BASIC))
     out, err = (Console(record=True, width=200, file=open(os.devnull, "w")) for _ in range(2))  # noqa: SIM115 - the consoles keep them
-    assert compare(whole, whole, tmp_path / "runs", out, err) == 1
+    assert compare(whole, whole, tmp_path / "runs", out, err, **HERE) == 1
     printed = out.export_text().splitlines()
     assert printed[0] == "1 of 4: standalone, seed 0: failed: no such luck"
     assert printed[3] == "4 of 4: pfedlora, seed 1: accuracy 0.3000 at best validation"
@@ -580,7 +694,7 @@ def test_runs_of_another_commit_are_named_before_anything_runs_and_in_the_report
         for module in (comparing, directory):
             monkeypatch.setattr(module, "git_commit", lambda: commit)
         out, err = (Console(record=True, width=200, file=open(os.devnull, "w")) for _ in range(2))  # noqa: SIM115 - the consoles keep them
-        assert compare(part, whole, tmp_path / "runs", out, err) == 0
+        assert compare(part, whole, tmp_path / "runs", out, err, **HERE) == 0
         return err.export_text()
 
     monkeypatch.setattr(executing, "execute", execute)

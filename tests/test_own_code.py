@@ -143,6 +143,7 @@ def test_an_older_versions_run_without_hashes_is_held_against_its_copy(
     assert changed(run, keys) == Changed(("own_models.py",))
 
 
+@pytest.mark.slow
 def test_a_comparison_names_what_other_code_did_and_does_not_average_it_with_new_runs(
     pfedlora: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -378,7 +378,8 @@ KEYS = [
     ),
     Wrong("compare quick/table2 --only rounds=3", "expected key=value with a key of an axis"),
     Wrong(
-        "compare quick/table2 --engine ray --dry-run", "--engine is 'ray'; allowed: flower, local"
+        "compare quick/table2 --engine ray --dry-run",
+        "--engine is 'ray'; allowed: auto, flower, local",
     ),
 ]
 BASIC = (
@@ -1158,10 +1159,13 @@ PATHS = [
         "--shard is 'half'; allowed: I/N",
         [made.files(conf__yaml=BASIC)],
     ),
-    Wrong(
-        "compare conf.yaml --jobs 0",
-        "--jobs is 0; allowed: 1 to 256",
-        [made.files(conf__yaml=BASIC)],
+    *(
+        Wrong(
+            f"compare conf.yaml --jobs {jobs}",
+            f"--jobs is '{jobs}'; allowed: auto, or 1 to 256",
+            [made.files(conf__yaml=BASIC)],
+        )
+        for jobs in ("0", "257", "two", "1.5")
     ),
     Wrong(
         "compare conf.yaml --output thesis/thesis.txt",

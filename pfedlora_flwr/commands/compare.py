@@ -1,5 +1,5 @@
-"""`pfedlora compare`: does the missing runs of a comparison, one after the other or several at
-once, and then reports.
+"""`pfedlora compare`: does the missing runs of a comparison, and then reports. Without a GPU the
+runs go through warm workers of the local engine, one per core.
 
 What is left to do is read from the runs' directories before every run. So a comparison that was
 killed goes on where it was, a completed run (one with the same Experiment) is never repeated, and
@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import torch
 from filelock import FileLock, Timeout
 from rich.console import Console
 
@@ -27,11 +28,11 @@ from pfedlora_flwr.data.remarks import remarks
 from pfedlora_flwr.data.source import Reading
 from pfedlora_flwr.errors import UserError, some
 from pfedlora_flwr.files import make_folder
-from pfedlora_flwr.launch.checks import check_engine, preflight
+from pfedlora_flwr.launch.checks import ENGINES, check_engine, preflight
 from pfedlora_flwr.launch.cluster import address_of
 from pfedlora_flwr.launch.execute import STOPPED
 from pfedlora_flwr.launch.processes import SIGNALS, Stopped, stoppable
-from pfedlora_flwr.launch.resources import resources
+from pfedlora_flwr.launch.resources import cores, resources
 from pfedlora_flwr.launch.simulation import claimed, stop_left_over
 from pfedlora_flwr.report.words import count
 from pfedlora_flwr.report.write import write_report
@@ -39,11 +40,13 @@ from pfedlora_flwr.runs.completed import Missing, read_run
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.output import from_here
 from pfedlora_flwr.runs.provenance import commits, git_commit, read_about, short
+from pfedlora_flwr.training.device import find_device
 
 _MOST = 256
 _NAMED = 10
 """Runs that a line names."""
 _WHOLE = Shard()
+_AUTO = "auto"
 
 
 def compare(
@@ -54,9 +57,9 @@ def compare(
     err: Console,
     *,
     dry_run: bool = False,
-    engine: str = "flower",
+    engine: str = _AUTO,
     drop_models: bool = False,
-    jobs: int = 1,
+    jobs: int | str = _AUTO,
     shard: Shard = _WHOLE,
     redo: Sequence[str] = (),
     report: bool = True,
@@ -65,19 +68,23 @@ def compare(
     """Runs what is missing of `part`, then reports on `whole`; the exit code: 0 when no run has
     failed. Raises UserError.
 
-    drop_models: whether no completed run keeps its clients' models. jobs: runs at once, each in a
-    process of its own if more than one.
+    engine: one of ENGINES; auto: local where no run trains on a GPU or a Ray cluster, else flower.
+    drop_models: whether no completed run keeps its clients' models.
+    jobs: runs at once, a number; auto: one for each core, or GPU, by the local engine, one by
+    flower.
     shard: the runs of `part` that are done here; the report is written where the last of `whole` is
     done.
     redo: which runs that are there are done again (`Work.ask_again`).
     report: whether the report is written at the end. here: whether the local engine's runs are done
     in this process, one after the other."""
-    if not 1 <= jobs <= _MOST:
-        raise UserError(f"--jobs is {jobs}; allowed: 1 to {_MOST}")
+    asked = 1 if here else _number(str(jobs))
     work = Work(part, output.absolute(), shard)
+    if engine not in (_AUTO, *ENGINES):
+        raise UserError(f"--engine is {engine!r}; allowed: {', '.join((_AUTO, *ENGINES))}")
+    engine = _engine(work) if engine == _AUTO else engine
     for job in work.examples():
         check_engine(engine, job.config.execution.ray)
-        if jobs > 1 and engine == "flower" and (address := address_of(job.config.execution)):
+        if asked > 1 and engine == "flower" and (address := address_of(job.config.execution)):
             raise UserError(
                 f"--jobs is {jobs}; allowed: 1 on a Ray cluster ({address}), of which each run"
                 " takes all CPUs"
@@ -86,8 +93,9 @@ def compare(
     work.ask_again(redo)
     _preflight(work, dry_run, out)
     _warn_of_own_code(work, err)
+    at_once = asked or _at_once(work, engine)
     if dry_run:
-        _show_work(work, out, engine, drop_models, jobs)
+        _show_work(work, out, engine, drop_models, at_once)
         return 0
     with _claimed(output, shard), stoppable(*SIGNALS):
         whole.plan().write(work.output)
@@ -95,7 +103,7 @@ def compare(
         _warn_of_other_code(work, err)
         try:
             speed = _speed(work, engine)
-            stopped = run_all(work, speed, out, engine, drop_models, jobs, here=here)
+            stopped = run_all(work, speed, out, engine, drop_models, at_once, here=here)
             if stopped is None and report:
                 _report(work, whole, out)
         except Stopped as stop:
@@ -114,6 +122,32 @@ def compare(
     if work.failed:
         err.print(f"{len(work.failed)} runs failed; the same command retries them", highlight=False)
     return FAILED if work.failed else 0
+
+
+def _number(jobs: str) -> int:
+    """The runs at once that are asked for; 0 for auto. Raises UserError."""
+    if jobs == _AUTO:
+        return 0
+    if jobs.isdecimal() and 1 <= int(jobs) <= _MOST:
+        return int(jobs)
+    raise UserError(f"--jobs is {jobs!r}; allowed: auto, or 1 to {_MOST}")
+
+
+def _engine(work: Work) -> str:
+    """The local one where every run trains on this machine's CPU, else Flower."""
+    configs = [job.config for job in work.examples()]
+    gpu = torch.cuda.is_available() and any(c.experiment.device != "cpu" for c in configs)
+    elsewhere = gpu or any(address_of(c.execution) for c in configs)
+    return "flower" if elsewhere else "local"
+
+
+def _at_once(work: Work, engine: str) -> int:
+    """The runs that go on at once by themselves: no more than are left."""
+    if engine == "flower":
+        return 1
+    gpu = any(find_device(job.config.experiment.device).type == "cuda" for job in work.examples())
+    most = torch.cuda.device_count() if gpu else cores()
+    return max(1, min(most, _MOST, work.count().left))
 
 
 def _report(work: Work, whole: Comparison, out: Console) -> None:
@@ -216,9 +250,10 @@ def _preflight(work: Work, dry_run: bool, out: Console) -> None:
 
 
 def _speed(work: Work, engine: str) -> estimate.Speed:
-    speed = estimate.Speed(
-        resources(work.examples()[0].config).at_once if engine == "flower" else 1
-    )
+    if engine == "flower":
+        speed = estimate.Speed(resources(work.examples()[0].config).at_once)
+    else:
+        speed = estimate.Speed(1, estimate.WARM_START)
     for run in work.completed():
         speed.learn(run.config, run.result["seconds"]["total"])
     return speed

@@ -1,5 +1,5 @@
 """The running part of a comparison: one run after the other in this process, or several at once in
-processes of their own."""
+warm workers."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from pfedlora_flwr.comparison.work import Job, Work
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.launch import execute as executing
-from pfedlora_flwr.launch.child import Child, Share, could_not_start, shares
 from pfedlora_flwr.launch.cluster import find_nodes
+from pfedlora_flwr.launch.worker import Worker, could_not_start, shares
 from pfedlora_flwr.runs.completed import DIVERGED
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.layout import Row
@@ -47,11 +47,12 @@ def run_all(
     if drop_models:  # one that was killed after its result still has them
         for run in work.completed():
             run.directory.drop_models()
-    # a bar would be drawn over a debugger
-    bars = progress_bars(out, quiet=engine == "local" and at_once == 1)
+    bars = progress_bars(out, quiet=here)  # a bar would be drawn over a debugger
     runs = _Runs(work, speed, out, bars, drop_models, at_once)
     with bars:
-        return _one_by_one(runs, engine) if here or at_once == 1 else _several(runs, engine)
+        if here or (engine == "flower" and at_once == 1):
+            return _one_by_one(runs, engine)
+        return _in_workers(runs, engine)
 
 
 def _one_by_one(runs: _Runs, engine: str) -> Result | None:
@@ -68,29 +69,36 @@ def _one_by_one(runs: _Runs, engine: str) -> Result | None:
     return None
 
 
-def _several(runs: _Runs, engine: str) -> Result | None:
-    """Each run in a process of its own, with its share of the cores and of the GPUs."""
-    children: dict[Child, tuple[_Line, Share]] = {}
-    free = shares(runs.at_once)
+def _in_workers(runs: _Runs, engine: str) -> Result | None:
+    """Each run in a worker with its share of cores and GPUs. A worker that dies is replaced."""
+    free, idle = shares(runs.at_once), list[Worker]()
+    busy: dict[Worker, _Line] = {}
     try:
-        while (waiting := runs.waiting()) or children:
-            for job, share in zip(waiting, tuple(free), strict=False):
-                free.remove(share)
-                children[Child(runs.config(job), engine, share)] = runs.begin(job), share
-            while not (ended := [child for child in children if child.ended]):
-                for line, _ in children.values():
+        while (waiting := runs.waiting()) or busy:
+            for job in waiting[: runs.at_once - len(busy)]:
+                worker, line = idle.pop() if idle else Worker(free.pop(0)), runs.begin(job)
+                worker.start(runs.config(job), engine)
+                busy[worker] = line
+            while not (ended := [worker for worker in busy if worker.ended]):
+                for line in busy.values():
                     line.look()
                 time.sleep(_LOOK)
-            for child in ended:
-                line, share = children.pop(child)
-                free.append(share)
-                if runs.end(line, result := child.result()):
+            for worker in ended:
+                line, result = busy.pop(worker), worker.result()
+                if worker.alive:
+                    idle.append(worker)
+                else:
+                    worker.close()
+                    free.append(worker.share)
+                if runs.end(line, result):
                     return result
     finally:
-        for child in children:
-            child.stop(signal.SIGINT)
-        for child in children:
-            child.result()
+        for worker in busy:
+            worker.stop(signal.SIGINT)
+        for worker in busy:
+            worker.result()
+        for worker in (*busy, *idle):
+            worker.close()
     return None
 
 
@@ -113,6 +121,7 @@ class _Runs:
         self._lines: list[_Line] = []
         self._task = bars.add_task(_ALL, what="")
         self._wait_for([])
+        self._ended = self._count.ended
 
     def waiting(self) -> list[Job]:
         """The runs that are left and have not begun, as their directories tell."""
@@ -161,8 +170,9 @@ class _Runs:
             self._work.failed[job.directory] = result["error"] or "no reason given"
             came = f"failed: {result['error']}"
         self._count = self._work.count()
+        self._ended += 1  # another one's result may be on disk already, and not yet told
         self.out.print(
-            f"{self._count.ended} of {self._count.of}: {job.title}: {came}",
+            f"{self._ended} of {self._count.of}: {job.title}: {came}",
             highlight=False,
             markup=False,
             soft_wrap=True,

@@ -20,6 +20,8 @@ from pfedlora_flwr.runs.ledger import payload_bytes
 
 START = 12.0
 """Seconds until a run's first round: a SuperLink, Ray, and an actor's imports."""
+WARM_START = 0.5
+"""The same in a process that has imported everything already."""
 GUESS = 40e9
 """Operations a second of one actor before any run has been timed."""
 _KEPT_WHILE_RUNNING = 3
@@ -36,8 +38,9 @@ def work(config: RunConfig) -> float:
 class Speed:
     """Operations a second, from finished runs: the same method's where there are any."""
 
-    def __init__(self, actors: int) -> None:
-        self._actors = actors
+    def __init__(self, actors: int, start: float = START) -> None:
+        """start: seconds until a run's first round."""
+        self._actors, self._start = actors, start
         self._seen: dict[str, list[tuple[float, float]]] = {}
 
     def learn(self, config: RunConfig, seconds: float) -> None:
@@ -55,7 +58,7 @@ class Speed:
         seen = own or [pair for pairs in self._seen.values() for pair in pairs]
         total = [sum(parts) for parts in zip(*seen, strict=True)]
         speed = total[0] / max(total[1], 1e-9) if seen else GUESS * self._actors
-        return START + work(config) / speed
+        return self._start + work(config) / speed
 
 
 def model_bytes(config: RunConfig) -> int:

@@ -13,9 +13,9 @@ from pfedlora_flwr.config import run_config
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.federation.model_cache import MODELS
 from pfedlora_flwr.launch import resources as module
-from pfedlora_flwr.launch.child import shares
 from pfedlora_flwr.launch.cluster import Node
 from pfedlora_flwr.launch.resources import Resources, gpu_share, resources
+from pfedlora_flwr.launch.worker import shares
 from pfedlora_flwr.training.device import GPU_SHARE
 
 
