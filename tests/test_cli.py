@@ -281,6 +281,17 @@ def test_more_rounds_and_a_limit_of_hours_go_through_a_connection(
     assert "warning: data-path is not used" in pfedlora(*words, "-o", "data-path=/y")[1]
 
 
+def test_a_run_that_flwr_stop_ended_is_stopped_and_not_failed(site: Path, pfedlora: Call) -> None:
+    """It has no result: Flower kills the ServerApp."""
+    tool = site / "flwr"
+    told = tool.read_text().replace("finished:completed", "finished:stopped")
+    tool.write_text(told.replace(RESULT_LINE, "pfedlora: round 1/9"))
+    code, _, err = pfedlora("run", "--superlink", "site", "-o", "output=/x")
+    assert code == 130
+    again = "to continue: pfedlora run --superlink site -o output=/x --resume"
+    assert err.splitlines() == ["stopped through Flower", again]
+
+
 def test_a_submission_that_is_not_taken_is_one_line_and_code_1(
     site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
