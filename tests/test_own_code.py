@@ -95,7 +95,7 @@ def test_where_the_module_cannot_be_imported_the_command_that_uses_the_copy_is_t
     assert (
         changed == f"note: own_models.py differs from the run's copy in {source}, which is not used"
     )
-    assert ": the code here builds another model than that of client 1 has: " in refused
+    assert ": the code here builds another model than client 1 has: " in refused
 
 
 def test_a_run_goes_on_with_changed_code_only_where_that_is_accepted_and_keeps_both(

@@ -133,7 +133,6 @@ KEYS = [
     key("dataset=mnist", "dataset is 'mnist'; allowed: digits | cifar10"),
     key("method=fedsgd", "method is 'fedsgd'; allowed: pfedlora"),
     key("method=LG-FedAvg", "method is 'LG-FedAvg'; did you mean 'lg_fedavg'? allowed: pfedlora"),
-    key("method=fedsgd", "method is 'fedsgd'; allowed: pfedlora"),
     key("method=fedavg", "set setting=homogeneous"),
     key("method=standalone models=cnn9", "models names 'cnn9'; allowed: cnn1"),
     key("models=", "models names ''; allowed: cnn1"),
@@ -1212,7 +1211,7 @@ PATHS = [
     file(f"{SAVE} --output thesis", "thesis is a directory; give a file", THESIS),
     file(f"{SAVE} --output thesis/thesis.txt", "exists; replace it with --overwrite", THESIS),
     file(f"{SAVE} --output a", "a.md exists; replace it with", made.files(a__md="irreplaceable")),
-    file(f"{SAVE} --output /dev/full --overwrite", "/dev/full is no regular file"),
+    file(f"{SAVE} --output /dev/full --overwrite", "/dev/full is not a regular file"),
     file(f"{SAVE} --output /proc/nowhere/a", "cannot be written"),
     file(f"{SAVE} --output thesis/thesis.txt/a", "cannot be written (File exists)", THESIS),
 ]
@@ -1438,7 +1437,7 @@ FILES = [
     ),
     file(
         PREDICT,
-        "the code here builds another model than that of client 0 has",
+        "the code here builds another model than client 0 has",
         made.changed(ABOUT, "tests.methods.narrow:Narrow", "cnn5"),
     ),
     file("report run", "the first one there is unfinished after round 2", made.gone("result.json")),

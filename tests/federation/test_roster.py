@@ -285,7 +285,7 @@ def test_nodes_whose_question_expired_are_waited_for_and_named_as_silent(tmp_pat
     began = time.monotonic()
     assert not found.wait_for_count(2, 1.0, [].append)
     assert time.monotonic() >= began + 1
-    assert refused[0] == "node 10 is no client of this run: no answer in time"
+    assert refused[0] == "node 10 is not a client of this run: no answer in time"
 
 
 def test_of_a_simulations_nodes_one_is_asked_for_all(tmp_path: Path) -> None:
