@@ -259,7 +259,7 @@ def run_locally(output: Path, keys: Mapping[str, object]) -> Done:
     from pfedlora_flwr.errors import UserError
 
     try:
-        result = pfedlora_flwr.run(keys, output=output, progress=False).result
+        result = pfedlora_flwr.run(output=output, progress=False, **dict[str, Any](keys)).result
     except UserError as error:
         if not str(error).startswith("the run failed"):
             raise
