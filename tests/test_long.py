@@ -98,6 +98,9 @@ def test_a_log_that_begins_anew_is_told_on_from_where_it_was(
     """Flower sends it from its beginning after each break of the connection; the first break is in
     the middle of a line."""
     monkeypatch.setattr(submission, "_PAUSE", 0.0)
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
+    connection = '[superlink.there]\naddress = "127.0.0.1:1"\ninsecure = true\n'
+    (tmp_path / "config.toml").write_text(connection)
     sent = iter(
         [
             "pfedlora: one\nINFO: hum\npfedlora: tw",

@@ -90,7 +90,7 @@ def test_an_observer_that_raises_is_named_once_and_the_others_are_told(
     assert ROW["accuracy"] == 0.5
     [line] = [record.getMessage() for record in caplog.records]
     assert line.startswith(
-        "observer Raising failed, and the run goes on: ConnectionError: no route to the tracker"
+        "observer Raising failed, and the run continues: ConnectionError: no route to the tracker"
     )
     assert list(result["observers"]) == ["Raising"]
     err = io.StringIO()
