@@ -1058,7 +1058,7 @@ def test_a_node_without_a_state_path_remembers_while_it_runs() -> None:
     context = Context(run_id=1, node_id=2, node_config={}, state=RecordDict(), run_config={})
     unmasked.begin(context, "run", 1, b"update")
     unmasked.begin(context, "run", 1, b"update")
-    with pytest.raises(UserError, match="has masked another update in round 1"):
+    with pytest.raises(UserError, match="already masked another update in round 1"):
         unmasked.begin(context, "run", 1, b"another")
     unmasked.hand_out(context, [4, 3, 2])
     unmasked.hand_out(context, [2, 3, 4])
@@ -1085,6 +1085,6 @@ def test_what_a_node_remembers_does_not_grow_and_what_it_forgot_it_refuses(tmp_p
         ):
             unmasked.begin(context, "run", 2, b"another")
         unmasked.begin(context, "run", 3, b"update")
-        with pytest.raises(UserError, match="has masked another update in round 3"):
+        with pytest.raises(UserError, match="already masked another update in round 3"):
             unmasked.begin(context, "run", 3, b"another")
     assert len(json.loads((tmp_path / "run" / "unmasked.json").read_text())) == unmasked.ROUNDS
