@@ -259,7 +259,8 @@ def run_locally(output: Path, keys: Mapping[str, object]) -> Done:
     from pfedlora_flwr.errors import UserError
 
     try:
-        result = pfedlora_flwr.run(output=output, progress=False, **dict[str, Any](keys)).result
+        given: dict[str, Any] = {**keys, "output": output}
+        result = pfedlora_flwr.run(progress=False, **given).result
     except UserError as error:
         if not str(error).startswith("the run failed"):
             raise
