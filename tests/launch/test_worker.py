@@ -57,7 +57,7 @@ class Mine(PFedLoRA):
             random.seed(1), numpy.random.seed(1)
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             os.chdir(tempfile.gettempdir())
-            os.environ["PFEDLORA_DATA"] = os.environ["HOME"] = "/nowhere"
+            os.environ["PFEDLORA_DATA"] = os.environ["HOME"] = tempfile.mkdtemp()
             logging.getLogger("pfedlora_flwr").handlers.append(logging.StreamHandler())
             sys.path.clear()
         return merged
