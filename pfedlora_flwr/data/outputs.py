@@ -4,7 +4,6 @@ determines them, to the same bits."""
 from __future__ import annotations
 
 import hashlib
-import io
 import platform
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pfedlora_flwr.data.cache import cache_root
+from pfedlora_flwr.data.cache import cache_root, keep, kept_in
 from pfedlora_flwr.data.local import LocalData
-from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.files import write_atomically
 from pfedlora_flwr.models.own import Whole
 from pfedlora_flwr.models.pretrained import frozen_encoder, with_outputs
 from pfedlora_flwr.training.flops import count_operations
@@ -64,22 +61,12 @@ def kept(encoder: Whole, samples: Samples, e: Experiment) -> Tensor:
     """[n, width], where the samples are."""
     device = samples.labels.device
     file = _file(encoder, samples, e)
-    try:
+    with kept_in(file):
         if file.exists():
             return torch.from_numpy(np.load(file)).to(device)
         with mixed_precision(e.precision, device):
             outputs = infer(encoder.encode, samples)
-        written = io.BytesIO()
-        np.save(written, outputs.cpu().numpy())
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, written.getvalue(), durable=False)
-    except OSError as error:
-        raise UserError(
-            f"cache {cache_root()}: {error.strerror or error}; set PFEDLORA_CACHE to a writable"
-            " folder"
-        ) from None
-    except ValueError:
-        raise UserError(f"{file} is damaged; remove it; it will be created again") from None
+        keep(file, outputs.cpu().numpy())
     return outputs
 
 

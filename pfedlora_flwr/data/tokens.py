@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import io
 from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 from filelock import FileLock
 
-from pfedlora_flwr.data.cache import cache_root, digests
+from pfedlora_flwr.data.cache import cache_root, digests, keep, kept_in
 from pfedlora_flwr.data.datasets import Dataset
-from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.files import write_atomically
 from pfedlora_flwr.models import text
 
 _VERSION = 1  # of the files' layout
@@ -37,24 +34,12 @@ def _mapped(name: str) -> npt.NDArray[np.int64]:
 
 def _tokens(name: str, dataset: Dataset, model: str) -> npt.NDArray[np.int64]:
     file = cache_root() / "tokens" / f"{name}.npy"
-    try:
+    with kept_in(file):
         if not file.exists():
             file.parent.mkdir(parents=True, exist_ok=True)
             with FileLock(f"{file}.lock"):
                 if not file.exists():
                     starts = range(0, len(dataset.inputs), _AT_ONCE)
                     parts = (dataset.inputs[start : start + _AT_ONCE] for start in starts)
-                    made = np.concatenate([text.tokenised(model, part) for part in parts])
-                    written = io.BytesIO()
-                    np.save(written, made)
-                    write_atomically(file, written.getvalue(), durable=False)
+                    keep(file, np.concatenate([text.tokenised(model, part) for part in parts]))
         return _mapped(file.name)
-    except UserError:  # a ValueError, too
-        raise
-    except OSError as error:
-        raise UserError(
-            f"cache {cache_root()}: {error.strerror or error}; set PFEDLORA_CACHE to a writable"
-            " folder"
-        ) from None
-    except ValueError:
-        raise UserError(f"{file} is damaged; remove it, and it is made anew") from None
