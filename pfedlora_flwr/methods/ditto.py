@@ -6,22 +6,23 @@ and alone predicts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.keys import key
-from pfedlora_flwr.methods.method import Method, Tensors, Upload
-from pfedlora_flwr.methods.tensors import proximal, rebuilt, weighted_mean
+from pfedlora_flwr.methods.fedavg import FedAvg
+from pfedlora_flwr.methods.method import Tensors, Upload
+from pfedlora_flwr.methods.standalone import train_locally
+from pfedlora_flwr.methods.tensors import proximal
 from pfedlora_flwr.models.kept import kept
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.rng import derive, seeded
 from pfedlora_flwr.training.loop import Samples, Visit
 
 
-class Ditto(Method):
+class Ditto(FedAvg):
     """Algorithm 1 of the paper, with FedAvg as its solver of the global objective."""
 
     title = "Ditto"
@@ -30,21 +31,15 @@ class Ditto(Method):
     shares = "whole model"
     merges = "mean"
     assumes = "one architecture"
-    averages = True
-    one_model = True
 
     @dataclass(frozen=True)
-    class Options(Method.Options):
+    class Options(FedAvg.Options):
         lambda_: float = key(
             1.0, "λ, how strongly the own model is held near the global one", low=0
         )
         epochs: int | None = key(
             None, "epochs of the own model a visit (auto: `local-epochs`)", low=1
         )
-
-    def state_init(self, seed: int) -> Tensors:
-        with seeded(seed):
-            return kept(self.client_model(0))
 
     def private_init(self, client: int, seed: int) -> nn.Module:
         """v_k begins as w^0, at every client."""
@@ -70,22 +65,5 @@ class Ditto(Method):
     def trained_global(self, received: Tensors, data: Samples, visit: Visit) -> Tensors:
         """w_k^t: local SGD from w^t, as FedAvg's."""
         whole = self.received_model(received).train().to(data.labels.device)
-
-        def loss(inputs: Tensor, labels: Tensor) -> Tensor:
-            return cross_entropy(whole(inputs), labels)
-
-        visit.sgd("global", whole.parameters(), loss, data)
+        train_locally(whole, data, visit, "global")
         return kept(whole)
-
-    def received_model(self, received: Tensors) -> ClientModel:
-        """The global model as it arrived."""
-        return rebuilt(lambda: self.client_model(0), received)
-
-    def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
-        return weighted_mean(uploads)
-
-    def other_predictors(
-        self, model: ClientModel, received: Tensors
-    ) -> dict[str, Callable[[Tensor], Tensor]]:
-        device = next(iter(received.values())).device
-        return {"global": self.received_model(received).eval().to(device)}

@@ -49,6 +49,9 @@ class FedAvg(Method):
     def other_predictors(
         self, model: ClientModel, received: Tensors
     ) -> dict[str, Callable[[Tensor], Tensor]]:
+        device = next(iter(received.values())).device
+        return {"global": self.received_model(received).eval().to(device)}
+
+    def received_model(self, received: Tensors) -> ClientModel:
         """The global model as it arrived."""
-        whole = rebuilt(lambda: self.client_model(0), received)
-        return {"global": whole.eval().to(next(iter(received.values())).device)}
+        return rebuilt(lambda: self.client_model(0), received)

@@ -11,7 +11,6 @@ from pfedlora_flwr.methods.lora_factors import (
     B,
     Product,
     error,
-    head_names,
     load_some,
     products,
     scale_of,
@@ -46,7 +45,7 @@ class FedIT(Method):
 
     def shared(self, model: ClientModel) -> Tensors:
         """What travels of a model: factors, and the head where `lora.head` is shared."""
-        head = head_names(model) if self.experiment.lora_head == "shared" else set()
+        head = model.last_names() if self.experiment.lora_head == "shared" else set()
         return {
             name: tensor
             for name, tensor in kept(model).items()
@@ -66,13 +65,24 @@ class FedIT(Method):
     def aggregation_error(
         self, uploads: Mapping[int, Upload], before: Tensors, after: Tensors
     ) -> float | None:
-        total = sum(upload.samples for upload in uploads.values())
+        scale = self.state_scale
         return error(
-            [(one.samples / total, self.products(one.tensors)) for one in uploads.values()],
-            self.products(before),
-            self.products(after),
+            self.shares_of(uploads), self.products(before, scale), self.products(after, scale)
         )
 
-    def products(self, tensors: Tensors) -> list[Product]:
+    def shares_of(self, uploads: Mapping[int, Upload]) -> list[tuple[float, list[Product]]]:
+        """By upload: p_k, and s_k B_k and A_k of each layer."""
+        total = sum(upload.samples for upload in uploads.values())
+        return [
+            (one.samples / total, self.products(one.tensors, scale_of(self.model_of(k))))
+            for k, one in uploads.items()
+        ]
+
+    @property
+    def state_scale(self) -> float:
+        """s of the factors in the state."""
+        return scale_of(self.model_names[0])
+
+    def products(self, tensors: Tensors, scale: float) -> list[Product]:
         """ΔW of each layer, of what travels."""
-        return products(tensors, scale_of(self.model_names[0]))
+        return products(tensors, scale)

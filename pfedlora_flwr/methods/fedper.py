@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pfedlora_flwr.methods.extractor import shared_extractor
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.methods.method import Method, Tensors, Upload
 from pfedlora_flwr.methods.standalone import train_locally
 from pfedlora_flwr.methods.tensors import weighted_mean
 from pfedlora_flwr.models.model import ClientModel
+from pfedlora_flwr.rng import seeded
 from pfedlora_flwr.training.loop import Samples, Visit
 
 
@@ -29,14 +30,30 @@ class FedPer(Method):
     one_model = True
 
     def state_init(self, seed: int) -> Tensors:
-        return shared_extractor(self, seed)
+        """The trained part of a fresh extractor.
+
+        Raises:
+            UserError: nothing of it is trained.
+        """
+        with seeded(seed):
+            model = self.client_model(0)
+        if not model.extractor_parameters():
+            raise UserError(
+                f"method {self.experiment.method} shares what is before the last layer, and nothing"
+                f" of it is trained in model {self.model_names[0]!r}: set neck=always or train=all"
+            )
+        return model.extractor_tensors()
 
     def local_update(
         self, model: ClientModel, received: Tensors, data: Samples, visit: Visit
     ) -> Upload:
         model.load_extractor(received)
-        train_locally(model, data, visit)
+        self.train(model, data, visit)
         return Upload(model.extractor_tensors(), len(data))
+
+    def train(self, model: ClientModel, data: Samples, visit: Visit) -> None:
+        """Both parts together."""
+        train_locally(model, data, visit)
 
     def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
         return weighted_mean(uploads)

@@ -6,7 +6,6 @@ layer."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -14,14 +13,14 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.keys import key
-from pfedlora_flwr.methods.extractor import shared_extractor
-from pfedlora_flwr.methods.method import Method, Tensors, Upload
-from pfedlora_flwr.methods.tensors import frozen, weighted_mean
+from pfedlora_flwr.methods.fedper import FedPer
+from pfedlora_flwr.methods.standalone import train_locally
+from pfedlora_flwr.methods.tensors import frozen
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.training.loop import Samples, Visit
 
 
-class FedRep(Method):
+class FedRep(FedPer):
     """Algorithm 1 of the paper: the head is trained behind the received φ, then φ before that head;
     φ alone is averaged."""
 
@@ -31,25 +30,18 @@ class FedRep(Method):
     shares = "extractor"
     merges = "mean"
     assumes = "one architecture"
-    averages = True
-    one_model = True
 
     @dataclass(frozen=True)
-    class Options(Method.Options):
+    class Options(FedPer.Options):
         head_epochs: int = key(
             10, "epochs of the head, before `local-epochs` of the extractor", low=1
         )
 
-    def state_init(self, seed: int) -> Tensors:
-        return shared_extractor(self, seed)
-
-    def local_update(
-        self, model: ClientModel, received: Tensors, data: Samples, visit: Visit
-    ) -> Upload:
-        model.load_extractor(received)  # φ_i ← φ^t
+    def train(self, model: ClientModel, data: Samples, visit: Visit) -> None:
+        """h_i first, then φ_i."""
         self.train_head(model, data, visit)
-        self.train_extractor(model, data, visit)
-        return Upload(model.extractor_tensors(), len(data))
+        with frozen(model.last_layer()):  # φ_i ← GRD(f_i(h_i, φ_i)), `local-epochs` of it
+            train_locally(model, data, visit)
 
     def train_head(self, model: ClientModel, data: Samples, visit: Visit) -> None:
         """h_i ← GRD(f_i(h_i, φ^t)), `head-epochs` of it."""
@@ -63,15 +55,3 @@ class FedRep(Method):
         head = model.last_layer().parameters()
         visit.sgd("head", head, loss, data, epochs=self.options.head_epochs)
         model.train()
-
-    def train_extractor(self, model: ClientModel, data: Samples, visit: Visit) -> None:
-        """φ_i ← GRD(f_i(h_i, φ_i)), `local-epochs` of it, with the head fixed."""
-
-        def loss(inputs: Tensor, labels: Tensor) -> Tensor:
-            return cross_entropy(model(inputs), labels)
-
-        with frozen(model.last_layer()):
-            visit.sgd("model", model.extractor_parameters(), loss, data)
-
-    def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
-        return weighted_mean(uploads)

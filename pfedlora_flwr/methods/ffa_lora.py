@@ -41,5 +41,5 @@ class FFALoRA(FedIT):
             drawn = kept(self.client_model(0))
         return {name: tensor for name, tensor in drawn.items() if A in name}
 
-    def products(self, tensors: Tensors) -> list[Product]:
-        return super().products(self.first_factors | tensors)
+    def products(self, tensors: Tensors, scale: float) -> list[Product]:
+        return super().products(self.first_factors | tensors, scale)

@@ -12,28 +12,14 @@ import torch
 
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment, parted
-from pfedlora_flwr.methods.lora_factors import (
-    A,
-    B,
-    Product,
-    added,
-    error,
-    head_names,
-    load_some,
-    products,
-    scale_of,
-    truncated,
-)
-from pfedlora_flwr.methods.method import Method, Tensors, Upload
-from pfedlora_flwr.methods.standalone import train_locally
+from pfedlora_flwr.methods.fedit import FedIT
+from pfedlora_flwr.methods.lora_factors import A, B, added, scale_of, truncated
+from pfedlora_flwr.methods.method import Tensors, Upload
 from pfedlora_flwr.methods.tensors import weighted_mean
-from pfedlora_flwr.models.kept import kept
-from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.rng import seeded
-from pfedlora_flwr.training.loop import Samples, Visit
 
 
-class FlexLoRA(Method):
+class FlexLoRA(FedIT):
     """The server averages the products, ΔW = Σ p_k s_k B_k A_k = U Σ Vᵀ; client k receives their
     best approximation of its rank: B_k = U Σ / s_k and A_k = Vᵀ, cut to r_k.
 
@@ -45,7 +31,9 @@ class FlexLoRA(Method):
     shares = "LoRA's A and B of the client's rank"
     merges = "mean of products, singular value decomposition"
     assumes = "one base, `train=lora`; ranks may differ"
-    shares_lora = True
+    averages = False
+    one_model = False
+    state_scale = 1.0
 
     @classmethod
     def check_experiment(cls, experiment: Experiment) -> None:
@@ -69,24 +57,20 @@ class FlexLoRA(Method):
         return found
 
     @cached_property
+    def ranks(self) -> list[int]:
+        """Of the client models, in turn."""
+        return [int(parted(name)[1]["lora.rank"]) for name in self.model_names]
+
+    @property
     def largest(self) -> int:
         """The largest rank of all clients."""
-        return max(int(parted(name)[1]["lora.rank"]) for name in self.model_names)
-
-    def shared(self, model: ClientModel) -> Tensors:
-        head = head_names(model) if self.experiment.lora_head == "shared" else set()
-        return {
-            name: tensor
-            for name, tensor in kept(model).items()
-            if name in head or A in name or B in name
-        }
+        return max(self.ranks)
 
     def state_init(self, seed: int) -> Tensors:
-        ranks = [int(parted(name)[1]["lora.rank"]) for name in self.model_names]
         with seeded(seed):
-            first = self.shared(self.client_model(ranks.index(self.largest)))
+            first = self.shared(self.client_model(self.ranks.index(self.largest)))
         return {
-            name: tensor.flatten(1) if A in name or B in name else tensor
+            name: tensor.flatten(1) if _is_factor(name) else tensor
             for name, tensor in first.items()
         }
 
@@ -105,51 +89,22 @@ class FlexLoRA(Method):
     def largest_upload(self, state: Tensors) -> int:
         return sum(t.numel() * t.element_size() for t in state.values())
 
-    def local_update(
-        self, model: ClientModel, received: Tensors, data: Samples, visit: Visit
-    ) -> Upload:
-        load_some(model, received)
-        train_locally(model, data, visit)
-        return Upload(self.shared(model), len(data))
-
     def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
-        factors = [name for name in state if A in name or B in name]
         heads = {
-            k: Upload({n: t for n, t in one.tensors.items() if n not in factors}, one.samples)
+            k: Upload({n: t for n, t in one.tensors.items() if not _is_factor(n)}, one.samples)
             for k, one in uploads.items()
         }
         means = weighted_mean(heads)
-        merged = dict(state)
-        layers = [name for name in state if A in name]
-        for name, terms in zip(layers, zip(*self._terms(uploads), strict=True), strict=True):
-            left, right = truncated(added(terms), self.largest)
+        merged, shares = dict(state), self.shares_of(uploads)
+        for layer, name in enumerate(name for name in state if A in name):
+            wanted = added([(share, products[layer]) for share, products in shares])
+            left, right = truncated(wanted, self.largest)
             first, second = state[name].clone(), torch.zeros_like(state[name.replace(A, B)])
             first[: len(right)] = right.to(first.dtype)  # rows beyond the product's rank stay
             second[:, : left.shape[1]] = left.to(second.dtype)
             merged |= {name: first, name.replace(A, B): second}
         return merged | means
 
-    def _terms(self, uploads: Mapping[int, Upload]) -> list[list[tuple[float, Product]]]:
-        """By upload and layer: p_k, and s_k B_k and A_k."""
-        total = sum(upload.samples for upload in uploads.values())
-        return [
-            [
-                (one.samples / total, product)
-                for product in products(one.tensors, scale_of(self.model_of(k)))
-            ]
-            for k, one in uploads.items()
-        ]
 
-    def aggregation_error(
-        self, uploads: Mapping[int, Upload], before: Tensors, after: Tensors
-    ) -> float | None:
-        """What the truncation to the largest rank leaves out."""
-        total = sum(upload.samples for upload in uploads.values())
-        return error(
-            [
-                (one.samples / total, products(one.tensors, scale_of(self.model_of(k))))
-                for k, one in uploads.items()
-            ],
-            products(before, 1.0),
-            products(after, 1.0),
-        )
+def _is_factor(name: str) -> bool:
+    return A in name or B in name

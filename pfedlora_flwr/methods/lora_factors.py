@@ -14,23 +14,11 @@ from torch import Tensor, nn
 from pfedlora_flwr.experiment import parted
 from pfedlora_flwr.methods.method import Tensors
 from pfedlora_flwr.models.lora import Lora
-from pfedlora_flwr.models.model import ClientModel
 
 A, B = ".lora_A.", ".lora_B."
 """In the names of the factors' tensors."""
 Product = tuple[Tensor, Tensor]
 """Of one layer: s B [m, r] and A [r, n], float64, whose product is ΔW."""
-
-
-def head_names(model: ClientModel) -> set[str]:
-    """The names in the state_dict of the last layer's tensors."""
-    last = model.last_layer()
-    return {
-        f"{at}.{name}"
-        for at, part in model.named_modules(remove_duplicate=False)
-        if part is last
-        for name in last.state_dict()
-    }
 
 
 def scale_of(name: str) -> float:

@@ -34,10 +34,10 @@ class Standalone(Method):
         return state
 
 
-def train_locally(model: ClientModel, data: Samples, visit: Visit) -> None:
+def train_locally(model: ClientModel, data: Samples, visit: Visit, phase: str = "model") -> None:
     """Local SGD on the cross-entropy of the model's own predictions."""
 
     def loss(inputs: Tensor, labels: Tensor) -> Tensor:
         return cross_entropy(model(inputs), labels)
 
-    visit.sgd("model", model.parameters(), loss, data)
+    visit.sgd(phase, model.parameters(), loss, data)

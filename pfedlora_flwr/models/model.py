@@ -57,7 +57,7 @@ class ClientModel(nn.Module):
     def extractor_tensors(self) -> dict[str, Tensor]:
         """The tensors before the last layer, detached, by name and in the order of the state_dict:
         trained parameters, and buffers that can change. The base is left out."""
-        left_out = given_names(self) | self._last_names()
+        left_out = given_names(self) | self.last_names()
         return {
             name: tensor.detach()
             for name, tensor in self.state_dict().items()
@@ -70,15 +70,15 @@ class ClientModel(nn.Module):
         Raises:
             RuntimeError: other names or shapes, as load_state_dict does.
         """
-        own, left_out = self.state_dict(), given_names(self) | self._last_names()
+        own, left_out = self.state_dict(), given_names(self) | self.last_names()
         self.load_state_dict({name: own[name] for name in own if name in left_out} | dict(tensors))
 
     def extractor_parameters(self) -> list[nn.Parameter]:
         """The trained parameters before the last layer, for an optimiser."""
-        last = self._last_names()
+        last = self.last_names()
         return [p for name, p in self.named_parameters() if p.requires_grad and name not in last]
 
-    def _last_names(self) -> set[str]:
+    def last_names(self) -> set[str]:
         """The names in the state_dict of the last layer."""
         last = self.last_layer()
         return {
