@@ -22,7 +22,8 @@ class Round:
     diverged: dict[int, str] = field(default_factory=dict)  # those of them whose training did
     visits: dict[int, Admitted] = field(default_factory=dict)
     server_flops: int = 0  # executed in the merge
-    aggregation_error: float | None = None  # of the merge, where the method has one
+    exchanges_lora: bool = False  # whether the round's line has an aggregation error
+    aggregation_error: float | None = None  # of the merge; None where it means nothing
 
     def send(self, client: int, cost: Cost) -> None:
         """Adds to what was sent to a client, which may be asked twice."""

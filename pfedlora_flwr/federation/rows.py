@@ -46,7 +46,7 @@ def round_row(round: Round, state: ServerState, visits: Sequence[VisitRow]) -> R
             {(visit.report.node, visit.report.worker) for visit in round.visits.values()}
         ),
     }
-    if round.aggregation_error is not None:
+    if round.exchanges_lora:
         row["aggregation_error"] = round.aggregation_error
     return cast(RoundRow, row)
 

@@ -182,7 +182,8 @@ class PersonalisedStrategy(Strategy):
 
     def _round(self, number: int, clock: Clock) -> Round:
         e = self.experiment
-        return Round(number, sample_clients(e.seed, number, e.clients, e.sampled), clock)
+        sampled = sample_clients(e.seed, number, e.clients, e.sampled)
+        return Round(number, sampled, clock, exchanges_lora=self.method.shares_lora)
 
     def _merge(self, round: Round, collected: Collected) -> None:
         """Merges the admitted uploads, in client order. Raises RunFailed below `min-success`,

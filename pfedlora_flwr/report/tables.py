@@ -12,6 +12,7 @@ from pfedlora_flwr.comparison.outcome import Outcome
 from pfedlora_flwr.comparison.plan import Keys
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import countings, measures, paper, words
+from pfedlora_flwr.report.aggregation import errors
 from pfedlora_flwr.report.audits import audits
 from pfedlora_flwr.report.gains import STANDALONE, gains, is_control
 from pfedlora_flwr.report.load import Study
@@ -57,6 +58,7 @@ def all_tables(study: Study) -> list[Table]:
     return [
         *found,
         costs(study),
+        errors(study),
         headline(study),
         audits(study),
         clients(study),

@@ -12,6 +12,7 @@ from pfedlora_flwr.comparison.plan import Keys
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import make_folder, write_atomically
 from pfedlora_flwr.report import (
+    aggregation,
     data_figures,
     figures,
     gain_figure,
@@ -71,7 +72,11 @@ def write_report(
 def _draw(study: Study, output: Path) -> tuple[list[Picture], list[str]]:
     """Every figure, and a line for each that could not be drawn."""
     pictures, left_out = (
-        [*gain_figure.figures(study, output), *figures.robustness(study, output)],
+        [
+            *gain_figure.figures(study, output),
+            *figures.robustness(study, output),
+            *aggregation.pictures(study, output),
+        ],
         dict[tuple[str, str], list[str]](),
     )
     drawers: dict[str, Callable[[Study, Keys, Path], Picture]] = {

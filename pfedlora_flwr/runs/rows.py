@@ -57,9 +57,10 @@ class RoundRow(CostFields):
     loss: float | None  # mean of the admitted visits' `loss`; null if there is none
     # of layers that the server trains while merging; sums and means are not counted
     server_flops: int
-    # of methods that exchange LoRA: what the merge missed of the mean of the uploads' products,
-    # relative to what they changed; not with secagg, nor with the controls of `sharing`
-    aggregation_error: NotRequired[float]
+    # of methods that exchange LoRA, from round 1: what the merge missed of the mean of the uploads'
+    # products, relative to what they changed. Null where it means nothing: if a factor is private,
+    # with secagg, with the controls of `sharing`, without a merge, or if nothing changed
+    aggregation_error: NotRequired[float | None]
     seconds: float  # duration of the round: the sum of `server_seconds`
     # by part: record (the round before), prepare, wait, aggregate, evaluate
     server_seconds: dict[str, float]
