@@ -14,7 +14,7 @@ import typer
 
 from pfedlora_flwr import __version__
 from pfedlora_flwr.commands.console import Group, PlainCommand, WithKeys, err, out, say
-from pfedlora_flwr.errors import UserCodeError, UserError, brief, with_traceback
+from pfedlora_flwr.errors import UserError, brief, final_line, with_traceback
 
 cli = typer.Typer(
     cls=Group,
@@ -502,10 +502,7 @@ def main() -> None:
         told = error.format_message().rstrip(".")
         say(f"error: {told}{'' if told.endswith('?') else ';'} see {command} --help")
     except UserError as error:
-        say(
-            "error:"
-            f" {with_traceback(str(error), error) if isinstance(error, UserCodeError) else error}"
-        )
+        say(f"error: {final_line(error)}")
     except OSError as error:  # such as a full disk under stdout
         say(f"error: {with_traceback(brief(error), error)}")
     sys.exit(code)

@@ -14,7 +14,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from pfedlora_flwr.data.local import task_of
-from pfedlora_flwr.errors import UserCodeError, UserError, brief, names_traceback, with_traceback
+from pfedlora_flwr.errors import UserError, brief, is_ours, names_traceback, with_traceback
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.federation.census import of_server
 from pfedlora_flwr.federation.clients import RunDiverged, RunFailed
@@ -167,9 +167,7 @@ def reason_of(error: Exception) -> str:
 
 def _is_bug(error: Exception) -> bool:
     """Whether code, ours or the user's, went wrong, and not what it works with."""
-    return isinstance(error, UserCodeError) or not isinstance(
-        error, UserError | RunFailed | OSError | httpx.HTTPError
-    )
+    return not is_ours(error) and not isinstance(error, RunFailed | OSError | httpx.HTTPError)
 
 
 class LineLast(logging.Filter):

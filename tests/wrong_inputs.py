@@ -1026,6 +1026,10 @@ OWN_CODE = [
     ),
     code("method=own_methods:DownloadNone", "download returned None, expected a dict of tensors"),
     code(
+        "method=own_methods:DownloadNone -o sharing=start",
+        "download returned None, expected a dict of tensors",
+    ),
+    code(
         "method=own_methods:PredictShape", "predictor gives [3, 3] for 2 images, expected [2, 10]"
     ),
     code(

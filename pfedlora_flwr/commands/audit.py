@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from pfedlora_flwr.audit.audit import audit
+from pfedlora_flwr.commands.load_models import note_code
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.runs.code_copy import note_of
 from pfedlora_flwr.runs.directory import RunDirectory, find_runs
 from pfedlora_flwr.runs.rows import Attack, Audit
 
@@ -26,8 +26,7 @@ def audit_all(paths: Iterable[Path], out: Console, err: Console, *, as_json: boo
     found: list[tuple[RunDirectory, Audit]] = []
     for run in runs:
         try:
-            if said := note_of(run):
-                err.print(f"note: {said}", markup=False, highlight=False)
+            note_code(run, err)
             found.append((run, audit(run)))
         except UserError as error:
             if len(runs) == 1:

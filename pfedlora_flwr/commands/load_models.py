@@ -23,8 +23,7 @@ def models_of(
     clients have no model."""
     if (client is None) != all_clients:
         raise UserError("give either --client K or --all-clients")
-    if said := note_of(RunDirectory(place)):
-        err.print(f"note: {said}", markup=False, highlight=False)
+    note_code(RunDirectory(place), err)
     if client is not None:
         return [load_trained(place, client)]
     trained, untrained = clients_of(place)
@@ -34,3 +33,9 @@ def models_of(
             " trained: they have no model"
         )
     return (load_trained(place, k) for k in trained)
+
+
+def note_code(run: RunDirectory, err: Console) -> None:
+    """Says on `err` where the user's code is not what the run's rounds were done with."""
+    if said := note_of(run):
+        err.print(f"note: {said}", markup=False, highlight=False)

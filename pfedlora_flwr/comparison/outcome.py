@@ -14,7 +14,6 @@ from pathlib import Path
 
 from pfedlora_flwr.comparison.plan import Candidate, Cell, Keys, Plan
 from pfedlora_flwr.errors import some
-from pfedlora_flwr.runs.code_copy import differing_files
 from pfedlora_flwr.runs.completed import DIVERGED, OTHER_CODE, Missing, Run, read_run
 
 _NAMED = 5
@@ -98,7 +97,7 @@ def of_one_code(found: Outcome) -> Outcome:
     others = {
         seed: Missing(OTHER_CODE, f"{OTHER_CODE}: {some(differing, _NAMED)} has changed since")
         for seed, run in found.runs.items()
-        if (differing := differing_files(run.code, newest.code))
+        if (differing := run.other_code(newest))
     }
     runs = {seed: run for seed, run in found.runs.items() if seed not in others}
     return replace(found, runs=runs, missing=found.missing | others)

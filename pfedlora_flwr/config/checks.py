@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable
 
 from pfedlora_flwr.data import registry as datasets
 from pfedlora_flwr.data.source import class_names_of
-from pfedlora_flwr.errors import UserError, user_code
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import Execution, RunConfig
 from pfedlora_flwr.experiment import option_keys
 from pfedlora_flwr.keys import in_words
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method
+from pfedlora_flwr.methods.own import check_experiment
 from pfedlora_flwr.models.named import is_library
 from pfedlora_flwr.models.registry import TRAINED
 from pfedlora_flwr.training.kinds import read_shape
@@ -37,8 +38,7 @@ def check(config: RunConfig, method: type[Method]) -> None:
 
 def _method(config: RunConfig, method: type[Method]) -> None:
     e = config.experiment
-    with user_code("method", e.method):
-        method.check_experiment(e)
+    check_experiment(method, e)
     if method.shares_lora and {*e.trained} != {"lora"}:
         raise UserError(
             f"method {e.method} exchanges LoRA, and train is {e.train}: set train=lora, and models"

@@ -15,8 +15,8 @@ import numpy.typing as npt
 from pfedlora_flwr.data.images import dark, of_8_bits
 from pfedlora_flwr.data.normalisation import coarse
 from pfedlora_flwr.data.source import LARGEST, Arrays, Inputs, Reading
-from pfedlora_flwr.errors import UserError, kind, some, user_code
-from pfedlora_flwr.models.registry import load_object
+from pfedlora_flwr.errors import UserError, kind, some
+from pfedlora_flwr.models.registry import made
 from pfedlora_flwr.training import kinds
 from pfedlora_flwr.training.kinds import IMAGES, KINDS
 
@@ -94,9 +94,15 @@ def function(text: str, how: Reading) -> Arrays:
 
     (inputs, labels, class names), or a mapping of `inputs`, `labels` and perhaps `class_names` and
     `clients`."""
-    made = load_object(text, "dataset")
-    with user_code("dataset", text):
-        given = made(how.data_path) if inspect.signature(made).parameters else made()
+    inputs, labels, names, owners = made(text, "dataset", lambda found: _called(text, found, how))
+    return checked(f"dataset {text!r}", inputs, labels, names, owners, how)
+
+
+def _called(
+    text: str, found: Any, how: Reading
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any], list[str] | None, npt.NDArray[Any] | None]:
+    """Inputs, labels, class names and owners of what a user's function returns."""
+    given = found(how.data_path) if inspect.signature(found).parameters else found()
     if isinstance(given, tuple) and len(given) == 3:
         given = dict(zip(("inputs", "labels", "class_names"), given, strict=True))
     if not isinstance(given, Mapping) or not {"inputs", "labels"} <= set(given) <= {
@@ -105,23 +111,21 @@ def function(text: str, how: Reading) -> Arrays:
         "class_names",
         "clients",
     }:
-        found = (
+        what = (
             f"a dict of {', '.join(map(str, given))}" if isinstance(given, Mapping) else kind(given)
         )
         wanted = (
             "(inputs, labels, class names), or a dict of inputs, labels and perhaps class_names and"
             " clients"
         )
-        raise UserError(f"dataset {text!r}: it returned {found}, expected {wanted}")
-    with user_code("dataset", text):
-        inputs, labels = np.asarray(given["inputs"]), np.asarray(given["labels"])
-        names = (
-            [str(name) for name in given["class_names"]]
-            if given.get("class_names") is not None
-            else None
-        )
-        owners = np.asarray(given["clients"]) if given.get("clients") is not None else None
-    return checked(f"dataset {text!r}", inputs, labels, names, owners, how)
+        raise UserError(f"dataset {text!r}: it returned {what}, expected {wanted}")
+    names, owners = given.get("class_names"), given.get("clients")
+    return (
+        np.asarray(given["inputs"]),
+        np.asarray(given["labels"]),
+        None if names is None else [str(name) for name in names],
+        None if owners is None else np.asarray(owners),
+    )
 
 
 def checked(

@@ -3,6 +3,7 @@
 from pfedlora_flwr.errors.errors import UserCodeError, UserError
 from pfedlora_flwr.errors.one_line import (
     brief,
+    final_line,
     is_ours,
     names_traceback,
     told,
@@ -15,6 +16,7 @@ __all__ = [
     "UserCodeError",
     "UserError",
     "brief",
+    "final_line",
     "is_ours",
     "kind",
     "names_traceback",

@@ -24,18 +24,16 @@ _TRACEBACK = "; traceback in "
 
 
 @contextlib.contextmanager
-def user_code(what: str, name: str) -> Iterator[None]:
+def user_code(what: str, name: str, *through: type[Exception]) -> Iterator[None]:
     """What a user's own `package.module:Class` raises within becomes a UserCodeError; of ours (a
     name without a colon) nothing changes.
 
-    what: "model" or "method".
+    what: model, method, dataset or observer. through: errors that a contract names, and that stay.
     """
     try:
         yield
-    except UserError:
-        raise
     except (Exception, SystemExit) as error:
-        if ":" not in name:
+        if ":" not in name or isinstance(error, (UserError, *through)):
             raise
         raise UserCodeError(f"{what} {name!r}: {brief(error)}") from error
 
@@ -92,6 +90,11 @@ def with_traceback(line: str, error: BaseException, file: Path | None = None) ->
     except OSError as failure:  # a full disk: the line must come all the same
         return f"{line} (its traceback cannot be written: {failure.strerror})"
     return f"{line}{_TRACEBACK}{file}"
+
+
+def final_line(error: UserError) -> str:
+    """The line with which a command ends. Of user code it names the traceback."""
+    return str(error) if is_ours(error) else with_traceback(str(error), error)
 
 
 def names_traceback(line: str) -> bool:

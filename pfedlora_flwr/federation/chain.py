@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from flwr.app import Context
 
-from pfedlora_flwr.errors import user_code
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.flower_compat import Mod
@@ -93,8 +92,7 @@ class Chain:
         not be a checkpoint from which no run can go on."""
         for link in self._links:
             uploads = link.server_in(uploads, state, round)
-        with user_code("method", self._name):
-            merged = self._method.aggregate(uploads, state, round.number)
+        merged = self._method.aggregate(uploads, state, round.number)
         check_state(
             f"method {self._name!r}: aggregate", merged, state if self._method.averages else None
         )

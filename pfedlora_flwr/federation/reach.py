@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from pfedlora_flwr.federation.visit import visit
+from pfedlora_flwr.federation.visit import logits, visit
 from pfedlora_flwr.methods.method import Method
 from pfedlora_flwr.methods.tensors import Tensors
 from pfedlora_flwr.models.named import without_path
@@ -59,7 +59,7 @@ def _logits(method: Method, client: int, received: Tensors, samples: Samples) ->
     model = method.initial_model(client)
     visit(method, model, received, samples, client, 2)
     with torch.no_grad():
-        return method.predictor(model.eval())(samples.batch(slice(None)))
+        return logits(method, model.eval(), samples.batch(slice(None)))
 
 
 def _trains_its_head_alone(method: Method, model: nn.Module) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from pfedlora_flwr.errors import UserError, kind, some, user_code
+from pfedlora_flwr.errors import UserError, kind, some
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.round import Round
 from pfedlora_flwr.methods.method import Method, Refused, Tensors, Upload, check_layout
@@ -20,8 +20,7 @@ from pfedlora_flwr.runs.directory import RunDirectory
 def first_state(e: Experiment, method: Method) -> Tensors:
     """The server's state before round 1. Raises UserError if it is none, or cannot be summed under
     masks and shall be."""
-    with user_code("method", e.method):
-        state = method.state_init(derive(e.seed, "state"))
+    state = method.state_init(derive(e.seed, "state"))
     check_state(f"method {e.method!r}: state_init", state)
     if e.secagg_enabled and (
         whole := [name for name, tensor in state.items() if not tensor.is_floating_point()]

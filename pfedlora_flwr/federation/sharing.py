@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from pfedlora_flwr.data.local import task_of
-from pfedlora_flwr.errors import UserError, user_code
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.round import Round
-from pfedlora_flwr.federation.server_state import Aggregate, Shared
+from pfedlora_flwr.federation.server_state import Aggregate, Shared, check_state
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method, Tensors, Upload
 from pfedlora_flwr.rng import derive
@@ -41,8 +41,7 @@ def is_standalone(e: Experiment, data_path: str) -> bool:
     if _may_return(e):
         return False
     method = registry.make(e, task_of(e, data_path))
-    with user_code("method", e.method):
-        return bool(_why_standalone(e, method, method.state_init(derive(e.seed, "state"))))
+    return bool(_why_standalone(e, method, method.state_init(derive(e.seed, "state"))))
 
 
 def _why_standalone(e: Experiment, method: Method, state: Tensors) -> str:
@@ -50,8 +49,8 @@ def _why_standalone(e: Experiment, method: Method, state: Tensors) -> str:
     not by names."""
     if _may_return(e):
         return ""
-    with user_code("method", e.method):
-        first = method.download(state, 0, 1)
+    first = method.download(state, 0, 1)
+    check_state(f"method {e.method!r}: download", first)
     if any(tensor.numel() for tensor in first.values()):
         return ""
     return (

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pfedlora_flwr.data.local import LocalData
 from pfedlora_flwr.errors import user_code
@@ -49,6 +49,12 @@ def visit(
         if not isinstance(upload, Upload):
             raise TypeError(f"local_update returned {type(upload).__name__}, expected an Upload")
     return upload, counts
+
+
+def logits(method: Method, model: Any, inputs: Tensor) -> Tensor:
+    """The personalised model's logits, [B, classes], in the mode in which it is."""
+    with user_code("method", method.experiment.method):
+        return method.predictor(model)(inputs)
 
 
 def evaluate(method: Method, model: Any, data: LocalData) -> Counts:

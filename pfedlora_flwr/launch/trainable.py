@@ -6,10 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from pfedlora_flwr.data.local import models_own, shared_partition, task_of
-from pfedlora_flwr.errors import UserError, kind, user_code
+from pfedlora_flwr.errors import UserError, kind
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.federation.server_state import check_state, first_state
 from pfedlora_flwr.federation.sharing import check_sharing
+from pfedlora_flwr.federation.visit import logits as logits_of
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method
 
@@ -30,13 +31,11 @@ def check_trainable(config: RunConfig) -> None:
     different = range(min(len(method.model_names), experiment.clients))
     for client in different:
         models_own(experiment, method.task, client)
-    with user_code("method", experiment.method):
-        for client in different:
-            _check_model(method, method.private_init(client, 0))
+    for client in different:
+        _check_model(method, method.private_init(client, 0))
     state = first_state(experiment, method)
     check_sharing(experiment, method, state)
-    with user_code("method", experiment.method):
-        check_state(f"method {experiment.method!r}: download", method.download(state, 0, 1))
+    check_state(f"method {experiment.method!r}: download", method.download(state, 0, 1))
 
 
 @torch.no_grad()
@@ -47,7 +46,7 @@ def _check_model(method: Method, model: object) -> None:
         raise UserError(
             f"method {name!r}: private_init returned {kind(model)}, expected an nn.Module"
         )
-    logits = method.predictor(model.eval())(task.blank(2))
+    logits = logits_of(method, model.eval(), task.blank(2))
     shape = list(logits.shape) if isinstance(logits, Tensor) else kind(logits)
     if shape != [2, task.classes]:
         raise UserError(

@@ -7,8 +7,9 @@ import inspect
 from collections.abc import Iterable
 from importlib import import_module
 
-from pfedlora_flwr.errors import UserError, user_code
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.methods import own
 from pfedlora_flwr.methods.method import MOVED, Method
 from pfedlora_flwr.models.registry import any_batch_norm, load_object
 from pfedlora_flwr.models.task import Task
@@ -93,8 +94,7 @@ def make(experiment: Experiment, task: Task) -> Method:
         raise UserError(
             f"augment is true; allowed: false for {task.kind}: only images are flipped and cropped"
         )
-    with user_code("method", experiment.method):
-        method = found(experiment, task)
+    method = own.construct(found, experiment, task)
     if experiment.batch_size == 1 and any_batch_norm(method.model_names, task):
         raise UserError("batch-size is 1; allowed: at least 2 for models with batch normalisation")
     return method

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -103,9 +103,11 @@ def _built(name: str, task: Task, width: int | None) -> ClientModel:
     elif text.is_text(bare):
         model = text.build(bare, task, frozen=said["train"] != "all")
     elif ":" in bare:
-        found = load_object(bare, "model")
-        with user_code("model", bare):
-            model = own.client_model(bare, task, own.construct(found, task))
+        model = made(
+            bare,
+            "model",
+            lambda found: own.client_model(bare, task, own.construct(found, task)),
+        )
     else:
         raise UserError(f"models names {bare!r}; allowed: {_allowed(task)}")
     if text.is_text(bare):
@@ -218,6 +220,14 @@ def load_object(path: str, what: str) -> Any:
     if found is None:
         raise UserError(f"{what} {path!r}: module {module!r} has no {attribute!r}")
     return found
+
+
+def made(path: str, what: str, make: Callable[[Any], T]) -> T:
+    """What `make` makes of the object at `package.module:Name`. Raises UserCodeError when the
+    user's code raises in it."""
+    found = load_object(path, what)
+    with user_code(what, path):
+        return make(found)
 
 
 def _allowed(task: Task) -> str:

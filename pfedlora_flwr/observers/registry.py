@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from importlib import import_module
+from typing import Any
 
-from pfedlora_flwr.errors import UserError, user_code
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import Execution
-from pfedlora_flwr.models.registry import load_object
+from pfedlora_flwr.models.registry import made as made_of
 from pfedlora_flwr.observers.max_hours import MaxHours
 from pfedlora_flwr.observers.observer import Observer, Observers
 
@@ -36,12 +37,15 @@ def _make(name: str) -> Observer:
     if ":" not in name:
         allowed = ", ".join([*_CLASSES, "package.module:Class"])
         raise UserError(f"observers names {name!r}; allowed, separated by commas: {allowed}")
-    found = load_object(name, "observer")
+    return made_of(name, "observer", lambda found: _own(name, found))
+
+
+def _own(name: str, found: Any) -> Observer:
+    """An observer of a user's own class."""
     if not callable(found):
         raise UserError(f"observer {name!r}: expected a class, found {type(found).__name__}")
-    with user_code("observer", name):
-        made = found()
+    observer: Observer = found()
     for method in ("begin", "round", "end"):
-        if not callable(getattr(made, method, None)):
+        if not callable(getattr(observer, method, None)):
             raise UserError(f"observer {name!r}: it lacks {method}")
-    return made
+    return observer

@@ -10,7 +10,7 @@ from pathlib import Path
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.runs.code_copy import Hashes, check_importable, hashes_of
+from pfedlora_flwr.runs.code_copy import Hashes, check_importable, differing_files, hashes_of
 from pfedlora_flwr.runs.directory import RunDirectory, find_runs
 from pfedlora_flwr.runs.provenance import read_about
 from pfedlora_flwr.runs.records import read_audit
@@ -76,6 +76,10 @@ class Run:
         """The files of the user's own code that did its last rounds, by path; empty where it has
         none."""
         return hashes_of(self.directory)
+
+    def other_code(self, run: Run) -> list[str]:
+        """The files of the user's own code that are not the same in another run."""
+        return differing_files(self.code, run.code)
 
     @cached_property
     def begun(self) -> str:

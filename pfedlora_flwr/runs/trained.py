@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from pfedlora_flwr.config import from_flat, still_known
 from pfedlora_flwr.data.source import Inputs
-from pfedlora_flwr.errors import UserError, some, user_code
+from pfedlora_flwr.errors import UserError, some
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import tensors_sha256
 from pfedlora_flwr.methods import registry
@@ -204,7 +204,7 @@ def _build(
     shape = tuple(about.get("shape", Task.shape))
     kind = kinds.named(about["kind"]) if "kind" in about else kinds.of_shape(shape)
     method = registry.make(experiment, Task(classes, shape, kind))
-    with user_code("method", experiment.method), random_weights():
+    with random_weights():
         module = method.private_init(client, 0)
     try:
         restore(f"{store.path(version)}", module, tensors, store.base(version))

@@ -6,12 +6,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 from torch import Tensor
 
 from pfedlora_flwr.config import from_flat
-from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.errors import UserCodeError, UserError
 from pfedlora_flwr.methods import method as contract
 from pfedlora_flwr.methods import registry
+from pfedlora_flwr.methods.method import Refused, Tensors, Upload
 from pfedlora_flwr.methods.standalone import Standalone
 from pfedlora_flwr.models.task import Task
 from scripts.methods import WITH_LISTS, with_lists
@@ -32,6 +34,33 @@ def test_a_method_that_uses_an_older_name_gets_a_line_with_the_new_one() -> None
 class Older(Standalone):
     def predict(self, model: object, inputs: Tensor) -> Tensor:
         return inputs
+
+
+class Raises(Standalone):
+    def state_init(self, seed: int) -> Tensors:
+        raise KeyError("in state_init")
+
+    def download(self, state: Tensors, client: int, round: int) -> Tensors:
+        """Relies on an error of its own member."""
+        try:
+            return self.state_init(0)
+        except KeyError:
+            return {"state": torch.zeros(1)}
+
+    def check(self, upload: Upload, state: Tensors, client: int) -> None:
+        raise Refused("not this one")
+
+
+def test_what_a_users_method_raises_is_told_as_its_error_where_it_is_called_from_outside() -> None:
+    name = "tests.methods.test_contract:Raises"
+    method = registry.make(from_flat({"method": name}), Task(10))
+    assert isinstance(method, Standalone)
+    assert (method.classes, method.predictor(torch.nn.Identity())(3)) == (10, 3)
+    with pytest.raises(UserCodeError, match=f"method '{name}': KeyError: 'in state_init', at "):
+        method.state_init(0)
+    assert list(method.download({}, 0, 1)) == ["state"]
+    with pytest.raises(Refused, match="not this one"):
+        method.check(Upload({}, 1), {}, 0)
 
 
 @pytest.mark.parametrize("name", registry.NAMES)
