@@ -38,6 +38,7 @@ SENT = [
     ("fedrep", "homogeneous", 2_616_548, 2_616_548),
     ("fedprox", "homogeneous", 2_621_558, 2_621_558),
     ("ditto", "homogeneous", 2_621_558, 2_621_558),
+    ("fedrod", "heterogeneous", 5010, 5010),
 ]
 """Method, setting, and the parameters of one client's upload and download, or their bounds."""
 KINDS = ("standalone", "pfedlora", "fedproto", "fedgh", "fedmrl")

@@ -42,6 +42,7 @@ _CLASSES = {
     "ffa_lora": "FFALoRA",
     "fedsa_lora": "FedSALoRA",
     "flexlora": "FlexLoRA",
+    "fedrod": "FedRoD",
 }
 """Module in this folder → class. Their order is that of help, tables and colours; a new one goes to
 the end."""

@@ -47,6 +47,10 @@ AS_MUCH_DOWN_AS_UP = [
     ("fedprox", "homogeneous", 100, 2_666_648),
     ("ditto", "homogeneous", 10, 2_621_558),
     ("ditto", "homogeneous", 100, 2_666_648),
+    ("fedrod", "heterogeneous", 10, 5_010),
+    ("fedrod", "heterogeneous", 100, 50_100),
+    ("fedrod", "homogeneous", 10, 2_621_558),
+    ("fedrod", "homogeneous", 100, 2_666_648),
 ]
 CLASS_MEANS = [
     ("fd", 10, 2, 20, 100),

@@ -1,8 +1,9 @@
-"""FedPer, FedRep, FedProx and Ditto: each visit against plain steps of its equations, and what is
+"""The personal baselines: each visit against plain steps of its equations, and what is
 averaged."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method, Tensors
 from pfedlora_flwr.models.kept import kept, load_kept
 from pfedlora_flwr.models.task import Task
+from tests.models.bases import CLASSES, base
 from tests.plain import Plain, make, samples, visit
 
 DATA = samples([0, 1, 2, 3] * 3)
@@ -143,3 +145,81 @@ def test_an_extractor_of_which_nothing_is_trained_is_refused(name: str) -> None:
     keys = {"method": name, "models": "tests.models.modules:Logistic", "clients": 2}
     with pytest.raises(UserError, match=r"nothing of it is trained .* set neck=always"):
         registry.make(from_flat(keys), Task(3, (9,))).state_init(0)
+
+
+def balanced_step(theta: list[torch.Tensor], encode: Any, phi: list[torch.Tensor]) -> None:
+    """One step of FedRoD's two losses, each written sample by sample, on its own parameters: θ and
+    ψ (`theta`, which ends with ψ's weight and bias) by the balanced softmax, φ by the empirical
+    risk of ψ(z) + φ(z) with z and ψ(z) fixed."""
+    counts = {c: int((DATA.labels == c).sum()) for c in range(10)}
+    z, labels = encode(DATA.batch(slice(None))), DATA.labels.tolist()
+    logits = z @ theta[-2].T + theta[-1]
+    terms = []
+    for row, y in zip(logits, labels, strict=True):
+        held = torch.stack([n * row[c].exp() for c, n in counts.items() if n])
+        terms.append(-torch.log(counts[y] * row[y].exp() / held.sum()))
+    of_theta = torch.autograd.grad(torch.stack(terms).mean(), theta)
+    both = logits.detach() + z.detach() @ phi[0].T + phi[1]
+    of_phi = torch.autograd.grad(cross_entropy(both, DATA.labels), phi)
+    with torch.no_grad():
+        for parameter, gradient in zip([*theta, *phi], [*of_theta, *of_phi], strict=True):
+            parameter -= 0.05 * gradient
+
+
+@pytest.mark.parametrize("models", ["cnn5", "cnn5,cnn4"])
+def test_fedrod_trains_each_head_by_its_own_risk(models: str) -> None:
+    fedrod = method("fedrod", models=models)
+    model, received, sent = trained(fedrod)
+    twin = fedrod.private_init(1, 1)
+    fedrod.load_shared(twin.model, received)
+    phi = list(twin.personal.parameters())
+    for _ in range(3):
+        balanced_step(list(twin.model.parameters()), twin.model.encode, phi)
+    assert_close(kept(model), kept(twin))
+    if models == "cnn5":
+        assert_close(sent, kept(twin.model))
+    else:
+        assert_close(sent, {n: kept(twin.model)[f"fc3.{n}"] for n in ("weight", "bias")})
+    images = DATA.batch(slice(None))
+    z = twin.model.encode(images)
+    torch.testing.assert_close(
+        fedrod.predictor(model)(images), twin.model.head(z) + twin.personal(z)
+    )
+    generic = fedrod.other_predictors(model, received)["generic"](images)
+    fedrod.load_shared(model.model, received)
+    torch.testing.assert_close(generic, model.model(images))
+
+
+def test_fedrod_begins_as_the_clients_own_model() -> None:
+    """φ is zero, and draws nothing that a model's start depends on."""
+    fedrod, alone = method("fedrod"), method("standalone")
+    for k in range(3):
+        assert_close(kept(fedrod.initial_model(k).model), kept(alone.initial_model(k)))
+        assert not any(p.any() for p in fedrod.initial_model(k).personal.parameters())
+
+
+def test_fedrods_generic_head_learns_nothing_of_a_class_that_the_client_lacks() -> None:
+    """And its personalised head learns to rule that class out."""
+    fedrod = method("fedrod")
+    model, received, sent = trained(fedrod)
+    moved = (sent["fc3.weight"] != received["fc3.weight"]).any(1)
+    assert moved.tolist() == [True] * 4 + [False] * 6
+    assert (model.personal.bias[4:] < 0).all()
+
+
+def test_fedrod_with_frozen_backbones_of_one_width_shares_the_head_alone(tmp_path: Path) -> None:
+    pytest.importorskip("timm")
+    names = ("test_efficientnet", "test_resnet")
+    keys = {"models": ",".join(base(tmp_path, name) for name in names), "train": "head"}
+    keys |= {"representation": "pretrained-logits", "dataset": "synthetic:60", "clients": "2"}
+    plain = Plain(keys, method="fedrod", partition__kind="iid", batch_size=16)
+    plain.train(2)
+    layer = {"weight": (10, CLASSES), "bias": (10,)}
+    assert {name: tuple(t.shape) for name, t in plain.state.items()} == layer
+    for k, model in plain.models.items():
+        assert all(torch.equal(plain.uploads[k].tensors[n], t) for n, t in head_of(model).items())
+        assert model.personal.weight.any()
+
+
+def head_of(model: Any) -> Tensors:
+    return dict(model.model.last_layer().state_dict())
