@@ -778,4 +778,4 @@ def test_a_comparison_is_extended_to_what_it_would_be_from_the_start(
             assert one[name] == other[name], (run, name)
     code, _, err = pfedlora(*local, "--output", "short")
     assert code == 2
-    assert "ends at 4: it can be extended, not shortened" in err
+    assert "ends at 4: it can be extended, not shortened; -o rounds=4 is its length" in err

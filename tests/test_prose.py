@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
+
 from scripts import long_sentences
+from tests.conftest import ROOT
 
 
 def test_sentences_end_where_a_reader_ends_them() -> None:
@@ -49,3 +53,16 @@ def test_no_page_has_more_long_sentences_than_it_is_allowed() -> None:
         > long_sentences.ALLOWED.get(page.relative_to(long_sentences.ROOT).as_posix(), 0)
     }
     assert not over
+
+
+def test_the_readme_on_pypi_has_whole_addresses_of_files_that_are_there() -> None:
+    built = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["metadata"]
+    text = (ROOT / "README.md").read_text()
+    for change in built["hooks"]["fancy-pypi-readme"]["substitutions"]:
+        text = re.sub(change["pattern"], change["replacement"], text)
+    found = re.findall(r'(?:\]\(|src="|srcset=")([^)"\s]+)', text)
+    own = [re.split(r"/pfedlora-flwr/pfedlora-flwr/(?:blob/)?main/", address) for address in found]
+    assert all(address.startswith("https://") for address in found)
+    files = [parts[1].partition("#")[0] for parts in own if len(parts) == 2]
+    assert {"docs/pictures/idea-dark.svg", "docs/pictures/idea-light.svg"} <= {*files}
+    assert [file for file in files if not (ROOT / file).exists()] == []

@@ -10,7 +10,6 @@ import contextlib
 import importlib
 import json
 import os
-import re
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -33,6 +32,7 @@ from pfedlora_flwr.models.kept import base_of, frozen_names
 from pfedlora_flwr.models.model import ClientModel, given_names
 from pfedlora_flwr.models.named import is_library, made_with, random_weights
 from pfedlora_flwr.runs.data_name import client_data, is_own
+from pfedlora_flwr.runs.output import without_folders
 from pfedlora_flwr.runs.trained import Trained
 from pfedlora_flwr.training.kinds import TEXT
 
@@ -41,9 +41,6 @@ TOLERANCE = 1e-4
 _BATCHES = (1, 7)
 _ANY_NUMBER = ({0: torch.export.Dim("n", min=1)},)
 _NAMED = 30
-_FOLDERS = re.compile(r"""(?<![^\s=,:'"])~?/(?!/)(?:[^/=,\s'"]+/)*""")
-"""Of a path from the root or from home, as a model's name and the options of a user's method may
-hold one."""
 
 Exported = Callable[[Tensor], Tensor]
 """An exported model loaded again: images float32 [n, *shape] in [0, 1], or series and vectors
@@ -132,7 +129,7 @@ def card(trained: Trained, kind: str, file: str, difference: float) -> str:
     settings = ", ".join(
         f"{name}={datasets.without_path(e.dataset)}"
         if name == "dataset"
-        else f"{name}={_FOLDERS.sub('', str(value))}"
+        else f"{name}={without_folders(value)}"
         for name, value in changed
         if name != "dataset" or not is_own(trained.about)
     )

@@ -20,6 +20,7 @@ from pfedlora_flwr.report.single_run import clients
 from pfedlora_flwr.report.table import Table
 from pfedlora_flwr.runs.completed import DIVERGED, Run
 from pfedlora_flwr.runs.data_name import own_in_words
+from pfedlora_flwr.runs.output import without_folders
 
 _WIDE = 8
 """More scenarios than this become the rows of the accuracy table."""
@@ -238,6 +239,7 @@ def runs_csv(study: Study) -> str:
     for o in study.outcomes:
         for seed, run in o.runs.items():
             keys = o.scenario | (o.chosen.tuned if o.chosen else {})
+            keys = {name: without_folders(value) for name, value in keys.items()}
             left_out = ("parameters_up", "parameters_down") if is_control(o) else ()
             numbers = {
                 name: "" if name in left_out else measures.value(run, place)
@@ -253,7 +255,7 @@ def settings(study: Study) -> Keys:
     changed = [run.experiment.changed() for o in study.outcomes for run in o.runs.values()]
     common = changed[0].items() if changed else ()
     return {
-        k: v
+        k: without_folders(v)
         for k, v in common
         if k not in ("method", "seed", "dataset") and all(c.get(k) == v for c in changed)
     }

@@ -11,6 +11,7 @@ from pfedlora_flwr.data import registry as datasets
 from pfedlora_flwr.keys import Scalar
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report.measures import Estimate
+from pfedlora_flwr.runs.output import without_folders
 
 _SYMBOLS = {
     "clients": "N",
@@ -45,7 +46,8 @@ def key(name: str, value: Scalar) -> str:
     if name == "participation":
         return f"C={float(value) * 100:g} %"
     if name == "dataset":
-        return datasets.title(str(value))
+        return str(without_folders(datasets.title(str(value))))
+    value = without_folders(value)
     if name in ("setting", "method", "comparison"):
         return str(value)
     if name == "partition.classes-per-client":

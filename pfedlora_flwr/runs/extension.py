@@ -21,7 +21,7 @@ def check_extension(
     if wanted.rounds < saved.rounds:
         raise UserError(
             f"rounds is {wanted.rounds}; the run in {str(path)!r} ends at {saved.rounds}: it can be"
-            " extended, not shortened"
+            f" extended, not shortened; -o rounds={saved.rounds} is its length"
         )
     if wanted.rounds == saved.rounds:
         return

@@ -9,10 +9,14 @@ from pathlib import Path
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.files import absolute
+from pfedlora_flwr.keys import Scalar
 
 _RUNS = Path("runs")
 _GIVEN = re.compile(r"given\.x[0-9a-f]+[\w.]*-")
 """What stands before the name of an object that the Python API was given (`models.given`)."""
+_FOLDERS = re.compile(r"""(?<![^\s=,:'"])~?/(?!/)(?:[^/=,\s'"]+/)*""")
+"""Of a path from the root or from home, as a model's name and the options of a user's method may
+hold one."""
 
 
 def of_run(config: RunConfig, conf: Path | None) -> Path:
@@ -57,3 +61,8 @@ def on_the_server(config: RunConfig) -> Path:
 def from_here(directory: Path) -> Path:
     """The directory as it is named from this folder."""
     return directory.relative_to(Path.cwd()) if directory.is_relative_to(Path.cwd()) else directory
+
+
+def without_folders(value: Scalar) -> Scalar:
+    """A key's value for people who have not this machine: of each path its last name alone."""
+    return _FOLDERS.sub("", value) if isinstance(value, str) else value

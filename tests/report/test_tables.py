@@ -315,6 +315,19 @@ def test_scenarios_are_the_keys_that_differ(tmp_path: Path) -> None:
     assert tables.accuracy(study).columns == ["method", "μ=0.5", "μ=0.9"]
 
 
+def test_a_report_names_files_without_their_folders(tmp_path: Path) -> None:
+    """It may be shown to people who have not this machine."""
+    models = "timm:vit_tiny_patch16_224:weights=/home/me/vit.pt,hf:/home/me/minilm:layers=2"
+    for seed in (0, 1):
+        make_run(tmp_path / f"{seed}", [0.1, 0.6], [0.6] * 2, seed=seed, models=models)
+    study = load([tmp_path])
+    told = {"models": "timm:vit_tiny_patch16_224:weights=vit.pt,hf:minilm:layers=2"}
+    assert told.items() <= tables.settings(study).items()
+    assert words.keys({"models": models, "dataset": "npz:/home/me/own.npz"}) == (
+        f"models={told['models']}, npz:own.npz"
+    )
+
+
 def test_two_methods_of_the_same_name_have_a_column_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
