@@ -328,9 +328,52 @@ def evaluate(
 
 
 @cli.command(cls=PlainCommand)
+def adapt(
+    place: Annotated[Path, typer.Argument(metavar="RUN_OR_FILE", hidden=True)],
+    output: Annotated[
+        Path, typer.Option(metavar="DIR", help="The folder for the model and adapted.json.")
+    ],
+    client: Annotated[
+        int | None,
+        typer.Option(
+            metavar="K",
+            help="A held-out client; with -o dataset its number, which decides its model and its"
+            " draws.",
+            min=0,
+        ),
+    ] = None,
+    samples: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="Use at most N training samples, from its classes in turn.", min=2
+        ),
+    ] = None,
+    option: Options = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace what adapt wrote to DIR.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Write JSON.")] = False,
+) -> None:
+    """Train a personal model for a client that was not in the run, from the final shared state and
+    the client's own data. Shows its accuracy beside that of the same client alone.
+
+    RUN_OR_FILE is a run's directory, or a file of `pfedlora export RUN --shared`. With -o dataset=…
+    the client has data of its own, and with -o models=… a model of its own. -o rounds=… is the
+    number of its visits."""
+    from pfedlora_flwr import config
+    from pfedlora_flwr.commands.adapt import answer
+
+    options = config.parse_overrides(option or [])
+    answer(place, client, samples, options, output, out, err, overwrite=overwrite, as_json=as_json)
+
+
+@cli.command(cls=PlainCommand)
 def export(
     place: Place,
-    client: Client,
+    client: Annotated[
+        int | None,
+        typer.Option("--client", metavar="K", help="Export this client's model.", min=0),
+    ] = None,
     kind: Annotated[
         str,
         typer.Option(
@@ -338,7 +381,11 @@ def export(
             metavar="FORMAT",
             help="safetensors, torch-export or onnx; peft, a folder of LoRA and the head alone.",
         ),
-    ],
+    ] = "",
+    shared: Annotated[
+        bool,
+        typer.Option("--shared", help="Export the shared state instead, for `pfedlora adapt`."),
+    ] = False,
     output: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Default: client-K with the format's suffix."),
@@ -351,10 +398,25 @@ def export(
     """Write a client's model as one file. It is checked against the model itself, and a model card
     is written beside it. LoRA is merged into the weights.
 
+    With --shared write what a client receives that was not in the run: keys, class names,
+    normalisation and shared tensors, and nothing of a client.
+
     RUN is a run's directory; on a deployed node its state-path, or a run's folder there.
     """
     from pfedlora_flwr.commands import export as exporting
     from pfedlora_flwr.commands.load_models import models_of
+
+    if shared:
+        if client is not None or kind:
+            raise UserError("--shared has neither --client nor --format: it is no client's model")
+        written = exporting.export_shared(place, output, overwrite=overwrite)
+        out.print(
+            f"{written}: the shared state, for `pfedlora adapt`", highlight=False, soft_wrap=True
+        )
+        return
+    if client is None or not kind:
+        missing = "--client K" if client is None else "--format FORMAT"
+        raise UserError(f"{missing} is missing; allowed without both: --shared")
 
     [trained] = models_of(place, client, err)
     target = (output or Path(f"client-{client}{exporting.SUFFIXES.get(kind, '')}")).absolute()

@@ -112,6 +112,27 @@ class Experiment:
         low=1,
         high=1_000_000,
     )
+    clients_held_out: int = key(
+        0,
+        "H, the last clients, which have data and are never sampled; adapted and evaluated at the"
+        " end, as clients that come later",
+        low=0,
+    )
+    held_out_rounds: int = key(
+        10, "visits of a held-out client when it is adapted", name="held-out.rounds", low=1
+    )
+    held_out_samples: str = key(
+        "all",
+        "training samples with which a held-out client is adapted: all, or a number; several,"
+        " separated by commas, each by itself",
+        name="held-out.samples",
+    )
+    held_out_every: int = key(
+        0,
+        "adapt the held-out clients after every n-th round, too; 0: only at the end",
+        name="held-out.every",
+        low=0,
+    )
     participation: float = key(
         1.0, "C, the share of clients sampled in each round", above=0, high=1
     )
@@ -330,9 +351,29 @@ class Experiment:
         return round == self.rounds and round % self.evaluate_every != 0
 
     @property
+    def trained_clients(self) -> int:
+        """Those that can be sampled: numbers 0 to this. Those that are held out follow."""
+        return self.clients - self.clients_held_out
+
+    @property
+    def held_out(self) -> range:
+        """The clients that are never sampled."""
+        return range(self.trained_clients, self.clients)
+
+    @property
+    def held_out_sizes(self) -> tuple[int | None, ...]:
+        """The numbers in `held-out.samples`; None for all. Raises ValueError for what is none."""
+        return tuple(None if w == "all" else int(w) for w in _words(self.held_out_samples))
+
+    def adapts(self, round: int) -> bool:
+        """Whether the held-out clients are adapted after this round."""
+        every = self.held_out_every and round % self.held_out_every == 0
+        return bool(self.clients_held_out and round and (every or round == self.rounds))
+
+    @property
     def sampled(self) -> int:
-        """K = ⌊C·N⌋, at least 1; the tolerance makes 0.29·100 the 29 it is."""
-        return max(1, int(self.participation * self.clients + 1e-9))
+        """K = ⌊C·(N − H)⌋, at least 1; the tolerance makes 0.29·100 the 29 it is."""
+        return max(1, int(self.participation * self.trained_clients + 1e-9))
 
     def model_names(self, family: str = "cnn") -> tuple[str, ...]:
         """The client models in turn, each with what the keys say of it (`in_full`); `auto` is the

@@ -1,6 +1,7 @@
-"""From Python: run, compare, load, and what they give."""
+"""From Python: run, compare, load, adapt, and what they give."""
 
 from pfedlora_flwr.api.calls import compare, load, run
+from pfedlora_flwr.api.newcomers import Newcomer, adapt
 from pfedlora_flwr.api.results import Comparison, Run
 
-__all__ = ["Comparison", "Run", "compare", "load", "run"]
+__all__ = ["Comparison", "Newcomer", "Run", "adapt", "compare", "load", "run"]

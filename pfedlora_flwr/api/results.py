@@ -207,6 +207,22 @@ class Run:
             exporting.export(self._trained(client), format, target, overwrite=overwrite)
         return target
 
+    def export_shared(
+        self, output: str | PathLike[str] | None = None, *, overwrite: bool = False
+    ) -> Path:
+        """Write what a client receives that was not in the run, for `adapt` on another machine.
+
+        Args:
+            output: The file, otherwise shared.safetensors in the current folder.
+            overwrite: Whether a file that is there is replaced.
+
+        Raises:
+            UserError: The file is there, or the run shares nothing.
+        """
+        target = None if output is None else Path(output)
+        with available(self._given.objects), as_it_was(), running.one_line():
+            return exporting.export_shared(self.path, target, overwrite=overwrite)
+
     def report(
         self, output: str | PathLike[str] | None = None, *, target: float | None = None
     ) -> Path:

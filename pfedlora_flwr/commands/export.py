@@ -31,7 +31,9 @@ from pfedlora_flwr.models import lora
 from pfedlora_flwr.models.kept import base_of, frozen_names
 from pfedlora_flwr.models.model import ClientModel, given_names
 from pfedlora_flwr.models.named import is_library, made_with, random_weights
+from pfedlora_flwr.runs import shared_state
 from pfedlora_flwr.runs.data_name import client_data, is_own
+from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.output import without_folders
 from pfedlora_flwr.runs.trained import Trained
 from pfedlora_flwr.training.kinds import TEXT
@@ -100,6 +102,17 @@ def export(trained: Trained, kind: str, target: Path, *, overwrite: bool = False
         with contextlib.suppress(OSError):
             aside.unlink(missing_ok=True)
     return difference
+
+
+def export_shared(place: Path, output: Path | None, *, overwrite: bool = False) -> Path:
+    """Writes the shared state of the run in `place` to a file, otherwise shared.safetensors, and
+    returns its path. Raises UserError."""
+    if not place.is_dir():
+        raise UserError(f"{place} is not a directory")
+    target = (output or Path("shared.safetensors")).absolute()
+    check_replaceable(target, overwrite=overwrite)
+    shared_state.of_run(RunDirectory(place)).write(target, overwrite=overwrite)
+    return target
 
 
 def _unwritten(target: Path, error: Exception) -> UserError:

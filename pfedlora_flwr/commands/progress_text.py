@@ -154,6 +154,8 @@ def _now(e: Experiment, state: Row, phase: str, running: int) -> str:
         return f"round {running}/{e.rounds} · {state['done']} of {state['of']} clients"
     if phase == "evaluating":
         return f"round {running}/{e.rounds} · evaluating: {state['done']} of {state['of']} clients"
+    if phase == "adapting":
+        return f"adapting held-out clients: {state['done']} of {state['of']}"
     if phase == "connecting" and state["done"]:
         return f"starting: {state['done']} of {state['of']} clients connected"
     return _STARTING.get(phase) or f"round {running}/{e.rounds}"

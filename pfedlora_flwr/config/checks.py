@@ -66,6 +66,35 @@ def _min_clients(config: RunConfig, method: type[Method]) -> None:
         )
 
 
+def _held_out(config: RunConfig, method: type[Method]) -> None:
+    e = config.experiment
+    words = [word.strip() for word in e.held_out_samples.split(",")]
+    if wrong := [w for w in words if w != "all" and not (w.isdecimal() and 2 <= int(w) < 10**9)]:
+        raise UserError(
+            f"held-out.samples is {e.held_out_samples!r}; allowed: all, or integers ≥ 2, separated"
+            f" by commas; {wrong[0]!r} is none"
+        )
+    if len({*words}) < len(words):
+        raise UserError(f"held-out.samples is {e.held_out_samples!r}; allowed: each number once")
+    if not e.clients_held_out:
+        return
+    if e.clients_held_out >= e.clients:
+        raise UserError(
+            f"clients-held-out is {e.clients_held_out}; allowed: at most {e.clients - 1}, one fewer"
+            " than clients"
+        )
+    if e.sharing == "none":
+        raise UserError(
+            f"clients-held-out is {e.clients_held_out} and sharing is none, where no state is"
+            " shared; allowed with it: mean, start"
+        )
+    if e.secagg_enabled:
+        raise UserError(
+            f"clients-held-out is {e.clients_held_out} and secagg.enabled, too: what a client tells"
+            " of its adaptation would show its number of samples; use `pfedlora adapt`"
+        )
+
+
 def _trained(config: RunConfig, method: type[Method]) -> None:
     e = config.experiment
     if wrong := [part for part in e.trained if part not in TRAINED]:
@@ -170,6 +199,7 @@ def _way(config: RunConfig, method: type[Method]) -> None:
 CHECKS: tuple[Callable[[RunConfig, type[Method]], None], ...] = (
     _method,
     _min_clients,
+    _held_out,
     _trained,
     _inputs,
     _kept_uploads,
@@ -203,6 +233,8 @@ def unused(options: Iterable[str], config: RunConfig) -> list[str]:
             found.append(f"lora.head is not used: method {e.method} does not exchange LoRA")
         elif name.startswith("lora.") and "lora" not in e.trained:
             found.append(f"{name} is not used: train is {e.train}")
+        elif name.startswith("held-out.") and not e.clients_held_out:
+            found.append(f"{name} is not used: clients-held-out is 0")
         elif name == "max-tokens" and not e.data_text_column:
             found.append("max-tokens is not used: data.text-column is auto")
         elif name.startswith("secagg.") and not e.secagg_enabled and name != "secagg.enabled":

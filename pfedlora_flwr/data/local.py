@@ -67,9 +67,9 @@ def shared_partition(experiment: Experiment, data_path: str) -> tuple[Dataset, P
 @lru_cache(maxsize=2)
 def shared_constants(experiment: Experiment, data_path: str) -> Constants:
     """Mean and standard deviation by which everyone's inputs are normalised: the dataset's, or
-    those of all clients' training parts."""
+    those of the training parts of all clients that can be sampled."""
     dataset, partition = shared_partition(experiment, data_path)
-    return _constants(dataset, partition.clients)
+    return _constants(dataset, partition.clients[: experiment.trained_clients])
 
 
 def task_of(experiment: Experiment, data_path: str) -> Task:

@@ -15,11 +15,12 @@ import numpy.typing as npt
 from torch import nn
 
 from pfedlora_flwr.data import outputs
-from pfedlora_flwr.data.local import LocalData, Site, site_settings
+from pfedlora_flwr.data.local import LocalData, Site
 from pfedlora_flwr.errors import UserError, brief, is_ours, told, with_traceback
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation import messages, wire
 from pfedlora_flwr.federation import visit as visits
+from pfedlora_flwr.federation.adapt import held_out_rows
 from pfedlora_flwr.federation.chain import Chain, hides_errors
 from pfedlora_flwr.federation.clock import Clock
 from pfedlora_flwr.federation.flower_compat import NumPyClient
@@ -33,8 +34,8 @@ from pfedlora_flwr.models.kept import base_of, kept, restore
 from pfedlora_flwr.models.named import random_weights, without_path
 from pfedlora_flwr.runs.checkpoint import Counts
 from pfedlora_flwr.runs.directory import RunDirectory
-from pfedlora_flwr.runs.provenance import versions
 from pfedlora_flwr.runs.store import ClientStore
+from pfedlora_flwr.runs.trained import about_of
 from pfedlora_flwr.training.device import channels_last, find_device
 
 logger = logging.getLogger(__name__)
@@ -76,9 +77,13 @@ class PersonalisedClient(NumPyClient):
             return [], 0, self._failure(error, config)
 
     def evaluate(self, parameters: Arrays, config: Config) -> tuple[float, int, Config]:
-        """The accuracy of the model as it is; nothing is trained or saved."""
+        """The accuracy of the model as it is, or of a held-out client's that is adapted; nothing is
+        saved."""
         try:
-            counts = self._evaluate(self._instruction(config))
+            told = self._instruction(config)
+            if told.adapt:
+                return self._adapt(told, parameters)
+            counts = self._evaluate(told)
             return 0.0, counts.test, messages.counts_to_metrics(counts)
         except _ERRORS as error:
             return 0.0, 0, self._failure(error, config)
@@ -139,7 +144,10 @@ class PersonalisedClient(NumPyClient):
         tensors = {name: t.cpu().contiguous() for name, t in kept(model).items()}
         store = self._store(told)
         digest = store.save(told.round, tensors, told.version, counts, base_of(model))
-        store.write_about(self.experiment.rounds, lambda: self._about(told.client))
+        store.write_about(
+            self.experiment.rounds,
+            lambda: about_of(self._site(told.client), self.experiment, told.client, self.where),
+        )
         MODELS.put(told.token, told.client, told.round, model)
         clock.lap("save")
         return upload, Report(
@@ -168,25 +176,16 @@ class PersonalisedClient(NumPyClient):
             MODELS.put(told.token, told.client, told.version, model)
         return counts
 
+    def _adapt(self, told: Instruction, parameters: Arrays) -> tuple[float, int, Config]:
+        site = self._site(told.client)
+        method = registry.make(self.experiment, site.task)
+        received = wire.to_tensors(told.names, parameters)
+        rows = [*held_out_rows(method, received, site, told.client, told.round, self.device)]
+        return 0.0, rows[0]["test"], messages.held_out_to_metrics(rows)
+
     def _load(self, client: int) -> tuple[LocalData, Method]:
         site = self._site(client)
         return site.load(self.device), registry.make(self.experiment, site.task)
-
-    def _about(self, client: int) -> dict[str, Any]:
-        """What `pfedlora predict`, `evaluate` and `export` need besides the model."""
-        site = self._site(client)
-        dataset = site.dataset
-        about = {
-            "client": client,
-            "classes": site.task.classes,
-            "shape": site.task.shape,
-            "kind": site.task.kind.name,
-            "class_names": dataset.class_names,
-        }
-        about |= {"mean": site.mean, "std": site.std, "feature_names": dataset.feature_names}
-        about |= {"data_notes": dataset.notes}
-        about |= {"partition": site.fingerprint, "site": site_settings(self.where)}
-        return about | {"experiment": self.experiment.flat(), "versions": versions()}
 
     def _name(self) -> str:
         """What a node without a partition-id is known by: a random name, kept in its state-path."""

@@ -27,7 +27,7 @@ from pfedlora_flwr.runs.ledger import Cost
 from pfedlora_flwr.runs.rows import VisitRow
 
 logger = logging.getLogger(__name__)
-Phase = Literal["training", "evaluating"]
+Phase = Literal["training", "evaluating", "adapting"]
 Replies = Mapping[int, wire.Reply]
 """By client."""
 Write = Callable[[Round, int, int, Phase], tuple[Message, Cost]]
@@ -109,7 +109,7 @@ class Clients:
             with Told(there, len(wanted), self.execution.node_timeout) as told:
                 self.roster.wait_for(wanted, self.execution.node_timeout, told.look)
             node_of = self.roster.node_of
-            keep_sites(self.run, self.roster.own)
+            keep_sites(self.run, self.roster.own, self.roster.class_names, self.roster.columns)
         for client in wanted:
             if client not in node_of:
                 self._fail(round, client, "not connected")
@@ -199,7 +199,7 @@ class Clients:
             enough = roster.wait_for_count(wanted, x.node_timeout, connected)
         if roster.node_of:  # a run that fails here says whose data it was to have, too
             self.run.write_partition(roster.partition)
-            keep_sites(self.run, roster.own)
+            keep_sites(self.run, roster.own, roster.class_names, roster.columns)
         if not enough:
             waited = (
                 f" within node-timeout ({x.node_timeout:g} s)"

@@ -7,13 +7,14 @@ all this is `wire.py`'s matter."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any
+from typing import Any, cast
 
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.methods.method import Diverged, Refused
 from pfedlora_flwr.runs.checkpoint import Counts
+from pfedlora_flwr.runs.rows import HeldOutRow
 
 Config = dict[str, bool | bytes | float | int | str]
 LARGEST_COUNT = 10**9
@@ -38,7 +39,8 @@ class Instruction:
 
     version: the round whose model it is to take up, 0 for its initial one. token: the run's name on
     a node's disk. run: the run's directory, where a simulated client keeps its model. evaluate:
-    whether to evaluate after training. names: of the tensors that come with it."""
+    whether to evaluate after training. names: of the tensors that come with it. adapt: true where
+    it is held out, and adapted in the place of an evaluation; else not said."""
 
     round: int
     client: int
@@ -47,6 +49,7 @@ class Instruction:
     run: str
     evaluate: bool
     names: list[str]
+    adapt: bool | None = None
 
     def to_config(self) -> Config:
         return _written(self)
@@ -62,6 +65,7 @@ class Instruction:
             run=_word(config.get("run"), "the instruction's run", most=4096),
             evaluate=_flag(config.get("evaluate"), "the instruction's evaluate"),
             names=_names(config),
+            adapt=_flag(config["adapt"], "the instruction's adapt") if "adapt" in config else None,
         )
 
 
@@ -219,6 +223,32 @@ def counts_from_metrics(metrics: Mapping[str, Any]) -> Counts:
     )
 
 
+def held_out_to_metrics(rows: Iterable[HeldOutRow]) -> Config:
+    """The whole answer to the instruction to adapt."""
+    return {_HELD_OUT: json.dumps([*rows])}
+
+
+def held_out_from_metrics(
+    metrics: Mapping[str, Any], round: int, client: int, asked: Sequence[str]
+) -> list[HeldOutRow]:
+    """The lines in a reply, one for each number of samples that was asked for. Raises Refused for
+    what cannot be."""
+    found = _json(metrics, _HELD_OUT, list)
+    if len(found) != len(asked) or not all(isinstance(row, dict) for row in found):
+        raise Refused(f"its adaptation is {short(found)}")
+    rows = []
+    for row, size in zip(found, asked, strict=True):
+        checked = {
+            name: check(row.get(name), f"its {name.replace('_', ' ')}")
+            for name, check in _OF_HELD_OUT.items()
+        }
+        said = {"round": round, "client": client, "asked": size}
+        if any(row.get(name) != value for name, value in said.items()):
+            raise Refused(f"its adaptation is not what was asked for, but {short(row)}")
+        rows.append(cast(HeldOutRow, {name: (said | checked)[name] for name in _HELD_OUT_FIELDS}))
+    return rows
+
+
 def failure(reason: str) -> Config:
     """The answer of a client that could not do what it was told to."""
     return {_ERROR: reason}
@@ -311,6 +341,28 @@ def _flag(value: Any, what: str) -> bool:
     if type(value) is not bool:
         raise Refused(f"{what} is {short(value)}; allowed: true or false")
     return value
+
+
+_HELD_OUT = "held_out"
+_HELD_OUT_FIELDS = tuple(HeldOutRow.__annotations__)
+_OF_HELD_OUT: dict[str, Callable[[Any, str], Any]] = {
+    "model": lambda value, what: _word(value, what),
+    "model_sha256": lambda value, what: _sha256(value, what),
+    **dict.fromkeys(("samples", "test", "visits", "alone_visits"), count),
+    **dict.fromkeys(("flops", "alone_flops"), _operations),
+    **dict.fromkeys(
+        (
+            "accuracy",
+            "validation_accuracy",
+            "balanced_accuracy",
+            "macro_f1",
+            "alone_accuracy",
+            "alone_validation_accuracy",
+        ),
+        _share,
+    ),
+}
+"""What a held-out client tells of its adaptation, each with its check."""
 
 
 def _sha256(value: Any, what: str) -> str:

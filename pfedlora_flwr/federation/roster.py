@@ -87,6 +87,11 @@ class Roster:
         return self._names
 
     @property
+    def columns(self) -> list[str]:
+        """Of the features of all nodes with a table of their own."""
+        return self._columns
+
+    @property
     def own(self) -> set[int]:
         """The clients whose nodes say that their data is their own."""
         claims = {c: self._claims[n] for c, n in self.node_of.items() if n in self._claims}

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from statistics import fmean
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -17,19 +18,24 @@ from pfedlora_flwr.federation.chain import Chain
 from pfedlora_flwr.federation.clients import Clients, Phase, Replies, RunDiverged, RunFailed
 from pfedlora_flwr.federation.clock import Clock
 from pfedlora_flwr.federation.link import Server
-from pfedlora_flwr.federation.messages import Instruction, counts_from_metrics
+from pfedlora_flwr.federation.messages import (
+    Instruction,
+    counts_from_metrics,
+    held_out_from_metrics,
+)
 from pfedlora_flwr.federation.round import Round
 from pfedlora_flwr.federation.server_state import NotFinite
 from pfedlora_flwr.federation.sharing import shared_by
 from pfedlora_flwr.federation.uplink import Collected, PlainUplink
-from pfedlora_flwr.methods.method import Method, Refused
+from pfedlora_flwr.methods.method import Method, Refused, Tensors
 from pfedlora_flwr.observers.observer import RunStopped
 from pfedlora_flwr.rng import sample_clients
 from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.data_name import data_told
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.ledger import Cost, parameters, payload_bytes
-from pfedlora_flwr.runs.rows import RoundRow
+from pfedlora_flwr.runs.rows import HeldOutRow, RoundRow
+from pfedlora_flwr.runs.shared_state import download
 from pfedlora_flwr.training.flops import count_operations
 
 logger = logging.getLogger(__name__)
@@ -72,13 +78,15 @@ class PersonalisedStrategy(Strategy):
         observer stops it."""
         e = self.experiment
         self.summary()
-        if self.state.round >= e.rounds:  # a completed run is resumed without its nodes
+        # a completed run is resumed without its nodes
+        if self.state.round >= e.rounds and not self._to_adapt():
             return
         clients, clock = self._connect(grid), Clock()
         if e.evaluate_initial and not self.state.counts:
             initial = Round(0, [], clock)
             self._evaluate(initial, clients)
             clock = self._finish(initial, clients)
+        clock = self._adapt(clients) if self._to_adapt() else clock
         while self.state.round < e.rounds:
             clock.lap("record")  # the round before
             round = self._round(self.state.round + 1, clock)
@@ -87,6 +95,7 @@ class PersonalisedStrategy(Strategy):
             if self.state.stale and e.evaluates(round.number):
                 self._evaluate(round, clients)
             clock = self._finish(round, clients)
+            clock = self._adapt(clients) if self._to_adapt() else clock
 
     def summary(self) -> None:
         """One line about the run in Flower's log; of its data the nodes tell, once connected."""
@@ -108,6 +117,11 @@ class PersonalisedStrategy(Strategy):
             raise RunFailed(
                 f"Flower's start asks for round {server_round}, the run is after round"
                 f" {self.state.round}: `complete` goes on"
+            )
+        if self.experiment.clients_held_out:
+            raise RunFailed(
+                "held-out clients are adapted between rounds, and Flower's start has nothing there:"
+                " `complete` adapts them"
             )
         if self.uplink.stages > 1:
             raise RunFailed(
@@ -182,7 +196,7 @@ class PersonalisedStrategy(Strategy):
 
     def _round(self, number: int, clock: Clock) -> Round:
         e = self.experiment
-        sampled = sample_clients(e.seed, number, e.clients, e.sampled)
+        sampled = sample_clients(e.seed, number, e.trained_clients, e.sampled)
         return Round(number, sampled, clock, exchanges_lora=self.method.shares_lora)
 
     def _merge(self, round: Round, collected: Collected) -> None:
@@ -225,7 +239,8 @@ class PersonalisedStrategy(Strategy):
     def _evaluate(self, round: Round, clients: Clients) -> None:
         """Evaluates the clients whose last evaluation is older than their model: all of them before
         round 1."""
-        wanted = range(self.experiment.clients) if round.number == 0 else sorted(self.state.stale)
+        everyone = range(self.experiment.trained_clients)
+        wanted = everyone if round.number == 0 else sorted(self.state.stale)
         messages = clients.messages(round, wanted, "evaluating")
         self._take_counts(round, clients.ask(round, messages, "evaluating"))
         current = self.state.counts.keys() - self.state.stale
@@ -240,6 +255,36 @@ class PersonalisedStrategy(Strategy):
                 self.state.stale.discard(client)
             except Refused as refusal:
                 self._refuse_update(round, client, str(refusal))
+
+    def _to_adapt(self) -> bool:
+        """Whether the held-out clients are to be adapted after the state's round, and have not
+        been."""
+        number = self.state.round
+        return self.experiment.adapts(number) and not any(
+            row["round"] == number for row in self.run.held_out()
+        )
+
+    def _adapt(self, clients: Clients) -> Clock:
+        """Has the held-out clients adapted, and writes their lines. The next round's clock. Raises
+        RunFailed below `min-success`: a resumed run asks them again."""
+        e, rows = self.experiment, list[HeldOutRow]()
+        round = Round(self.state.round, [], Clock())
+        messages = clients.messages(round, e.held_out, "adapting")
+        asked = ["all" if size is None else str(size) for size in e.held_out_sizes]
+        for client, reply in clients.ask(round, messages, "adapting").items():
+            try:
+                rows += held_out_from_metrics(reply.metrics, round.number, client, asked)
+            except Refused as refusal:
+                self._refuse_update(round, client, str(refusal))
+        told = f"the adaptation of held-out clients after round {round.number}"
+        adapted = {row["client"] for row in rows}
+        self._enough(round, told, len(adapted), e.clients_held_out)
+        self.run.write_held_out(e, round.number, sorted(rows, key=lambda row: row["client"]))
+        if rows:
+            means = [fmean(row[name] for row in rows) for name in ("accuracy", "alone_accuracy")]
+            text = "held-out clients after round %d · accuracy %.4f · alone %.4f"
+            logger.info(text, round.number, *means)
+        return Clock()
 
     def _enough(
         self, round: Round, what: str, succeeded: int, asked: int, reason: str = ""
@@ -303,10 +348,12 @@ class PersonalisedStrategy(Strategy):
 
     def _message(self, round: Round, client: int, node: int, phase: Phase) -> tuple[Message, Cost]:
         e, seconds = self.experiment, self.execution.round_timeout
-        training = phase == "training"
-        down = (
-            self.method.download(self.shared.of(client), client, round.number) if training else {}
-        )
+        training, adapting = phase == "training", phase == "adapting"
+        down: Tensors = {}
+        if training:
+            down = self.method.download(self.shared.of(client), client, round.number)
+        elif adapting:
+            down = download(self.method, self.state.tensors, client, round.number)
         config = Instruction(
             round=round.number,
             client=client,
@@ -315,9 +362,10 @@ class PersonalisedStrategy(Strategy):
             run=str(self.run.path),
             evaluate=not training or e.evaluates(round.number),
             names=list(down),
+            adapt=adapting or None,
         ).to_config()
         if not training:
-            return wire.evaluate_message(node, round.number, config, seconds), Cost()
+            return wire.evaluate_message(node, round.number, config, seconds, down), Cost()
         message = wire.train_message(node, round.number, down, config, seconds)
         return message, Cost(
             parameters_down=parameters(down),

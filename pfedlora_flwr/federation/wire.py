@@ -87,10 +87,13 @@ def train_with(content: RecordDict, node: int, round: int, ttl: float) -> Messag
     return _message(content, node, TRAIN, round, ttl)
 
 
-def evaluate_message(node: int, round: int, config: Config, ttl: float) -> Message:
-    """The instruction to evaluate the client's current model: `evaluate` of the client; nothing is
-    sent with it."""
-    content = evaluateins_to_recorddict(EvaluateIns(ndarrays_to_parameters([]), config), True)
+def evaluate_message(
+    node: int, round: int, config: Config, ttl: float, tensors: Mapping[str, Tensor] | None = None
+) -> Message:
+    """The instruction to evaluate: `evaluate` of the client, on its current model, with which
+    nothing is sent; or on a new one that is adapted to these tensors."""
+    arrays = ndarrays_to_parameters(to_arrays(tensors or {}))
+    content = evaluateins_to_recorddict(EvaluateIns(arrays, config), True)
     return _message(content, node, EVALUATE, round, ttl)
 
 

@@ -7,7 +7,7 @@ A deployed server learns which it is from its nodes. Whatever names a run's data
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from pfedlora_flwr.data import registry
@@ -22,12 +22,24 @@ from pfedlora_flwr.runs.rows import OwnData, Result
 from pfedlora_flwr.training import kinds
 
 
-def keep_sites(run: RunDirectory, own: Collection[int]) -> None:
-    """Keeps which clients have told that their data is their own."""
+def keep_sites(
+    run: RunDirectory,
+    own: Collection[int],
+    classes: Sequence[str] = (),
+    columns: Sequence[str] = (),
+) -> None:
+    """Keeps which clients have told that their data is their own, and its classes and columns."""
     known = set(_sites(run))
     if not known.issuperset(own):
-        told = json.dumps({"own": sorted(known.union(own))})
-        write_atomically(run.sites_file, told.encode())
+        told = {"own": sorted(known.union(own)), "classes": [*classes], "columns": [*columns]}
+        write_atomically(run.sites_file, json.dumps(told).encode())
+
+
+def sites_told(run: RunDirectory) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names of the classes and of the columns of the sites' own data; empty where an older
+    version did not keep them."""
+    told = read_json(run.sites_file) or {}
+    return tuple(told.get("classes", ())), tuple(told.get("columns", ()))
 
 
 def data_name(run: RunDirectory, e: Experiment) -> str:

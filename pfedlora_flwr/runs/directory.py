@@ -27,6 +27,7 @@ from pfedlora_flwr.runs.layout import (
     CLIENTS,
     CONFIG,
     FORMAT,
+    HELD_OUT,
     READABLE,
     RESULT,
     ROUNDS,
@@ -38,6 +39,7 @@ from pfedlora_flwr.runs.provenance import git_commit, machine, read_about, versi
 from pfedlora_flwr.runs.records import check_whole, read_rounds, read_visits
 from pfedlora_flwr.runs.rows import (
     FailedVisitRow,
+    HeldOutRow,
     Result,
     RoundRow,
     VisitRow,
@@ -96,7 +98,7 @@ class RunDirectory(RunFiles):
             self.events,
             self.uploads.folder,
         )
-        ours = {CONFIG, RESULT, ROUNDS, CLIENTS, AUDIT, *(p.name for p in folders)}
+        ours = {CONFIG, RESULT, ROUNDS, CLIENTS, HELD_OUT, AUDIT, *(p.name for p in folders)}
         if overwrite and not found <= ours | {self.report.name}:
             raise UserError(
                 f"output {str(self.path)!r} is not a run's directory, so it is not overwritten"
@@ -239,6 +241,12 @@ class RunDirectory(RunFiles):
 
     def append_visits(self, rows: Iterable[VisitRow | FailedVisitRow]) -> None:
         append_rows(self._clients, rows)
+
+    def write_held_out(self, e: Experiment, round: int, rows: Iterable[HeldOutRow]) -> None:
+        """Writes the lines of a round's held-out clients behind those of earlier rounds, all at
+        once. Those of a round that was the last one and no longer is are dropped."""
+        before = [r for r in self.held_out() if r["round"] < round and e.adapts(r["round"])]
+        write_rows(self._held_out, [*before, *rows])
 
     def take_up(self, experiment: Experiment) -> ServerState | None:
         """The state that a resumed run goes on from, if there is one, and the lines up to it.

@@ -14,10 +14,11 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.runs.checkpoint import Checkpoints
-from pfedlora_flwr.runs.lines import Watched
+from pfedlora_flwr.runs.lines import Watched, read_rows
 from pfedlora_flwr.runs.records import read_json, read_result, read_rounds, read_visits
 from pfedlora_flwr.runs.rows import (
     FailedVisitRow,
+    HeldOutRow,
     Result,
     RoundRow,
     VisitRow,
@@ -30,11 +31,12 @@ FORMAT = 3
 READABLE = (2, FORMAT)
 """Of the files that users parse: config.yaml, rounds.jsonl, clients.jsonl, result.json. Fields are
 added to it and none renamed."""
-CONFIG, RESULT, ROUNDS, CLIENTS, AUDIT = (
+CONFIG, RESULT, ROUNDS, CLIENTS, HELD_OUT, AUDIT = (
     "config.yaml",
     "result.json",
     "rounds.jsonl",
     "clients.jsonl",
+    "held_out.jsonl",
     "audit.json",
 )
 
@@ -59,6 +61,7 @@ class RunFiles:
         )
         self.checkpoints, self.uploads = Checkpoints(self.server), Uploads(path / "uploads")
         self._rounds, self._clients = path / ROUNDS, path / CLIENTS
+        self._held_out = path / HELD_OUT
         self._token, self._partition, self._progress = (
             self.server / name for name in ("token", "partition", "progress.json")
         )
@@ -116,6 +119,10 @@ class RunFiles:
     def visits(self) -> Iterator[VisitRow | FailedVisitRow]:
         """The lines of its clients' visits, those that failed included."""
         return read_visits(self._clients)
+
+    def held_out(self) -> list[HeldOutRow]:
+        """The lines of its held-out clients; empty if there are none."""
+        return list(read_rows(self._held_out, {"round", "client", "accuracy"}))
 
     def watched(self) -> Watched:
         """Its rounds, to look at while it goes on."""

@@ -24,6 +24,9 @@ from pfedlora_flwr.runs.layout import FORMAT
 from pfedlora_flwr.runs.privacy import privacy_of
 from pfedlora_flwr.runs.rows import (
     FailedVisitRow,
+    HeldOut,
+    HeldOutMean,
+    HeldOutRow,
     Result,
     RoundRow,
     Sampled,
@@ -74,6 +77,8 @@ def write_result(
     rows = run.rounds()
     if state is not None and rows:
         result = _with_measures(result, run, config, state, rows)
+        if experiment.clients_held_out:
+            result["held_out"] = held_out(experiment, run.held_out())
     tell(result)
     try:
         run.write_result(result)
@@ -182,6 +187,27 @@ def _with_measures(
         "refused": state.refused,
         "lost": lost,
     }
+
+
+def held_out(e: Experiment, rows: list[HeldOutRow]) -> HeldOut:
+    """What the lines of the held-out clients come to."""
+    cells = dict.fromkeys((row["round"], row["asked"]) for row in rows)
+    means: list[HeldOutMean] = []
+    for round, asked in cells:
+        own = [row for row in rows if (row["round"], row["asked"]) == (round, asked)]
+        means.append(
+            {
+                "round": round,
+                "asked": asked,
+                "clients": len(own),
+                "samples": statistics.fmean(row["samples"] for row in own),
+                "accuracy": statistics.fmean(row["accuracy"] for row in own),
+                "alone_accuracy": statistics.fmean(row["alone_accuracy"] for row in own),
+                "flops": sum(row["flops"] for row in own),
+                "alone_flops": sum(row["alone_flops"] for row in own),
+            }
+        )
+    return {"clients": [*e.held_out], "visits": e.held_out_rounds, "means": means}
 
 
 def comparable(rows: list[RoundRow]) -> list[RoundRow]:

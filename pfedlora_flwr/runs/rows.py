@@ -109,6 +109,30 @@ class FailedVisitRow(TypedDict):
     reason: str
 
 
+class HeldOutRow(TypedDict):
+    """A line of `held_out.jsonl`: a client that was never sampled, adapted after a round with some
+    of its samples, and the same client alone. `pfedlora adapt` writes one as `adapted.json`."""
+
+    round: int  # the round whose shared state it received
+    client: int
+    model: str  # its architecture, as in the key `models`
+    asked: str  # the number of training samples that was asked for, or all
+    samples: int  # training samples that it had
+    test: int  # number of test samples
+    accuracy: float  # on its own test part
+    validation_accuracy: float  # the same on its validation part
+    balanced_accuracy: float | None  # as in VisitRow
+    macro_f1: float | None  # as in VisitRow
+    visits: int  # from the same shared state each
+    flops: int  # of its training, as in CostFields
+    model_sha256: str  # of its personal model's tensors: equal hashes, equal bits
+    # by Standalone, from the same initial weights, with at least as many operations
+    alone_accuracy: float
+    alone_validation_accuracy: float  # the same on its validation part
+    alone_visits: int
+    alone_flops: int
+
+
 SCORES = ("balanced_accuracy", "macro_f1")
 """An evaluation's scores beside its accuracies; a round's line has their means over the clients."""
 
@@ -246,6 +270,28 @@ class OwnData(TypedDict):
     samples: int | None
 
 
+class HeldOutMean(TypedDict):
+    """Unweighted means over the held-out clients, each on its own test part."""
+
+    round: int  # the round whose shared state they received
+    asked: str  # the number of training samples that was asked for, or all
+    clients: int  # number of adapted clients
+    samples: float  # mean number of training samples
+    accuracy: float
+    alone_accuracy: float  # of the same clients by Standalone, with at least as many operations
+    flops: int  # of all adaptations together
+    alone_flops: int
+
+
+class HeldOut(TypedDict):
+    """The clients that were never sampled; `held_out.jsonl` has a line for each."""
+
+    clients: list[int]
+    visits: int  # of each in an adaptation
+    # by round and number of samples, ascending; the last round's stand last
+    means: list[HeldOutMean]
+
+
 class Result(TypedDict):
     """`result.json`. A run that failed or was stopped before its first checkpoint has only the
     fields up to `privacy`."""
@@ -276,6 +322,7 @@ class Result(TypedDict):
     macro_f1: NotRequired[Score]
     # by client, ascending; only evaluated clients
     per_client: NotRequired[dict[str, PerClient]]
+    held_out: NotRequired[HeldOut]  # if clients are held out
     communication: NotRequired[Communication]
     flops: NotRequired[int]  # total, as in CostFields
     operations: NotRequired[Operations]

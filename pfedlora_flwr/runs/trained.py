@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from pfedlora_flwr.config import from_flat, still_known
+from pfedlora_flwr.data.local import Site, site_settings
 from pfedlora_flwr.data.source import Inputs
 from pfedlora_flwr.errors import UserError, some
 from pfedlora_flwr.experiment import Experiment
@@ -25,6 +26,7 @@ from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.models.text import tokenised
 from pfedlora_flwr.runs.checkpoint import Counts
 from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.runs.provenance import versions
 from pfedlora_flwr.runs.store import ABOUT, ClientStore
 from pfedlora_flwr.training import kinds
 from pfedlora_flwr.training.device import channels_last
@@ -129,6 +131,29 @@ def load_trained(place: Path, client: int) -> Trained:
     )
 
 
+def about_of(
+    site: Site, experiment: Experiment, client: int, where: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What is left beside a client's model, for `load_trained`: all that `predict`, `evaluate` and
+    `export` need. where: the settings by which `site` was found."""
+    dataset = site.dataset
+    return {
+        "client": client,
+        "classes": site.task.classes,
+        "shape": site.task.shape,
+        "kind": site.task.kind.name,
+        "class_names": dataset.class_names,
+        "mean": site.mean,
+        "std": site.std,
+        "feature_names": dataset.feature_names,
+        "data_notes": dataset.notes,
+        "partition": site.fingerprint,
+        "site": site_settings(where),
+        "experiment": experiment.flat(),
+        "versions": versions(),
+    }
+
+
 def clients_of(place: Path) -> tuple[list[int], list[int]]:
     """The clients that `load_trained` finds there, ascending; and of a run those that have not been
     trained yet.
@@ -138,7 +163,7 @@ def clients_of(place: Path) -> tuple[list[int], list[int]]:
     run = RunDirectory(place)
     if run.holds_run:
         state = run.checkpoints.load()
-        everyone = range(run.experiment().clients)
+        everyone = range(run.experiment().trained_clients)
         trained = [client for client in everyone if state and state.versions.get(client, 0)]
         untrained = [client for client in everyone if client not in trained]
     else:
@@ -160,6 +185,11 @@ def _from_run(run: RunDirectory, client: int) -> Trained:
     experiment = run.experiment()
     if not 0 <= client < experiment.clients:
         raise UserError(f"client is {client}; allowed: 0 to {experiment.clients - 1}")
+    if client in experiment.held_out:
+        raise UserError(
+            f"client {client} of {run.path} is held out and was never trained; adapt it with"
+            f" `pfedlora adapt {run.path} --client {client} --output DIR`"
+        )
     state = run.checkpoints.load()
     version = state.versions.get(client, 0) if state else 0
     if state is None or version == 0:

@@ -1,0 +1,94 @@
+"""Clients that were not in the run, from Python."""
+
+from __future__ import annotations
+
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+from torch import nn
+
+from pfedlora_flwr.api.objects import Given
+from pfedlora_flwr.api.process import as_it_was
+from pfedlora_flwr.api.results import Run
+from pfedlora_flwr.api.running import keys_of, one_line
+from pfedlora_flwr.commands import adapt as adapting
+from pfedlora_flwr.models.given import available
+
+
+class Newcomer:
+    """A client that was not in the run, with the personal model that `adapt` trained for it."""
+
+    def __init__(self, path: Path, result: dict[str, Any], given: Given) -> None:
+        self.path = path
+        """Its folder, which holds the model and `adapted.json`."""
+        self.result = result
+        """The content of `adapted.json`: `accuracy` and `alone_accuracy` in [0, 1] on the client's
+        own test part, `samples`, `visits`, `flops`. docs/output.md has every field."""
+        self._run = Run(path, given)
+
+    def __repr__(self) -> str:
+        accuracy, alone = self.result["accuracy"], self.result["alone_accuracy"]
+        return f"<Newcomer {self.path}: accuracy {accuracy:.4f}, alone {alone:.4f}>"
+
+    def predict(self, inputs: Any) -> npt.NDArray[np.float32]:
+        """What its model says of inputs, as `Run.predict` takes them.
+
+        Returns:
+            Probabilities, float32 [n, classes].
+
+        Raises:
+            UserError: The model takes other inputs, or a file cannot be read.
+        """
+        return self._run.predict(self.result["client"], inputs)
+
+    def model(self) -> nn.Module:
+        """Its model with its normalisation, as `Run.model` gives it.
+
+        Raises:
+            UserError: The model is not there any more.
+        """
+        return self._run.model(self.result["client"])
+
+
+def adapt(
+    place: Run | str | PathLike[str],
+    output: str | PathLike[str],
+    *,
+    client: int | None = None,
+    samples: int | None = None,
+    overwrite: bool = False,
+    **keys: Any,
+) -> Newcomer:
+    """Train a personal model for a client that was not in the run, from the final shared state and
+    the client's own data, as `pfedlora adapt` does.
+
+    Args:
+        place: A run, its directory, or a file of `Run.export_shared`.
+        output: The folder for the model and `adapted.json`.
+        client: A held-out client. With `dataset` its number, which decides its model and its draws;
+            None: the first one that no client of the run has.
+        samples: The largest number of training samples, taken from its classes in turn; None: all.
+        overwrite: Whether what `adapt` wrote to the folder before is replaced.
+        keys: `dataset`, `data_path`, `models`, `rounds` (the number of its visits), `device`, and
+            `data_…` of its dataset. `dataset` also takes (inputs, labels), `models` a class.
+
+    Returns:
+        The client, with its accuracy beside that of the same client alone.
+
+    Raises:
+        UserError: The client was in the run, its data or model does not fit the shared state, or
+            the method shares nothing.
+    """
+    given = place._given if isinstance(place, Run) else Given()
+    added = Given()
+    with one_line():
+        options = keys_of(keys, added)
+        given = given.joined(added)
+        folder = Path(output).expanduser().absolute()
+        source = place.path if isinstance(place, Run) else Path(fspath(place)).expanduser()
+        with available(given.objects), as_it_was():
+            row = adapting.adapt(source, client, samples, options, folder, overwrite=overwrite)
+    return Newcomer(folder, cast("dict[str, Any]", row), given)

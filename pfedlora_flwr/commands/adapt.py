@@ -1,0 +1,272 @@
+"""`pfedlora adapt`: a client that was not in the run trains a personal model from the run's shared
+state and its own data. Beside it stands the same client alone, with as many operations."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from pfedlora_flwr import config
+from pfedlora_flwr.client_app import prepare_process
+from pfedlora_flwr.data import registry as datasets
+from pfedlora_flwr.data.local import OWN, Site, models_own, site_settings
+from pfedlora_flwr.errors import UserError, some, user_code
+from pfedlora_flwr.experiment import Experiment, parted
+from pfedlora_flwr.federation.adapt import adapt as adapted_to
+from pfedlora_flwr.federation.adapt import row_of, site_with
+from pfedlora_flwr.files import absolute, check_writable, make_folder, write_atomically
+from pfedlora_flwr.methods.method import Method, Refused, Tensors, check_layout
+from pfedlora_flwr.models import registry as models
+from pfedlora_flwr.models.kept import base_of
+from pfedlora_flwr.rng import derive
+from pfedlora_flwr.runs import shared_state
+from pfedlora_flwr.runs.code_copy import note_of
+from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.runs.rows import HeldOutRow
+from pfedlora_flwr.runs.shared_state import SharedState, newcomer
+from pfedlora_flwr.runs.store import ClientStore
+from pfedlora_flwr.runs.trained import about_of
+from pfedlora_flwr.training.device import find_device
+from pfedlora_flwr.training.kinds import TEXT
+
+RESULT = "adapted.json"
+_KEYS = ("dataset", "data-path", "models", "rounds", "device")
+"""Keys that a client may set for itself, beside those of its own data, `data.…`."""
+_NAMED = 10
+
+
+@dataclass(frozen=True)
+class Newcomer:
+    """A client that was not in the run, and where its data is, as a node-config says it."""
+
+    client: int
+    experiment: Experiment
+    where: Mapping[str, str]
+
+
+def adapt(
+    place: Path,
+    client: int | None,
+    samples: int | None,
+    options: Mapping[str, object],
+    output: Path,
+    *,
+    overwrite: bool = False,
+) -> HeldOutRow:
+    """Adapts a client to the shared state in `place`, a run's directory or a file of `pfedlora
+    export RUN --shared`, and writes its model and `adapted.json` to the folder `output`.
+
+    client: its number; None: the first one that no client of the run has. samples: the largest
+    number of its training samples; None: all. options: keys, as `-o` has them. Raises UserError."""
+    _check_output(output, overwrite=overwrite)
+    shared = shared_state.find(place)
+    who = _newcomer(shared, client, options)
+    e, k = who.experiment, who.client
+    method = shared.method(e)
+    received = _received(shared, method, who)
+    site = _site(shared, who)
+    device = find_device(e.device)
+    prepare_process(device)
+    received = {name: tensor.to(device) for name, tensor in received.items()}
+    data = site_with(site, samples, e.seed, k).load(device)
+    found = adapted_to(method, received, data, k, e.rounds)
+    row = row_of(method, found, data, k, shared.round, samples)
+    if overwrite:
+        shutil.rmtree(output, ignore_errors=True)
+    make_folder(output)
+    store = ClientStore(output / str(k))
+    store.save(e.rounds, found.tensors(), 0, found.counts, base_of(found.model))
+    store.write_about(e.rounds, lambda: about_of(site, e, k, who.where))
+    write_atomically(output / RESULT, (json.dumps(row, indent=1) + "\n").encode())
+    return row
+
+
+def answer(
+    place: Path,
+    client: int | None,
+    samples: int | None,
+    options: Mapping[str, object],
+    output: Path,
+    out: Console,
+    err: Console,
+    *,
+    overwrite: bool,
+    as_json: bool,
+) -> None:
+    """Adapts the client and prints what came of it. Raises UserError as `adapt` does."""
+    if place.is_dir() and (said := note_of(RunDirectory(place))):
+        err.print(f"note: {said}", markup=False, highlight=False)
+    row = adapt(place, client, samples, options, output, overwrite=overwrite)
+    if as_json:
+        print(json.dumps(row, indent=1))
+        return
+    for line in lines(row, output):
+        out.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def lines(row: HeldOutRow, output: Path) -> list[str]:
+    """What came of it, in words."""
+    gain = 100 * (row["accuracy"] - row["alone_accuracy"])
+    visits, others = (_visits(row[name]) for name in ("visits", "alone_visits"))
+    return [
+        f"client {row['client']}: {row['model']}, {row['samples']} training samples, the shared"
+        f" state of round {row['round']}",
+        f"adapted: accuracy {row['accuracy']:.4f} on its {row['test']} test samples, after {visits}"
+        f" ({row['flops']:.3g} operations)",
+        f"alone: accuracy {row['alone_accuracy']:.4f}, after {others} ({row['alone_flops']:.3g}"
+        " operations)",
+        f"gain: {gain:+.2f} points",
+        f"everything is in {output}; to use the model: pfedlora predict {output} --client"
+        f" {row['client']} PATH",
+    ]
+
+
+def _visits(number: int) -> str:
+    return f"{number} {'visit' if number == 1 else 'visits'}"
+
+
+def _check_output(output: Path, *, overwrite: bool) -> None:
+    if output.exists() and not output.is_dir():
+        raise UserError(f"{output} is a file; give a folder as --output")
+    if output.is_dir() and any(output.iterdir()):
+        if not overwrite:
+            raise UserError(
+                f"{output} is not empty; replace it with --overwrite, or give another --output"
+            )
+        if not (output / RESULT).exists():
+            raise UserError(f"{output} has no {RESULT}, so it is not overwritten")
+    check_writable(output)
+
+
+def _newcomer(shared: SharedState, client: int | None, options: Mapping[str, object]) -> Newcomer:
+    """Raises UserError for keys that are the run's, and for a client that was in it."""
+    for name in options:
+        if name not in _KEYS and not name.startswith("data."):
+            raise UserError(
+                f"{name} is as in the run; allowed with adapt: {', '.join(_KEYS)}, and data.… of"
+                " the client's own dataset"
+            )
+    e = shared.experiment
+    keys = config.run_config(e.flat() | {"rounds": e.held_out_rounds} | dict(options))
+    wanted, path = keys.experiment, keys.execution.data_path
+    where = {"data-path": str(absolute(path))} if path else {}
+    own = "dataset" in options
+    if client is not None and client in range(e.trained_clients):
+        raise UserError(f"client {client} was in the run; {_allowed(e)}")
+    if not own:
+        if "models" in options:
+            raise UserError(
+                "models is for a client with data of its own; give -o dataset, too, or leave it out"
+            )
+        if client is None or client not in e.held_out:
+            which = "no client is given" if client is None else f"client {client} has no data"
+            raise UserError(f"{which}; {_allowed(e)}")
+        return Newcomer(client, wanted, where)
+    if client is not None and client in e.held_out:
+        raise UserError(
+            f"client {client} is held out and has its part of the run's data; leave -o dataset or"
+            f" --client out, or give --client {e.clients} or more"
+        )
+    where |= {"dataset": str(options["dataset"])}
+    model = wanted.models if "models" in options else None
+    wanted = wanted.replace(dataset=e.dataset, models=e.models)
+    if shared.task.kind != TEXT:
+        shape = shared.task.kind.write(shared.task.shape)
+        wanted = wanted.replace(classes=shared.task.classes, input_shape=shape, image_size=None)
+    if model is None:
+        return Newcomer(e.clients if client is None else client, wanted, site_settings(where))
+    wanted, number = _with_model(shared, wanted, model, client)
+    return Newcomer(number, wanted, site_settings(where))
+
+
+def _allowed(e: Experiment) -> str:
+    held = [str(k) for k in e.held_out]
+    of_run = f"{some(held, _NAMED)}, which {'was' if len(held) == 1 else 'were'} held out, or "
+    return f"allowed: {of_run if held else ''}a client with data of its own, by -o dataset=…"
+
+
+def _with_model(
+    shared: SharedState, e: Experiment, model: str, client: int | None
+) -> tuple[Experiment, int]:
+    """The keys with another model behind those of the run, and the number of a client that has it.
+    Raises UserError."""
+    if client is not None:
+        raise UserError("--client chooses a model of the run, and models another one: give one")
+    if "," in model:
+        raise UserError(f"models is {model!r}; allowed with adapt: one model")
+    if len(e.trained) > 1 or len(e.lora_ranks) > 1:
+        raise UserError(
+            f"models is {model!r}, and the run's train or lora.rank has several values: leave"
+            " models out, and choose by --client"
+        )
+    names = [parted(name)[0] for name in shared.method().model_names]
+    e = e.replace(models=",".join([*names, models.located(model)]))
+    config.run_config(e.flat())  # one model for all, where the method needs it
+    return e, newcomer(e, len(names), len(names) + 1)
+
+
+def _received(shared: SharedState, method: Method, who: Newcomer) -> Tensors:
+    """What the client is sent. Raises UserError if its model changes what the method shares."""
+    name, e = method.model_of(who.client), shared.experiment
+    sets = shared.downloads
+    if who.experiment.models != e.models:
+        first, own = _first_state(shared.method()), _first_state(method)
+        try:
+            check_layout(own, first)
+        except Refused as reason:
+            raise UserError(
+                f"models is {name!r}, which does not fit the shared state of {e.method}: {reason}"
+            ) from None
+    if name in sets:
+        return sets[name]
+    if len({id(one) for one in sets.values()}) == 1 or _alike(sets):
+        return next(iter(sets.values()))
+    raise UserError(
+        f"models is {name!r}; method {e.method} sends each model a state of its own; allowed:"
+        f" {', '.join(sets)}"
+    )
+
+
+def _first_state(method: Method) -> Tensors:
+    with user_code("method", method.experiment.method):
+        return method.state_init(derive(method.experiment.seed, "state"))
+
+
+def _alike(sets: Mapping[str, Tensors]) -> bool:
+    """Whether all models are sent the same."""
+    first, *others = sets.values()
+    return all(
+        one.keys() == first.keys() and all(one[name].equal(first[name]) for name in first)
+        for one in others
+    )
+
+
+def _site(shared: SharedState, who: Newcomer) -> Site:
+    """The client's data, normalised as the federation's. Raises UserError if it is of other
+    classes or columns."""
+    site = Site.find(who.experiment, who.client, who.where)
+    if site.fingerprint == OWN:
+        _check_same("classes", site, site.dataset.class_names, shared.class_names)
+        _check_same("columns", site, site.dataset.feature_names or (), shared.feature_names)
+    if shared.constants is None or models_own(who.experiment, site.task, who.client):
+        return site
+    mean, std = shared.constants
+    return replace(site, mean=mean, std=std)
+
+
+def _check_same(what: str, site: Site, own: Any, known: Any) -> None:
+    """A site may know fewer classes, but those are the first; its columns are all."""
+    first = known[: len(own)] if what == "classes" else known
+    if known and list(own) != list(first):
+        name = datasets.without_path(site.dataset.name)
+        raise UserError(
+            f"dataset {name!r} has the {what} {some([*own], _NAMED)}, and the shared state"
+            f" {some([*known], _NAMED)}: each needs the same place"
+            + ("; set data.class-names" if what == "classes" else "")
+        )

@@ -1,0 +1,397 @@
+"""Clients that come after the training: held out in a run, and adapted from its shared state
+alone, to the same bits."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import pfedlora_flwr
+from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.federation import visit as visits
+from pfedlora_flwr.federation.adapt import adapt as adapted_to
+from pfedlora_flwr.federation.messages import held_out_from_metrics
+from pfedlora_flwr.files import tensors_sha256
+from pfedlora_flwr.methods.method import Refused
+from pfedlora_flwr.models.kept import kept
+from pfedlora_flwr.runs import shared_state
+from pfedlora_flwr.runs.directory import RunDirectory
+from tests.conftest import Call, Cli, Done, made_once, run_locally
+from tests.plain import ANY_MODEL, Plain, make, runs
+
+KEYS: Mapping[str, object] = {
+    "clients": 10,
+    "clients-held-out": 2,
+    "rounds": 2,
+    "models": "cnn5,cnn4",
+    "batch-size": 16,
+    "partition.samples-per-client": 24,
+    "held-out.rounds": 2,
+    "held-out.samples": "4,all",
+    "device": "cpu",
+}
+"""A run of eight of ten digits clients."""
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "held_out.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="session")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run and, beside it, its exported shared state."""
+
+    def make(folder: Path) -> None:
+        done = run_locally(folder / "run", KEYS)
+        assert done.code == 0, done.stderr
+        pfedlora_flwr.load(folder / "run").export_shared(folder / "shared.safetensors")
+
+    return made_once(tmp_path_factory, "federation", make)
+
+
+def test_held_out_clients_are_never_sampled_and_are_adapted_at_the_end(federation: Path) -> None:
+    run = Done(0, "", "", federation / "run")
+    assert all(row["sampled"] == [*range(8)] for row in run.rows("rounds.jsonl")[1:])
+    assert {row["client"] for row in run.rows("clients.jsonl")} == {*range(8)}
+    assert [*run.result["per_client"]] == [str(k) for k in range(8)]
+    rows = lines(federation / "run")
+    assert [(r["client"], r["asked"], r["samples"]) for r in rows] == [
+        (8, "4", 4),
+        (8, "all", 24),
+        (9, "4", 4),
+        (9, "all", 24),
+    ]
+    assert all(r["round"] == 2 and r["visits"] == 2 for r in rows)
+    # at least as many operations alone, and not a visit more than that takes
+    assert all(
+        r["flops"] <= r["alone_flops"] < r["flops"] + r["alone_flops"] / r["alone_visits"]
+        for r in rows
+    )
+    means = {m["asked"]: m for m in run.result["held_out"]["means"]}
+    assert run.result["held_out"]["clients"] == [8, 9]
+    of_all = [r for r in rows if r["asked"] == "all"]
+    assert means["all"]["accuracy"] == pytest.approx(sum(r["accuracy"] for r in of_all) / 2)
+    assert means["4"]["samples"] == 4
+
+
+def test_the_partition_is_that_of_a_run_without_held_out_clients(federation: Path) -> None:
+    whole = Plain({**KEYS, "clients-held-out": 0})
+    held = Plain(KEYS)
+    for k in (0, 7, 8, 9):
+        one, other = (plain.data(k).train.inputs for plain in (whole, held))
+        assert one.equal(other)
+
+
+@pytest.mark.parametrize(("client", "samples"), [(8, None), (9, None), (8, 4), (9, 4)])
+def test_the_exported_state_alone_gives_the_bits_of_the_run(
+    federation: Path, pfedlora: Call, client: int, samples: int | None
+) -> None:
+    shutil.copy(federation / "shared.safetensors", "given.safetensors")  # an empty folder
+    words = ("--samples", str(samples)) if samples else ()
+    code, out, err = pfedlora(
+        "adapt", "given.safetensors", "--client", str(client), *words, "--output", "mine", "--json"
+    )
+    assert code == 0, err
+    asked = "all" if samples is None else str(samples)
+    [wanted] = [
+        r for r in lines(federation / "run") if (r["client"], r["asked"]) == (client, asked)
+    ]
+    assert json.loads(out) == wanted == json.loads(Path("mine/adapted.json").read_text())
+    code, out, _ = pfedlora("evaluate", "mine", "--client", str(client), "--json")
+    assert json.loads(out)["accuracy"] == pytest.approx(wanted["accuracy"])
+
+
+def test_the_run_itself_gives_the_same_and_python_too(federation: Path, tmp_path: Path) -> None:
+    run = pfedlora_flwr.load(federation / "run")
+    newcomer = pfedlora_flwr.adapt(run, tmp_path / "new", client=9)
+    assert newcomer.result == lines(federation / "run")[3]
+    images = np.zeros((2, 32, 32, 3), np.uint8)
+    assert newcomer.predict(images).shape == (2, 10)
+    with pytest.raises(UserError, match="not empty"):
+        pfedlora_flwr.adapt(federation / "run", tmp_path / "new", client=9)
+    again = pfedlora_flwr.adapt(
+        federation / "run", tmp_path / "new", client=9, rounds=1, overwrite=True
+    )
+    assert again.result["visits"] == 1
+
+
+def test_each_visit_starts_from_the_same_state(federation: Path) -> None:
+    """By hand: two visits by the plain federation's method, with what the file holds."""
+    shared = shared_state.read(federation / "shared.safetensors")
+    plain = Plain({**KEYS, "rounds": 2})
+    model = plain.method.initial_model(8)
+    [received] = [*{id(one): one for one in shared.downloads.values()}.values()]
+    for number in (1, 2):
+        visits.visit(plain.method, model, received, plain.data(8).train, 8, number)
+    assert tensors_sha256(kept(model)) == lines(federation / "run")[1]["model_sha256"]
+
+
+def test_the_exported_state_holds_no_tensor_of_a_client(federation: Path) -> None:
+    shared = shared_state.read(federation / "shared.safetensors")
+    run = RunDirectory(federation / "run")
+    own = [t for k in range(8) for t in run.client_store(k).read(2).values()]
+    sent = [t for one in shared.downloads.values() for t in one.values()]
+    assert sent
+    assert not any(a.shape == b.shape and a.equal(b) for a in sent for b in own)
+    state = run.checkpoints.load()
+    assert state is not None
+    assert all(a.equal(b) for a, b in zip(sent, state.tensors.values(), strict=False))
+
+
+@pytest.mark.parametrize("method", ["fd", "fedproto"])
+def test_a_server_that_remembers_reports_exports_their_means_alone(
+    method: str, tmp_path: Path
+) -> None:
+    few = {"clients": 3, "clients-held-out": 1, "models": "cnn5", "rounds": 1}
+    keys = {**KEYS, **few, "method": method, "partition.kind": "iid", "held-out.rounds": 1}
+    keys |= {"held-out.samples": "4", "evaluate-initial": False, "audit.uploads": True}
+    assert run_locally(tmp_path / "run", keys).code == 0
+    run = RunDirectory(tmp_path / "run")
+    shared_state.of_run(run).write(tmp_path / "shared.safetensors")
+    [sent] = shared_state.read(tmp_path / "shared.safetensors").downloads.values()
+    assert sent.keys() == {"classes", "means"}  # of which client, the server alone remembers
+    uploads = [run.uploads.read(1, k).tensors["means"] for k in (0, 1)]
+    assert not (sent["means"][:, None] == torch.cat(uploads)[None]).all(-1).any()
+
+
+def test_one_at_its_default_changes_no_experiment() -> None:
+    plain, named = Plain(), Plain({"clients-held-out": 0, "held-out.rounds": 10})
+    assert plain.experiment.fingerprint() == named.experiment.fingerprint()
+    assert plain.experiment.changed() == {}
+    assert plain.experiment.sampled == plain.experiment.trained_clients == 10
+
+
+def test_standalone_is_itself_beside_itself_and_has_nothing_to_export(
+    tmp_path: Path, pfedlora: Call
+) -> None:
+    few = {"clients": 3, "clients-held-out": 1, "models": "cnn5", "rounds": 1}
+    keys = {**KEYS, **few, "method": "standalone", "partition.kind": "iid"}
+    keys |= {"held-out.samples": "12", "evaluate-initial": False}
+    assert run_locally(tmp_path / "run", keys).code == 0
+    [row] = lines(tmp_path / "run")
+    assert (row["accuracy"], row["visits"], row["flops"]) == (
+        row["alone_accuracy"],
+        row["alone_visits"],
+        row["alone_flops"],
+    )
+    for words in (
+        ("export", "run", "--shared"),
+        ("adapt", "run", "--client", "2", "--output", "x"),
+    ):
+        code, _, err = pfedlora(*words)
+        assert code == 2
+        assert "method standalone shares nothing with a client that comes later" in err
+
+
+def test_a_run_that_ended_before_the_adaptation_does_it_when_it_is_resumed(
+    federation: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(federation / "run", tmp_path / "run")
+    wanted = lines(tmp_path / "run")
+    for name in ("held_out.jsonl", "result.json"):
+        (tmp_path / "run" / name).unlink()
+    run = pfedlora_flwr.load(tmp_path / "run")
+    run.resume(progress=False)
+    assert lines(tmp_path / "run") == wanted
+    assert len(run.result["held_out"]["means"]) == 2
+
+
+WRONG = {
+    "a client that was in the run": (
+        ("{file}", "--client", "3"),
+        "client 3 was in the run; allowed: 8, 9, which were held out, or a client with data of its"
+        " own, by -o dataset=…",
+    ),
+    "no client": (("{file}",), "no client is given; allowed: 8, 9, which were held out"),
+    "a client without data": (("{file}", "--client", "12"), "client 12 has no data; allowed: 8, 9"),
+    "a client's model": (
+        ("{run}/clients/0/round-000002.safetensors", "--client", "8"),
+        "holds no shared state; `pfedlora export RUN --shared --output FILE` writes one",
+    ),
+    "no safetensors": (
+        ("{run}/config.yaml", "--client", "8"),
+        "config.yaml is neither a run nor a file of `pfedlora export RUN --shared`",
+    ),
+    "nothing": (("nothing", "--client", "8"), "nothing is neither a run nor a file"),
+    "a folder without a run": (("{run}/logs", "--client", "8"), "logs holds no run"),
+    "a key of the run": (
+        ("{file}", "--client", "8", "-o", "lr=1"),
+        "lr is as in the run; allowed with adapt: dataset, data-path, models, rounds, device",
+    ),
+    "an unknown key": (("{file}", "-o", "dattaset=x"), "dattaset is as in the run"),
+    "another number of classes": (
+        ("{file}", "-o", "dataset=npz:three.npz"),
+        "dataset 'npz:three.npz' has the classes a, b, c, and the shared state 0, 1, 2, 3",
+    ),
+    "too many classes": (
+        ("{file}", "-o", "dataset=npz:many.npz"),
+        "has 12 classes, the Experiment",
+    ),
+    "another kind of input": (("{file}", "-o", "dataset=npz:vectors.npz"), "set input-shape"),
+    "too few samples": (("{file}", "-o", "dataset=npz:few.npz"), "and a client needs 10"),
+    "a held-out client with a dataset": (
+        ("{file}", "--client", "8", "-o", "dataset=npz:ten.npz"),
+        "client 8 is held out and has its part of the run's data",
+    ),
+    "a model of the run's data": (
+        ("{file}", "--client", "8", "-o", "models=cnn1"),
+        "models is for a client with data of its own",
+    ),
+    "several models": (
+        ("{file}", "-o", "dataset=npz:ten.npz", "-o", "models=cnn1,cnn2"),
+        "models is 'cnn1,cnn2'; allowed with adapt: one model",
+    ),
+    "an unknown model": (
+        ("{file}", "-o", "dataset=npz:ten.npz", "-o", "models=cnn9"),
+        "cnn9",
+    ),
+    "a model that is too narrow": (
+        ("{file}", "-o", "dataset=npz:ten.npz", "-o", "models=mlp1"),
+        "mlp1",
+    ),
+}
+
+
+@pytest.mark.parametrize(("words", "told"), WRONG.values(), ids=WRONG)
+def test_what_cannot_be_adapted_is_refused_in_a_line(
+    federation: Path, pfedlora: Call, words: tuple[str, ...], told: str
+) -> None:
+    images = np.zeros((40, 32, 32, 3), np.uint8)
+    ten = np.arange(40) % 10
+    np.savez("ten.npz", images=images, labels=ten)
+    np.savez("many.npz", images=images, labels=np.arange(40) % 12)
+    np.savez("few.npz", images=images[:5], labels=ten[:5])
+    np.savez("vectors.npz", inputs=np.zeros((40, 7), np.float32), labels=ten)
+    np.savez("three.npz", images=images, labels=ten % 3, class_names=np.array(["a", "b", "c"]))
+    filled = [
+        word.format(run=federation / "run", file=federation / "shared.safetensors")
+        for word in words
+    ]
+    code, _, err = pfedlora("adapt", *filled, "--output", "new")
+    assert code == 2
+    assert told in err
+    assert err.count("\n") == 1
+    assert not Path("new").exists()
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ({"clients-held-out": 10}, "clients-held-out is 10; allowed: at most 9"),
+        ({"clients-held-out": -1}, "clients-held-out is -1; allowed: an integer ≥ 0"),
+        ({"clients-held-out": 2, "sharing": "none"}, "allowed with it: mean, start"),
+        ({"clients-held-out": 2, "secagg.enabled": True}, "secagg.enabled, too"),
+        ({"held-out.samples": "5,x"}, "'x' is none"),
+        ({"held-out.samples": "1"}, "'1' is none"),
+        ({"held-out.samples": "5,5"}, "each number once"),
+        ({"held-out.rounds": 0}, "held-out.rounds is 0; allowed: an integer ≥ 1"),
+    ],
+)
+def test_keys_that_do_not_fit_are_refused_in_a_line(keys: dict[str, object], told: str) -> None:
+    with pytest.raises(UserError) as raised:
+        Plain(keys)
+    assert told in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_site_with_its_own_data_and_model_has_the_federations_normalisation(
+    federation: Path, pfedlora: Call
+) -> None:
+    draws = np.random.default_rng(0)
+    labels = np.arange(60) % 3
+    images = (draws.integers(0, 60, (60, 20, 20, 3)) + 60 * labels[:, None, None, None]).astype(
+        "u1"
+    )
+    np.savez("mine.npz", images=images, labels=labels)
+    shared = str(federation / "shared.safetensors")
+    words = ("-o", "dataset=npz:mine.npz", "-o", "models=cnn3", "-o", "rounds=3")
+    code, out, err = pfedlora("adapt", shared, *words, "--output", "mine")
+    assert code == 0, err
+    assert "client 11: cnn3, 24 training samples, the shared state of round 2" in out
+    assert "after 3 visits" in out
+    about = json.loads(Path("mine/11/about.json").read_text())
+    of_run = json.loads((federation / "run/clients/0/about.json").read_text())
+    assert (about["mean"], about["std"]) == (of_run["mean"], of_run["std"])
+    code, out, err = pfedlora("evaluate", "mine", "--client", "11", "--json")
+    assert code == 0, err
+    wanted = json.loads(Path("mine/adapted.json").read_text())["accuracy"]
+    assert json.loads(out)["accuracy"] == pytest.approx(wanted)
+
+
+HONEST: dict[str, Any] = {
+    "round": 3,
+    "client": 8,
+    "model": "cnn5",
+    "asked": "all",
+    "samples": 20,
+    "test": 3,
+    "accuracy": 0.5,
+    "validation_accuracy": 0.5,
+    "balanced_accuracy": 0.5,
+    "macro_f1": 0.5,
+    "visits": 10,
+    "flops": 5,
+    "model_sha256": "0" * 64,
+    "alone_accuracy": 0.5,
+    "alone_validation_accuracy": 0.5,
+    "alone_visits": 12,
+    "alone_flops": 6,
+}
+
+
+def test_what_a_client_tells_of_its_adaptation_is_checked() -> None:
+    def read(*rows: object) -> list[Any]:
+        return held_out_from_metrics({"held_out": json.dumps(rows)}, 3, 8, ["all"])
+
+    assert read(HONEST) == [HONEST]
+    lies: list[dict[str, Any]] = [{name: None} for name in HONEST]
+    lies += [{"accuracy": 2}, {"client": 9}, {"asked": "5"}, {"flops": -1}, {"model_sha256": "x"}]
+    for lie in lies:
+        with pytest.raises(Refused):
+            read(HONEST | lie)
+    for rows in ((), (HONEST, HONEST), (1,)):
+        with pytest.raises(Refused):
+            read(*rows)
+    with pytest.raises(Refused):
+        held_out_from_metrics({}, 3, 8, ["all"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ANY_MODEL)
+def test_every_method_adapts_a_client_and_leaves_what_it_received(method: str) -> None:
+    setting = "heterogeneous" if runs(method, "heterogeneous") else "homogeneous"
+    keys = {**KEYS, "models": "auto", "setting": setting, "method": method}
+    plain = Plain({**keys, "clients": 5, "clients-held-out": 1, "partition.kind": "iid"})
+    plain.train(1)
+    received = shared_state.download(plain.method, plain.state, 4, 1)
+    before = tensors_sha256(received)
+    found = adapted_to(plain.method, received, plain.data(4), 4, 2)
+    assert tensors_sha256(received) == before
+    assert found.flops > 0
+    assert found.counts.test == len(plain.data(4).test)
+    names = {name for upload in plain.uploads.values() for name in upload.tensors}
+    for name in names & received.keys():
+        for upload in plain.uploads.values():
+            own, sent = upload.tensors[name], received[name]
+            assert own.shape != sent.shape or own.dtype == torch.int64 or not own.equal(sent)
+    again = adapted_to(make(plain.experiment), received, plain.data(4), 4, 2)
+    assert tensors_sha256(again.tensors()) == tensors_sha256(found.tensors())
+
+
+@pytest.mark.slow
+def test_flower_gives_the_lines_of_the_local_engine(
+    federation: Path, tmp_path: Path, cli: Cli
+) -> None:
+    words = [w for name, value in KEYS.items() for w in ("-o", f"{name}={value}")]
+    done = cli.run("flower", *words, "-o", "held-out.every=1", "-o", "actors=2", "--quiet")
+    assert done.code == 0, done.stderr
+    rows = lines(done.output)
+    assert [r["round"] for r in rows] == [1] * 4 + [2] * 4
+    assert rows[4:] == lines(federation / "run")
