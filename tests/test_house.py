@@ -74,6 +74,7 @@ def test_nothing_imports_in_a_circle() -> None:
 LONG = {
     "cli": "every command with its options, declared in one place",
     "experiment": "every key that can change a result, declared in one place",
+    "runs.rows": "every field of the files that users parse, declared in one place",
 }
 """Files of over 400 lines, with the reason."""
 
