@@ -14,9 +14,10 @@ from rich.console import Console
 
 from pfedlora_flwr import config
 from pfedlora_flwr.client_app import prepare_process
+from pfedlora_flwr.commands.load_models import note_code
 from pfedlora_flwr.data import registry as datasets
 from pfedlora_flwr.data.local import OWN, Site, models_own, site_settings
-from pfedlora_flwr.errors import UserError, some, user_code
+from pfedlora_flwr.errors import UserError, some
 from pfedlora_flwr.experiment import Experiment, parted
 from pfedlora_flwr.federation.adapt import adapt as adapted_to
 from pfedlora_flwr.federation.adapt import row_of, site_with
@@ -26,7 +27,6 @@ from pfedlora_flwr.models import registry as models
 from pfedlora_flwr.models.kept import base_of
 from pfedlora_flwr.rng import derive
 from pfedlora_flwr.runs import shared_state
-from pfedlora_flwr.runs.code_copy import note_of
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.rows import HeldOutRow
 from pfedlora_flwr.runs.shared_state import SharedState, newcomer
@@ -100,8 +100,8 @@ def answer(
     as_json: bool,
 ) -> None:
     """Adapts the client and prints what came of it. Raises UserError as `adapt` does."""
-    if place.is_dir() and (said := note_of(RunDirectory(place))):
-        err.print(f"note: {said}", markup=False, highlight=False)
+    if place.is_dir():
+        note_code(RunDirectory(place), err)
     row = adapt(place, client, samples, options, output, overwrite=overwrite)
     if as_json:
         print(json.dumps(row, indent=1))
@@ -234,8 +234,7 @@ def _received(shared: SharedState, method: Method, who: Newcomer) -> Tensors:
 
 
 def _first_state(method: Method) -> Tensors:
-    with user_code("method", method.experiment.method):
-        return method.state_init(derive(method.experiment.seed, "state"))
+    return method.state_init(derive(method.experiment.seed, "state"))
 
 
 def _alike(sets: Mapping[str, Tensors]) -> bool:

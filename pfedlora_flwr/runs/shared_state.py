@@ -22,7 +22,7 @@ from pfedlora_flwr.data.local import (
     task_of,
 )
 from pfedlora_flwr.data.normalisation import Constants
-from pfedlora_flwr.errors import UserError, kind, user_code
+from pfedlora_flwr.errors import UserError, kind
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import check_replaceable, make_folder, tensors_sha256
 from pfedlora_flwr.methods import registry
@@ -153,8 +153,7 @@ def of_run(run: RunDirectory) -> SharedState:
 def download(method: Method, state: Tensors, client: int, after: int) -> Tensors:
     """What a client receives that has never uploaded anything, once round `after` is merged. Raises
     UserCodeError if the method's code fails, UserError if it gives no tensors."""
-    with user_code("method", method.experiment.method):
-        sent = method.download(state, client, after + 1)
+    sent = method.download(state, client, after + 1)
     if not isinstance(sent, dict):
         raise UserError(
             f"method {method.experiment.method}: its download for client {client}, which was not in"
