@@ -295,6 +295,32 @@ class Experiment:
         low=1,
         high=1_000_000,
     )
+    dp_clip: float | None = key(
+        None,
+        "differential privacy: the L2 norm S to which a client's update is clipped; auto: none",
+        name="dp.clip",
+        above=0,
+    )
+    dp_noise: float | None = key(
+        None,
+        "dp: z, the standard deviation of the noise on a round's sum of updates is z·S; 0: only"
+        " clipping and equal weights; auto: by dp.epsilon",
+        name="dp.noise",
+        low=0,
+    )
+    dp_epsilon: float | None = key(
+        None,
+        "dp: ε for all planned participations of a client, from which z follows; the run ends"
+        " before it would be exceeded; auto: by dp.noise",
+        name="dp.epsilon",
+        above=0,
+    )
+    dp_delta: float = key(1e-5, "dp: δ, below 1/clients", name="dp.delta", above=0, below=1)
+    dp_trained_down: bool = key(
+        False,
+        "dp: allow adapter.down=trained, which multiplies the noise of two matrices",
+        name="dp.trained-down",
+    )
     target_accuracy: float | None = key(
         None,
         "the accuracy up to which `to_target` counts costs; auto: the dataset's",
@@ -332,7 +358,7 @@ class Experiment:
 
     def fingerprint(self) -> str:
         """SHA-256 of `changed`: equal fingerprints mean equal runs, as long as no client fails in
-        them.
+        them, and but for the noise of `dp`.
 
         A key at its default is left out, so a new key changes no fingerprint.
         """
@@ -369,6 +395,16 @@ class Experiment:
         """Whether the held-out clients are adapted after this round."""
         every = self.held_out_every and round % self.held_out_every == 0
         return bool(self.clients_held_out and round and (every or round == self.rounds))
+
+    @property
+    def dp_enabled(self) -> bool:
+        """Whether any key asks for differential privacy; `config` checks that they go together."""
+        return (self.dp_clip, self.dp_noise, self.dp_epsilon) != (None, None, None)
+
+    @property
+    def masked_weight(self) -> int:
+        """The largest weight under masks: of `dp`, which weighs all clients alike, 1."""
+        return 1 if self.dp_enabled else self.secagg_max_samples
 
     @property
     def sampled(self) -> int:

@@ -82,7 +82,15 @@ def serve(
         strategy.complete(grid)
         tell(str(run.path), write_result(run, config, "completed", tell=observers.end))
     except RunStopped as stop:  # no failure in Flower's eyes
-        result = write_result(run, config, "stopped", str(stop), stop.by, tell=observers.end)
+        result = write_result(
+            run,
+            config,
+            "stopped",
+            str(stop),
+            stop.by,
+            resumable=stop.by != "dp",
+            tell=observers.end,
+        )
         tell(str(run.path), result)
     except RunNotRunningException:  # Flower's, and no Exception
         reason = "stopped through Flower"

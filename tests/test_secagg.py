@@ -39,9 +39,10 @@ from pfedlora_flwr.execution import Execution
 from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.clients import RunFailed
 from pfedlora_flwr.federation.flower_compat import MASKERS, secagg_record
+from pfedlora_flwr.federation.link import LEVELS
 from pfedlora_flwr.federation.model_cache import MODELS
 from pfedlora_flwr.federation.secure import masks, unmasked
-from pfedlora_flwr.federation.secure.guard import LEVELS, MODULUS, Guard, terms
+from pfedlora_flwr.federation.secure.guard import MODULUS, Guard, terms
 from pfedlora_flwr.launch.local import LocalGrid
 from pfedlora_flwr.methods.method import Tensors, Upload
 from pfedlora_flwr.methods.pfedlora import PFedLoRA

@@ -74,7 +74,8 @@ def conclude(result: Result, directory: Path | str, out: Console, err: Console, 
     )
     if stopped and not after:
         err.print("no round was completed; the same command starts it again", highlight=False)
-    if after and (stopped or result.get("resumable")):
+    spent = result.get("stopped_by") == "dp"
+    if after and (stopped or result.get("resumable")) and not spent:
         err.print(
             f"{'to continue' if stopped else 'to continue once that is mended'}: {again}",
             markup=False,

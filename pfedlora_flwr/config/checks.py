@@ -160,15 +160,18 @@ def _kept_uploads(config: RunConfig, method: type[Method]) -> None:
         )
 
 
+def _averaging() -> str:
+    return ", ".join(name for name in registry.NAMES if registry.find(name).averages)
+
+
 def _secure_aggregation(config: RunConfig, method: type[Method]) -> None:
     e, shares = config.experiment, config.execution.secagg_shares
     if not e.secagg_enabled:
         return
     if not method.averages:
-        fitting = ", ".join(name for name in registry.NAMES if registry.find(name).averages)
         raise UserError(
             f"method {e.method} does not take a mean of uploads; secagg.enabled needs one that"
-            f" does: {fitting}"
+            f" does: {_averaging()}"
         )
     if e.sharing != "mean":
         raise UserError(f"sharing is {e.sharing}; allowed with secagg.enabled: mean")
@@ -181,6 +184,33 @@ def _secure_aggregation(config: RunConfig, method: type[Method]) -> None:
         )
     if shares is not None and shares % 2 == 0:
         raise UserError(f"secagg.shares is {shares}; allowed: auto, or an odd integer ≥ 5")
+
+
+def _differential_privacy(config: RunConfig, method: type[Method]) -> None:
+    e = config.experiment
+    if not e.dp_enabled:
+        return
+    if e.dp_clip is None:
+        raise UserError("dp.clip is not set: give the L2 norm that an update is clipped to")
+    if (e.dp_noise is None) == (e.dp_epsilon is None):
+        both = "neither is" if e.dp_noise is None else "both are"
+        raise UserError(f"dp needs one of dp.noise and dp.epsilon, and {both} set")
+    if not method.averages:
+        raise UserError(
+            f"method {e.method} does not take a mean of uploads; dp needs one that does:"
+            f" {_averaging()}"
+        )
+    if e.sharing != "mean":
+        raise UserError(f"sharing is {e.sharing}; allowed with dp: mean")
+    if e.dp_delta * e.clients >= 1:
+        raise UserError(
+            f"dp.delta is {e.dp_delta:g}; allowed: below 1/clients, which is {1 / e.clients:g}"
+        )
+    if e.secagg_enabled and e.dp_clip > e.secagg_clip:
+        raise UserError(
+            f"dp.clip is {e.dp_clip:g}; allowed with secagg.enabled: at most secagg.clip, which is"
+            f" {e.secagg_clip:g}"
+        )
 
 
 def check_way(x: Execution) -> None:
@@ -204,6 +234,7 @@ CHECKS: tuple[Callable[[RunConfig, type[Method]], None], ...] = (
     _inputs,
     _kept_uploads,
     _secure_aggregation,
+    _differential_privacy,
     _way,
 )
 """In order; each raises UserError for keys that do not go together."""
@@ -239,6 +270,12 @@ def unused(options: Iterable[str], config: RunConfig) -> list[str]:
             found.append("max-tokens is not used: data.text-column is auto")
         elif name.startswith("secagg.") and not e.secagg_enabled and name != "secagg.enabled":
             found.append(f"{name} is not used: secagg.enabled is false")
+        elif name.startswith("dp.") and not e.dp_enabled:
+            found.append(f"{name} is not used: none of dp.clip, dp.noise and dp.epsilon is set")
+        elif name in _NOT_MASKED and e.dp_enabled:
+            found.append(f"{name} is not used: with dp all updates are clipped and weigh the same")
+        elif name == "secagg.max-samples" and e.dp_enabled:
+            found.append(f"{name} is not used: with dp every update weighs the same")
         elif name in _NOT_MASKED and e.secagg_enabled:
             found.append(
                 f"{name} is not used: with secagg.enabled the server sees no single update"

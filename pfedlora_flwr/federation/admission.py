@@ -38,15 +38,18 @@ def admit(
     round: int,
     most_samples: int,
     evaluated: bool = True,
+    told: Set[str] | None = None,
 ) -> tuple[Admitted, Upload]:
     """The visit in a reply to `round`'s instruction, with its counts where it was told to evaluate.
-    Raises Refused with the reason."""
+    Raises Refused with the reason.
+
+    told: the fields of the report that are taken, and then not n_k; None: all."""
     largest, size = method.largest_upload(state), sum(map(len, reply.arrays))
     if size > largest + 4096 * (len(reply.arrays) + 1):
         raise Refused(f"its arrays have {size} bytes, at most {largest} are expected")
     if reply.wire_bytes - size > LARGEST_METRICS + 4096 * len(reply.arrays):
         raise Refused(f"its message has {reply.wire_bytes} bytes, of which {size} are arrays")
-    report = admit_report(reply.metrics, client, round, evaluated)
+    report = admit_report(reply.metrics, client, round, evaluated, told)
     samples = count(reply.samples, "its sample count n_k", low=1, high=most_samples)
     upload = Upload(_tensors(reply, report.names, largest), samples)
     method.check(upload, state, client)
@@ -59,7 +62,7 @@ def admit(
         wire_up=reply.wire_bytes,
         flops=sum((report.flops_by_phase or {}).values()),
     )
-    return Admitted(report, samples, cost), upload
+    return Admitted(report, samples if told is None else None, cost), upload
 
 
 def admit_report(

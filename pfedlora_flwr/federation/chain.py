@@ -9,6 +9,7 @@ from flwr.app import Context
 
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.federation.dp import Clipped, Noised
 from pfedlora_flwr.federation.flower_compat import Mod
 from pfedlora_flwr.federation.link import Link, Server
 from pfedlora_flwr.federation.links import KeptUploads, Outliers
@@ -24,11 +25,12 @@ if TYPE_CHECKING:
 
 LINKS: tuple[type[Link], ...] = (
     # client_out, on the client: a bound on its update, or noise of its own, goes here
+    Clipped,
     Masks,  # the last thing before the wire, and the first after it
     # the server: `refused` of all links, `server_in` of all, `Method.aggregate`, `server_out`
     Outliers,
     KeptUploads,
-    # server_out: noise of the server's goes here
+    Noised,  # after it there are no single updates
 )
 """All links, in the order in which an upload meets them. In each hook they are asked in this
 order."""
@@ -72,6 +74,11 @@ class Chain:
         for link in self._links:
             upload = link.client_out(upload, received, visit)
         return upload
+
+    def begin(self, round: Round) -> None:
+        """Asks the links before a round is sent out. Raises RunStopped where one ends the run."""
+        for link in self._links:
+            link.begin(round)
 
     def way_up(self, shared: Shared, fail: Tell, refuse: Tell) -> Uplink | None:
         """How uploads come up, where a link has a way of its own."""

@@ -72,7 +72,8 @@ class PersonalisedClient(NumPyClient):
         """A visit: the two phases of pFedLoRA, or whatever the method does."""
         try:
             upload, report = self._visit(self._instruction(config), parameters)
-            return wire.to_arrays(upload.tensors), upload.samples, report.to_metrics()
+            told = messages.in_the_clear if self.experiment.dp_enabled else dict
+            return wire.to_arrays(upload.tensors), upload.samples, told(report.to_metrics())
         except _ERRORS as error:
             return [], 0, self._failure(error, config)
 

@@ -24,6 +24,10 @@ if TYPE_CHECKING:  # the server's, which a client's process need not import
     Tell = Callable[[Round, int, str], None]
 
 
+LEVELS = 2**22
+"""Levels into which masks cut the range [-secagg.clip, secagg.clip] of an element of an update."""
+
+
 @dataclass(frozen=True)
 class Server:
     """What links have on the server and not on a client."""
@@ -84,6 +88,9 @@ class Link:
         return upload
 
     # On the server
+
+    def begin(self, round: Round) -> None:
+        """A round is about to be sent out. Raises RunStopped where the run is to end before it."""
 
     def way_up(self, shared: Shared, fail: Tell, refuse: Tell) -> Uplink | None:
         """How uploads come up, where that is not each by itself.

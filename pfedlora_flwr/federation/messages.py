@@ -77,7 +77,7 @@ class Report:
     process that it ran in.
     node: Ray's name of the host's part in its cluster; None if there is no Ray. counts: of its
     evaluation; None where it was not told to evaluate. The other fields are those of a `VisitRow`.
-    Under masks a client tells what is `IN_THE_CLEAR` alone, and the rest is None."""
+    Under masks and with `dp` a client tells what is `IN_THE_CLEAR` alone, and the rest is None."""
 
     round: int
     client: int
@@ -147,9 +147,15 @@ IN_THE_CLEAR = frozenset(
         "other_accuracies",
     }
 ) | {field.name for field in fields(Counts)}
-"""What a client tells of a visit whose upload is masked, of the fields of its `Report` and of its
-evaluation. Losses and operations are not: these are an exact multiple of n_k, which is under the
-mask. Whoever adds a field to `Report` decides here; docs/privacy.md has the same list."""
+"""What a client tells of a visit whose upload is masked or, with `dp`, clipped, of the fields of
+its `Report` and of its evaluation. Losses and operations are not: these are an exact multiple of
+n_k, which is not told. Whoever adds a field to `Report` decides here; docs/privacy.md has the same
+list."""
+
+
+def in_the_clear(metrics: Config) -> Config:
+    """What of a report is told where the rest is withheld."""
+    return {name: value for name, value in metrics.items() if name in IN_THE_CLEAR}
 
 
 @dataclass(frozen=True)

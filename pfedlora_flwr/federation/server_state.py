@@ -19,15 +19,15 @@ from pfedlora_flwr.runs.directory import RunDirectory
 
 def first_state(e: Experiment, method: Method) -> Tensors:
     """The server's state before round 1. Raises UserError if it is none, or cannot be summed under
-    masks and shall be."""
+    masks or with noise and shall be."""
     state = method.state_init(derive(e.seed, "state"))
     check_state(f"method {e.method!r}: state_init", state)
-    if e.secagg_enabled and (
+    if (e.secagg_enabled or e.dp_enabled) and (
         whole := [name for name, tensor in state.items() if not tensor.is_floating_point()]
     ):
         raise UserError(
             f"method {e.method} shares the integer tensors {some(whole, 5)}, of which"
-            " secagg.enabled can take no mean"
+            f" {'secagg.enabled' if e.secagg_enabled else 'dp'} can take no mean"
         )
     return state
 

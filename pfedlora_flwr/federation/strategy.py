@@ -197,7 +197,9 @@ class PersonalisedStrategy(Strategy):
     def _round(self, number: int, clock: Clock) -> Round:
         e = self.experiment
         sampled = sample_clients(e.seed, number, e.trained_clients, e.sampled)
-        return Round(number, sampled, clock, exchanges_lora=self.method.shares_lora)
+        round = Round(number, sampled, clock, exchanges_lora=self.method.shares_lora)
+        self.chain.begin(round)
+        return round
 
     def _merge(self, round: Round, collected: Collected) -> None:
         """Merges the admitted uploads, in client order. Raises RunFailed below `min-success`,

@@ -10,6 +10,7 @@ from pfedlora_flwr.execution import Execution
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.admission import Admitted, admit
 from pfedlora_flwr.federation.clients import Clients, Replies
+from pfedlora_flwr.federation.messages import IN_THE_CLEAR
 from pfedlora_flwr.federation.round import Round
 from pfedlora_flwr.federation.server_state import Shared
 from pfedlora_flwr.methods.method import Diverged, Method, Refused, Upload
@@ -76,9 +77,15 @@ class PlainUplink(Uplink):
         visits, uploads = dict[int, Admitted](), dict[int, Upload]()
         for client, reply in sorted(replies.items()):
             try:
-                own, evaluated = self._shared.of(client), e.evaluates(round.number)
                 visits[client], uploads[client] = admit(
-                    reply, self._method, own, client, round.number, x.max_samples, evaluated
+                    reply,
+                    self._method,
+                    self._shared.of(client),
+                    client,
+                    round.number,
+                    1 if e.dp_enabled else x.max_samples,
+                    e.evaluates(round.number),
+                    IN_THE_CLEAR if e.dp_enabled else None,
                 )
             except Diverged as told:
                 round.diverged[client] = str(told)

@@ -15,6 +15,7 @@ from pfedlora_flwr.errors import UserError, user_code
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.federation.reach import unreached
 from pfedlora_flwr.launch.cluster import address_of
+from pfedlora_flwr.launch.dp_plan import plan
 from pfedlora_flwr.launch.processes import check_port
 from pfedlora_flwr.launch.resources import resources
 from pfedlora_flwr.launch.trainable import check_trainable
@@ -148,6 +149,10 @@ def _privacy(start: Start) -> Iterable[str]:
     return notes_of(start.config.experiment)
 
 
+def _noise(start: Start) -> Iterable[str]:
+    return () if start.done else plan(start.config, start.run)
+
+
 CHECKS: tuple[Callable[[Start], Iterable[str]], ...] = (
     _engine,
     _trainable,
@@ -159,5 +164,6 @@ CHECKS: tuple[Callable[[Start], Iterable[str]], ...] = (
     _port,
     _own_code,
     _privacy,
+    _noise,
 )
 """In order. Each returns lines for the user, or raises UserError; none changes anything."""

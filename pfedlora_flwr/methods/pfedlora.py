@@ -26,6 +26,18 @@ from pfedlora_flwr.rng import derive, seeded
 from pfedlora_flwr.training.loop import Samples, Visit
 
 
+def check_noise(e: Experiment, down: str) -> None:
+    """Raises UserError if differential privacy would put noise on both of an adapter's matrices,
+    whose product has the square of it, and nobody has asked for that.
+
+    down: how the first matrix comes about."""
+    if e.dp_enabled and down == "trained" and not e.dp_trained_down:
+        raise UserError(
+            "adapter.down is trained; allowed with dp: fixed (noise on the second matrix alone), or"
+            " with dp.trained-down=true (noise on both, which multiplies)"
+        )
+
+
 class PFedLoRA(Method):
     """Algorithm 1 (appendix A)."""
 
@@ -90,6 +102,7 @@ class PFedLoRA(Method):
             raise UserError(
                 f"adapter.down is basis; allowed with {experiment.method}: trained, fixed"
             )
+        check_noise(experiment, experiment.options.adapter_down or "trained")
 
     def state_init(self, seed: int) -> Tensors:
         """θ⁰, the global adapter. Raises UserError if a reduced one cannot fit all models: no

@@ -25,7 +25,7 @@ from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.class_means import ClassMeans, check_report
 from pfedlora_flwr.methods.method import Refused, Tensors, Upload, check_layout
-from pfedlora_flwr.methods.pfedlora import PFedLoRA
+from pfedlora_flwr.methods.pfedlora import PFedLoRA, check_noise
 from pfedlora_flwr.methods.tensors import weighted_mean
 from pfedlora_flwr.models import basis
 from pfedlora_flwr.models.adapter import Adapter
@@ -113,6 +113,12 @@ class PFedLoRAPlus(PFedLoRA):
                 "adapter.rows is classes; allowed with secure aggregation: samples, because masks"
                 " hide uploads of which each row has a weight of its own"
             )
+        if experiment.dp_enabled and o.adapter_rows == "classes":
+            raise UserError(
+                "adapter.rows is classes; allowed with dp: samples, because rows weighted by their"
+                " classes' samples are not an equal mean"
+            )
+        check_noise(experiment, o.adapter_down or "fixed")
         if o.adapter_basis and o.adapter_down not in (None, "basis"):
             raise UserError(
                 f"adapter.basis is given, and adapter.down is {o.adapter_down}; allowed with it:"

@@ -20,8 +20,9 @@ from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import is_locked, write_atomically
 from pfedlora_flwr.rng import derive
+from pfedlora_flwr.runs.budget import replaced
 from pfedlora_flwr.runs.checkpoint import ServerState
-from pfedlora_flwr.runs.extension import check_extension
+from pfedlora_flwr.runs.extension import check_budget, check_extension
 from pfedlora_flwr.runs.layout import (
     AUDIT,
     CLIENTS,
@@ -73,7 +74,10 @@ class RunDirectory(RunFiles):
         if config.execution.resume:
             self._go_on(config.experiment)
             return
+        spent = replaced(self.dp_file)
         self._clear()
+        if spent is not None:
+            write_atomically(self.dp_file, spent)
         self.traceback_file.unlink(missing_ok=True)
         token = f"{derive(time.time_ns(), str(self.path)):016x}"
         write_atomically(self._token, token.encode())
@@ -173,6 +177,12 @@ class RunDirectory(RunFiles):
         """Raises UserError when files are gone that the run needs to go on, or that what it has
         done is told in."""
         check_whole(self.checkpoints, self.rounds(), self.visits(), self.path)
+        state = self.checkpoints.load()
+        if state and state.versions and self.experiment().dp_enabled and not self.dp_file.exists():
+            raise UserError(
+                f"{self.dp_file} is missing, which counts what was spent of the clients' privacy;"
+                " restore it, or start a new run"
+            )
         if self.checkpoints.rounds() and not self._token.exists():
             raise UserError(
                 f"{self._token} is missing, by which nodes recognise the run; restore it, or start"
@@ -306,6 +316,7 @@ class RunDirectory(RunFiles):
         same_rounds = experiment.replace(rounds=saved.experiment.rounds)
         self.check_same(same_rounds, "resume it with its own keys; only more rounds extend it")
         check_extension(saved, experiment, self.checkpoints, self.path)
+        check_budget(saved.experiment, experiment, self.last_round(), self.dp_file)
 
     def _go_on(self, experiment: Experiment) -> None:
         """Takes up the run here, adding to its history; for more rounds than it had, as if it had
@@ -320,7 +331,7 @@ class RunDirectory(RunFiles):
 
     @property
     def _is_void(self) -> bool:
-        """Whether the run here failed before its first round, and unmasked nothing."""
+        """Whether the run here failed before its first round, and unmasked and spent nothing."""
         try:
             last = self.result()
         except UserError:
@@ -330,6 +341,7 @@ class RunDirectory(RunFiles):
             and "fingerprint" in last
             and "rounds" not in last
             and not self.unmasking_file.exists()
+            and not self.dp_file.exists()
         )
 
     def _acquire(self, patience: float = 0.0) -> None:

@@ -1,4 +1,4 @@
-"""Whether a run can be extended to more rounds."""
+"""Whether a run can be extended to more rounds, by what it is and by what it has spent."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.methods import registry
+from pfedlora_flwr.runs.budget import Budget
 from pfedlora_flwr.runs.checkpoint import Checkpoints
 
 
@@ -38,4 +39,18 @@ def check_extension(
         raise UserError(
             f"the run in {str(path)!r} cannot be extended: an older version evaluated its last"
             f" round; start a new one"
+        )
+
+
+def check_budget(saved: Experiment, wanted: Experiment, done: int, record: Path) -> None:
+    """Raises UserError if a run that is to have more rounds would exceed `dp.epsilon` in them.
+
+    done: its rounds so far. record: what it has spent."""
+    if saved.dp_epsilon is None or wanted.rounds == saved.rounds or not record.exists():
+        return
+    found = Budget(record, saved).beyond_with(wanted.rounds, done)
+    if found is not None:
+        raise UserError(
+            f"rounds is {wanted.rounds}; they would bring ε to {found:.4g}, dp.epsilon is"
+            f" {saved.dp_epsilon:g}: a run cannot be extended beyond it; start a new one"
         )

@@ -59,6 +59,7 @@ class RunFiles:
         self.numbers_file, self.unmasking_file, self.sites_file = (
             self.server / name for name in ("numbers.json", "unmasking.json", "sites.json")
         )
+        self.dp_file = self.server / "dp.json"
         self.checkpoints, self.uploads = Checkpoints(self.server), Uploads(path / "uploads")
         self._rounds, self._clients = path / ROUNDS, path / CLIENTS
         self._held_out = path / HELD_OUT

@@ -3,9 +3,13 @@ docs/privacy.md has more."""
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
+
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.runs.rows import Privacy
+from pfedlora_flwr.runs.budget import Budget
+from pfedlora_flwr.runs.rows import DP, Privacy
 
 SIMULATED = "a simulation protects nobody: one machine holds every client's data and models"
 _PLAIN = "the server reads every client's upload"
@@ -31,19 +35,72 @@ _SECURE = (
 )
 
 
+_CLEAR = (
+    "dp: in the clear: accuracies and sample counts of the evaluation parts, from which n_k follows"
+    " roughly, seconds, the hash of the model, what a node says of itself when it connects"
+)
+_NOISED = (
+    "dp: who took part and who failed, and why",
+    "dp: the clients' own models, which are trained without noise, and what they predict",
+    "dp: other runs on the same data, those that this one replaced included: they add up",
+    "dp: choices of keys by what earlier runs on the same data gave",
+    "dp: a client whose software does not clip, for itself; a server that adds no noise",
+    "dp: the noise is drawn and added in floating point, so not exactly Gaussian",
+)
+_NO_NOISE = "dp.noise is 0: updates are clipped, and there is no differential privacy"
+
+
 def notes_of(e: Experiment) -> list[str]:
     """What a simulation of `e` is to say of its privacy before it begins, a line each."""
-    return [f"secagg.enabled: {SIMULATED}"] if e.secagg_enabled else []
+    on = {"secagg.enabled": e.secagg_enabled, "dp": e.dp_enabled}
+    return [f"{name}: {SIMULATED}" for name, used in on.items() if used]
 
 
-def privacy_of(config: RunConfig, simulated: bool) -> Privacy:
-    """The section of `result.json`. simulated: whether the clients were this machine's."""
-    on = config.experiment.secagg_enabled
+def privacy_of(config: RunConfig, spent: Path, simulated: bool) -> Privacy:
+    """The section of `result.json`. spent: the record of `dp`. simulated: whether the clients were
+    this machine's."""
+    e = config.experiment
+    on = e.secagg_enabled
     return {
         "secagg": {
             "enabled": on,
             "threshold": config.execution.secagg_threshold if on else None,
-            "clip": config.experiment.secagg_clip if on else None,
+            "clip": e.secagg_clip if on else None,
         },
-        "not_covered": [*([SIMULATED] if simulated else []), *(_SECURE if on else [_PLAIN])],
+        "dp": _dp(e, Budget(spent, e)) if e.dp_enabled else None,
+        "not_covered": [
+            *([SIMULATED] if simulated else []),
+            *(_SECURE if on else [_PLAIN]),
+            *(_not_noised(e) if e.dp_enabled else []),
+        ],
     }
+
+
+def _dp(e: Experiment, budget: Budget) -> DP:
+    assert e.dp_clip is not None
+    counts = dict(sorted(budget.participations.items()))
+    by_client = {str(client): _number(budget.epsilon(n)) for client, n in counts.items()}
+    most = max(counts.values(), default=0)
+    return {
+        "epsilon": _number(budget.epsilon(most)),
+        "by_client": by_client,
+        "delta": e.dp_delta,
+        "noise": budget.noise,
+        "clip": e.dp_clip,
+        "draws": budget.draws,
+        "participations_max": most,
+        "earlier": budget.earlier,
+    }
+
+
+def _not_noised(e: Experiment) -> list[str]:
+    if e.dp_noise == 0:
+        return [_NO_NOISE]
+    server = "the sum of a round's updates" if e.secagg_enabled else "every client's upload"
+    clear = [] if e.secagg_enabled else [_CLEAR]
+    return [f"dp: the server, which reads {server} before it adds the noise", *clear, *_NOISED]
+
+
+def _number(epsilon: float) -> float | None:
+    """For JSON, which has no infinity."""
+    return epsilon if math.isfinite(epsilon) else None

@@ -69,7 +69,7 @@ def write_result(
         "fingerprint": experiment.fingerprint(),
         "clients": experiment.clients,
         "resumable": resumable and status != "completed",
-        "privacy": privacy_of(config, simulated=run.clients.is_dir()),
+        "privacy": privacy_of(config, run.dp_file, simulated=run.clients.is_dir()),
     }
     if diverged_in is not None:
         result["diverged_in"] = diverged_in

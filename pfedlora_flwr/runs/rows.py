@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Literal, NotRequired, TypedDict, cast
 
 Status = Literal["completed", "failed", "stopped", "diverged"]
-StoppedBy = Literal["user", "system", "time", "observer"]
+StoppedBy = Literal["user", "system", "time", "observer", "dp"]
 
 
 class CostFields(TypedDict):
@@ -17,8 +17,8 @@ class CostFields(TypedDict):
     round.
 
     Down includes messages to clients that then failed or were asked twice. Up and flops include
-    only admitted visits. With secagg clients report no operations, and flops are 0. Messages that
-    only ask for an evaluation are not counted."""
+    only admitted visits. With secagg and dp clients report no operations, and flops are 0. Messages
+    that only ask for an evaluation are not counted."""
 
     parameters_up: int  # elements of floating-point tensors
     parameters_down: int  # the same, from server to client
@@ -78,11 +78,11 @@ class VisitRow(CostFields):
     client: int
     status: Literal["ok"]
     model: str  # the client's architecture, as in the key `models`
-    samples: int | None  # training samples, n_k ≥ 1; null with secagg, which sends it masked
+    samples: int | None  # training samples, n_k ≥ 1; null with secagg and dp, which do not tell it
     lost: bool  # the client had lost its model and started again from its initial one
-    # the first of `losses`; 0 if the method reports none; null with secagg, which does not send it
+    # the first of `losses`; 0 if the method reports none; null with secagg and dp
     loss: float | None
-    # by phase of the method: the mean over the phase's last epoch; null with secagg
+    # by phase of the method: the mean over the phase's last epoch; null with secagg and dp
     losses: dict[str, float] | None
     # after training, on the client's own test part; only in rounds that evaluate
     accuracy: NotRequired[float]
@@ -92,7 +92,7 @@ class VisitRow(CostFields):
     macro_f1: NotRequired[float]  # the same for their F1, 2TP / (2TP + FP + FN)
     # by further predictor of the method: test accuracy; often empty
     other_accuracies: dict[str, float]
-    # adds up to `flops`; null with secagg, which does not send it
+    # adds up to `flops`; null with secagg and dp, which do not send it
     flops_by_phase: dict[str, int] | None
     seconds: dict[str, float]  # on the client, by part: load, train, evaluate, save
     # Ray's id of the node where the client trained; only in simulations by `flwr run`
@@ -190,7 +190,7 @@ class PerClient(TypedDict):
     balanced_accuracy: float | None  # the same, as in VisitRow
     macro_f1: float | None  # the same, as in VisitRow
     test: int  # number of test samples
-    samples: int | None  # number of training samples; null if it never trained, and with secagg
+    samples: int | None  # of training; null if it never trained, and with secagg and dp
     last_round: int  # the last round that merged its update; 0 if none did
 
 
@@ -242,10 +242,36 @@ class SecAgg(TypedDict):
     clip: float | None  # the largest allowed change of an element in a visit; null if off
 
 
+class EarlierRun(TypedDict):
+    """A run with noise that was replaced by another in the same folder. What it spent adds up with
+    what this one spends, if their data are the same."""
+
+    fingerprint: str
+    noise: float  # z
+    delta: float
+    draws: int  # noised sums
+    participations_max: int  # of the client that took part most often
+
+
+class DP(TypedDict):
+    """Differential privacy of whole clients. Neighbours: a client's updates, or zeros in their
+    place, in all rounds. It holds for whoever sees the server's states alone."""
+
+    epsilon: float | None  # the largest of all clients; null if infinite (dp.noise is 0)
+    by_client: dict[str, float | None]  # ε by client, of those that took part
+    delta: float
+    noise: float  # z: the noise on a round's sum has the standard deviation z · clip
+    clip: float  # S, the largest L2 norm of a client's update
+    draws: int  # noised sums, those of repeated rounds included
+    participations_max: int  # of the client that took part most often
+    earlier: list[EarlierRun]
+
+
 class Privacy(TypedDict):
-    """What a run did to hide its clients' updates from the server."""
+    """What a run did to hide its clients' updates."""
 
     secagg: SecAgg
+    dp: DP | None  # null if off
     # what the server, or anyone with the run's files, can still learn; one line each
     not_covered: list[str]
 
@@ -266,7 +292,7 @@ class OwnData(TypedDict):
     shape: list[int]  # shape of a model's input
     classes: int  # number of classes in the federation; a site may have fewer
     # training, validation and test samples of these sites; null if one did not report it, as with
-    # secagg
+    # secagg and dp
     samples: int | None
 
 
@@ -298,8 +324,8 @@ class Result(TypedDict):
 
     status: Status
     error: str | None  # one line; null if the run completed
-    # for a stopped run: user; system (SIGTERM); time (max-hours); observer (its reason).
-    # Otherwise null
+    # for a stopped run: user; system (SIGTERM); time (max-hours); observer (its reason); dp (one
+    # more round would exceed dp.epsilon). Otherwise null
     stopped_by: NotRequired[StoppedBy | None]
     diverged_in: NotRequired[int]  # the round in which a run diverged
     format: NotRequired[int]  # version of the file layout: 3

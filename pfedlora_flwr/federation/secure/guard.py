@@ -30,13 +30,14 @@ from pfedlora_flwr.federation.flower_compat import (
     secagg_record,
     secaggplus_mod,
 )
-from pfedlora_flwr.federation.messages import IN_THE_CLEAR, failure_in
+from pfedlora_flwr.federation.link import LEVELS
+from pfedlora_flwr.federation.messages import failure_in, in_the_clear
 from pfedlora_flwr.federation.secure import masks, unmasked
 from pfedlora_flwr.rng import derive
 
 logger = logging.getLogger(__name__)
-LEVELS, MODULUS = 2**22, 2**32
-"""The range [-clip, clip] is cut into so many levels; sums are taken modulo the other."""
+MODULUS = 2**32
+"""Sums are taken modulo this."""
 LEAST = 3
 """Clients below which a sum hides nobody: of two, each knows the other's."""
 _ALL_SHARES, _SHARES = 20, 21
@@ -58,7 +59,7 @@ def terms(e: Experiment, x: Execution, clients: int) -> dict[str, int | float]:
         Key.CLIPPING_RANGE: e.secagg_clip,
         Key.TARGET_RANGE: LEVELS,
         Key.MOD_RANGE: MODULUS,
-        Key.MAX_WEIGHT: float(e.secagg_max_samples),
+        Key.MAX_WEIGHT: float(e.masked_weight),
     }
 
 
@@ -240,20 +241,20 @@ def _update(
     if not largest <= e.secagg_clip:  # NaN is not
         logger.warning("this node's update reaches %g", largest)  # here alone: it is under the mask
         raise UserError(f"its update is beyond secagg.clip, {e.secagg_clip:g}")
-    if answer.num_examples > e.secagg_max_samples:
+    if answer.num_examples > e.masked_weight:
         logger.warning("this node has %d training samples", answer.num_examples)
         raise UserError(
             f"it has more than secagg.max-samples training samples, {e.secagg_max_samples}"
         )
     if answer.num_examples < 1:
         raise UserError("it has no training samples")
-    metrics = {name: value for name, value in answer.metrics.items() if name in IN_THE_CLEAR}
+    metrics = in_the_clear(answer.metrics)
     content = wire.fit_content(
         FitRes(answer.status, ndarrays_to_parameters([delta]), answer.num_examples, metrics)
     )
     seed = derive(e.seed, "rounding", int(ins.config["client"]), int(ins.config["round"]))
     # a server may tell each client another configuration
-    scale = [answer.num_examples, e.secagg_max_samples, e.secagg_clip, seed]
+    scale = [answer.num_examples, e.masked_weight, e.secagg_clip, seed]
     return Message(content, reply_to=message), seed, repr(scale).encode() + delta.tobytes()
 
 

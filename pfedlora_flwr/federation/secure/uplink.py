@@ -20,10 +20,11 @@ from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.admission import Admitted, admit_report
 from pfedlora_flwr.federation.clients import Clients, RunFailed
 from pfedlora_flwr.federation.flower_compat import Key, MaskedSum, silence_workflow
+from pfedlora_flwr.federation.link import LEVELS
 from pfedlora_flwr.federation.messages import IN_THE_CLEAR, Report
 from pfedlora_flwr.federation.round import Round
 from pfedlora_flwr.federation.secure import masks
-from pfedlora_flwr.federation.secure.guard import LEAST, LEVELS, terms
+from pfedlora_flwr.federation.secure.guard import LEAST, terms
 from pfedlora_flwr.federation.secure.stages import Stages, Tell
 from pfedlora_flwr.federation.server_state import Shared
 from pfedlora_flwr.federation.uplink import Collected, Uplink
@@ -172,7 +173,7 @@ class SecureUplink(Uplink):
                 f"too few shares came to unmask: {len(total.left)} clients answered",
             )
         (mean,) = means
-        slack = 1 + 2 * e.secagg_max_samples / LEVELS  # of the rounding, at the least weight
+        slack = 1 + 2 * e.masked_weight / LEVELS  # of the rounding, at the least weight
         if not np.abs(mean).max(initial=0.0) <= slack * e.secagg_clip:  # NaN is not
             return (
                 None,

@@ -1,0 +1,100 @@
+"""What a run has spent of its clients' privacy: how often each took part in a noised sum, on disk
+before the noise is drawn.
+
+A round that is done again, since the run was killed before its checkpoint, draws fresh noise and
+counts again. What a run spent that was replaced by another in the same folder stays listed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.files import write_atomically
+from pfedlora_flwr.runs.accountant import epsilon, planned, planned_noise
+from pfedlora_flwr.runs.rows import EarlierRun
+
+
+class Budget:
+    """The record of one run.
+
+    participations: by client. draws: noised sums so far. earlier: runs that this one replaced.
+    """
+
+    def __init__(self, path: Path, e: Experiment) -> None:
+        """Raises UserError if the file is there and cannot be read."""
+        saved = _read(path)
+        self._path, self._e = path, e
+        self._noise: float | None = saved.get("noise")
+        self.participations = {int(k): n for k, n in saved.get("participations", {}).items()}
+        self.draws: int = saved.get("draws", 0)
+        self.earlier: list[EarlierRun] = saved.get("earlier", [])
+
+    @property
+    def noise(self) -> float:
+        """z: of the first sum, once there was one."""
+        return planned_noise(self._e) if self._noise is None else self._noise
+
+    def epsilon(self, participations: int) -> float:
+        """ε of a client that took part so often."""
+        return epsilon(self.noise, participations, self._e.dp_delta)
+
+    def beyond(self, sampled: Iterable[int]) -> float | None:
+        """The largest ε after one more round of these clients, where it exceeds `dp.epsilon`."""
+        most = max(self.participations.get(client, 0) + 1 for client in sampled)
+        return self._exceeding(most)
+
+    def beyond_with(self, rounds: int, done: int) -> float | None:
+        """The largest ε after round `rounds`, `done` of which are done, where it exceeds
+        `dp.epsilon`."""
+        more = planned(self._e.replace(rounds=rounds), done + 1)
+        most = max(self.participations.get(k, 0) + n for k, n in more.items())
+        return self._exceeding(most)
+
+    def spend(self, clients: Iterable[int]) -> None:
+        """Counts one more noised sum of these clients, before its noise is drawn."""
+        self._noise = self.noise
+        for client in clients:
+            self.participations[client] = self.participations.get(client, 0) + 1
+        self.draws += 1
+        record = {
+            "fingerprint": self._e.fingerprint(),
+            "delta": self._e.dp_delta,
+            "noise": self._noise,
+            "draws": self.draws,
+            "participations": dict(sorted(self.participations.items())),
+            "earlier": self.earlier,
+        }
+        write_atomically(self._path, json.dumps(record).encode())
+
+    def _exceeding(self, participations: int) -> float | None:
+        limit = self._e.dp_epsilon
+        if limit is None or (found := self.epsilon(participations)) <= limit:
+            return None
+        return found
+
+
+def replaced(path: Path) -> bytes | None:
+    """What is to stay of the record in `path` when another run takes the folder; None: nothing."""
+    saved = _read(path)
+    earlier = list(saved.get("earlier", []))
+    if saved.get("participations"):
+        most = max(saved["participations"].values())
+        kept = {name: saved[name] for name in ("fingerprint", "noise", "delta", "draws")}
+        earlier.append(kept | {"participations_max": most})
+    return json.dumps({"earlier": earlier}).encode() if earlier else None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text()) if path.exists() else {}
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise UserError(
+            f"{path}, which counts what was spent of the clients' privacy, is damaged; restore it"
+        )
+    return found
