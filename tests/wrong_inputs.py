@@ -255,6 +255,41 @@ KEYS = [
         "secagg.shares is 6; allowed: auto, or an odd integer ≥ 5",
     ),
     key("secagg.shares=3", "secagg.shares is 3; allowed: auto, or an integer ≥ 5"),
+    key("dp=true", "dp is a section, not a key; its keys: dp.clip, "),
+    key("dp.noise=1", "dp.clip is not set: give the L2 norm that an update is clipped to"),
+    key("dp.clip=1", "dp needs one of dp.noise and dp.epsilon, and neither is set"),
+    key(
+        "dp.clip=1 dp.noise=1 dp.epsilon=8",
+        "dp needs one of dp.noise and dp.epsilon, and both are set",
+    ),
+    key("dp.clip=0 dp.noise=1", "dp.clip is 0; allowed: auto, or a number > 0"),
+    key("dp.clip=1 dp.noise=-1", "dp.noise is -1; allowed: auto, or a number ≥ 0"),
+    key("dp.clip=1 dp.epsilon=0", "dp.epsilon is 0; allowed: auto, or a number > 0"),
+    key(
+        "dp.clip=1 dp.noise=1 method=fd",
+        "method fd does not take a mean of uploads; dp needs one that does: pfedlora, ",
+    ),
+    key(
+        "dp.clip=1 dp.noise=1 method=pfedlora_plus",
+        "adapter.rows is classes; allowed with dp: samples, because rows weighted by their",
+    ),
+    key(
+        "dp.clip=1 dp.noise=1 method=pfedlora_plus adapter.rows=samples adapter.down=trained",
+        "adapter.down is trained; allowed with dp: fixed",
+    ),
+    key("dp.clip=1 dp.noise=1", "adapter.down is trained; allowed with dp: fixed"),
+    key(
+        "dp.clip=1 dp.noise=1 adapter.down=fixed sharing=none",
+        "sharing is none; allowed with dp: mean",
+    ),
+    key(
+        "dp.clip=1 dp.noise=1 adapter.down=fixed dp.delta=0.1 clients=10",
+        "dp.delta is 0.1; allowed: below 1/clients, which is 0.1",
+    ),
+    key(
+        "dp.clip=2 dp.noise=1 adapter.down=fixed secagg.enabled=true",
+        "dp.clip is 2; allowed with secagg.enabled: at most secagg.clip, which is 1",
+    ),
     key("secagg.threshold=0.66", "secagg.threshold is 0.66; allowed: a number > 0.666667 and < 1"),
     key("secagg.max-samples=0", "secagg.max-samples is 0; allowed: an integer ≥ 1"),
     key("extend=true", "extend is no longer a key: more rounds extend"),
@@ -282,6 +317,11 @@ KEYS = [
     ),
     unused(
         "fml.alpha=0.7", "fml.alpha is not used: it is an option of another method than pfedlora"
+    ),
+    unused("dp.delta=1e-6", "dp.delta is not used: none of dp.clip, dp.noise and dp.epsilon is"),
+    unused(
+        "dp.clip=1 dp.noise=1 adapter.down=fixed clip-norm-factor=3",
+        "clip-norm-factor is not used: with dp all updates are clipped and weigh the same",
     ),
     unused("secagg.clip=2", "secagg.clip is not used: secagg.enabled is false"),
     unused(

@@ -93,17 +93,25 @@ class Noised(Link):
         e = self.experiment
         assert e.dp_clip is not None
         self._budget.spend(round.visits)  # on disk before the draw
-        deviation = self._budget.noise * e.dp_clip
         # under masks the one upload is the mean of all
         weight = len(round.visits) if e.secagg_enabled else 1
-        moved = {}
-        for name, tensor in state.items():
-            before = tensor.double()
-            total = torch.from_numpy(deviation * gaussian(tensor.numel())).view(before.shape)
-            for upload in uploads.values():
-                total += weight * (upload.tensors[name].double() - before)
-            moved[name] = (before + total / e.sampled).to(tensor.dtype)
+        moved = noised(uploads, state, weight, self._budget.noise * e.dp_clip, e.sampled)
         return {SERVER: Upload(moved, 1)}
+
+
+def noised(
+    uploads: Mapping[int, Upload], state: Tensors, weight: int, deviation: float, sampled: int
+) -> Tensors:
+    """θ + (weight · Σ (θ_k − θ) + N(0, deviation²)) / sampled, in float64, each tensor in its own
+    dtype."""
+    moved = {}
+    for name, tensor in state.items():
+        before = tensor.double()
+        total = torch.from_numpy(deviation * gaussian(tensor.numel())).view(before.shape)
+        for upload in uploads.values():
+            total += weight * (upload.tensors[name].double() - before)
+        moved[name] = (before + total / sampled).to(tensor.dtype)
+    return moved
 
 
 def bound(e: Experiment, received: Tensors) -> float:

@@ -53,8 +53,8 @@ class Observer:
 
 
 class RunStopped(RuntimeError):
-    """An observer's reason has stopped the run, which `--resume` continues, or its budget of privacy
-    has. What is done is on disk."""
+    """An observer's reason has stopped the run, or its budget of privacy has. What is done is on
+    disk; `--resume` continues after the former."""
 
     def __init__(self, reason: str, by: StoppedBy) -> None:
         super().__init__(reason)

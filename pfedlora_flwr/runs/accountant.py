@@ -17,7 +17,7 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.rng import sample_clients
 
-_CELLS = 1e5
+_CELLS = 2e4
 """Of the grid of privacy losses: it gets coarser for larger ones, always upwards."""
 _CLOSE = 1e-4
 """How near the found z is to the smallest one, relative."""

@@ -47,6 +47,10 @@ _NOISED = (
     "dp: a client whose software does not clip, for itself; a server that adds no noise",
     "dp: the noise is drawn and added in floating point, so not exactly Gaussian",
 )
+_SHARED = (
+    "dp: the mean and standard deviation of the inputs, which a simulation takes of all clients'"
+    " data unless normalise is model"
+)
 _NO_NOISE = "dp.noise is 0: updates are clipped, and there is no differential privacy"
 
 
@@ -71,7 +75,7 @@ def privacy_of(config: RunConfig, spent: Path, simulated: bool) -> Privacy:
         "not_covered": [
             *([SIMULATED] if simulated else []),
             *(_SECURE if on else [_PLAIN]),
-            *(_not_noised(e) if e.dp_enabled else []),
+            *(_not_noised(e, simulated) if e.dp_enabled else []),
         ],
     }
 
@@ -93,11 +97,12 @@ def _dp(e: Experiment, budget: Budget) -> DP:
     }
 
 
-def _not_noised(e: Experiment) -> list[str]:
+def _not_noised(e: Experiment, simulated: bool) -> list[str]:
     if e.dp_noise == 0:
         return [_NO_NOISE]
     server = "the sum of a round's updates" if e.secagg_enabled else "every client's upload"
-    clear = [] if e.secagg_enabled else [_CLEAR]
+    clear = [_SHARED] if simulated else []
+    clear += [] if e.secagg_enabled else [_CLEAR]
     return [f"dp: the server, which reads {server} before it adds the noise", *clear, *_NOISED]
 
 

@@ -246,9 +246,9 @@ class EarlierRun(TypedDict):
     """A run with noise that was replaced by another in the same folder. What it spent adds up with
     what this one spends, if their data are the same."""
 
-    fingerprint: str
+    fingerprint: str  # of its keys
     noise: float  # z
-    delta: float
+    delta: float  # δ
     draws: int  # noised sums
     participations_max: int  # of the client that took part most often
 
@@ -259,12 +259,12 @@ class DP(TypedDict):
 
     epsilon: float | None  # the largest of all clients; null if infinite (dp.noise is 0)
     by_client: dict[str, float | None]  # ε by client, of those that took part
-    delta: float
+    delta: float  # δ
     noise: float  # z: the noise on a round's sum has the standard deviation z · clip
     clip: float  # S, the largest L2 norm of a client's update
     draws: int  # noised sums, those of repeated rounds included
     participations_max: int  # of the client that took part most often
-    earlier: list[EarlierRun]
+    earlier: list[EarlierRun]  # runs that this one replaced in its folder; ε is without them
 
 
 class Privacy(TypedDict):

@@ -37,6 +37,9 @@ KEYS = {
 }
 
 
+DP = {"dp.clip": 1, "dp.noise": 1, "adapter.down": "fixed"}
+
+
 def distance(one: Tensors, other: Tensors) -> float:
     return sum(float((one[name] - other[name]).square().sum()) for name in other) ** 0.5
 
@@ -95,6 +98,8 @@ def test_links_on_a_client_and_on_the_server_do_the_same_under_masks(
         ({}, "Outliers"),
         ({"audit.uploads": True}, "Outliers KeptUploads"),
         ({"secagg.enabled": True, "clip-norm-factor": 0}, "Masks"),
+        (DP | {"audit.uploads": True}, "Clipped KeptUploads Noised"),
+        (DP | {"secagg.enabled": True}, "Clipped Masks Noised"),
     ],
 )
 def test_a_run_has_the_links_that_its_keys_ask_for_in_their_order(
@@ -104,7 +109,7 @@ def test_a_run_has_the_links_that_its_keys_ask_for_in_their_order(
     e = run.experiment
     assert [link.__name__ for link in LINKS if link.is_used(e, run.execution)] == links.split()
     on_a_client = [link.__name__ for link in LINKS if link.is_used(e, None)]
-    assert on_a_client == [name for name in links.split() if name == "Masks"]
+    assert on_a_client == [name for name in links.split() if name in ("Clipped", "Masks")]
 
 
 def test_a_link_sees_the_uploads_that_those_before_it_have_left(

@@ -1,0 +1,256 @@
+"""Differential privacy in whole runs, in this process: what is released, what is spent, and what a
+kill, a resumed run, masks and drop-outs change in that."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.federation import dp
+from pfedlora_flwr.federation.flower_compat import Stage
+from pfedlora_flwr.methods.method import Tensors
+from pfedlora_flwr.runs.accountant import epsilon, noise_for
+from pfedlora_flwr.runs.checkpoint import Checkpoints, ServerState
+from pfedlora_flwr.runs.directory import RunDirectory
+from tests.conftest import Call, Done, run_locally
+from tests.plain import Plain
+from tests.test_secagg import federate
+
+pytestmark = pytest.mark.slow
+CLIP = 0.05
+KEYS: dict[str, Any] = {
+    "clients": 4,
+    "rounds": 3,
+    "dataset": "synthetic:300",
+    "partition.kind": "iid",
+    "batch-size": 16,
+    "evaluate-initial": False,
+    "device": "cpu",
+    "models": "tests.methods.narrow:Narrow",
+    "adapter.hidden-dim": 4,
+    "adapter.down": "fixed",
+    "dp.clip": CLIP,
+}
+MASKED = {"secagg.enabled": True}
+
+
+def state_of(output: Path) -> Tensors:
+    saved = RunDirectory(output).checkpoints.load()
+    assert saved is not None
+    return saved.tensors
+
+
+def vector(tensors: Tensors) -> npt.NDArray[np.float64]:
+    return torch.cat([t.double().flatten() for t in tensors.values()]).numpy()
+
+
+def spent(output: Path) -> dict[str, Any]:
+    return json.loads(RunDirectory(output).dp_file.read_text())
+
+
+def private(done: Done | dict[str, Any]) -> dict[str, Any]:
+    result = done if isinstance(done, dict) else done.result
+    return result["privacy"]["dp"]
+
+
+def expected(of: list[int], **keys: Any) -> npt.NDArray[np.float64]:
+    """θ after round 1 of these clients without noise, from a plain federation."""
+    plain = Plain(KEYS | keys)
+    first = vector(plain.state)
+    plain.play(of)
+    total = np.zeros_like(first)
+    for upload in plain.uploads.values():
+        delta = vector(upload.tensors) - first
+        assert np.linalg.norm(delta) > CLIP, "this test would pass without clipping"
+        total += delta * CLIP / np.linalg.norm(delta)
+    return first + total / 4
+
+
+@pytest.mark.parametrize("masks", [{}, MASKED])
+def test_without_noise_a_round_is_the_sum_of_clipped_updates_over_k(
+    tmp_path: Path, masks: dict[str, Any]
+) -> None:
+    done = run_locally(tmp_path / "run", {**KEYS, **masks, "rounds": 1, "dp.noise": 0})
+    np.testing.assert_allclose(
+        vector(state_of(done.output)), expected([0, 1, 2, 3], **{"dp.noise": 0}), atol=2e-6
+    )
+    found = private(done)
+    assert (found["epsilon"], found["by_client"]["2"], found["draws"]) == (None, None, 1)
+    assert "dp.noise is 0" in done.result["privacy"]["not_covered"][-1]
+    for row in done.rows("clients.jsonl"):
+        assert [row[name] for name in ("samples", "loss", "losses", "flops_by_phase")] == [None] * 4
+
+
+@pytest.mark.parametrize("masks", [{}, MASKED])
+def test_a_round_has_fresh_noise_of_the_size_that_the_keys_say(
+    tmp_path: Path, masks: dict[str, Any]
+) -> None:
+    keys = {**KEYS, **masks, "rounds": 1, "adapter.hidden-dim": 64}
+    plain = run_locally(tmp_path / "plain", {**keys, "dp.noise": 0})
+    draws = [
+        vector(state_of(run_locally(tmp_path / name, {**keys, "dp.noise": 40}).output))
+        for name in ("a", "b")
+    ]
+    noises = [(drawn - vector(state_of(plain.output))) * 4 / (40 * CLIP) for drawn in draws]
+    size = noises[0].size
+    for noise in noises:
+        assert abs(noise.mean()) < 4.5 / size**0.5
+        assert abs(noise.var() - 1) < 4.5 * (2 / size) ** 0.5
+    assert abs(np.corrcoef(*noises)[0, 1]) < 4.5 / size**0.5
+
+
+class _Killed(BaseException):
+    pass
+
+
+def _kill_in(
+    monkeypatch: pytest.MonkeyPatch, output: Path, round: int, keys: dict[str, Any]
+) -> Tensors:
+    """A run that dies in this round, when its state is made and before it is on disk: that
+    state."""
+    made: list[Tensors] = []
+    save = Checkpoints.save
+
+    def die(self: Checkpoints, state: ServerState) -> None:
+        if state.round == round:
+            made.append(state.tensors)
+            raise _Killed
+        save(self, state)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Checkpoints, "save", die)
+        with pytest.raises(_Killed):
+            run_locally(output, keys)
+    return made[0]
+
+
+@pytest.mark.parametrize("masks", [{}, MASKED])
+def test_a_killed_round_is_repeated_with_fresh_noise_and_counts_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, masks: dict[str, Any]
+) -> None:
+    drawn: list[npt.NDArray[np.float64]] = []
+    gaussian = dp.gaussian
+
+    def watched(count: int) -> npt.NDArray[np.float64]:
+        record = spent(tmp_path / "run")
+        drawn.append(gaussian(count))
+        assert record["draws"] == (len(drawn) + 1) // 2, "it is recorded before it is drawn"
+        return drawn[-1]
+
+    monkeypatch.setattr(dp, "gaussian", watched)
+    keys = {**KEYS, **masks, "dp.noise": 30}
+    lost = vector(_kill_in(monkeypatch, tmp_path / "run", 2, keys))
+    assert spent(tmp_path / "run")["participations"] == {str(k): 2 for k in range(4)}
+    done = run_locally(tmp_path / "run", {**keys, "resume": True})
+    assert done.code == 0, done.stderr
+    found = private(done)
+    assert (found["draws"], found["participations_max"]) == (4, 4)
+    assert found["epsilon"] == epsilon(30.0, 4, 1e-5)
+    assert len(drawn) == 8  # two tensors a release
+    every = np.concatenate(drawn)
+    assert len(np.unique(every)) == len(every), "a number was drawn twice"
+    assert not np.isclose(lost, vector(state_of(done.output))).any()
+
+
+def test_a_run_ends_before_its_epsilon_would_be_exceeded_and_cannot_be_extended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output, keys = tmp_path / "run", {**KEYS, "dp.epsilon": 2}
+    _kill_in(monkeypatch, output, 2, keys)
+    done = run_locally(output, {**keys, "resume": True})
+    result, found = done.result, private(done)
+    assert (result["status"], result["stopped_by"], result["rounds"]) == ("stopped", "dp", 2)
+    assert not result["resumable"]
+    assert found["noise"] == noise_for(2.0, 3, 1e-5)
+    assert found["epsilon"] == epsilon(found["noise"], 3, 1e-5) <= 2
+    assert result["error"] == (
+        f"round 3 would bring ε to {epsilon(found['noise'], 4, 1e-5):.4g}, dp.epsilon is 2"
+    )
+    whole = run_locally(tmp_path / "whole", keys)
+    assert whole.result["status"] == "completed"
+    with pytest.raises(
+        UserError, match=r"rounds is 4; they would bring ε to 2\.\d+, dp.epsilon is 2"
+    ):
+        run_locally(whole.output, {**keys, "resume": True, "rounds": 4})
+    assert private(whole)["draws"] == 3
+
+
+def test_what_was_spent_must_be_there_and_a_replaced_run_stays_listed(tmp_path: Path) -> None:
+    output, keys = tmp_path / "run", {**KEYS, "dp.noise": 5, "rounds": 1}
+    assert private(run_locally(output, keys))["earlier"] == []
+    again = run_locally(output, {**keys, "overwrite": True})
+    assert [row["participations_max"] for row in private(again)["earlier"]] == [1]
+    assert private(again)["draws"] == 1
+    longer = run_locally(output, {**keys, "resume": True, "rounds": 2})
+    assert (private(longer)["draws"], len(private(longer)["earlier"])) == (2, 1)
+    assert private(longer)["epsilon"] == epsilon(5.0, 2, 1e-5)
+    RunDirectory(output).dp_file.unlink()
+    with pytest.raises(UserError, match=r"dp\.json is missing, which counts what was spent"):
+        run_locally(output, {**keys, "resume": True, "rounds": 3})
+
+
+def test_drop_outs_under_masks_change_neither_denominator_nor_who_pays(tmp_path: Path) -> None:
+    keys = {
+        "min_success": 0.7,
+        "dp__clip": CLIP,
+        "dp__noise": 0,
+        "adapter__down": "fixed",
+        "adapter__hidden_dim": 4,
+    }
+    lost = {1: Stage.COLLECT_MASKED_VECTORS}
+    result, _ = federate(tmp_path / "run", lost=lost, **keys)
+    assert result["status"] == "completed"
+    np.testing.assert_allclose(
+        vector(state_of(tmp_path / "run")), expected([0, 2, 3], **{"dp.noise": 0}), atol=2e-6
+    )
+    assert spent(tmp_path / "run")["participations"] == {"0": 1, "2": 1, "3": 1}
+    noised, _ = federate(tmp_path / "noised", lost=lost, **{**keys, "dp__noise": 30})
+    one = private(noised)
+    assert set(one["by_client"]) == {"0", "2", "3"}
+    assert one["epsilon"] == epsilon(30.0, 1, 1e-5)
+
+
+def test_a_client_that_weighs_itself_by_its_samples_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dp.Clipped, "client_out", lambda self, upload, received, visit: upload)
+    done = run_locally(tmp_path / "run", {**KEYS, "dp.noise": 1, "rounds": 1})
+    assert done.code == 1
+    assert "its sample count n_k is" in done.stderr
+    assert "allowed: an integer from 1 to 1" in done.stderr
+    assert not RunDirectory(tmp_path / "run").dp_file.exists()
+
+
+def test_the_server_clips_what_a_client_has_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        dp.Clipped,
+        "client_out",
+        lambda self, upload, received, visit: dp.Upload(upload.tensors, 1),
+    )
+    done = run_locally(tmp_path / "run", {**KEYS, "rounds": 1, "dp.noise": 0})
+    np.testing.assert_allclose(
+        vector(state_of(done.output)), expected([0, 1, 2, 3], **{"dp.noise": 0}), atol=2e-6
+    )
+
+
+def test_a_dry_run_says_epsilon_and_the_noise_beside_the_clip(pfedlora: Call) -> None:
+    keys = {**KEYS, "dp.epsilon": 8, "adapter.down": "trained", "dp.trained-down": True}
+    words = [word for name, value in keys.items() for word in ("-o", f"{name}={value}")]
+    code, out, err = pfedlora("run", "--dry-run", *words, "-o", "output=out")
+    assert (code, err) == (0, "")
+    z = noise_for(8.0, 3, 1e-5)
+    size = 16 * 4 + 4 + 4 * 10 + 10
+    assert f"dp: ε = 8 at δ = 1e-05 for 3 planned participations of a client, by z = {z:.4g}" in out
+    norm = z * CLIP * size**0.5 / 4
+    assert f"the noise of a round's mean has the norm {norm:.3g}, the clip is 0.05" in out
+    assert f"the two are equal with {int(np.ceil(z * size**0.5))} clients a round" in out
+    assert f"shares {size} numbers, fixed 50: the noise is {(size / 50) ** 0.5:.2g} times" in out
