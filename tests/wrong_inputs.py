@@ -262,9 +262,9 @@ KEYS = [
         "dp.clip=1 dp.noise=1 dp.epsilon=8",
         "dp needs one of dp.noise and dp.epsilon, and both are set",
     ),
-    key("dp.clip=0 dp.noise=1", "dp.clip is 0; allowed: auto, or a number > 0"),
-    key("dp.clip=1 dp.noise=-1", "dp.noise is -1; allowed: auto, or a number ≥ 0"),
-    key("dp.clip=1 dp.epsilon=0", "dp.epsilon is 0; allowed: auto, or a number > 0"),
+    key("dp.clip=0 dp.noise=1", "dp.clip is 0.0; allowed: auto, or a number > 0"),
+    key("dp.clip=1 dp.noise=-1", "dp.noise is -1.0; allowed: auto, or a number ≥ 0"),
+    key("dp.clip=1 dp.epsilon=0", "dp.epsilon is 0.0; allowed: auto, or a number > 0"),
     key(
         "dp.clip=1 dp.noise=1 method=fd",
         "method fd does not take a mean of uploads; dp needs one that does: pfedlora, ",

@@ -227,6 +227,7 @@ def _way(config: RunConfig, method: type[Method]) -> None:
 
 
 CHECKS: tuple[Callable[[RunConfig, type[Method]], None], ...] = (
+    _differential_privacy,
     _method,
     _min_clients,
     _held_out,
@@ -234,7 +235,6 @@ CHECKS: tuple[Callable[[RunConfig, type[Method]], None], ...] = (
     _inputs,
     _kept_uploads,
     _secure_aggregation,
-    _differential_privacy,
     _way,
 )
 """In order; each raises UserError for keys that do not go together."""
