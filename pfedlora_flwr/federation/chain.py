@@ -56,8 +56,9 @@ class Chain:
         execution = server.execution if server else None
         self._method = method
         self._name = experiment.method
-        # masks hide single uploads, and a control merges one at a time
-        self._measures_error = experiment.sharing == "mean" and not experiment.secagg_enabled
+        # masks and noise hide single uploads, and a control merges one at a time
+        hidden = experiment.secagg_enabled or experiment.dp_enabled
+        self._measures_error = experiment.sharing == "mean" and not hidden
         self._links = [
             link(experiment, method, server)
             for link in LINKS

@@ -51,6 +51,7 @@ _SHARED = (
     "dp: the mean and standard deviation of the inputs, which a simulation takes of all clients'"
     " data unless normalise is model"
 )
+_HELD_OUT = "dp: what held-out clients tell of their adaptation"
 _NO_NOISE = "dp.noise is 0: updates are clipped, and there is no differential privacy"
 
 
@@ -102,6 +103,7 @@ def _not_noised(e: Experiment, simulated: bool) -> list[str]:
         return [_NO_NOISE]
     server = "the sum of a round's updates" if e.secagg_enabled else "every client's upload"
     clear = [_SHARED] if simulated else []
+    clear += [_HELD_OUT] if e.clients_held_out else []
     clear += [] if e.secagg_enabled else [_CLEAR]
     return [f"dp: the server, which reads {server} before it adds the noise", *clear, *_NOISED]
 
