@@ -17,6 +17,7 @@ from pfedlora_flwr.report import (
     figures,
     gain_figure,
     gains,
+    held_out,
     input_figures,
     measures,
     opening,
@@ -76,6 +77,7 @@ def _draw(study: Study, output: Path) -> tuple[list[Picture], list[str]]:
             *gain_figure.figures(study, output),
             *figures.robustness(study, output),
             *aggregation.pictures(study, output),
+            *held_out.figures(study, output),
         ],
         dict[tuple[str, str], list[str]](),
     )
