@@ -24,6 +24,7 @@ from pfedlora_flwr.models.kept import kept
 from pfedlora_flwr.runs import shared_state
 from pfedlora_flwr.runs.directory import RunDirectory
 from tests.conftest import Call, Cli, Done, made_once, run_locally
+from tests.models.bases import base
 from tests.plain import ANY_MODEL, Plain, make, runs
 
 KEYS: Mapping[str, object] = {
@@ -361,6 +362,71 @@ def test_what_a_client_tells_of_its_adaptation_is_checked() -> None:
             read(*rows)
     with pytest.raises(Refused):
         held_out_from_metrics({}, 3, 8, ["all"])
+
+
+def test_sites_with_data_of_their_own_leave_no_normalisation_to_a_newcomer(
+    federation: Path, pfedlora: Call
+) -> None:
+    """A server has no client's files, and what its sites told of their data."""
+    run = Path("server")
+    shutil.copytree(federation / "run", run, ignore=shutil.ignore_patterns("clients"))
+    (run / "server" / "partition").write_text("own")
+    names = [f"kind {i}" for i in range(10)]
+    told = {"own": [*range(10)], "classes": names, "columns": []}
+    (run / "server" / "sites.json").write_text(json.dumps(told))
+    assert pfedlora("export", "server", "--shared")[0] == 0
+    shared = shared_state.read(Path("shared.safetensors"))
+    assert (shared.class_names, shared.constants) == (tuple(names), None)
+    labels = np.arange(40) % 2
+    images = np.random.default_rng(1).integers(0, 100, (40, 32, 32, 3)).astype("u1")
+    words = ("adapt", "shared.safetensors", "-o", "rounds=1", "--output", "new", "-o")
+    np.savez("mine.npz", images=images, labels=labels)
+    assert (
+        "has the classes 0, 1, and the shared state kind 0, kind 1"
+        in (pfedlora(*words, "dataset=npz:mine.npz")[2])
+    )
+    np.savez("named.npz", images=images, labels=labels, class_names=np.array(names[:2]))
+    code, _, err = pfedlora(*words, "dataset=npz:named.npz")
+    assert code == 0, err
+    about = json.loads(Path("new/10/about.json").read_text())
+    assert about["mean"] == pytest.approx([images.mean() / 255] * 3, abs=0.02)
+
+
+def test_the_control_start_adapts_to_the_first_state(tmp_path: Path) -> None:
+    few = {"clients": 3, "clients-held-out": 1, "models": "cnn5", "rounds": 1, "sharing": "start"}
+    keys = {**KEYS, **few, "partition.kind": "iid", "held-out.samples": "4", "held-out.rounds": 1}
+    assert run_locally(tmp_path / "run", keys | {"evaluate-initial": False}).code == 0
+    [sent] = shared_state.of_run(RunDirectory(tmp_path / "run")).downloads.values()
+    assert tensors_sha256(sent) == tensors_sha256(Plain(keys).state)
+    with pytest.raises(UserError, match=r"client 2 of .* is held out and was never trained; adapt"):
+        pfedlora_flwr.load(tmp_path / "run").export(2)
+
+
+def test_a_state_per_client_is_no_shared_state(tmp_path: Path) -> None:
+    few = {"clients": 2, "clients-held-out": 0, "models": "cnn5", "rounds": 1, "sharing": "none"}
+    keys = {**KEYS, **few, "partition.kind": "iid", "evaluate-initial": False}
+    assert run_locally(tmp_path / "run", keys).code == 0
+    with pytest.raises(UserError, match="sharing=none: every client had a state of its own"):
+        pfedlora_flwr.adapt(tmp_path / "run", tmp_path / "new", client=5)
+
+
+@pytest.mark.slow
+def test_ranks_have_downloads_of_their_own_and_other_models_are_refused(tmp_path: Path) -> None:
+    pytest.importorskip("timm")
+    pytest.importorskip("peft")
+    keys = {**KEYS, "method": "flexlora", "models": base(tmp_path, "test_vit"), "train": "lora"}
+    few = {"clients": 4, "clients-held-out": 2, "rounds": 1, "lora.rank": "2,4"}
+    keys |= few | {"partition.kind": "iid", "held-out.samples": "8", "held-out.rounds": 1}
+    assert run_locally(tmp_path / "run", keys).code == 0
+    file = pfedlora_flwr.load(tmp_path / "run").export_shared(tmp_path / "shared.safetensors")
+    for k, row in zip((2, 3), lines(tmp_path / "run"), strict=True):
+        assert pfedlora_flwr.adapt(file, tmp_path / f"new-{k}", client=k, samples=8).result == row
+    first, second = shared_state.read(file).downloads.values()
+    assert next(len(t) for n, t in first.items() if ".lora_A." in n) == 2
+    assert next(len(t) for n, t in second.items() if ".lora_A." in n) == 4
+    images, labels = np.zeros((40, 32, 32, 3), np.uint8), np.arange(40) % 10
+    with pytest.raises(UserError, match=r"train or lora\.rank has several values"):
+        pfedlora_flwr.adapt(file, tmp_path / "x", models="cnn5", dataset=(images, labels))
 
 
 @pytest.mark.slow

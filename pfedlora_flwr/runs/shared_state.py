@@ -66,7 +66,8 @@ class SharedState:
         make_folder(file.absolute().parent)
         sets = list({tensors_sha256(one): one for one in self.downloads.values()}.values())
         place = {tensors_sha256(one): i for i, one in enumerate(sets)}
-        tensors = {f"{i}/{name}": t for i, one in enumerate(sets) for name, t in one.items()}
+        # one set may hold a part of another's tensors
+        tensors = {f"{i}/{n}": t.clone() for i, one in enumerate(sets) for n, t in one.items()}
         told = {
             "round": self.round,
             "experiment": self.experiment.flat(),
