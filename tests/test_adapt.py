@@ -123,6 +123,17 @@ def test_the_run_itself_gives_the_same_and_python_too(federation: Path, tmp_path
     assert again.result["visits"] == 1
 
 
+def test_a_run_tells_where_its_data_is(federation: Path, tmp_path: Path) -> None:
+    shutil.copytree(federation / "run", tmp_path / "run")
+    config = tmp_path / "run" / "config.yaml"
+    text = config.read_text()
+    assert "data-path: ''" in text
+    config.write_text(text.replace("data-path: ''", f"data-path: {tmp_path / 'data'}"))
+    pfedlora_flwr.adapt(tmp_path / "run", tmp_path / "new", client=8, samples=4, rounds=1)
+    about = json.loads((tmp_path / "new" / "8" / "about.json").read_text())
+    assert about["site"] == {"data-path": str(tmp_path / "data")}
+
+
 def test_each_visit_starts_from_the_same_state(federation: Path) -> None:
     """By hand: two visits by the plain federation's method, with what the file holds."""
     shared = shared_state.read(federation / "shared.safetensors")

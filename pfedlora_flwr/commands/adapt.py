@@ -66,6 +66,9 @@ def adapt(
     number of its training samples; None: all. options: keys, as `-o` has them. Raises UserError."""
     _check_output(output, overwrite=overwrite)
     shared = shared_state.find(place)
+    if place.is_dir() and "data-path" not in options and "dataset" not in options:
+        path = RunDirectory(place).run_config().execution.data_path
+        options = {**options, "data-path": path}
     who = _newcomer(shared, client, options)
     e, k = who.experiment, who.client
     method = shared.method(e)
