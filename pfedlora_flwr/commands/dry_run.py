@@ -130,8 +130,8 @@ def _costs(config: RunConfig, held: Resources) -> list[str]:
     return [
         *(held_out if e.clients_held_out else []),
         (
-            f"a round: {e.sampled} of {e.clients} clients, at most {megabytes(e.sampled * up)} up"
-            f" and {megabytes(e.sampled * down)} down"
+            f"a round: {e.sampled} of {e.trained_clients} clients, at most"
+            f" {megabytes(e.sampled * up)} up and {megabytes(e.sampled * down)} down"
         ),
         f"trained by: {held.words()}",
         (f"time: about {duration(seconds)} for {e.rounds} rounds (a guess: no run has been timed)"),

@@ -191,7 +191,8 @@ on these alone.
 | validation accuracy | {share("validation")} |
 | classes | {", ".join(trained.class_names)} |
 | method, data | {e.method}, {data} |
-| trained | last in round {trained.version} of {e.rounds}, seed {e.seed}, {e.clients} clients |
+| trained | last in round {trained.version} of {e.rounds}, seed {e.seed}, \
+{e.trained_clients} clients |
 {base}| SHA-256 of the client's tensors | `{trained.sha256}` |
 | checked | logits within {difference:.1g} of the model's own |
 | made with | {versions} |

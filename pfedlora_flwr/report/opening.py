@@ -194,9 +194,10 @@ def _alone(study: Study) -> str:
     if len(one.runs) == 1:
         accuracy, e = run.result["accuracy"], run.experiment
         return (
-            f"{name} reaches {100 * run.accuracy:.2f} % mean test accuracy over {e.clients} clients"
-            f" (one run, after round {accuracy['best_validation_round']} of {e.rounds}, the best by"
-            f" validation); at the end the worst client has {100 * accuracy['worst']:.2f} %."
+            f"{name} reaches {100 * run.accuracy:.2f} % mean test accuracy over"
+            f" {e.trained_clients} clients (one run, after round"
+            f" {accuracy['best_validation_round']} of {e.rounds}, the best by validation); at the"
+            f" end the worst client has {100 * accuracy['worst']:.2f} %."
         )
     return (
         f"{name} reaches {_values(one)} % mean test accuracy, over {len(one.runs)} seeds; there is"

@@ -77,6 +77,7 @@ def accuracy(e: Experiment) -> str | None:
         or not split
         or e.models != "auto"
         or e.sharing != "mean"
+        or e.clients_held_out
     ):
         return None
     value = row[_FEDERATIONS.index(federation)]
