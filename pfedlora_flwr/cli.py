@@ -524,6 +524,36 @@ def list_(
 
 
 @cli.command(cls=PlainCommand)
+def status(
+    place: Annotated[str | None, typer.Argument(metavar="[RUN]", hidden=True)] = None,
+    superlink: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CONNECTION",
+            help="Ask this SuperLink, a connection in $FLWR_HOME/config.toml. RUN is then Flower's"
+            " number of a run; default: the last one.",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Write JSON.")] = False,
+) -> None:
+    """Show how a run stands: rounds, time left, clients with their failures and refused updates,
+    and disk.
+
+    RUN is a run's directory. The exit code is 0 for a completed run, 1 for one that failed or
+    diverged, 3 for a running one, 4 for one that was killed, 5 for one that was stopped, and 6 if
+    the run's server is on another host and cannot be asked. It is 2 if there is no such run."""
+    if superlink is not None:
+        from pfedlora_flwr.commands.status import superlink_status
+
+        raise typer.Exit(superlink_status(superlink, place, out, as_json=as_json))
+    if place is None:
+        raise UserError("status needs RUN, a run's directory, or --superlink CONNECTION")
+    from pfedlora_flwr.commands.status import local_status
+
+    raise typer.Exit(local_status(Path(place), out, as_json=as_json))
+
+
+@cli.command(cls=PlainCommand)
 def doctor(
     superlink: Annotated[
         str,

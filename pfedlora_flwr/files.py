@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-from filelock import FileLock, Timeout
 from torch import Tensor
 
 from pfedlora_flwr.errors import UserError
+
+LOOK = 1.0
+"""Seconds for which who takes a lock waits, since a watcher may look whether it is held."""
+_AGAIN = 0.05
+"""Seconds between two looks at a lock."""
 
 
 def write_atomically(path: Path, data: bytes | Iterable[bytes], *, durable: bool = True) -> None:
@@ -93,15 +99,21 @@ def check_writable(path: Path) -> None:
 
 def is_locked(path: Path, patience: float = 0.0) -> bool:
     """Whether a process holds the lock on this file for so many seconds; False where there is no
-    such file. Changes nothing."""
-    if not path.exists():
-        return False
-    lock = FileLock(path)
-    try:
-        with lock.acquire(timeout=patience):
-            return False
-    except Timeout:
-        return True
+    such file.
+
+    Looking needs no right to write, and does not disturb other looks. It holds whoever wants the
+    lock back for less than `LOOK` seconds. Raises OSError for a file that may not be read."""
+    deadline = time.monotonic() + patience
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as stream:
+        while True:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                return False
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    return True
+                time.sleep(_AGAIN)
+    return False
 
 
 def _sync_folder(folder: Path) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 
 import httpx
 import torch
@@ -18,12 +19,17 @@ from pfedlora_flwr.errors import UserError, brief, is_ours, names_traceback, wit
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.federation.census import of_server
 from pfedlora_flwr.federation.clients import RunDiverged, RunFailed
-from pfedlora_flwr.federation.flower_compat import RunNotRunningException, bound_retries
+from pfedlora_flwr.federation.flower_compat import (
+    RunNotRunningException,
+    bound_retries,
+    is_simulation,
+)
 from pfedlora_flwr.federation.server_state import first_state
 from pfedlora_flwr.federation.strategy import PersonalisedStrategy
 from pfedlora_flwr.methods import registry
-from pfedlora_flwr.observers.observer import RunStopped
+from pfedlora_flwr.observers.observer import Observer, RunStopped
 from pfedlora_flwr.observers.registry import observers_of
+from pfedlora_flwr.observers.status_line import StatusLine
 from pfedlora_flwr.runs import code_copy
 from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.directory import RunDirectory
@@ -40,7 +46,9 @@ def main(grid: Grid, context: Context) -> None:
     """A run, new or resumed; its own log and, at the end, its result go into Flower's log."""
     _log_to_stderr()
     try:
-        serve(grid, context, _tell, bound_retries)
+        # a simulation's directory is at hand where it is started
+        also = {} if is_simulation(grid) else {"status line": StatusLine()}
+        serve(grid, context, _tell, bound_retries, also)
     except Exception as error:
         logging.getLogger("flwr").addFilter(LineLast(error))
         raise
@@ -51,17 +59,19 @@ def serve(
     context: Context,
     tell: Callable[[str, Result], None] = lambda directory, result: None,
     bound: Callable[[Grid, float], None] = lambda grid, seconds: None,
+    also: Mapping[str, Observer] = MappingProxyType({}),
 ) -> None:
     """A run, new or resumed. It ends with `result.json`, whatever happens; a failure is raised, so
     that Flower marks the run failed.
 
     tell: is handed the run's directory and its result at the end. bound: is handed the grid and the
-    seconds that it may try to reach a SuperLink; if there is none, nothing is to be done."""
+    seconds that it may try to reach a SuperLink; if there is none, nothing is to be done. also:
+    observers, by name, beside those of the keys."""
     torch.set_num_threads(1)  # what the server computes must not depend on its number of cores
     try:
         config = of_server(grid, context.run_config)
         experiment, execution = config.experiment, config.execution
-        observers = observers_of(execution)
+        observers = observers_of(execution, also)
         run = RunDirectory(on_the_server(config))
         code_copy.check_unchanged(run, config)
         run.open(config)

@@ -11,7 +11,7 @@ import ast
 import json
 import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import click
@@ -24,7 +24,7 @@ from pfedlora_flwr.experiment import option_keys
 from pfedlora_flwr.keys import Key
 from pfedlora_flwr.launch.flower import COMPONENTS
 from pfedlora_flwr.methods import registry
-from pfedlora_flwr.runs import rows
+from pfedlora_flwr.runs import rows, status
 
 _FORMAT = 'fab-format-version = 1\nflwr-version-target = "1.41.0"\n'
 """Flower Hub's own apps have this format. The generated apps of `pfedlora run` have no licence
@@ -49,7 +49,10 @@ _COMMANDS = """# Every command
 
 This is the `--help` of each command. [Keys](keys.md) lists the keys for `-o`.
 """
-_ROWS = "<!-- From here on written by `make docs` from pfedlora_flwr/runs/rows.py: change that. -->"
+_ROWS = (
+    "<!-- From here on written by `make docs` from pfedlora_flwr/runs/rows.py and status.py: change"
+    " those. -->"
+)
 _RESULT = (
     "These keys can change a result. With the method's options they are the Experiment and"
     " determine its fingerprint."
@@ -84,16 +87,19 @@ def cli_page() -> str:
 
 
 def output_page(text: str) -> str:
-    """docs/output.md with every TypedDict of the rows and its fields, by their comments."""
-    source = Path(rows.__file__).read_text(encoding="utf-8")
-    tree, lines = ast.parse(source), source.splitlines()
-    parts = [
-        text.partition(_ROWS)[0],
-        _ROWS,
-        "## Units",
-        (ast.get_docstring(tree) or "").partition("\n\n")[2],
-    ]
-    for node in (n for n in tree.body if isinstance(n, ast.ClassDef)):
+    """docs/output.md with every TypedDict of the files and of `pfedlora status`, and its fields, by
+    their comments."""
+    units = ast.get_docstring(ast.parse(Path(rows.__file__).read_text(encoding="utf-8"))) or ""
+    parts = [text.partition(_ROWS)[0], _ROWS, "## Units", units.partition("\n\n")[2]]
+    for module in (rows, status):
+        parts += _typed_dicts(Path(module.__file__).read_text(encoding="utf-8"))
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def _typed_dicts(source: str) -> Iterator[str]:
+    """Each one's heading, meaning and fields."""
+    lines = source.splitlines()
+    for node in (n for n in ast.parse(source).body if isinstance(n, ast.ClassDef)):
         inherits = [
             f"Also the fields of `{base.id}`."
             for base in node.bases
@@ -105,9 +111,9 @@ def output_page(text: str) -> str:
             for field in node.body
             if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
         ]
-        table = "\n".join(["| field | type | meaning |", "| --- | --- | --- |", *fields])
-        parts += [f"## {node.name}", " ".join([ast.get_docstring(node) or "", *inherits]), table]
-    return "\n\n".join(part.strip() for part in parts) + "\n"
+        yield f"## {node.name}"
+        yield " ".join([ast.get_docstring(node) or "", *inherits])
+        yield "\n".join(["| field | type | meaning |", "| --- | --- | --- |", *fields])
 
 
 def pyproject(text: str) -> str:

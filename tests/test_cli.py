@@ -22,12 +22,12 @@ from rich.console import Console
 import pfedlora_flwr
 from pfedlora_flwr.commands import doctor, run, submit
 from pfedlora_flwr.commands.display import conclude
-from pfedlora_flwr.commands.progress_text import Course, round_line, seconds_left
+from pfedlora_flwr.commands.progress_text import Course, round_line
 from pfedlora_flwr.config import all_keys, from_flat, run_config
 from pfedlora_flwr.launch import flower
 from pfedlora_flwr.launch.flower import LaunchError
 from pfedlora_flwr.launch.processes import Stopped, stoppable
-from pfedlora_flwr.runs.lines import SoFar
+from pfedlora_flwr.runs.lines import SoFar, seconds_left
 from pfedlora_flwr.runs.result import RESULT_LINE
 from tests.conftest import ROOT, Call
 from tests.report.made import make_run
@@ -59,6 +59,7 @@ def test_every_command_has_plain_help_that_names_its_arguments(pfedlora: Call) -
         "predict": "PATH",
         "evaluate": "DATA",
         "export": "RUN",
+        "status": "RUN",
         "doctor": "",
     }
     for command, argument in arguments.items():

@@ -34,7 +34,14 @@ KEYS = {
     "dataset": "synthetic:200",
 }
 # a report on the wire holds seconds as text
-TIMES = {"seconds", "server_seconds", "training_seconds", "evaluation_seconds", "wire_up"}
+TIMES = {
+    "seconds",
+    "server_seconds",
+    "training_seconds",
+    "evaluation_seconds",
+    "wire_up",
+    "ended",
+}
 
 
 def timeless(value: Any) -> Any:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from math import inf
-from statistics import fmean
 
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.runs.layout import Row
-from pfedlora_flwr.runs.lines import SoFar
+from pfedlora_flwr.runs.lines import SoFar, seconds_left
 
 _STOPPING, _ENDING = "stopping…", "ending: Flower's processes"
 _STARTING = {
@@ -103,12 +102,6 @@ class Course:
             f" {duration(self._guessed) if self._guessed > _SHORT_GUESS else 'under a minute'} (a"
             " guess)"
         )
-
-
-def seconds_left(so_far: SoFar, total: int) -> float | None:
-    """Seconds for the rounds up to `total` at the mean of the last five; None before the first one
-    is done."""
-    return (total - so_far.round) * fmean(so_far.recent) if so_far.recent else None
 
 
 def round_line(e: Experiment, so_far: SoFar) -> str:

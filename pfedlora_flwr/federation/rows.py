@@ -4,6 +4,7 @@ fields."""
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any, cast
@@ -46,6 +47,7 @@ def round_row(round: Round, state: ServerState, visits: Sequence[VisitRow]) -> R
             {(visit.report.node, visit.report.worker) for visit in round.visits.values()}
         ),
     }
+    row["ended"] = time.time()
     if round.exchanges_lora:
         row["aggregation_error"] = round.aggregation_error
     return cast(RoundRow, row)

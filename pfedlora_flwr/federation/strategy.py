@@ -34,7 +34,7 @@ from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.data_name import data_told
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.ledger import Cost, parameters, payload_bytes
-from pfedlora_flwr.runs.rows import HeldOutRow, RoundRow
+from pfedlora_flwr.runs.rows import REFUSED, HeldOutRow, RoundRow
 from pfedlora_flwr.runs.shared_state import download
 from pfedlora_flwr.training.flops import count_operations
 
@@ -336,7 +336,7 @@ class PersonalisedStrategy(Strategy):
         self.run.append_round(row)
         self.run.checkpoints.save(state)
         stop = self._told(row)
-        self.run.progress(phase="round", round=round.number, of=self.experiment.rounds)
+        self.run.progress(phase="round", round=round.number)
         who = f"{len(visits)} of {len(round.sampled)} clients" if round.number else "initial models"
         text = "round %d/%d · accuracy %.4f · %s · %.1f s"
         logger.info(
@@ -382,7 +382,7 @@ class PersonalisedStrategy(Strategy):
 
     def _refuse_update(self, round: Round, client: int, reason: str) -> None:
         self.state.refused += 1
-        self._fail(round, client, f"refused: {reason}")
+        self._fail(round, client, f"{REFUSED}{reason}")
 
     def _fail(self, round: Round, client: int, reason: str) -> None:
         logger.warning("round %d: client %d: %s", round.number, client, reason)

@@ -42,6 +42,8 @@ serverapp = "pfedlora_flwr.server_app:app"
 clientapp = "pfedlora_flwr.client_app:app"
 """
 """Whose app this is, and where Flower finds its two sides; `make docs` writes it to pyproject."""
+APP = "pfedlora-flwr"
+"""The app's name."""
 _APP = """[project]
 name = "pfedlora-flwr"
 version = {version}
@@ -84,6 +86,10 @@ class FlwrCommand:
         if not runs:
             raise LaunchError(f"Flower does not know run {run_id}")
         return str(runs[0]["status"])
+
+    def runs(self) -> list[dict[str, Any]]:
+        """What Flower says of each run that the SuperLink knows."""
+        return list(self._asked("list", self.superlink).get("runs", ()))
 
     def stop(self, run_id: str) -> None:
         """Stops the run."""

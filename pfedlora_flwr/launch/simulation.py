@@ -25,6 +25,7 @@ from pfedlora_flwr.data.cache import cache_root
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.federation.nodes import WORKER_GONE
+from pfedlora_flwr.files import LOOK
 from pfedlora_flwr.launch import cluster
 from pfedlora_flwr.launch.flower import (
     QUIET,
@@ -302,7 +303,7 @@ def claimed(run: Path) -> Iterator[None]:
     lock = FileLock(directory.launch_lock)
     try:
         directory.logs.mkdir(parents=True, exist_ok=True)
-        lock.acquire(timeout=0)
+        lock.acquire(timeout=LOOK)
     except Timeout:  # an OSError too
         raise in_use(run) from None
     except OSError as error:

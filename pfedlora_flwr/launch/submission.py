@@ -13,7 +13,7 @@ from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.files import whole_lines
 from pfedlora_flwr.launch.flower import FlwrCommand, LaunchError, environment, write_app
 from pfedlora_flwr.launch.superlink import find_connection, why_unreachable
-from pfedlora_flwr.runs.result import LINE, RESULT_LINE
+from pfedlora_flwr.runs.result import FOR_PROGRAMS, LINE, RESULT_LINE
 
 _PATIENCE, _LOOK, _PAUSE = 120.0, 60.0, 2.0
 """Seconds: without an answer before the SuperLink counts as gone, without a line before a look at
@@ -97,7 +97,7 @@ class Submission:
                         if (
                             lines > told
                             and said.startswith(LINE)
-                            and not said.startswith(RESULT_LINE)
+                            and not said.startswith(FOR_PROGRAMS)
                         ):
                             tell(said.removeprefix(LINE).rstrip())
                     if over:

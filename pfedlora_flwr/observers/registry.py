@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
+from types import MappingProxyType
 from typing import Any
 
 from pfedlora_flwr.errors import UserError
@@ -19,15 +21,17 @@ _CLASSES = {
 """Module in this folder → class: the trackers. Each imports its library when it is made."""
 
 
-def observers_of(x: Execution) -> Observers:
-    """The run's observers: those that the key `observers` names, and the limit of `max-hours`.
+def observers_of(x: Execution, also: Mapping[str, Observer] = MappingProxyType({})) -> Observers:
+    """The run's observers: those that the key `observers` names, the limit of `max-hours`, and
+    these.
 
     Making them starts nothing. Raises UserError for an unknown one, one whose library is missing,
     and what a user's own class raises.
     """
     names = [name.strip() for name in x.observers.split(",") if name.strip()]
     limit = {"max-hours": MaxHours(x.max_hours)} if x.max_hours else {}
-    return Observers({name: _make(name) for name in dict.fromkeys(names)} | limit)
+    made = {name: _make(name) for name in dict.fromkeys(names)}
+    return Observers(made | limit | dict(also))
 
 
 def _make(name: str) -> Observer:

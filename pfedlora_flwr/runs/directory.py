@@ -6,11 +6,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import time
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import yaml
 from filelock import FileLock, Timeout
@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.files import is_locked, write_atomically
+from pfedlora_flwr.files import LOOK, is_locked, write_atomically
 from pfedlora_flwr.rng import derive
 from pfedlora_flwr.runs.budget import replaced
 from pfedlora_flwr.runs.checkpoint import ServerState
@@ -41,6 +41,8 @@ from pfedlora_flwr.runs.records import check_whole, read_rounds, read_visits
 from pfedlora_flwr.runs.rows import (
     FailedVisitRow,
     HeldOutRow,
+    Phase,
+    Progress,
     Result,
     RoundRow,
     VisitRow,
@@ -68,7 +70,7 @@ class RunDirectory(RunFiles):
         foreign or not to be replaced."""
         self.check_free(config)
         self.server.mkdir(parents=True, exist_ok=True)
-        self._acquire(_DYING if config.execution.resume else 0.0)
+        self._acquire(_DYING if config.execution.resume else LOOK)
         self.result_file.unlink(missing_ok=True)
         self.audit_file.unlink(missing_ok=True)
         if config.execution.resume:
@@ -290,10 +292,18 @@ class RunDirectory(RunFiles):
         ):
             write_rows(path, (row for row in rows if row["round"] <= round))
 
-    def progress(self, **what: Any) -> None:
-        """What the run is doing now, for whoever watches."""
-        now = json.dumps({"pid": os.getpid(), "time": time.time(), **what})
-        write_atomically(self._progress, now.encode(), durable=False)
+    def progress(self, phase: Phase, round: int = 0, done: int = 0, of: int = 0) -> None:
+        """Writes what the run is doing now, for whoever watches; `Progress` has the fields."""
+        now: Progress = {
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "time": time.time(),
+            "phase": phase,
+            "round": round,
+            "done": done,
+            "of": of,
+        }
+        write_atomically(self._progress, json.dumps(now).encode(), durable=False)
 
     def drop_models(self) -> None:
         """Removes the clients' models, and their states on the server; the lines stay."""
@@ -344,7 +354,7 @@ class RunDirectory(RunFiles):
             and not self.dp_file.exists()
         )
 
-    def _acquire(self, patience: float = 0.0) -> None:
+    def _acquire(self, patience: float) -> None:
         try:
             self._lock.acquire(timeout=patience)
         except Timeout:

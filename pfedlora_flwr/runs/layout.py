@@ -23,6 +23,7 @@ from pfedlora_flwr.runs.rows import (
     RoundRow,
     VisitRow,
 )
+from pfedlora_flwr.runs.standing import Standing
 from pfedlora_flwr.runs.store import ClientStore
 from pfedlora_flwr.runs.uploads import Uploads
 
@@ -129,8 +130,12 @@ class RunFiles:
         """Its rounds, to look at while it goes on."""
         return Watched(self._rounds)
 
+    def standing(self) -> Standing:
+        """What its lines say of its clients, to look at while it goes on."""
+        return Standing(self._rounds, self._clients)
+
     def doing(self) -> Row | None:
-        """What its server wrote last by `progress`."""
+        """What its server wrote last by `progress`: the fields of `Progress`."""
         return read_json(self._progress)
 
     @property

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from pfedlora_flwr.errors import UserError
@@ -73,29 +74,55 @@ class SoFar:
         )
 
 
+def seconds_left(so_far: SoFar, total: int) -> float | None:
+    """Seconds for the rounds up to `total` at the mean of the last five; None before the first one
+    is done."""
+    return (total - so_far.round) * fmean(so_far.recent) if so_far.recent else None
+
+
+class Tail:
+    """A file of lines that grows; each line is read once.
+
+    begin: called before the first line, and again before that of another file in this one's place,
+    as a resumed run puts there. take: is handed each row; what it cannot use counts as damaged."""
+
+    def __init__(self, path: Path, begin: Callable[[], None], take: Callable[[Any], None]) -> None:
+        self._path = path
+        self._begin = begin
+        self._take = take
+        self._inode = self._read = 0
+
+    def look(self) -> None:
+        """Takes up what has been appended since the last look, but for a line that is still being
+        written and what follows a damaged one: the next resume says so."""
+        with suppress(FileNotFoundError), self._path.open("rb") as stream:
+            found = os.fstat(stream.fileno())
+            if found.st_ino != self._inode or found.st_size < self._read:
+                self._inode, self._read = found.st_ino, 0
+                self._begin()
+            stream.seek(self._read)
+            for line in whole_lines(stream):
+                try:
+                    self._take(json.loads(line))
+                except (ValueError, KeyError, TypeError):
+                    break
+                self._read += len(line)
+
+
 class Watched:
     """The rounds' lines of a run that goes on."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._inode = self._read = 0
+        self._tail = Tail(path, self._begin, self._take)
         self._so_far = SoFar()
 
     def look(self) -> SoFar:
-        """Takes up what has been appended since the last look, but for a line that is still being
-        written.
-
-        A resumed run puts another file in this one's place: that is read from its beginning.
-        """
-        with suppress(FileNotFoundError), self._path.open("rb") as stream:
-            found = os.fstat(stream.fileno())
-            if found.st_ino != self._inode or found.st_size < self._read:
-                self._inode, self._read, self._so_far = found.st_ino, 0, SoFar()
-            stream.seek(self._read)
-            for line in whole_lines(stream):
-                try:
-                    self._so_far = self._so_far.after(json.loads(line))
-                except (ValueError, KeyError, TypeError):  # damaged: the next resume says so
-                    break
-                self._read += len(line)
+        """With what has been appended since the last look."""
+        self._tail.look()
         return self._so_far
+
+    def _begin(self) -> None:
+        self._so_far = SoFar()
+
+    def _take(self, row: RoundRow) -> None:
+        self._so_far = self._so_far.after(row)

@@ -10,6 +10,7 @@ from typing import Literal, NotRequired, TypedDict, cast
 
 Status = Literal["completed", "failed", "stopped", "diverged"]
 StoppedBy = Literal["user", "system", "time", "observer", "dp"]
+Phase = Literal["starting", "connecting", "training", "evaluating", "round"]
 
 
 class CostFields(TypedDict):
@@ -68,6 +69,7 @@ class RoundRow(CostFields):
     training_seconds: float
     evaluation_seconds: float  # the same for evaluation
     workers: int  # number of processes that did the admitted visits
+    ended: NotRequired[float]  # Unix time of the round's end; older versions wrote none
 
 
 class VisitRow(CostFields):
@@ -133,6 +135,8 @@ class HeldOutRow(TypedDict):
     alone_flops: int
 
 
+REFUSED = "refused: "
+"""How the reason of a failed visit begins whose answer was not admitted."""
 SCORES = ("balanced_accuracy", "macro_f1")
 """An evaluation's scores beside its accuracies; a round's line has their means over the clients."""
 
@@ -366,6 +370,26 @@ class Result(TypedDict):
     data_notes: NotRequired[list[str] | None]
     refused: NotRequired[int]  # refused replies and nodes in the whole run
     lost: NotRequired[int]  # visits whose client had lost its model
+
+
+class Progress(TypedDict):
+    """`server/progress.json`: what the server does at the moment.
+
+    It is replaced as a whole at each change: a reader never finds a part of it. After the run's end
+    it stays as it was."""
+
+    pid: int  # the server's process
+    host: str  # the name of the server's host
+    time: float  # Unix time at which this was written
+    # starting; connecting: nodes are waited for; training and evaluating: clients are;
+    # round: a round is over
+    phase: Phase
+    round: int  # the running round, in the phase `round` the one that is over; 0 before round 1
+    # connecting: connected clients; training and evaluating: clients that have answered
+    done: int
+    # connecting: the number of clients that is waited for; training and evaluating: of clients
+    # that were asked; otherwise 0
+    of: int
 
 
 class Attack(TypedDict):

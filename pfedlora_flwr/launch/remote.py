@@ -1,0 +1,95 @@
+"""How a run on a SuperLink stands, for whoever can reach the SuperLink and not the run's directory:
+by what Flower says of it, by the lines that its server logs, and by the SuperLink's nodes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tempfile
+from pathlib import Path
+from typing import Any, cast
+
+from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.launch.flower import APP, FlwrCommand, LaunchError, environment
+from pfedlora_flwr.launch.superlink import find_connection, nodes_of, why_unreachable
+from pfedlora_flwr.runs.result import FOR_PROGRAMS, LINE, RESULT_LINE, STATUS_LINE
+from pfedlora_flwr.runs.rows import Result
+from pfedlora_flwr.runs.status import NodeStatus, RunStatus, State
+
+_LOST = "its server is gone and left no result; --resume continues it"
+
+
+def remote_status(superlink: str, run_id: str | None) -> RunStatus:
+    """A run as the SuperLink knows it: this one of Flower's, or the last of this app. Raises
+    UserError when the SuperLink cannot be asked, or has no such run.
+
+    What the server last said is of the end of a round; of a running round nothing is known."""
+    connection = find_connection(superlink)
+    with tempfile.TemporaryDirectory(prefix="pfedlora-") as folder:
+        flwr = FlwrCommand(superlink, environment(), Path(folder) / "flwr.log")
+        try:
+            run = _find(flwr.runs(), run_id, superlink)
+            said = [line for line in flwr.log(run["run-id"]).splitlines() if line.startswith(LINE)]
+        except LaunchError as failure:
+            # Flower's own log goes with the folder
+            told = str(failure).partition(f" (see {folder}")[0]
+            raise UserError(why_unreachable(connection) or told) from None
+    status = _last(said)
+    status["state"], status["reason"] = _state(str(run["status"]), said)
+    status["run_id"] = str(run["run-id"])
+    if status["state"] != "running":
+        status["seconds_left"] = None
+    status["nodes"] = [cast(NodeStatus, dataclasses.asdict(n)) for n in nodes_of(connection)]
+    return status
+
+
+def _find(runs: list[dict[str, Any]], run_id: str | None, superlink: str) -> dict[str, Any]:
+    ours = [run for run in runs if run.get("fab-name") == APP]
+    chosen = [run for run in runs if run["run-id"] == run_id] if run_id is not None else ours
+    if not chosen:
+        wanted = f"run {run_id}" if run_id is not None else f"run of {APP}"
+        there = ", ".join(run["run-id"] for run in ours) or "none"
+        raise UserError(f"the SuperLink {superlink!r} knows no {wanted}; it has: {there}")
+    return max(chosen, key=lambda run: str(run.get("pending-at", "")))
+
+
+def _last(said: list[str]) -> RunStatus:
+    """What the server said last of itself; of one that has not begun, nothing."""
+    lines = [line for line in said if line.startswith(STATUS_LINE)]
+    if lines:
+        return cast(RunStatus, json.loads(lines[-1].removeprefix(STATUS_LINE)))
+    return {
+        "run": "a run",
+        "state": "running",
+        "reason": None,
+        "method": None,
+        "phase": None,
+        "round": 0,
+        "rounds": None,
+        "done": 0,
+        "of": 0,
+        "accuracy": None,
+        "seconds_left": None,
+        "written": None,
+        "host": None,
+        "clients": None,
+        "failures": 0,
+        "refused": 0,
+        "per_client": {},
+        "disk_used": None,
+        "disk_free": None,
+    }
+
+
+def _state(flower: str, said: list[str]) -> tuple[State, str | None]:
+    """By the result that the server printed at its end; without one, by what Flower says, and the
+    server's last line."""
+    if results := [line for line in said if line.startswith(RESULT_LINE)]:
+        result: Result = json.loads(results[-1].removeprefix(RESULT_LINE))["result"]
+        return result["status"], result["error"]
+    if flower == "finished:stopped":
+        return "stopped", "stopped through Flower"
+    if flower.startswith("finished"):
+        return "killed", _LOST
+    words = [line.removeprefix(LINE) for line in said if not line.startswith(FOR_PROGRAMS)]
+    return "running", words[-1] if words else f"Flower says {flower}"
