@@ -49,15 +49,15 @@ methods-test: $(VENV)/.installed
 pretrained-test: $(VENV)/.installed
 	$(PYTEST) 2 -m pretrained
 
-# MLflow and Weights & Biases, in an environment of their own, so that their pins move nobody else's.
+# MLflow, Weights & Biases and Prometheus, in an environment of their own, so that their pins move nobody else's.
 trackers-test: .venv-trackers/.installed
-	.venv-trackers/bin/python -m pytest -m trackers tests/test_trackers.py
+	.venv-trackers/bin/python -m pytest -m trackers tests/test_trackers.py tests/test_prometheus.py
 
 .venv-trackers/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-trackers
 	$(if $(TORCH_INDEX),.venv-trackers/bin/python $(PIP) --no-deps torch torchvision --index-url $(TORCH_INDEX))
 	.venv-trackers/bin/python $(PIP) -e '.[dev]'
-	.venv-trackers/bin/python -m pip install --quiet --disable-pip-version-check -e '.[mlflow,wandb]'
+	.venv-trackers/bin/python -m pip install --quiet --disable-pip-version-check -e '.[mlflow,wandb,metrics]'
 	touch $@
 
 # The files that are made from the code: docs/keys.md, docs/methods.md, the keys and the version in pyproject.toml and CITATION.cff, and the picture.

@@ -47,7 +47,8 @@ class Execution:
     observers: str = key(
         "",
         "objects that are told of each round, separated by commas: tensorboard (event files in"
-        " `events` of the output), mlflow, wandb, `package.module:Class`",
+        " `events` of the output), mlflow, wandb, prometheus (`metrics.prom` of the output),"
+        " `package.module:Class`",
     )
     audit_uploads: bool = key(
         False, "keep every admitted upload, for `pfedlora audit`", name="audit.uploads"

@@ -119,7 +119,8 @@ def test_what_is_no_reason_stops_nothing_and_is_named() -> None:
 
 def test_an_unknown_observer_is_refused_before_anything_starts() -> None:
     with pytest.raises(
-        UserError, match="allowed, separated by commas: tensorboard, mlflow, wandb, package"
+        UserError,
+        match="allowed, separated by commas: tensorboard, mlflow, wandb, prometheus",
     ):
         observers_of(config.run_config({"observers": f"{__name__}:Enough, comet"}).execution)
 

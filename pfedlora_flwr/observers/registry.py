@@ -17,6 +17,7 @@ _CLASSES = {
     "tensorboard": "TensorBoard",
     "mlflow": "MLflow",
     "wandb": "WeightsAndBiases",
+    "prometheus": "Prometheus",
 }
 """Module in this folder → class: the trackers. Each imports its library when it is made."""
 

@@ -29,6 +29,7 @@ from pfedlora_flwr.runs.layout import (
     CONFIG,
     FORMAT,
     HELD_OUT,
+    OBSERVED,
     READABLE,
     RESULT,
     ROUNDS,
@@ -105,7 +106,7 @@ class RunDirectory(RunFiles):
             self.uploads.folder,
         )
         ours = {CONFIG, RESULT, ROUNDS, CLIENTS, HELD_OUT, AUDIT, *(p.name for p in folders)}
-        if overwrite and not found <= ours | {self.report.name}:
+        if overwrite and not found <= ours | {self.report.name, *OBSERVED}:
             raise UserError(
                 f"output {str(self.path)!r} is not a run's directory, so it is not overwritten"
             )
@@ -368,6 +369,7 @@ class RunDirectory(RunFiles):
             self.events,
             self.source,
             self.uploads.folder,
+            *(self.path / name for name in OBSERVED),
         ):
             shutil.rmtree(folder, ignore_errors=True)
         files = [
@@ -376,6 +378,7 @@ class RunDirectory(RunFiles):
             *self.server.glob("*.*"),
             self._partition,
             self.config,
+            *(self.path / name for name in OBSERVED),
         ]
         for file in (*files, *self.path.glob(".*.tmp")):
             file.unlink(missing_ok=True)

@@ -41,6 +41,10 @@ CONFIG, RESULT, ROUNDS, CLIENTS, HELD_OUT, AUDIT = (
     "audit.json",
 )
 
+METRICS = "metrics.prom"
+OBSERVED = ("mlflow.db", "mlflow", "wandb", "wandb-id", METRICS)
+"""What observers leave in a run's directory, beside TensorBoard's folder."""
+
 
 class RunFiles:
     """The files of one run: their names, and their readers. Nothing is changed."""
@@ -55,6 +59,7 @@ class RunFiles:
         self.report, self.events, self.source = (
             path / name for name in ("report", "events", "source")
         )
+        self.metrics = path / METRICS
         self.traceback_file = self.logs / "traceback.txt"
         self.launch_file, self.launch_lock = self.logs / "launch.json", self.logs / "launch.lock"
         self.numbers_file, self.unmasking_file, self.sites_file = (
