@@ -95,6 +95,7 @@ def _doing(status: RunStatus) -> str:
         "connecting": f"{over}; {answered} are connected",
         "training": f"{over}; training: {answered} have answered",
         "evaluating": f"{over}; evaluating: {answered} have answered",
+        "adapting": f"{over}; adapting held-out clients: {answered} have answered",
     }.get(status["phase"] or "", over)
 
 

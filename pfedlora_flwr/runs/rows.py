@@ -10,7 +10,7 @@ from typing import Literal, NotRequired, TypedDict, cast
 
 Status = Literal["completed", "failed", "stopped", "diverged"]
 StoppedBy = Literal["user", "system", "time", "observer", "dp"]
-Phase = Literal["starting", "connecting", "training", "evaluating", "round"]
+Phase = Literal["starting", "connecting", "training", "evaluating", "adapting", "round"]
 
 
 class CostFields(TypedDict):
@@ -381,14 +381,14 @@ class Progress(TypedDict):
     pid: int  # the server's process
     host: str  # the name of the server's host
     time: float  # Unix time at which this was written
-    # starting; connecting: nodes are waited for; training and evaluating: clients are;
-    # round: a round is over
+    # starting; connecting: nodes are waited for; training, evaluating, adapting (held-out clients):
+    # clients are; round: a round is over
     phase: Phase
     round: int  # the running round, in the phase `round` the one that is over; 0 before round 1
-    # connecting: connected clients; training and evaluating: clients that have answered
+    # connecting: connected clients; starting and round: 0; otherwise clients that have answered
     done: int
-    # connecting: the number of clients that is waited for; training and evaluating: of clients
-    # that were asked; otherwise 0
+    # connecting: the number of clients that is waited for; starting and round: 0; otherwise of
+    # clients that were asked
     of: int
 
 
