@@ -57,7 +57,7 @@ def paused(cli: Cli) -> Iterator[tuple[Cli, Path]]:
     words = [*WORDS, "-o", "method=tests.deployment.paced:Paced", "--engine", "local"]
     process = cli.start("run", *words)
     try:
-        wait((gates / "training-1-2").exists, patience=60)
+        wait((gates / "training-1-2").exists, process)
         yield cli, cli.folder / "run"
     finally:
         process.kill()
@@ -89,9 +89,9 @@ def test_a_run_is_running_then_killed_then_completed(
         "refused": 0,
     }
     assert (status["phase"], status["of"]) == ("training", 3)
-    assert 0 < status["seconds_left"] < 60
+    assert status["seconds_left"] > 0
     now = time.time()
-    assert all(0 <= now - client["seen"] < 60 for client in status["per_client"].values())
+    assert all(0 <= now - client["seen"] < 600 for client in status["per_client"].values())
     assert status["disk_used"] > 1000
     assert status["disk_free"] > 0
     code, out, _ = pfedlora("status", str(run))
