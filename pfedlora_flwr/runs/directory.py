@@ -4,9 +4,7 @@ its files."""
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import socket
 import time
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -37,13 +35,13 @@ from pfedlora_flwr.runs.layout import (
     RunFiles,
 )
 from pfedlora_flwr.runs.lines import append_rows, write_rows
+from pfedlora_flwr.runs.progress import write_progress
 from pfedlora_flwr.runs.provenance import git_commit, machine, read_about, versions
 from pfedlora_flwr.runs.records import check_whole, read_rounds, read_visits
 from pfedlora_flwr.runs.rows import (
     FailedVisitRow,
     HeldOutRow,
     Phase,
-    Progress,
     Result,
     RoundRow,
     VisitRow,
@@ -295,16 +293,7 @@ class RunDirectory(RunFiles):
 
     def progress(self, phase: Phase, round: int = 0, done: int = 0, of: int = 0) -> None:
         """Writes what the run is doing now, for whoever watches; `Progress` has the fields."""
-        now: Progress = {
-            "pid": os.getpid(),
-            "host": socket.gethostname(),
-            "time": time.time(),
-            "phase": phase,
-            "round": round,
-            "done": done,
-            "of": of,
-        }
-        write_atomically(self._progress, json.dumps(now).encode(), durable=False)
+        write_progress(self._progress, phase, round, done, of)
 
     def drop_models(self) -> None:
         """Removes the clients' models, and their states on the server; the lines stay."""
