@@ -44,11 +44,40 @@ a paper leaves a choice open.
 _LORA = """
 ## Methods that exchange LoRA
 
-They need clients with the same pretrained base and `train=lora` ([LoRA](lora.md)). Up and down are the factors' numbers: r·n for A and m·r for B of each adapted layer, m × n. The head stays with its client unless `lora.head=shared`. *Secure* says whether secure aggregation can sum the uploads.
+They need clients with the same pretrained base and `train=lora` ([LoRA](lora.md)). The head stays with its client unless `lora.head=shared`.
 
-| `method` | idea | what is shared | secure | server | assumes | paper |
-| --- | --- | --- | --- | --- | --- | --- |
+| `method` | idea | what is shared | server | assumes | paper |
+| --- | --- | --- | --- | --- | --- |
 """
+_LORA_NUMBERS = """
+Up and down are numbers of each adapted layer, m × n, of rank r: A is r × n and B is m × r. K clients are merged in a round. *Exact* says whether the server's result is the mean of the products B A, *secure* whether secure aggregation can sum the uploads, and
+*alone* what the method is with `sharing=none`.
+
+| `method` | up | down | exact | secure | alone |
+| --- | --- | --- | --- | --- | --- |
+"""
+_LORA_FACTS = {
+    "fedit": ("r (m + n)", "r (m + n)", "no", "local LoRA"),
+    "ffa_lora": ("r m", "r m", "yes", "local LoRA of B"),
+    "fedsa_lora": ("r n", "r n", "B is private", "local LoRA"),
+    "flexlora": ("r (m + n)", "r (m + n)", "up to truncation", "LoRA, split anew"),
+    "rolora": ("r m or r n in turn", "r (m + n)", "yes", "LoRA, its factors in turn"),
+    "flora": (
+        "r (m + n)",
+        "K r (m + n) a round so far, at most m n",
+        "yes",
+        "LoRA, merged and begun anew",
+    ),
+    "fedex_lora": (
+        "r (m + n)",
+        "r (m + n), and (K − 1) r (m + n) a round so far, at most m n",
+        "yes",
+        "local LoRA",
+    ),
+    "feddpa": ("r (m + n)", "r (m + n)", "no", "two LoRAs"),
+}
+"""Of methods that exchange LoRA: up, down, exact, and what it is alone;
+tests/methods/test_lora_numbers.py counts the numbers."""
 _FOOT = """
 ## How to read the table
 
@@ -77,6 +106,8 @@ def page(costs: Mapping[str, str]) -> str:
         + "".join(_row(name, costs[name]) for name in ANY_MODEL)
         + _LORA
         + "".join(map(_lora_row, LORA))
+        + _LORA_NUMBERS
+        + "".join(map(_lora_numbers, LORA))
         + _FOOT
     )
 
@@ -153,12 +184,17 @@ def _lora_row(name: str) -> str:
         f"`{name}`<br>{found.title}",
         found.idea,
         found.shares,
-        "yes" if found.averages else "no",
         found.merges,
         found.assumes,
         _linked(found.paper),
     )
     return f"| {' | '.join(cells)} |\n"
+
+
+def _lora_numbers(name: str) -> str:
+    up, down, exact, alone = _LORA_FACTS[name]
+    secure = "yes" if registry.find(name).averages else "no"
+    return f"| {registry.title(name)} | {' | '.join((up, down, exact, secure, alone))} |\n"
 
 
 def _linked(paper: str) -> str:

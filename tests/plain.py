@@ -57,7 +57,7 @@ class Plain:
             self.uploads[k], self.visits[k] = visits.visit(
                 self.method, self.model(k), self.received[k], self.data(k).train, k, self.round
             )
-            self.method.check(self.uploads[k], self.state, k)
+            self.method.check(self.uploads[k], self.method.renewed(self.state, self.round), k)
         if self.uploads:
             self.state = self.method.aggregate(self.uploads, self.state, self.round)
 

@@ -52,7 +52,7 @@ def admit(
     report = admit_report(reply.metrics, client, round, evaluated, told)
     samples = count(reply.samples, "its sample count n_k", low=1, high=most_samples)
     upload = Upload(_tensors(reply, report.names, largest), samples)
-    method.check(upload, state, client)
+    method.check(upload, method.renewed(state, round), client)
     for name, tensor in upload.tensors.items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise Diverged(f"{name} has values that are not finite")

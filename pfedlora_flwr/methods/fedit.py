@@ -4,6 +4,7 @@ Federated Instruction Tuning (ICASSP 2024)."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import ClassVar
 
 from pfedlora_flwr.methods.lora_factors import (
@@ -51,6 +52,15 @@ class FedIT(Method):
             for name, tensor in kept(model).items()
             if name in head or any(mark in name for mark in self.sends)
         }
+
+    @cached_property
+    def layouts(self) -> dict[str, Tensors]:
+        """By model name: what such a client sends, by name, as it is first."""
+        found = {}
+        for k, name in enumerate(self.model_names):
+            with seeded(0):
+                found[name] = self.shared(self.client_model(k))
+        return found
 
     def local_update(
         self, model: ClientModel, received: Tensors, data: Samples, visit: Visit

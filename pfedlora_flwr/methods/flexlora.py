@@ -6,16 +6,27 @@ Symbols: client k has rank r_k and scale s_k = α_k/r_k; p_k is its share of the
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
+from torch import Tensor
 
-from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment, parted
+from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.fedit import FedIT
-from pfedlora_flwr.methods.lora_factors import A, B, added, scale_of, truncated
+from pfedlora_flwr.methods.lora_factors import (
+    A,
+    B,
+    Product,
+    added,
+    check_one_base,
+    is_factor,
+    mean_of_heads,
+    scale_of,
+    truncated,
+)
 from pfedlora_flwr.methods.method import Tensors, Upload
-from pfedlora_flwr.methods.tensors import weighted_mean
 from pfedlora_flwr.rng import seeded
 
 
@@ -23,7 +34,8 @@ class FlexLoRA(FedIT):
     """The server averages the products, ΔW = Σ p_k s_k B_k A_k = U Σ Vᵀ; client k receives their
     best approximation of its rank: B_k = U Σ / s_k and A_k = Vᵀ, cut to r_k.
 
-    The state holds U Σ and Vᵀ up to the largest rank of all clients."""
+    The state holds U Σ and Vᵀ up to the largest rank of all clients: the fixed bank of HLoRA
+    (arXiv 2503.00813), which has Σ in A (`flexlora.sigma=a`)."""
 
     title = "FlexLoRA"
     paper = "Bai et al., NeurIPS 2024, arXiv 2402.11505"
@@ -35,26 +47,18 @@ class FlexLoRA(FedIT):
     one_model = False
     state_scale = 1.0
 
+    @dataclass(frozen=True)
+    class Options(FedIT.Options):
+        sigma: str = key(
+            "b",
+            "which factor gets the singular values: b, as FlexLoRA, a, as HLoRA, or both, their"
+            " roots each",
+            choices=("b", "a", "both"),
+        )
+
     @classmethod
     def check_experiment(cls, experiment: Experiment) -> None:
-        models = set()
-        for name in experiment.model_names():
-            bare, said = parted(name)
-            models.add((bare, *(v for k, v in said.items() if k != "lora.rank")))
-        if len(models) > 1:
-            raise UserError(
-                f"method {experiment.method} averages LoRA's products inside one base, and the"
-                " clients' models differ in more than lora.rank: set models and train to one"
-            )
-
-    @cached_property
-    def layouts(self) -> dict[str, Tensors]:
-        """By model name: what such a client sends, by name, as it is first."""
-        found = {}
-        for k, name in enumerate(self.model_names):
-            with seeded(0):
-                found[name] = self.shared(self.client_model(k))
-        return found
+        check_one_base(experiment)
 
     @cached_property
     def ranks(self) -> list[int]:
@@ -70,41 +74,42 @@ class FlexLoRA(FedIT):
         with seeded(seed):
             first = self.shared(self.client_model(self.ranks.index(self.largest)))
         return {
-            name: tensor.flatten(1) if _is_factor(name) else tensor
-            for name, tensor in first.items()
+            name: tensor.flatten(1) if is_factor(name) else tensor for name, tensor in first.items()
         }
 
     def download(self, state: Tensors, client: int, round: int) -> Tensors:
         name = self.model_of(client)
         scale, sent = scale_of(name), {}
-        for key, like in self.layouts[name].items():
-            tensor = state[key]
-            if A in key:
+        for one, like in self.layouts[name].items():
+            tensor = state[one]
+            if A in one:
                 tensor = tensor[: len(like)]
-            elif B in key:
+            elif B in one:
                 tensor = tensor[:, : like.shape[1]] / scale
-            sent[key] = tensor.reshape(like.shape)
+            sent[one] = tensor.reshape(like.shape)
         return sent
 
     def largest_upload(self, state: Tensors) -> int:
         return sum(t.numel() * t.element_size() for t in state.values())
 
     def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
-        heads = {
-            k: Upload({n: t for n, t in one.tensors.items() if not _is_factor(n)}, one.samples)
-            for k, one in uploads.items()
-        }
-        means = weighted_mean(heads)
         merged, shares = dict(state), self.shares_of(uploads)
         for layer, name in enumerate(name for name in state if A in name):
             wanted = added([(share, products[layer]) for share, products in shares])
-            left, right = truncated(wanted, self.largest)
+            left, right = self.split(*truncated(wanted, self.largest))
             first, second = state[name].clone(), torch.zeros_like(state[name.replace(A, B)])
             first[: len(right)] = right.to(first.dtype)  # rows beyond the product's rank stay
             second[:, : left.shape[1]] = left.to(second.dtype)
             merged |= {name: first, name.replace(A, B): second}
-        return merged | means
+        return merged | mean_of_heads(uploads)
 
-
-def _is_factor(name: str) -> bool:
-    return A in name or B in name
+    def split(self, left: Tensor, right: Tensor) -> Product:
+        """U Σ and Vᵀ with Σ where `sigma` says."""
+        if self.options.sigma == "b":
+            return left, right
+        sigma = left.norm(dim=0)  # of orthonormal columns
+        # a column of 0 has no direction: it stays
+        moved = sigma.where(sigma > 0, torch.ones(())) ** (
+            0.5 if self.options.sigma == "both" else 1
+        )
+        return left / moved, right * moved[:, None]

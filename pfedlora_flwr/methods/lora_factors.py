@@ -6,13 +6,16 @@ A's kernels are flattened."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
-from pfedlora_flwr.experiment import parted
-from pfedlora_flwr.methods.method import Tensors
+from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.experiment import Experiment, parted
+from pfedlora_flwr.methods.method import Tensors, Upload
+from pfedlora_flwr.methods.tensors import weighted_mean
 from pfedlora_flwr.models.lora import Lora
 
 A, B = ".lora_A.", ".lora_B."
@@ -32,6 +35,46 @@ def load_some(model: nn.Module, tensors: Tensors) -> None:
     model does not have, and for other shapes."""
     if unknown := model.load_state_dict(tensors, strict=False).unexpected_keys:
         raise RuntimeError(f"the model has no {unknown[0]!r}")
+
+
+def is_factor(name: str) -> bool:
+    return A in name or B in name
+
+
+@contextmanager
+def held(model: nn.Module, mark: str) -> Iterator[None]:
+    """Within it the trained parameters with that mark in their names take no gradient."""
+    marked = [p for name, p in model.named_parameters() if mark in name and p.requires_grad]
+    for parameter in marked:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in marked:
+            parameter.requires_grad_(True)
+
+
+def mean_of_heads(uploads: Mapping[int, Upload]) -> Tensors:
+    """The weighted mean of what is no factor: of heads, where these are shared."""
+    return weighted_mean(
+        {
+            k: Upload({n: t for n, t in one.tensors.items() if not is_factor(n)}, one.samples)
+            for k, one in uploads.items()
+        }
+    )
+
+
+def check_one_base(experiment: Experiment) -> None:
+    """Raises UserError if the clients' models differ in more than LoRA's rank."""
+    models = set()
+    for name in experiment.model_names():
+        bare, said = parted(name)
+        models.add((bare, *(v for k, v in said.items() if k != "lora.rank")))
+    if len(models) > 1:
+        raise UserError(
+            f"method {experiment.method} averages LoRA's products inside one base, and the"
+            " clients' models differ in more than lora.rank: set models and train to one"
+        )
 
 
 def products(tensors: Tensors, scale: float) -> list[Product]:

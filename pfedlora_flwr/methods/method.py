@@ -95,7 +95,8 @@ class Method(ABC):
     """Requirements beyond labelled data at each client."""
 
     averages: ClassVar[bool] = False
-    """True if `aggregate` is the weighted mean of uploads with the download's layout."""
+    """True if `aggregate` is the weighted mean of uploads with the layout of the download, or of
+    the part of it that `renewed` gives."""
 
     needs_images: ClassVar[bool] = False
     """True if inputs must be images, [B, channels, height, width]. Otherwise only the models
@@ -161,6 +162,11 @@ class Method(ABC):
     def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
         """Server: the next state, from the admitted uploads (by client, in client order) and the
         last state. It is pure."""
+
+    def renewed(self, state: Tensors, round: int) -> Tensors:
+        """Server: the part of the state that a round's uploads renew, in whose layout they are;
+        by default all of it."""
+        return state
 
     def aggregation_error(
         self, uploads: Mapping[int, Upload], before: Tensors, after: Tensors

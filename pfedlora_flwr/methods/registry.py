@@ -43,6 +43,10 @@ _CLASSES = {
     "fedsa_lora": "FedSALoRA",
     "flexlora": "FlexLoRA",
     "fedrod": "FedRoD",
+    "rolora": "RoLoRA",
+    "flora": "FLoRA",
+    "fedex_lora": "FedExLoRA",
+    "feddpa": "FedDPA",
 }
 """Module in this folder → class. Their order is that of help, tables and colours; a new one goes to
 the end."""

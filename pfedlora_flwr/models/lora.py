@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import safetensors.torch
-import torch
 from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from pfedlora_flwr.errors import UserError, some
 from pfedlora_flwr.files import absolute, write_atomically
 from pfedlora_flwr.models.linear import Linear
+from pfedlora_flwr.models.lora_layers import FIRST, adapted_layers, altered, draw
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.models.named import overwritten
 from pfedlora_flwr.models.neck import Necked
@@ -35,8 +35,6 @@ _AUTO_CONVOLUTIONS = ("conv_pw", "conv_pwl")
 _LAST_STAGE = re.compile(r"(.*\.)?layer4\.\d+\.conv\d")
 """Of a ResNet, by timm's and torchvision's names."""
 _ALL_LINEAR = ("all-linear",)
-_ADAPTER = "default"
-"""What peft calls the only set of matrices that a layer has."""
 _SAVED = "base_model.model."
 """What the names in peft's files begin with."""
 _PRODUCTS: tuple[Callable[..., Tensor], ...] = (
@@ -104,30 +102,21 @@ def adapt(name: str, model: ClientModel, lora: Lora) -> None:
         r=lora.rank, lora_alpha=lora.alpha, target_modules=places, lora_dropout=lora.dropout
     )
     with seeded(0):  # peft's own draws are replaced: they may be others in its next version
-        peft.inject_adapter_in_model(config, model.module, _ADAPTER)
-    for layer in _layers(model.module).values():
-        first, second = (part[_ADAPTER].weight for part in (layer.lora_A, layer.lora_B))
-        drawn = torch.empty(first.shape)  # on the CPU, wherever the base is
-        if lora.init == "orthogonal":
-            nn.init.orthogonal_(drawn)
-        else:
-            nn.init.kaiming_uniform_(drawn, a=math.sqrt(5))
-        with torch.no_grad():
-            first.copy_(drawn)
-            second.zero_()
+        peft.inject_adapter_in_model(config, model.module, FIRST)
+    draw(model.module, lora.init)
     if lora.init.startswith(FOLDER) and not overwritten():
         _read(name, model, lora, Path(lora.init.removeprefix(FOLDER)), peft)
     model.adapted = (model.module,)
-    model.awake = tuple(layer.lora_dropout for layer in _layers(model.module).values())
+    model.awake = tuple(layer.lora_dropout for layer in adapted_layers(model.module).values())
 
 
 def without(model: ClientModel, *, merge: bool) -> ClientModel:
     """The model itself where LoRA is not in it; else a copy with LoRA in its weights, or, unless it
     is to be merged, left out."""
-    if not _layers(model):
+    if not adapted_layers(model):
         return model
     model = copy.deepcopy(model)
-    for place, layer in _layers(model).items():
+    for place, layer in adapted_layers(model).items():
         if merge:
             layer.merge(safe_merge=True)
         model.set_submodule(place, layer.get_base_layer())
@@ -159,9 +148,11 @@ def write(model: ClientModel, folder: Path, metadata: Mapping[str, str]) -> None
     to a file of its own, since its library has none for it. Raises UserError if there is no LoRA,
     or more in the model than it and its head."""
     inner = _inner(model)
-    layers = _layers(inner.module)
-    if not layers:
+    found = adapted_layers(inner.module)
+    if not found:
         raise UserError(f"format peft is for LoRA, and {model.description} has none: train=lora")
+    if why := altered(inner):
+        raise UserError(f"format peft is for one LoRA beside its base, and {why}: give safetensors")
     place, saved = _head(inner), dict(_as_one(model).state_dict())
     config = copy.deepcopy(_config(inner.module))
     config.base_model_name_or_path, config.inference_mode = inner.description, True
@@ -171,9 +162,9 @@ def write(model: ClientModel, folder: Path, metadata: Mapping[str, str]) -> None
     else:
         saved = {f"{_SAVED}{place}.{name}": tensor for name, tensor in saved.items()}
         config.modules_to_save = [place]
-    for at, layer in layers.items():
+    for at, layer in found.items():
         for part in _MATRICES:
-            tensor = getattr(layer, part)[_ADAPTER].weight.detach()
+            tensor = getattr(layer, part)[FIRST].weight.detach()
             saved[f"{_SAVED}{at.removeprefix(_prefix(inner))}.{part}.weight"] = tensor
     told = {
         key: sorted(value) if isinstance(value, set) else value
@@ -214,7 +205,7 @@ def _prefix(model: Whole | Parted) -> str:
 def _config(module: nn.Module) -> Any:
     """peft's LoraConfig of a module that LoRA is in."""
     of_adapters: Any = module.peft_config
-    return of_adapters[_ADAPTER]
+    return of_adapters[FIRST]
 
 
 def _inner(model: ClientModel) -> Whole | Parted:
@@ -240,15 +231,6 @@ def _as_one(model: ClientModel) -> nn.Linear:
     head = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
     head.load_state_dict({"weight": weight} | ({} if bias is None else {"bias": bias}))
     return head
-
-
-def _layers(module: nn.Module) -> dict[str, Any]:
-    """By its place: every layer that LoRA is in. Asked without importing peft."""
-    return {
-        place: layer
-        for place, layer in module.named_modules()
-        if type(layer).__module__.startswith("peft.tuners.lora") and hasattr(layer, "lora_A")
-    }
 
 
 def _peft(name: str) -> Any:
@@ -366,8 +348,8 @@ def _read(name: str, model: Whole | Parted, lora: Lora, folder: Path, peft: Any)
     places = {part: f"{_head(model)}.{part}" for part in ("weight", "bias")}
     head = {part: found.pop(place) for part, place in places.items() if place in found}
     own = {
-        f"{place}.{part}.weight": getattr(layer, part)[_ADAPTER].weight
-        for place, layer in _layers(model.module).items()
+        f"{place}.{part}.weight": getattr(layer, part)[FIRST].weight
+        for place, layer in adapted_layers(model.module).items()
         for part in _MATRICES
     }
     shapes = [{key: t.shape for key, t in tensors.items()} for tensors in (found, own)]

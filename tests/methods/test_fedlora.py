@@ -1,5 +1,5 @@
-"""FedIT, FFA-LoRA, FedSA-LoRA and FlexLoRA: the properties that federated LoRA must have, on
-layers that are not square, with s ≠ 1, against dense products."""
+"""The methods that exchange LoRA: the properties that federated LoRA must have, on layers that are
+not square, with s ≠ 1, against dense products."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import torch
 
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.methods import lora_factors
+from pfedlora_flwr.methods import lora_factors, registry
 from pfedlora_flwr.methods.lora_factors import A, B
-from pfedlora_flwr.methods.method import Method, Tensors, Upload
+from pfedlora_flwr.methods.method import Tensors, Upload
 from pfedlora_flwr.models.kept import kept
 from tests.conftest import run_locally
 from tests.models.bases import base
@@ -23,8 +23,9 @@ pytest.importorskip("timm")
 pytest.importorskip("peft")
 pytestmark = pytest.mark.slow
 DATA = samples([0, 1, 2, 3] * 4)
-MEANS = ("fedit", "ffa_lora", "fedsa_lora")
+MEANS = tuple(name for name in LORA if registry.find(name).averages)
 """Methods that average factors."""
+ANY_RANK = ("flexlora", "flora")
 
 
 @pytest.fixture(scope="module", params=["test_vit", "test_efficientnet"])
@@ -43,19 +44,37 @@ def adapted(model: str) -> dict[str, object]:
     return {"models": model, "train": "lora", "lora.targets": targets, "clients": 3}
 
 
-def uploads(of: Method, ranks: tuple[int, ...] = ()) -> dict[int, Upload]:
-    """Random ones of clients with 7, 100 and 13 samples, in the layout of their downloads."""
-    state, draws = of.state_init(3), torch.Generator().manual_seed(1)
-    return {
-        k: Upload(
-            {
-                name: torch.randn(t.shape, generator=draws)
-                for name, t in of.download(state, k, 1).items()
-            },
-            n,
+def uploads(of: Any, seed: int = 1, round: int = 1) -> dict[int, Upload]:
+    """Random ones of clients with 7, 100 and 13 samples, as round 1 has them."""
+    draws = torch.Generator().manual_seed(seed)
+    found = {}
+    for k, n in enumerate((7, 100, 13)):
+        layout = of.renewed(of.layouts[of.model_of(k)], round)
+        found[k] = Upload(
+            {name: torch.randn(t.shape, generator=draws) for name, t in layout.items()}, n
         )
-        for k, n in enumerate((7, 100, 13))
-    }
+    return found
+
+
+def function(of: Any, state: Tensors, client: int = 0, round: int = 2) -> dict[str, torch.Tensor]:
+    """ΔW of each layer that a client computes with what it receives, written out."""
+    got = of.download(state, client, round)
+    fixed = of.first_factors if of.experiment.method == "ffa_lora" else {}
+    scale = lora_factors.scale_of(of.model_of(client))
+    whole = dense({n: t for n, t in (fixed | got).items() if A in n or B in n}, scale)
+    for name, tensor in got.items():
+        place, _, what = name.rpartition(".")
+        if what in ("left", "dense"):
+            right = got[f"{place}.right"] if what == "left" else torch.eye(tensor.shape[1])
+            at = f"{place}{A}default.weight"
+            whole[at] = whole.get(at, 0.0) + tensor.double() @ right.double()
+    return whole
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    """Whether two functions are the same, up to float32."""
+    size = distance(other, {name: 0 * tensor for name, tensor in other.items()})
+    return one.keys() == other.keys() and distance(one, other) <= 2e-6 * size
 
 
 def dense(tensors: Tensors, scale: float) -> dict[str, torch.Tensor]:
@@ -106,12 +125,20 @@ def test_the_mean_of_ffa_lora_is_exact(model: str) -> None:
     assert ffa.aggregation_error(sent, state, after) < 1e-6
 
 
-def test_flexlora_hands_each_rank_its_best_approximation_of_the_mean(model: str) -> None:
-    keys = {"lora.rank": "2,4,6", "lora.alpha": 5}
+@pytest.mark.parametrize("sigma", ["b", "a", "both"])
+def test_flexlora_hands_each_rank_its_best_approximation_of_the_mean(
+    model: str, sigma: str
+) -> None:
+    keys = {"lora.rank": "2,4,6", "lora.alpha": 5, "flexlora.sigma": sigma}
     flex = method("flexlora", model, **keys)
     sent, state = uploads(flex), flex.state_init(3)
     after = flex.aggregate(sent, state, 1)
     wanted = mean_of(flex, sent)
+    for name in (name for name in after if A in name):
+        sizes = [after[name.replace(A, B)].norm(dim=0), after[name].norm(dim=1)]
+        ones = torch.ones_like(sizes[0])
+        expected = {"b": sizes[1], "a": sizes[0], "both": sizes[0] / sizes[1]}[sigma]
+        torch.testing.assert_close(expected, ones, rtol=1e-4, atol=1e-4)
     cut = 0.0
     for k, rank in enumerate((2, 4, 6)):
         got = dense(flex.download(after, k, 2), 5 / rank)
@@ -140,11 +167,14 @@ def test_one_client_and_equal_uploads_leave_the_function(name: str, model: str) 
     of = method(name, model)
     first, state = uploads(of)[0].tensors, of.state_init(3)
     for sent in ({0: Upload(first, 7)}, {0: Upload(first, 7), 2: Upload(first, 90)}):
-        got = of.download(of.aggregate(sent, state, 1), 0, 2)
-        if name == "flexlora":
-            torch.testing.assert_close(dense(got, 1.5), dense(first, 1.5), rtol=1e-4, atol=1e-4)
+        after = of.aggregate(sent, state, 1)
+        if name == "fedsa_lora":
+            torch.testing.assert_close(after, first)
+        elif name in ("ffa_lora", "rolora"):
+            whole = (of.first_factors if name == "ffa_lora" else state) | first
+            assert same(function(of, after), dense(whole, 1.5))
         else:
-            torch.testing.assert_close(got, first)
+            assert same(function(of, after), dense(first, 1.5))
 
 
 @pytest.mark.parametrize("name", LORA)
@@ -156,10 +186,10 @@ def test_order_and_a_client_split_in_two_change_nothing(name: str, model: str) -
     split = {0: sent[0], 1: Upload(sent[1].tensors, 60), 2: sent[2]}
     halved = of.aggregate(split | {4: Upload(sent[1].tensors, 40)}, state, 1)
     for other in (turned, halved):
-        if name == "flexlora":
-            torch.testing.assert_close(dense(other, 1.0), dense(after, 1.0), rtol=1e-4, atol=1e-3)
-        else:
+        if name == "fedsa_lora":
             torch.testing.assert_close(other, after)
+        else:
+            assert same(function(of, other), function(of, after))
 
 
 @pytest.mark.parametrize("head", ["private", "shared"])
@@ -173,7 +203,10 @@ def test_what_is_private_stays_and_what_is_shared_moves(name: str, head: str, mo
     plain.play([1])
     assert all(torch.equal(before[n], t) for n, t in kept(plain.models[0]).items())  # no leak
     sent = plain.uploads[1].tensors
-    factors = {"fedit": (A, B), "ffa_lora": (B,), "fedsa_lora": (A,), "flexlora": (A, B)}[name]
+    one_factor = {"ffa_lora": (B,), "fedsa_lora": (A,), "rolora": (A,)}  # of an even round
+    factors = one_factor.get(name, (A, B))
+    if name == "feddpa":
+        factors = (f"{A}default.", f"{B}default.")
     own = kept(plain.models[1])
     heads = plain.models[1].last_names()
     expected = {n for n in own if any(mark in n for mark in factors)}
@@ -185,22 +218,25 @@ def test_what_is_private_stays_and_what_is_shared_moves(name: str, head: str, mo
     assert frozen
     state = plain.models[0].state_dict()
     assert all(torch.equal(base_before[n], state[n]) for n in frozen)
-    assert any(not torch.equal(received[n], moved[n]) for n in expected)
+    if name != "flora":  # which begins anew
+        assert any(not torch.equal(received[n], moved[n]) for n in received.keys() & moved.keys())
     if name == "ffa_lora":
         assert all(torch.equal(before[n], moved[n]) for n in moved if A in n)
 
 
-@pytest.mark.parametrize("name", ["fedit", "fedsa_lora"])
+@pytest.mark.parametrize("name", ["fedit", "fedsa_lora", "fedex_lora"])
 def test_alone_it_is_local_lora(name: str, model: str) -> None:
     """From the state that it received, a client alone trains as Standalone does, to the bit."""
     ours, alone = method(name, model), method("standalone", model)
     state = ours.state_init(9)
     one, two = ours.private_init(1, 1), alone.private_init(1, 1)
     lora_factors.load_some(two, state)
+    assert name != "fedex_lora" or not any(".left" in key for key in state)
     for round in (1, 2):
         sent = ours.local_update(one.train(), state, DATA, visit(ours.experiment, 1, round))
         state = ours.aggregate({1: sent}, state, round)
         alone.local_update(two.train(), {}, DATA, visit(alone.experiment, 1, round))
+    assert kept(two).keys() <= kept(one).keys()
     for key, tensor in kept(two).items():
         assert torch.equal(kept(one)[key], tensor)
 
@@ -213,7 +249,7 @@ def test_two_ranks_where_they_may_differ_and_a_line_elsewhere(name: str, model: 
         "dataset": "synthetic:60",
     }
     keys = adapted(model) | keys | {"method": name, "batch-size": 16, "clients": 2}
-    if name in MEANS:
+    if name not in ANY_RANK:
         with pytest.raises(UserError, match=r"needs the same model .* train and lora.rank"):
             from_flat(keys)
         return
@@ -229,18 +265,24 @@ def test_other_training_is_refused(name: str) -> None:
         from_flat({"method": name, "models": "cnn5"})
 
 
-def test_flexlora_takes_one_base_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ANY_RANK)
+def test_any_ranks_are_of_one_base_alone(name: str, tmp_path: Path) -> None:
     names = ",".join(base(tmp_path, "test_vit", seed) for seed in (0, 1))
     with pytest.raises(UserError, match=r"differ in more than lora\.rank"):
-        from_flat({"method": "flexlora", "models": names, "train": "lora", "clients": 2})
+        from_flat({"method": name, "models": names, "train": "lora", "clients": 2})
 
 
 def test_only_methods_that_average_go_with_masks() -> None:
     keys = {"models": "timm:test_vit:pretrained", "train": "lora", "secagg.enabled": True}
-    for name in MEANS:
-        from_flat(keys | {"method": name})
-    with pytest.raises(UserError, match="flexlora does not take a mean of uploads"):
-        from_flat(keys | {"method": "flexlora"})
+    assert MEANS == ("fedit", "ffa_lora", "fedsa_lora", "rolora", "feddpa")
+    for name in LORA:
+        if name in MEANS:
+            from_flat(keys | {"method": name})
+        else:
+            with pytest.raises(
+                UserError, match=f"{name} does not take a mean of uploads; .* feddpa"
+            ):
+                from_flat(keys | {"method": name})
 
 
 @pytest.mark.parametrize("sharing", ["mean", "none"])

@@ -48,4 +48,4 @@ class Masks(Link):
         from pfedlora_flwr.federation.secure.uplink import SecureUplink
 
         e, server = self.experiment, self.server
-        return SecureUplink(e, server.execution, shared, server.run, fail, refuse)
+        return SecureUplink(e, server.execution, self.method, shared, server.run, fail, refuse)

@@ -29,7 +29,7 @@ from pfedlora_flwr.federation.secure.stages import Stages, Tell
 from pfedlora_flwr.federation.server_state import Shared
 from pfedlora_flwr.federation.uplink import Collected, Uplink
 from pfedlora_flwr.files import write_atomically
-from pfedlora_flwr.methods.method import Refused, Tensors, Upload
+from pfedlora_flwr.methods.method import Method, Refused, Tensors, Upload
 from pfedlora_flwr.rng import SERVER, derive
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.ledger import Cost, parameters, payload_bytes
@@ -50,6 +50,7 @@ class SecureUplink(Uplink):
         self,
         experiment: Experiment,
         execution: Execution,
+        method: Method,
         shared: Shared,
         run: RunDirectory,
         fail: Tell,
@@ -59,6 +60,7 @@ class SecureUplink(Uplink):
         silence_workflow()
         self._experiment = experiment
         self._execution = execution
+        self._method = method
         self._shared = shared
         self._run = run
         self._fail = fail
@@ -66,7 +68,7 @@ class SecureUplink(Uplink):
 
     def train(self, round: Round, clients: Clients) -> Collected:
         """Takes the round's sampled clients through the four stages. What was collected is one
-        upload, θ + Δ̄ of the server's.
+        upload, θ + Δ̄ of the part of the server's state that the round renews.
 
         Nothing is unmasked unless enough clients are left. Raises RunFailed if a round that was
         unmasked before would be unmasked for other clients: the difference of the two sums would be
@@ -96,7 +98,8 @@ class SecureUplink(Uplink):
             reports[client] = report
 
         download = Cost(parameters_down=parameters(state), bytes_down=payload_bytes(state))
-        size = sum(tensor.numel() for tensor in state.values())
+        part = self._method.renewed(state, round.number)
+        size = sum(tensor.numel() for tensor in part.values())
         stages = Stages(round, clients, download, size, admit, self._fail, self._refuse)
         self._run.progress(phase="training", round=round.number, done=0, of=len(nodes))
         mean, reason = self._mean(round, clients, nodes, stages, before)
@@ -105,9 +108,9 @@ class SecureUplink(Uplink):
         round.clock.lap("wait")
         visits = {}
         for client, report in sorted(reports.items()):
-            up = Cost(parameters(state), 0, 4 * (size + 1), 0, stages.bytes_up[client])
+            up = Cost(parameters(part), 0, 4 * (size + 1), 0, stages.bytes_up[client])
             visits[client] = Admitted(report, None, up)
-        uploads = {} if mean is None else {SERVER: Upload(_moved(state, mean), 1)}
+        uploads = {} if mean is None else {SERVER: Upload(_moved(part, mean), 1)}
         return Collected(visits, uploads, reason)
 
     def _mean(

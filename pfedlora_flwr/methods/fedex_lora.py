@@ -1,0 +1,48 @@
+"""FedEx-LoRA. Singhal, Ponkshe, Vepakomma: FedEx-LoRA: Exact Aggregation for Federated and
+Efficient Fine-Tuning of Large Language Models (ACL 2025).
+
+Symbols: B̄ = Σ p_k B_k and Ā = Σ p_k A_k; R is what their product has missed in all rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pfedlora_flwr.methods.lora_factors import A, added, load_some, truncated
+from pfedlora_flwr.methods.lora_residual import LoraResidual, grown, move_base
+from pfedlora_flwr.methods.method import Tensors, Upload
+from pfedlora_flwr.methods.standalone import train_locally
+from pfedlora_flwr.methods.tensors import weighted_mean
+from pfedlora_flwr.models.model import ClientModel
+from pfedlora_flwr.training.loop import Samples, Visit
+
+
+class FedExLoRA(LoraResidual):
+    """FedIT, and the server adds what the means miss to the frozen weights:
+    R ← R + s [Σ p_k B_k A_k − B̄ Ā]. Clients train A and B on W + R."""
+
+    title = "FedEx-LoRA"
+    paper = "Singhal et al., ACL 2025, arXiv 2410.09432"
+    idea = "FedIT, and what its means miss is added to the frozen weights"
+    shares = "LoRA's A and B; down: also what their means missed so far"
+    merges = "mean, and its error"
+    assumes = "one base and one rank, `train=lora`"
+
+    def local_update(
+        self, model: ClientModel, received: Tensors, data: Samples, visit: Visit
+    ) -> Upload:
+        move_base(model, received)
+        own = self.layouts[self.model_of(visit.client)]
+        load_some(model, {name: t for name, t in received.items() if name in own})
+        train_locally(model, data, visit)
+        return Upload(self.shared(model), len(data))
+
+    def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
+        means, shares = weighted_mean(uploads), self.shares_of(uploads)
+        merged = dict(means)
+        of_means = self.products(means, self.state_scale)
+        rank = (len(uploads) - 1) * len(next(t for name, t in means.items() if A in name))
+        for layer, place in enumerate(self.places):
+            terms = [(share, products[layer]) for share, products in shares]
+            missed = truncated(added([*terms, (-1.0, of_means[layer])]), rank)
+            merged |= grown(state, place, missed)
+        return merged

@@ -1,0 +1,79 @@
+"""FLoRA. Wang, Shen, He, Sun, Wang, Lyu, Li: FLoRA: Federated Fine-Tuning Large Language Models
+with Heterogeneous Low-Rank Adaptations (NeurIPS 2024).
+
+Symbols: client k has rank r_k and scale s_k = α_k/r_k; p_k is its share of the round's samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.experiment import Experiment, parted
+from pfedlora_flwr.methods.lora_factors import (
+    added,
+    check_one_base,
+    is_factor,
+    load_some,
+    mean_of_heads,
+)
+from pfedlora_flwr.methods.lora_residual import DENSE, LEFT, RIGHT, LoraResidual, grown, move_base
+from pfedlora_flwr.methods.method import Tensors, Upload
+from pfedlora_flwr.methods.standalone import train_locally
+from pfedlora_flwr.models.lora import FOLDER, Lora
+from pfedlora_flwr.models.lora_layers import draw
+from pfedlora_flwr.models.model import ClientModel
+from pfedlora_flwr.rng import derive, seeded
+from pfedlora_flwr.training.loop import Samples, Visit
+
+
+class FLoRA(LoraResidual):
+    """The server stacks the factors, ΔW^t = ΔW^{t−1} + [B_1 … B_K] [p_1 s_1 A_1; …; p_K s_K A_K],
+    which is Σ p_k s_k B_k A_k for any ranks; each client merges ΔW into its weights and begins LoRA
+    anew at every visit."""
+
+    title = "FLoRA"
+    paper = "Wang et al., NeurIPS 2024, arXiv 2409.05976"
+    idea = "LoRA's factors are stacked and merged into the base; clients begin LoRA anew"
+    shares = "up: LoRA's A and B of the client's rank; down: all ΔW so far"
+    merges = "stacked products"
+    assumes = "one base, `train=lora`; ranks may differ"
+    one_model = False
+
+    @classmethod
+    def check_experiment(cls, experiment: Experiment) -> None:
+        check_one_base(experiment)
+        if experiment.sharing == "start":
+            raise UserError(
+                "sharing is start; allowed with flora: mean, none: a client that begins LoRA anew"
+                " and receives no ΔW forgets what it trained"
+            )
+        if experiment.lora_init.startswith(FOLDER):
+            raise UserError(
+                f"lora.init is {experiment.lora_init!r}; allowed with flora, which draws LoRA anew"
+                " at every visit: peft, orthogonal"
+            )
+
+    def state_init(self, seed: int) -> Tensors:
+        """ΔW = 0; and the head, where that is shared."""
+        first = super().state_init(seed)
+        return {name: tensor for name, tensor in first.items() if not is_factor(name)}
+
+    def local_update(
+        self, model: ClientModel, received: Tensors, data: Samples, visit: Visit
+    ) -> Upload:
+        move_base(model, received)
+        beside = (LEFT, RIGHT, DENSE)
+        load_some(model, {name: t for name, t in received.items() if not name.endswith(beside)})
+        lora = Lora.of(parted(self.model_of(visit.client))[1])
+        with seeded(derive(self.experiment.seed, "flora", visit.client, visit.round)):
+            draw(model, lora.init)
+        train_locally(model, data, visit)
+        return Upload(self.shared(model), len(data))
+
+    def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
+        shares = self.shares_of(uploads)
+        merged = mean_of_heads(uploads)
+        for layer, place in enumerate(self.places):
+            stacked = added([(share, products[layer]) for share, products in shares])
+            merged |= grown(state, place, stacked)
+        return merged

@@ -1,0 +1,125 @@
+"""The layers of a model that LoRA is in, and what methods change of them beside LoRA's numbers:
+they draw LoRA anew, move the weights beside it, or put a second LoRA next to the first."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pfedlora_flwr.models.model import ClientModel
+from pfedlora_flwr.rng import seeded
+
+FIRST, LOCAL = "default", "local"
+"""What peft calls a layer's only LoRA, and what we call a second one."""
+BASE = ".base_layer.weight"
+"""How the name of a layer's own weight ends."""
+_GIVEN = "given_weight"
+
+
+def adapted_layers(module: nn.Module) -> dict[str, Any]:
+    """By its place: every layer that LoRA is in. Asked without importing peft."""
+    return {
+        place: layer
+        for place, layer in module.named_modules()
+        if type(layer).__module__.startswith("peft.tuners.lora") and hasattr(layer, "lora_A")
+    }
+
+
+def draw(module: nn.Module, init: str, which: str = FIRST) -> None:
+    """LoRA as it begins: its first matrices from torch's global generator, its second 0."""
+    for layer in adapted_layers(module).values():
+        first, second = (part[which].weight for part in (layer.lora_A, layer.lora_B))
+        drawn = torch.empty(first.shape)  # on the CPU, wherever the base is
+        if init == "orthogonal":
+            nn.init.orthogonal_(drawn)
+        else:
+            nn.init.kaiming_uniform_(drawn, a=math.sqrt(5))
+        with torch.no_grad():
+            first.copy_(drawn)
+            second.zero_()
+
+
+def free_weights(model: ClientModel) -> None:
+    """Gives every layer that LoRA is in a weight of its own, not trained, which `move_weights`
+    moves: it is stored with the client's model. The base's stays beside it, untouched."""
+    for layer in adapted_layers(model).values():
+        base = layer.get_base_layer()
+        base.register_buffer(_GIVEN, base.weight.detach(), persistent=False)
+        base.weight = nn.Parameter(base.weight.detach().clone(), requires_grad=False)
+    model.given -= {f"{place}{BASE}" for place in adapted_layers(model)}
+
+
+def move_weights(model: nn.Module, by: Mapping[str, Tensor]) -> None:
+    """Sets the weights to the base's plus ΔW [m, n], by the layer's place; a place that `by` lacks
+    gets the base's."""
+    for place, layer in adapted_layers(model).items():
+        base = layer.get_base_layer()
+        with torch.no_grad():
+            base.weight.copy_(base.given_weight)
+            if place in by:
+                base.weight += by[place].reshape(base.weight.shape)
+
+
+def add_second(model: ClientModel, init: str) -> None:
+    """Puts a second LoRA, LOCAL, beside each first one: of its rank and scale, trained as it is."""
+    peft = importlib.import_module("peft")
+    for module in _adapted(model):
+        config = copy.deepcopy(module.peft_config[FIRST])
+        with seeded(0):  # peft's own draws are replaced
+            peft.inject_adapter_in_model(config, module, LOCAL)
+    draw(model, init, LOCAL)
+    mix(model, {FIRST: 1.0, LOCAL: 1.0})
+
+
+def mix(model: nn.Module, shares: Mapping[str, float]) -> None:
+    """Lets the named LoRAs alone compute, each times its share; all are trained as before."""
+    for layer in adapted_layers(model).values():
+        layer.set_adapter(list(shares))
+        for name, share in shares.items():
+            layer.scaling[name] = share * layer.lora_alpha[name] / layer.r[name]
+        for part in (layer.lora_A, layer.lora_B):
+            part.requires_grad_(True)
+
+
+@contextmanager
+def cut_off(model: nn.Module, which: str) -> Iterator[None]:
+    """Within it no gradient passes through that LoRA: it computes, and is a constant."""
+
+    def detached(module: nn.Module, inputs: object, output: Tensor) -> Tensor:
+        return output.detach()
+
+    handles = [
+        layer.lora_B[which].register_forward_hook(detached)
+        for layer in adapted_layers(model).values()
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def altered(module: nn.Module) -> str:
+    """Why LoRA alone does not describe the model beside its public base; empty where it does."""
+    for layer in adapted_layers(module).values():
+        if hasattr(layer.get_base_layer(), _GIVEN):
+            return "the method moved weights of the base"
+        if len(layer.lora_A) > 1:
+            return "there are two LoRAs in it"
+    return ""
+
+
+def _adapted(model: nn.Module) -> list[Any]:
+    return [
+        module
+        for part in model.modules()
+        if isinstance(part, ClientModel)
+        for module in part.adapted
+    ]

@@ -1,0 +1,103 @@
+"""RoLoRA, FLoRA and FedEx-LoRA lose nothing of the mean of the products, round after round; and
+what goes up and down for it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.methods.lora_factors import A, B
+from pfedlora_flwr.methods.method import Refused, Upload
+from tests.methods.test_fedlora import (
+    dense,
+    distance,
+    function,
+    mean_of,
+    method,
+    model,
+    same,
+    uploads,
+)
+
+__all__ = ["model"]
+pytest.importorskip("timm")
+pytest.importorskip("peft")
+pytestmark = pytest.mark.slow
+
+
+def test_rolora_renews_one_factor_in_turn_and_exactly(model: str) -> None:
+    ro = method("rolora", model)
+    state = ro.state_init(3)
+    for round, moving, resting in ((1, B, A), (2, A, B), (3, B, A)):
+        sent = uploads(ro, seed=round, round=round)
+        assert all(moving in name for one in sent.values() for name in one.tensors)
+        after = ro.aggregate(sent, state, round)
+        assert list(after) == list(state)
+        assert all(torch.equal(after[n], state[n]) for n in state if resting in n)
+        whole = {k: Upload(state | one.tensors, one.samples) for k, one in sent.items()}
+        assert same(function(ro, after), mean_of(ro, whole))
+        assert ro.aggregation_error(sent, state, after) < 1e-5
+        ro.check(sent[0], ro.renewed(state, round), 0)
+        with pytest.raises(Refused):  # the other factor
+            ro.check(sent[0], ro.renewed(state, round + 1), 0)
+        state = after
+    assert ro.download(state, 2, 9).keys() == state.keys()  # for who missed rounds
+
+
+def test_flora_adds_up_what_clients_of_any_rank_trained(model: str) -> None:
+    flora = method("flora", model, **{"lora.rank": "2,4,6", "lora.alpha": 5})
+    state, ranks = flora.state_init(3), []
+    wanted: dict[str, torch.Tensor] = {}
+    assert state == {}
+    for round in range(1, 6):
+        sent = uploads(flora, seed=round)
+        after = flora.aggregate(sent, state, round)
+        assert flora.aggregation_error(sent, state, after) < 1e-5
+        for name, whole in mean_of(flora, sent).items():
+            wanted[name] = wanted.get(name, 0.0) + whole
+        assert same(function(flora, after), wanted)
+        for k, one in sent.items():
+            flora.check(one, after, k)
+            assert sum(t.numel() * 4 for t in one.tensors.values()) <= flora.largest_upload(after)
+        with pytest.raises(Refused):  # of another rank
+            flora.check(sent[0], after, 1)
+        state = after
+        # the stacks, and no more than the matrix
+        for name, whole in wanted.items():
+            place, (m, n) = name.split(A)[0], whole.shape
+            numbers = sum(t.numel() for key, t in state.items() if key.startswith(f"{place}."))
+            assert numbers == min(12 * round * (m + n), m * n)
+        ranks.append(f"{place}.left" in state)
+    assert not ranks[-1]
+
+
+def test_fedex_adds_what_fedit_misses(model: str) -> None:
+    fedex, fedit = method("fedex_lora", model), method("fedit", model)
+    state = fedex.state_init(3)
+    of_fedit = fedit.state_init(3)
+    sent = uploads(fedex)
+    after, mean = fedex.aggregate(sent, state, 1), fedit.aggregate(sent, of_fedit, 1)
+    assert all(torch.equal(after[n], mean[n]) for n in mean)
+    wanted = mean_of(fedex, sent)
+    assert same(function(fedex, after), wanted)
+    missed = distance(function(fedex, after), dense(mean, 1.5))
+    before = distance(wanted, dense(of_fedit, 1.5))
+    assert fedit.aggregation_error(sent, of_fedit, mean) == pytest.approx(missed / before, rel=1e-5)
+    assert fedex.aggregation_error(sent, state, after) < 1e-5
+    for name, whole in wanted.items():  # (K − 1) r (m + n) more
+        place, (m, n) = name.split(A)[0], whole.shape
+        parts = [t.numel() for key, t in after.items() if key.startswith(f"{place}.")]
+        assert sum(parts) == 4 * (m + n) + min(2 * 4 * (m + n), m * n)
+    later = uploads(fedex, seed=2)
+    last = fedex.aggregate(later, after, 2)
+    first = {n: function(fedex, after)[n] - dense(mean, 1.5)[n] for n in wanted}
+    assert same(function(fedex, last), {n: first[n] + w for n, w in mean_of(fedex, later).items()})
+    assert fedex.aggregation_error(later, after, last) < 1e-5
+
+
+def test_flora_refuses_what_its_restarts_would_drop(model: str) -> None:
+    with pytest.raises(UserError, match="sharing is start; allowed with flora: mean, none"):
+        method("flora", model, sharing="start")
+    with pytest.raises(UserError, match=r"lora\.init is 'folder:.*'; allowed with flora"):
+        method("flora", model, **{"lora.init": "folder:/somewhere"})
