@@ -23,6 +23,7 @@ from pfedlora_flwr.methods.method import Refused
 from pfedlora_flwr.models.kept import kept
 from pfedlora_flwr.runs import shared_state
 from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.runs.store import read_tensors, write_tensors
 from tests.conftest import Call, Cli, Done, made_once, run_locally
 from tests.models.bases import base
 from tests.plain import ANY_MODEL, Plain, make, runs
@@ -117,10 +118,34 @@ def test_the_run_itself_gives_the_same_and_python_too(federation: Path, tmp_path
     assert newcomer.predict(images).shape == (2, 10)
     with pytest.raises(UserError, match="not empty"):
         pfedlora_flwr.adapt(federation / "run", tmp_path / "new", client=9)
+    (tmp_path / "new" / "mine.txt").touch()
+    with pytest.raises(UserError, match="is not what adapt wrote, so it is not overwritten"):
+        pfedlora_flwr.adapt(federation / "run", tmp_path / "new", client=9, overwrite=True)
+    (tmp_path / "new" / "mine.txt").unlink()
     again = pfedlora_flwr.adapt(
         federation / "run", tmp_path / "new", client=9, rounds=1, overwrite=True
     )
     assert again.result["visits"] == 1
+
+
+def test_a_damaged_file_is_refused_in_a_line(federation: Path, tmp_path: Path) -> None:
+    whole = (federation / "shared.safetensors").read_bytes()
+    tensors, metadata = read_tensors(federation / "shared.safetensors")
+    about = json.loads(metadata["about"])
+    (tmp_path / "short").write_bytes(whole[:-100])
+    (tmp_path / "bits").write_bytes(whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:])
+    told = {"what": metadata["what"], "about": json.dumps(about | {"kind": "songs"})}
+    write_tensors(tmp_path / "kind", tensors, **told)
+    write_tensors(tmp_path / "bare", tensors, what=metadata["what"], about="{}")
+    for name, said in {
+        "short": "is neither a run nor a file",
+        "bits": "checksum",
+        "kind": "is damaged, or of another version",
+        "bare": "is damaged, or of another version",
+    }.items():
+        with pytest.raises(UserError, match=said) as raised:
+            shared_state.read(tmp_path / name)
+        assert "\n" not in str(raised.value)
 
 
 def test_a_run_tells_where_its_data_is(federation: Path, tmp_path: Path) -> None:

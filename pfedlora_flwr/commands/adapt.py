@@ -142,8 +142,9 @@ def _check_output(output: Path, *, overwrite: bool) -> None:
             raise UserError(
                 f"{output} is not empty; replace it with --overwrite, or give another --output"
             )
-        if not (output / RESULT).exists():
-            raise UserError(f"{output} has no {RESULT}, so it is not overwritten")
+        inside = [path.name for path in output.iterdir()]
+        if RESULT not in inside or not all(n == RESULT or n.isdecimal() for n in inside):
+            raise UserError(f"{output} is not what adapt wrote, so it is not overwritten")
     check_writable(output)
 
 

@@ -105,14 +105,24 @@ def read(file: Path) -> SharedState:
         raise UserError(
             f"{file} holds no shared state; `pfedlora export RUN --shared --output FILE` writes one"
         )
-    told = json.loads(metadata["about"])
+    try:
+        return _read(tensors, json.loads(metadata["about"]))
+    except (KeyError, TypeError, ValueError, AttributeError, StopIteration) as error:
+        if isinstance(error, UserError):  # a key that is not known here
+            raise
+        raise UserError(
+            f"{file} is damaged, or of another version: what it says of its state cannot be read"
+            f" ({type(error).__name__})"
+        ) from None
+
+
+def _read(tensors: Tensors, told: Any) -> SharedState:
     sets: dict[int, Tensors] = {}
     for name, tensor in tensors.items():
         number, _, own = name.partition("/")
         sets.setdefault(int(number), {})[own] = tensor
-    experiment = from_flat(still_known(told["experiment"]))
     return SharedState(
-        experiment=experiment,
+        experiment=from_flat(still_known(told["experiment"])),
         task=Task(told["classes"], tuple(told["shape"]), kinds.named(told["kind"])),
         round=told["round"],
         downloads={name: sets[number] for name, number in told["set_of_model"].items()},
