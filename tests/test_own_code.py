@@ -13,7 +13,7 @@ import pytest
 from pfedlora_flwr.runs.code_copy import Changed, changed, codes_of, collect
 from pfedlora_flwr.runs.directory import RunDirectory
 from tests.conftest import Call
-from tests.wrong_made import MODELS, OWN_MODULES, own_code
+from tests.wrong_made import MODELS, OWN_MODULES, own_code, run_of_own_code
 
 pytestmark = pytest.mark.slow
 
@@ -30,17 +30,7 @@ def train(
     monkeypatch.setenv("TMPDIR", str(tmp_path))
 
     def call(*settings: str) -> int:
-        keys = (
-            "clients=2",
-            "partition.kind=iid",
-            "rounds=2",
-            "dataset=synthetic:100",
-            "output=run",
-            *settings,
-        )
-        return pfedlora(
-            "run", "--engine", "local", "--quiet", *(word for key in keys for word in ("-o", key))
-        )[0]
+        return pfedlora(*run_of_own_code(*settings))[0]
 
     yield call
     for name in OWN_MODULES:

@@ -65,8 +65,11 @@ def named(category: str, row: Wrong) -> str:
     return re.sub(r"--port \d{4,}", "--port TAKEN", f"{category}: {row.command[-70:]}")
 
 
+SLOW = [pytest.mark.slow, pytest.mark.timeout(180)]
 ROWS = [
-    pytest.param(row, id=named(category, row)) for category, rows in TABLE.items() for row in rows
+    pytest.param(row, id=named(category, row), marks=SLOW if row.slow else [])
+    for category, rows in TABLE.items()
+    for row in rows
 ]
 
 
@@ -107,17 +110,7 @@ def test_the_traceback_of_own_code_is_in_the_file_that_the_line_names(
     """Before the run a temporary one, in it the run's own; and no advice to go on, where the code
     is to be mended."""
     made.own_code(place)
-    keys = (
-        "clients=2",
-        "partition.kind=iid",
-        "rounds=2",
-        "dataset=synthetic:100",
-        "output=run",
-        setting,
-    )
-    code, _, err = pfedlora(
-        "run", "--engine", "local", "--quiet", *(word for key in keys for word in ("-o", key))
-    )
+    code, _, err = pfedlora(*made.run_of_own_code(setting))
     file = re.search(r"; traceback in (\S+\.txt)$", err.strip())
     assert file, err
     assert (Path(file[1]) == place / "run" / "logs" / "traceback.txt") == named == (code == 1)
@@ -130,17 +123,7 @@ def test_the_traceback_of_own_code_is_in_the_file_that_the_line_names(
 )
 def test_own_code_that_is_right_passes(setting: str, pfedlora: Call, place: Path) -> None:
     made.own_code(place)
-    keys = (
-        "clients=2",
-        "partition.kind=iid",
-        "rounds=2",
-        "dataset=synthetic:100",
-        "output=run",
-        setting,
-    )
-    code, _, err = pfedlora(
-        "run", "--engine", "local", "--quiet", *(word for key in keys for word in ("-o", key))
-    )
+    code, _, err = pfedlora(*made.run_of_own_code(setting))
     assert code == 0, err
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +29,7 @@ class Wrong:
 
     expected: in the line. code: of the exit. run: whether a completed run of two rounds lies in
     `run`. out: whether the words are on stdout, of a command that does what it can and names what
-    it does not use."""
+    it does not use. slow: whether it takes more than two seconds of computing."""
 
     command: str
     expected: str
@@ -37,6 +37,7 @@ class Wrong:
     code: int = 2
     run: bool = False
     out: bool = False
+    slow: bool = False
 
 
 def faults(row: Wrong, code: int, out: str, err: str, before: Files, after: Files) -> list[str]:
@@ -92,9 +93,20 @@ def data(dataset: str, expected: str, *needs: Maker, more: str = "") -> Wrong:
 
 
 def code(setting: str, expected: str, code: int = 2) -> Wrong:
-    words = "-o clients=2 -o partition.kind=iid -o rounds=2 -o dataset=synthetic:100 -o output=out"
-    return Wrong(
-        f"run --engine local --quiet {words} -o {setting}", expected, [made.own_code], code
+    words = " ".join(made.run_of_own_code(output="out"))
+    return Wrong(f"{words} -o {setting}", expected, [made.own_code], code)
+
+
+def pretrained(settings: str, expected: str, *needs: Maker) -> Wrong:
+    words = " ".join(f"-o {setting}" for setting in settings.split(" "))
+    few = "-o clients=1 -o dataset=synthetic:100 -o partition.kind=iid -o output=out"
+    return Wrong(f"run {few} {words}", expected, needs, slow=True)
+
+
+def text(models: str, expected: str, *needs: Maker) -> Wrong:
+    return replace(
+        data("csv:docs.csv", expected, *needs, more=f"-o data.text-column=message -o {models}"),
+        slow=True,
     )
 
 
@@ -1552,10 +1564,43 @@ FILES = [
     file("list run", "unreadable", made.written("rounds.jsonl", "[]\n"), code=0, out=True),
     file("list run", "unreadable", made.halved("config.yaml"), code=0, out=True),
 ]
+NET = "models=timm:test_efficientnet:weights=test_efficientnet-0.safetensors train=lora"
+PRETRAINED = [
+    pretrained(f"{NET} lora.rank=0", "lora.rank is '0'; allowed: an integer ≥ 1", made.base()),
+    pretrained(
+        f"{NET} lora.targets=qkv",
+        "names 'qkv', with which no layer's name ends; those that take LoRA end with conv_stem",
+        made.base(),
+    ),
+    pretrained(f"{NET} lora.targets=conv_dw", "0.conv_dw is depthwise (", made.base()),
+    pretrained(
+        NET.replace("timm:test_efficientnet", "timm:test_vit"),
+        "its weights lack ",
+        made.base(),
+    ),
+    text(
+        "models=hf:./bert-32-3",
+        "bert-32-3' has no tokeniser: ",
+        made.texts(tokeniser=False),
+    ),
+    text("models=timm:test_vit", "timm:test_vit' is for images, and the inputs", made.texts()),
+    text(
+        "models=hf:./bert-32-3",
+        "docs.csv: column 'message' has an empty text in row 2: fill or remove it",
+        made.texts("label,message\n0,ice\n1,\n"),
+    ),
+    Wrong(
+        "evaluate based --client 0",
+        "was trained on the frozen base timm:test_efficientnet sha256:",
+        [made.base_that_changed],
+        slow=True,
+    ),
+]
+
 TABLE = {
     "keys": KEYS,
     "YAML": YAML,
-    "data": DATA,
+    "data": DATA + PRETRAINED,
     "own code": OWN_CODE,
     "paths": PATHS,
     "process states": STATES,

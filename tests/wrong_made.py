@@ -10,7 +10,13 @@ import pickle
 import shutil
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, redirect_stdout, suppress
+from contextlib import (
+    AbstractContextManager,
+    contextmanager,
+    redirect_stderr,
+    redirect_stdout,
+    suppress,
+)
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +30,8 @@ from PIL import Image
 
 from pfedlora_flwr.data import datasets, hub
 from pfedlora_flwr.launch.processes import free_port
+from tests.conftest import run_locally
+from tests.models import bases
 
 Maker = Callable[[Path], object]
 """Makes something in a folder; one that returns a context manager holds it while the command
@@ -294,6 +302,13 @@ def own_code(folder: Path) -> None:
         (folder / name).write_text(text)
 
 
+def run_of_own_code(*settings: str, output: str = "run") -> list[str]:
+    """The words of a small run in `output`, by the local engine, with these settings."""
+    few = ("clients=2", "partition.kind=iid", "rounds=2", "dataset=synthetic:100")
+    words = [word for setting in (*few, f"output={output}", *settings) for word in ("-o", setting)]
+    return ["run", "--engine", "local", "--quiet", *words]
+
+
 # Data
 
 
@@ -303,6 +318,36 @@ def npz(images: Any, labels: Any, key: str = "images", **more: Any) -> Maker:
     def make(folder: Path) -> None:
         pixels = np.zeros(images, np.uint8) if isinstance(images, tuple) else images
         np.savez(folder / "own.npz", labels=np.asarray(labels), **{key: pixels}, **more)
+
+    return make
+
+
+def base(seed: int = 0) -> Maker:
+    """`test_efficientnet-SEED.safetensors`, weights of one of timm's models."""
+    return lambda folder: bases.base(folder, "test_efficientnet", seed) and None
+
+
+def base_that_changed(folder: Path) -> None:
+    """`based`, a run that trained LoRA on a frozen base, whose file was then replaced."""
+    keys = {"clients": 1, "dataset": "synthetic:100", "partition.kind": "iid", "rounds": 1}
+    models = bases.base(folder, "test_efficientnet")
+    assert run_locally(folder / "based", keys | {"models": models, "train": "lora"}).code == 0
+    other = folder / "test_efficientnet-1.safetensors"
+    bases.base(folder, "test_efficientnet", 1)
+    other.replace(folder / "test_efficientnet-0.safetensors")
+
+
+def texts(rows: str = "", *, tokeniser: bool = True) -> Maker:
+    """`docs.csv`, texts of two classes or these rows, and `bert-32-3`, a small model of text."""
+
+    def make(folder: Path) -> None:
+        bases.documents(folder / "docs.csv")
+        if rows:
+            (folder / "docs.csv").write_text(rows)
+        with redirect_stderr(io.StringIO()):  # transformers' progress
+            bases.text_base(folder)
+        if not tokeniser:
+            (folder / "bert-32-3" / "tokenizer.json").unlink()
 
     return make
 

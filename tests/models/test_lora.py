@@ -21,7 +21,6 @@ from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.config.checks import unused
 from pfedlora_flwr.config.reading import run_config
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.federation.model_cache import MODELS
 from pfedlora_flwr.federation.visit import visit as visit_client
 from pfedlora_flwr.files import tensors_sha256
 from pfedlora_flwr.methods.tensors import tensors_of
@@ -34,6 +33,7 @@ from pfedlora_flwr.rng import seeded
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.trained import Trained, load_trained
 from pfedlora_flwr.training.flops import count_operations
+from tests.alike import ends_alike
 from tests.conftest import Call, Cli, run_locally
 from tests.models.bases import CLASSES, base
 from tests.plain import Plain, make, samples
@@ -409,23 +409,12 @@ def test_the_format_peft_is_for_lora_on_a_base(bases: dict[str, str], tmp_path: 
 
 
 @pytest.mark.slow
-def test_runs_end_alike_resumed_and_through_flower_with_one_and_two_actors(
+def test_runs_end_alike_killed_extended_and_through_flower_with_one_and_two_actors(
     bases: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared_cli: Cli
 ) -> None:
     names = f"{bases['test_vit']},{bases['test_efficientnet']}"
-    keys = KEYS | {"models": names, "rounds": 2, "method": "pfedlora"}
-    ended = [run_locally(tmp_path / "whole", keys)]
-    for actors in ("1", "2"):
-        given = (f"{name}={value}" for name, value in (keys | {"actors": actors}).items())
-        ended.append(shared_cli.run(f"lora-{actors}", *(w for one in given for w in ("-o", one))))
-    monkeypatch.setattr(MODELS, "take", lambda *_: None)  # every visit reads the disk
-    assert run_locally(tmp_path / "parts", keys | {"rounds": 1}).code == 0
-    ended.append(run_locally(tmp_path / "parts", keys | {"resume": True}))
-    assert [done.code for done in ended] == [0] * 4, [done.stderr for done in ended]
-    first = ended[0].result
-    for done in ended[1:]:
-        for what in ("accuracy", "flops", "shared_sha256", "models_sha256"):
-            assert first[what] == done.result[what]
-    stored = RunDirectory(tmp_path / "parts").client_store(0)
-    assert stored.base(2).startswith("timm:test_vit sha256:")
-    assert not any("base_layer" in name for name in stored.read(2))
+    keys = KEYS | {"models": names, "method": "pfedlora"}
+    run = ends_alike("lora", keys, shared_cli, tmp_path, monkeypatch)
+    stored = RunDirectory(run).client_store(0)
+    assert stored.base(3).startswith("timm:test_vit sha256:")
+    assert not any("base_layer" in name for name in stored.read(3))

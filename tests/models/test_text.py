@@ -23,7 +23,6 @@ from pfedlora_flwr.data.local import Site
 from pfedlora_flwr.data.source import Reading
 from pfedlora_flwr.data.tables import as_bytes
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.federation.model_cache import MODELS
 from pfedlora_flwr.models import linear, lora, text
 from pfedlora_flwr.models.kept import base_of, kept, restore
 from pfedlora_flwr.models.named import without_path
@@ -33,6 +32,7 @@ from pfedlora_flwr.rng import seeded
 from pfedlora_flwr.runs.trained import load_trained
 from pfedlora_flwr.training.flops import count_operations
 from pfedlora_flwr.training.kinds import TEXT
+from tests.alike import ends_alike
 from tests.conftest import Call, Cli, run_locally
 from tests.models.bases import documents, text_base
 
@@ -307,21 +307,10 @@ def test_a_run_is_asked_and_exported(
 
 
 @pytest.mark.slow
-def test_runs_end_alike_resumed_and_through_flower_with_one_and_two_actors(
+def test_runs_end_alike_killed_extended_and_through_flower_with_one_and_two_actors(
     keys: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared_cli: Cli
 ) -> None:
-    ended = [run_locally(tmp_path / "whole", keys)]
-    for actors in ("1", "2"):
-        given = (f"{name}={value}" for name, value in (keys | {"actors": actors}).items())
-        ended.append(shared_cli.run(f"text-{actors}", *(w for one in given for w in ("-o", one))))
-    monkeypatch.setattr(MODELS, "take", lambda *_: None)  # every visit reads the disk
-    assert run_locally(tmp_path / "parts", keys | {"rounds": 1}).code == 0
-    ended.append(run_locally(tmp_path / "parts", keys | {"resume": True}))
-    assert [done.code for done in ended] == [0] * 4, [done.stderr for done in ended]
-    first = ended[0].result
-    for done in ended[1:]:
-        for what in ("accuracy", "flops", "shared_sha256", "models_sha256"):
-            assert first[what] == done.result[what]
+    ends_alike("text", keys, shared_cli, tmp_path, monkeypatch)
 
 
 @pytest.mark.pretrained
