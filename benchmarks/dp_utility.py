@@ -100,7 +100,7 @@ def features(folder: Path, count: int, weights: Path) -> tuple[npt.NDArray[Any],
     from pyarrow import parquet
     from safetensors.torch import load_file
 
-    model = timm.create_model("tf_efficientnet_lite0", pretrained=False).eval()
+    model: Any = timm.create_model("tf_efficientnet_lite0", pretrained=False).eval()
     model.load_state_dict(load_file(weights))
     settings = timm.data.resolve_data_config({}, model=model)
     mean, std = (torch.tensor(settings[name]).view(1, 3, 1, 1) for name in ("mean", "std"))
@@ -158,9 +158,10 @@ def main() -> None:
             if any((row["cell"], row["seed"]) == (name, str(seed)) for row in done):
                 continue
             began = resource.getrusage(resource.RUSAGE_SELF).ru_utime
-            where = {"seed": seed, "output": str(output / f"{name}-{seed}"), "overwrite": True}
-            found = pfedlora_flwr.run(progress=False, **keys, **where).result
-            dp = found["privacy"]["dp"] or {}
+            given: dict[str, Any] = {**keys, "seed": seed, "overwrite": True}
+            folder = output / f"{name}-{seed}"
+            found = pfedlora_flwr.run(output=folder, progress=False, **given).result
+            dp: dict[str, Any] = found["privacy"]["dp"] or {}
             row = {
                 "cell": name,
                 "seed": seed,

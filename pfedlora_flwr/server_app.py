@@ -158,6 +158,9 @@ def strategy_of(config: RunConfig) -> Iterator[PersonalisedStrategy]:
         state = run.take_up(e) or ServerState(first_state(e, method))
         yield PersonalisedStrategy(e, config.execution, method, run, state)
         write_result(run, config, "completed")
+    except RunStopped as stop:
+        write_result(run, config, "stopped", str(stop), stop.by, resumable=stop.by != "dp")
+        raise
     except RunDiverged as error:
         write_result(run, config, "diverged", str(error), resumable=False, diverged_in=error.round)
         raise

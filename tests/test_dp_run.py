@@ -12,11 +12,20 @@ import numpy.typing as npt
 import pytest
 import torch
 
+from pfedlora_flwr import server_app
+from pfedlora_flwr.commands.display import stopped_code
+from pfedlora_flwr.config import run_config
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.federation import dp
+from pfedlora_flwr.federation.chain import Chain
+from pfedlora_flwr.federation.clock import Clock
 from pfedlora_flwr.federation.flower_compat import Stage
+from pfedlora_flwr.federation.link import Server
+from pfedlora_flwr.federation.round import Round
 from pfedlora_flwr.methods.method import Tensors
+from pfedlora_flwr.observers.observer import RunStopped
 from pfedlora_flwr.runs.accountant import epsilon, noise_for
+from pfedlora_flwr.runs.budget import Budget
 from pfedlora_flwr.runs.checkpoint import Checkpoints, ServerState
 from pfedlora_flwr.runs.directory import RunDirectory
 from tests.conftest import Call, Done, run_locally
@@ -254,3 +263,20 @@ def test_a_dry_run_says_epsilon_and_the_noise_beside_the_clip(pfedlora: Call) ->
     assert f"the noise of a round's mean has the norm {norm:.3g}, the clip is 0.05" in out
     assert f"the two are equal with {int(np.ceil(z * size**0.5))} clients a round" in out
     assert f"shares {size} numbers, fixed 50: the noise is {(size / 50) ** 0.5:.2g} times" in out
+
+
+def test_a_server_app_of_ones_own_ends_at_the_budget_as_stopped(tmp_path: Path) -> None:
+    keys = {**KEYS, "dp.epsilon": 2, "output": str(tmp_path / "run")}
+
+    def drive() -> None:
+        with server_app.strategy_of(run_config(keys)) as strategy:
+            e, x, run = strategy.experiment, strategy.execution, strategy.run
+            for _ in range(3):
+                Budget(run.dp_file, e).spend(range(4))
+            Chain(e, strategy.method, Server(x, run)).begin(Round(4, [0, 1], Clock()))
+
+    with pytest.raises(RunStopped, match="round 4 would bring"):
+        drive()
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert (result["status"], result["stopped_by"], result["resumable"]) == ("stopped", "dp", False)
+    assert stopped_code(result) == 1

@@ -17,6 +17,7 @@ from pathlib import Path
 from benchmarks.results import (
     cifar10_table2,
     costs,
+    dp,
     gain,
     kinds,
     leaderboard,
@@ -31,6 +32,7 @@ from benchmarks.results.page import RESULTS, Page
 PAGES: Mapping[str, Callable[[Page], None]] = {
     "cifar10-table2": cifar10_table2.make,
     "costs": costs.make,
+    "dp": dp.make,
     "gain": gain.make,
     "kinds": kinds.make,
     "leaderboard": leaderboard.make,

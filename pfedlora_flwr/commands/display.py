@@ -86,9 +86,10 @@ def conclude(result: Result, directory: Path | str, out: Console, err: Console, 
 
 def stopped_code(result: Result) -> int:
     """The exit code of a stopped run."""
-    return (
-        AGAIN_LATER if result.get("stopped_by") in ("system", "time", "observer") else INTERRUPTED
-    )
+    by = result.get("stopped_by")
+    if by == "dp":  # nothing more can be done with it
+        return FAILED
+    return AGAIN_LATER if by in ("system", "time", "observer") else INTERRUPTED
 
 
 def _bar_width(out: Console) -> int:
