@@ -6,7 +6,7 @@ from __future__ import annotations
 from benchmarks.results.page import Page, by_seed, difference, estimate, percent, points
 
 CELLS = {
-    "plain": "without `dp`, weights n_k",
+    "plain": "without `dp`",
     "inf": "ε = ∞: clipping, equal weights, no noise",
     "eps8": "ε = 8",
     "eps2": "ε = 2",
