@@ -1,150 +1,152 @@
-"""The pilot on frozen pretrained backbones: runs.csv, joined from three comparisons' reports, and
-tried.csv, of single runs.
+"""Clients with frozen pretrained backbones: runs.csv of the study (the comparison's
+report/runs.csv), and the pilot (pretrained_pilot.py).
 
-    python -m benchmarks.results.pretrained FOLDER
+    python -m benchmarks.results.pretrained runs/benchmarks-pretrained
 
-FOLDER has the comparisons' folders `logits`, `features` and `neck`, and `tried` with runs."""
+copies the comparison's run table here."""
 
 from __future__ import annotations
 
-import json
+import shutil
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from benchmarks.results.page import RESULTS, Page, Row, signed, write_csv
+from benchmarks.results.page import (
+    RESULTS,
+    BySeed,
+    Page,
+    Row,
+    bonferroni,
+    by_seed,
+    difference,
+    estimate,
+    percent,
+    points,
+)
+from benchmarks.results.pretrained_pilot import pilot
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import style
-from pfedlora_flwr.runs.directory import RunDirectory
 
-READS = {"logits": "pretrained logits", "features": "features", "neck": "a trained neck"}
-SAMPLES = ("10", "30", "50")
-OPTIONS = ("lr", "fedssa.mu", "fedssa.stable-rounds", "adapter.hidden-dim", "adapter.basis")
-LOOKS = {
-    "standalone": ("#000000", "o"),
-    "fedssa": ("#0072B2", "s"),
-    "pfedlora_plus": ("#D55E00", "D"),
+READS = {"features": "features", "pretrained-logits": "logits"}
+COLOURS = {
+    "pfedlora_plus": "#D55E00",
+    "fedssa": "#0072B2",
+    "fedrod": "#CC79A7",
+    "lg_fedavg": "#009E73",
 }
-COLUMNS = (
-    *("reads", "samples", "sharing", "method", "options", "seed"),
-    *("validation", "test", "parameters_up", "parameters_down"),
-)
+LABELS = {"none": "without sharing", "mean": "with sharing"}
+VISITS = 40 * 20
+"""Of all clients in a run."""
+Values = Callable[[str, str, str, str], BySeed]
 
 
 def make(page: Page) -> None:
-    rows = page.rows("runs.csv")
-    lines = []
-    for reads, name in READS.items():
-        of_reads = [row for row in rows if row["reads"] == reads]
-        for method in registry.ordered({row["method"] for row in of_reads}):
-            cells = [_cell(page, of_reads, method, n) for n in SAMPLES]
-            lines.append([name, registry.title(method), *cells])
-    page.table("pilot", ("the head sees", "method", *(f"{n} samples" for n in SAMPLES)), lines)
-    tried = sorted(page.rows("tried.csv"), key=lambda row: (row["reads"], row["method"]))
-    page.table(
-        "tried",
-        ("the head sees", "method", "options", "validation", "test"),
-        (
-            [
-                READS[row["reads"]],
-                registry.title(row["method"]),
-                row["options"],
-                *(f"{100 * float(row[part]):.2f}" for part in ("validation", "test")),
+    rows = [row for row in page.rows("runs.csv") if row["final"]]
+
+    def of(samples: str, reads: str, method: str, sharing: str) -> BySeed:
+        where = {"partition.samples-per-client": samples, "representation": reads}
+        return by_seed(rows, "final", **where, method=method, sharing=sharing)
+
+    for samples in _samples(rows):
+        lines = []
+        for reads, name in READS.items():
+            here = [
+                row
+                for row in rows
+                if (row["partition.samples-per-client"], row["representation"]) == (samples, reads)
             ]
-            for row in tried
-        ),
+            alone = of(samples, reads, "standalone", "mean")
+            for method in registry.ordered({row["method"] for row in here}):
+                lines.append(
+                    [name, registry.title(method), *_line(page, here, of, samples, reads, method)]
+                )
+            page.says(estimate(alone))
+        page.table(
+            f"images-{samples}",
+            (
+                *("the head sees", "method", "rate, h", "with sharing", "`sharing=none`"),
+                *("gain from sharing", "− Standalone", "numbers up a visit"),
+            ),
+            lines,
+        )
+    pilot(page)
+    page.settings("0.001", "0.003", "0.01", "0.03", "0.9")
+    page.picture("study.png", lambda folder: draw(rows, of, folder))
+
+
+def _line(
+    page: Page, rows: list[Row], of: Values, samples: str, reads: str, method: str
+) -> list[str]:
+    """The cells of a method's line: what was chosen, accuracies, differences, numbers sent."""
+    mine = [row for row in rows if row["method"] == method]
+    mean, none = (of(samples, reads, method, sharing) for sharing in ("mean", "none"))
+    alone = of(samples, reads, "standalone", "mean")
+    chosen = dict.fromkeys(
+        ", ".join(filter(None, [row["lr"], row["adapter.hidden-dim"]])) for row in mine
     )
-    for one in rows:
-        for other in rows + tried:
-            if one["samples"] == other["samples"]:
-                page.says(_percent(one) - _percent(other))
-    page.says(*map(_percent, rows))
-    page.settings("0.01", "0.003", "0.001")
-    page.picture("pilot.png", lambda folder: draw(rows, folder))
+    if method == "standalone":
+        return [*chosen, percent(estimate(mean)), "", "", "", "0"]
+    gain, lead = difference(mean, none), difference(mean, alone)
+    page.says(gain, lead, difference(none, alone), bonferroni(gain, 8), bonferroni(lead, 8))
+    up = {round(int(row["parameters_up"]) / VISITS) for row in mine if row["sharing"] == "mean"}
+    return [
+        "; ".join(chosen),
+        percent(estimate(mean)),
+        percent(estimate(none)),
+        points(gain),
+        points(lead),
+        ", ".join(f"{numbers:,}" for numbers in up),
+    ]
 
 
-def draw(rows: list[Row], folder: Path) -> Path:
-    """A panel for what the head sees: accuracy against samples, with sharing and without."""
-    panels = ("features", "logits")
-    with style.drawing(1, len(panels), (7.0, 2.6), sharey=True) as (figure, axes):
-        for axis, reads in zip(axes.flat, panels, strict=True):
-            of_reads = [row for row in rows if row["reads"] == reads]
-            for method in registry.ordered({row["method"] for row in of_reads}):
-                colour, marker = LOOKS[method]
-                for sharing, line in (("mean", "-"), ("none", ":")):
-                    values = {
-                        int(row["samples"]): _percent(row)
-                        for row in of_reads
-                        if (row["method"], row["sharing"]) == (method, sharing)
-                    }
-                    label = registry.title(method) if sharing == "mean" else None
-                    if values:
-                        points = sorted(values.items())
-                        axis.plot(
-                            *zip(*points, strict=True),
-                            color=colour,
-                            marker=marker,
-                            linestyle=line,
-                            label=label,
-                        )
-            axis.set_title(READS[reads])
-            axis.set_xlabel("training images per client")
-            axis.set_xticks([int(n) for n in SAMPLES])
-            axis.legend(frameon=False)
-        axes[0][0].set_ylabel("test accuracy in %")
-        figure.savefig(folder / "pilot.png")
-    return folder / "pilot.png"
+def draw(rows: list[Row], of: Values, folder: Path) -> Path:
+    """A panel for what the head sees and the number of images: a line a method, from its accuracy
+    without sharing to that with it."""
+    counts = _samples(rows)
+    size = (7.0, 0.6 + 1.6 * len(counts))
+    with style.drawing(len(counts), len(READS), size, sharex=True, sharey=True) as (figure, axes):
+        for samples, line in zip(counts, axes, strict=True):
+            for axis, (reads, name) in zip(line, READS.items(), strict=True):
+                _panel(axis, partial(of, samples, reads))
+                axis.set_title(f"{name}, {samples} images per client")
+        for axis in axes[-1]:
+            axis.set_xlabel("test accuracy in %")
+        axes[0][0].legend(frameon=False)
+        figure.savefig(folder / "study.png")
+    return folder / "study.png"
 
 
-def _percent(row: Row) -> float:
-    return 100 * float(row["test"])
+def _panel(axis: Any, of: Callable[[str, str], BySeed]) -> None:
+    alone = 100 * estimate(of("standalone", "mean")).mean
+    axis.axvline(alone, color="black", linestyle=":", label="Standalone")
+    there = [method for method in reversed(COLOURS) if of(method, "mean")]
+    for at, method in enumerate(there):
+        found = {sharing: estimate(of(method, sharing)) for sharing in ("none", "mean")}
+        means = [100 * e.mean for e in found.values()]
+        colour = COLOURS[method]
+        axis.plot(means, [at, at], color=colour, alpha=0.4, linewidth=2)
+        for (sharing, e), filled in zip(found.items(), ("white", colour), strict=True):
+            axis.errorbar(
+                100 * e.mean,
+                at,
+                xerr=100 * (e.half or 0),
+                color=colour,
+                marker="o",
+                markerfacecolor=filled,
+                linestyle="none",
+                label=LABELS[sharing] if not at else None,
+            )
+    axis.set_yticks(range(len(there)), [registry.title(method) for method in there])
+    axis.set_ylim(-0.6, len(there) - 0.4)
 
 
-def _cell(page: Page, rows: list[Row], method: str, samples: str) -> str:
-    """`66.88 (52.13): +14.75`; empty where nothing was run."""
-    found = {
-        row["sharing"]: _percent(row)
-        for row in rows
-        if (row["method"], row["samples"]) == (method, samples)
-    }
-    if "mean" not in found:
-        return "not run"
-    if "none" not in found:
-        return f"{found['mean']:.2f}"
-    gain = signed(found["mean"] - found["none"])
-    return f"{found['mean']:.2f} ({found['none']:.2f}): {gain}"
-
-
-def joined(folder: Path) -> None:
-    """Writes runs.csv and tried.csv of the completed runs in that folder."""
-    page, tables = RESULTS / "pretrained", dict[str, list[list[object]]]()
-    for result in sorted(folder.rglob("result.json")):
-        run = RunDirectory(result.parent)
-        found, e = json.loads(result.read_text()), run.experiment()
-        if found["status"] != "completed":
-            continue
-        keys = e.flat()
-        reads = "neck" if e.neck == "always" else e.representation.removeprefix("pretrained-")
-        last = [*run.rounds()][-1]
-        told = [
-            f"{name}={Path(str(keys[name])).name}"
-            for name in OPTIONS
-            if name in e.changed() or name == "lr"
-        ]
-        sent = found["communication"]
-        row = [
-            reads,
-            e.partition_samples_per_client,
-            e.sharing,
-            e.method,
-            " ".join(told),
-            e.seed,
-            *(last[name] for name in ("validation_accuracy", "accuracy")),
-            *(sent[f"parameters_{way}"] for way in ("up", "down")),
-        ]
-        tables.setdefault("tried" if "tried" in result.parts else "runs", []).append(row)
-    for name, rows in tables.items():
-        write_csv(page / f"{name}.csv", COLUMNS, rows)
+def _samples(rows: list[Row]) -> list[str]:
+    return sorted({row["partition.samples-per-client"] for row in rows}, key=int)
 
 
 if __name__ == "__main__":
-    joined(Path(sys.argv[1]))
+    table = Path(sys.argv[1]) / "report" / "runs.csv"
+    shutil.copyfile(table, RESULTS / "pretrained" / "runs.csv")
