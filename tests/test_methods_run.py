@@ -39,6 +39,10 @@ SENT = [
     ("fedprox", "homogeneous", 2_621_558, 2_621_558),
     ("ditto", "homogeneous", 2_621_558, 2_621_558),
     ("fedrod", "heterogeneous", 5010, 5010),
+    ("fedbabu", "homogeneous", 2_616_548, 2_616_548),
+    ("fedbn", "homogeneous", 2_621_558, 2_621_558),
+    ("apfl", "homogeneous", 2_621_558, 2_621_558),
+    ("fedala", "homogeneous", 2_621_558, 2_621_558),
 ]
 """Method, setting, and the parameters of one client's upload and download, or their bounds."""
 KINDS = ("standalone", "pfedlora", "fedproto", "fedgh", "fedmrl")

@@ -110,6 +110,15 @@ def _reach(start: Start) -> Iterable[str]:
     ]
 
 
+def _method(start: Start) -> Iterable[str]:
+    e = start.config.experiment
+    if start.done:
+        return ()
+    method = registry.make(e, task_of(e, start.config.execution.data_path))
+    with user_code("method", e.method):
+        return [f"warning: {told}" for told in method.remarks()]
+
+
 def _resources(start: Start) -> Iterable[str]:
     if start.engine == "flower" and not start.done:
         resources(start.config)
@@ -157,6 +166,7 @@ CHECKS: tuple[Callable[[Start], Iterable[str]], ...] = (
     _engine,
     _trainable,
     _reach,
+    _method,
     _resources,
     _directory,
     _same_code,

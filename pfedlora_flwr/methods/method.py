@@ -133,6 +133,10 @@ class Method(ABC):
     def check_experiment(cls, experiment: Experiment) -> None:
         """Raises UserError for an Experiment that this method cannot run."""
 
+    def remarks(self) -> list[str]:
+        """What a user should know before a run with these models, a line each."""
+        return []
+
     def state_init(self, seed: int) -> Tensors:
         """Server: its initial state, derived from `seed`."""
         return {}

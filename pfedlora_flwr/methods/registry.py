@@ -47,6 +47,10 @@ _CLASSES = {
     "flora": "FLoRA",
     "fedex_lora": "FedExLoRA",
     "feddpa": "FedDPA",
+    "fedbabu": "FedBABU",
+    "fedbn": "FedBN",
+    "apfl": "APFL",
+    "fedala": "FedALA",
 }
 """Module in this folder → class. Their order is that of help, tables and colours; a new one goes to
 the end."""

@@ -34,10 +34,17 @@ class Standalone(Method):
         return state
 
 
-def train_locally(model: ClientModel, data: Samples, visit: Visit, phase: str = "model") -> None:
-    """Local SGD on the cross-entropy of the model's own predictions."""
+def train_locally(
+    model: ClientModel,
+    data: Samples,
+    visit: Visit,
+    phase: str = "model",
+    epochs: int | None = None,
+) -> None:
+    """Local SGD on the cross-entropy of the model's own predictions, for `local-epochs` unless
+    `epochs` is given."""
 
     def loss(inputs: Tensor, labels: Tensor) -> Tensor:
         return cross_entropy(model(inputs), labels)
 
-    visit.sgd(phase, model.parameters(), loss, data)
+    visit.sgd(phase, model.parameters(), loss, data, epochs=epochs)

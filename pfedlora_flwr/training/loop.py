@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from pfedlora_flwr.training.flops import count_operations
 from pfedlora_flwr.training.graphs import Steps, own_stream
+from pfedlora_flwr.training.optimizers import SGD
 from pfedlora_flwr.training.optimizers import make as make_optimizer
 
 if TYPE_CHECKING:
@@ -90,16 +91,23 @@ class Visit:
         epochs: int | None = None,
         lr: float | None = None,
         augment: bool | None = None,
+        plain: bool = False,
     ) -> None:
         """Minimise `loss_of(inputs, labels)`, a batch's mean loss, in mini-batches over `epochs`
         shuffled passes.
 
-        The optimiser, the Experiment's, is new for each call. `losses[phase]` becomes the last
-        epoch's mean loss, and `flops[phase]` grows by the operations executed."""
+        The optimiser, the Experiment's, is new for each call; with `plain` it is gradient descent
+        at the constant rate `lr`, without momentum, decay or clipping. `losses[phase]` becomes the
+        last epoch's mean loss, and `flops[phase]` grows by the operations executed."""
         e, device = self.experiment, data.labels.device
         epochs = epochs or e.local_epochs
         wanted = [p for p in parameters if p.requires_grad]
-        optimizer = make_optimizer(e, wanted, lr or e.lr, self.round)
+        rate = lr or e.lr
+        optimizer = (
+            SGD(wanted, rate, momentum=0, weight_decay=0)
+            if plain
+            else make_optimizer(e, wanted, rate, self.round)
+        )
         padding = padding_of(data.inputs) if (e.augment if augment is None else augment) else None
         draws = Draws(len(data), self.generator, device, padding)
         total = torch.zeros((), device=device)
@@ -118,7 +126,7 @@ class Visit:
                 per_sample = operations.total // len(index)
             optimizer.zero_grad()
             loss.backward()
-            if e.clip_norm:
+            if e.clip_norm and not plain:
                 nn.utils.clip_grad_norm_(wanted, e.clip_norm)
             optimizer.step()
             total.add_(loss.detach(), alpha=len(index))

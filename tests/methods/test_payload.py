@@ -51,6 +51,14 @@ AS_MUCH_DOWN_AS_UP = [
     ("fedrod", "heterogeneous", 100, 50_100),
     ("fedrod", "homogeneous", 10, 2_621_558),
     ("fedrod", "homogeneous", 100, 2_666_648),
+    ("fedbabu", "homogeneous", 10, 2_616_548),
+    ("fedbabu", "homogeneous", 100, 2_616_548),
+    ("fedbn", "homogeneous", 10, 2_621_558),
+    ("fedbn", "homogeneous", 100, 2_666_648),
+    ("apfl", "homogeneous", 10, 2_621_558),
+    ("apfl", "homogeneous", 100, 2_666_648),
+    ("fedala", "homogeneous", 10, 2_621_558),
+    ("fedala", "homogeneous", 100, 2_666_648),
 ]
 CLASS_MEANS = [
     ("fd", 10, 2, 20, 100),

@@ -3,6 +3,7 @@ averaged."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +14,21 @@ from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.federation import visit as visits
 from pfedlora_flwr.methods import registry
+from pfedlora_flwr.methods.fedbabu import FineTuned
 from pfedlora_flwr.methods.method import Method, Tensors
 from pfedlora_flwr.models.kept import kept, load_kept
+from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.models.task import Task
+from pfedlora_flwr.rng import derive
 from tests.models.bases import CLASSES, base
 from tests.plain import Plain, make, samples, visit
 
 DATA = samples([0, 1, 2, 3] * 3)
 """One batch, so that an epoch is one step of gradient descent, in any order of the samples."""
 LAST = {"fc3.weight", "fc3.bias"}
+ONE_MODEL = ("fedper", "fedrep", "fedprox", "ditto", "fedbabu", "fedbn", "apfl", "fedala")
 
 
 def method(name: str, **keys: object) -> Any:
@@ -134,13 +140,13 @@ def test_the_last_layer_stays_the_clients_own(name: str) -> None:
     torch.testing.assert_close(plain.state["fc1.weight"], mean.float())
 
 
-@pytest.mark.parametrize("name", ["fedper", "fedrep", "fedprox", "ditto"])
+@pytest.mark.parametrize("name", [*ONE_MODEL])
 def test_models_that_differ_are_refused(name: str) -> None:
     with pytest.raises(UserError, match=f"{name} needs the same model at all clients"):
         from_flat({"method": name, "models": "cnn4,cnn5", "clients": 2})
 
 
-@pytest.mark.parametrize("name", ["fedper", "fedrep"])
+@pytest.mark.parametrize("name", ["fedper", "fedrep", "fedbabu"])
 def test_an_extractor_of_which_nothing_is_trained_is_refused(name: str) -> None:
     keys = {"method": name, "models": "tests.models.modules:Logistic", "clients": 2}
     with pytest.raises(UserError, match=r"nothing of it is trained .* set neck=always"):
@@ -223,3 +229,184 @@ def test_fedrod_with_frozen_backbones_of_one_width_shares_the_head_alone(tmp_pat
 
 def head_of(model: Any) -> Tensors:
     return dict(model.model.last_layer().state_dict())
+
+
+def test_fedbabu_trains_the_body_before_the_first_head_and_fine_tunes_both() -> None:
+    fedbabu = method("fedbabu", **{"fedbabu.finetune-epochs": 2})
+    model, received, sent = trained(fedbabu)
+    body, tuned = (fedbabu.client_model(0) for _ in range(2))
+    for twin in (body, tuned):
+        load_kept(twin, first_model(fedbabu))
+        twin.load_extractor(received)
+    for _ in range(3):
+        step(body, everything(body) - LAST, 0.05, 0.0, {})
+    for _ in range(2):
+        step(tuned, everything(tuned), 0.05, 0.0, {})
+    assert_close(sent, body.extractor_tensors())
+    assert_close(kept(fedbabu.predictor(model)), kept(tuned))
+    again = fedbabu.local_update(model.train(), received, DATA, visit(fedbabu.experiment, 1))
+    assert_close(again.tensors, sent)  # nothing of the fine-tuning comes back
+
+
+def first_model(of: Method) -> Tensors:
+    """w^0: the model that FedAvg's clients begin with."""
+    return make(replace(of.experiment, method="fedavg")).state_init(
+        derive(of.experiment.seed, "state")
+    )
+
+
+def test_fedbabus_head_is_the_same_everywhere_and_in_every_round() -> None:
+    plain = Plain(method="fedbabu", models="cnn5", clients=3, partition__kind="iid", batch_size=32)
+    plain.train(2)
+    head = {n.removeprefix("fc3."): t for n, t in first_model(plain.method).items() if n in LAST}
+    for model in plain.models.values():
+        assert isinstance(model, FineTuned)
+        assert_close(dict(model.first_head.state_dict()), head)
+        assert not torch.equal(model.model.last_layer().weight, head["weight"])
+
+
+class Normed(nn.Module):
+    """Whose batch normalisation does not say so by its name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(3 * 32 * 32, 6)
+        self.scaling = nn.BatchNorm1d(6)
+        self.last = nn.Linear(6, 10)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.last(self.scaling(self.first(inputs.flatten(1))))
+
+
+def test_fedbn_keeps_batch_normalisation_by_its_class_and_averages_the_rest() -> None:
+    keys = {"models": "tests.methods.test_personal:Normed", "partition.kind": "iid"}
+    plain = Plain(keys, method="fedbn", clients=3, batch_size=32)
+    plain.train(2)
+    alone = {f"module.scaling.{n}" for n in nn.BatchNorm1d(6).state_dict()}
+    assert len(alone) == 5
+    assert plain.state.keys() == kept(plain.model(0)).keys() - alone
+    before = {n: t.clone() for n, t in kept(plain.model(0)).items()}
+    plain.play([0])
+    own = plain.method.private_init(0, 0)
+    load_kept(own, before | plain.received[0])  # a visit begins at the received rest, own layers
+    fedavg = make(from_flat(keys | {"method": "standalone", "clients": 3, "batch-size": 32}))
+    assert isinstance(own, ClientModel)
+    visits.visit(fedavg, own, {}, plain.data(0).train, 0, 3)
+    assert_close(kept(plain.model(0)), kept(own))
+    assert plain.method.remarks() == []
+
+
+def test_fedbn_without_batch_normalisation_is_fedavg_and_says_so() -> None:
+    ours, theirs = (Plain(method=name, models="cnn5", clients=3) for name in ("fedbn", "fedavg"))
+    for plain in (ours, theirs):
+        plain.play([0])
+    assert all(torch.equal(t, theirs.state[n]) for n, t in ours.state.items())
+    assert ours.method.remarks() == [
+        "fedbn keeps batch normalisation private, and model 'cnn5' trains none: it is fedavg with a"
+        " private copy"
+    ]
+
+
+@pytest.mark.parametrize("adapt", [True, False])
+def test_apfl_mixes_the_models_and_not_their_outputs(adapt: bool) -> None:
+    """The gradients at v̄ are taken there, and handed on to v and α by hand."""
+    apfl = method("apfl", **{"apfl.alpha": 0.7, "apfl.adapt": adapt, "lr": 0.03})
+    model, received, sent = trained(apfl)
+    own, whole, mixed = (apfl.received_model(first_model(apfl)) for _ in range(3))
+    load_kept(whole, received)
+    alpha = 0.7
+    for _ in range(3):
+        mix(mixed, own, whole, alpha)
+        loss = cross_entropy(mixed(DATA.batch(slice(None))), DATA.labels)
+        at_mixed = torch.autograd.grad(loss, list(mixed.parameters()))
+        pairs = list(zip(at_mixed, own.parameters(), whole.parameters(), strict=True))
+        slope = sum(float((g * (v - w)).sum()) for g, v, w in pairs)
+        step(whole, everything(whole), 0.03, 0.0, {})
+        with torch.no_grad():
+            for gradient, v, _ in pairs:
+                v -= 0.03 * alpha * gradient
+        alpha = min(1.0, max(0.0, alpha - 0.03 * slope)) if adapt else alpha
+    mix(mixed, own, whole, alpha)
+    assert (float(model.alpha) != pytest.approx(0.7, abs=1e-7)) == adapt
+    assert float(model.alpha.detach()) == pytest.approx(alpha, rel=1e-4)
+    assert_close(kept(model.own), kept(own))
+    assert_close(kept(apfl.predictor(model)), kept(mixed))
+    assert_close(sent, kept(whole))
+
+
+def mix(mixed: nn.Module, own: nn.Module, whole: nn.Module, alpha: float) -> None:
+    """v̄ ← α v + (1 − α) w."""
+    with torch.no_grad():
+        three = zip(mixed.parameters(), own.parameters(), whole.parameters(), strict=True)
+        for mean, v, w in three:
+            mean.copy_(alpha * v + (1 - alpha) * w)
+
+
+def test_apfl_with_alpha_zero_is_fedavg() -> None:
+    apfl, fedavg = method("apfl", **{"apfl.alpha": 0, "apfl.adapt": False}), method("fedavg")
+    assert_close(trained(apfl)[2], trained(fedavg)[2])
+    assert_close(kept(trained(apfl)[0].mixed), kept(trained(fedavg)[0]))
+
+
+@pytest.mark.parametrize(("layers", "upper"), [(1, {"fc3"}), (2, {"fc2", "fc3"}), (0, None)])
+def test_fedala_mixes_the_highest_layers_by_weights_that_it_learns(
+    layers: int, upper: set[str] | None
+) -> None:
+    """One step of W by the chain rule, written by hand: ∂L/∂W = ∇L(Θ̂) ⊙ (Θ − Θ_i)."""
+    keys = {"fedala.layers": layers, "fedala.share": 1, "fedala.rate": 5, "fedala.most-epochs": 1}
+    fedala = method("fedala", **keys)
+    model = trained(fedala)[0]
+    old = {name: t.clone() for name, t in kept(model.model).items()}
+    received = fedala.state_init(4)
+    twin = fedala.client_model(0)
+    chosen = [n for n in old if upper is None or n.split(".")[0] in upper]
+    weights = {name: torch.ones_like(old[name]) for name in chosen}
+
+    def settle() -> None:
+        mixed = {n: old[n] + (received[n] - old[n]) * weights[n] for n in chosen}
+        load_kept(twin, received | mixed)
+
+    settle()
+    loss = cross_entropy(twin(DATA.batch(slice(None))), DATA.labels)
+    parameters = {n: p for n, p in twin.named_parameters() if n in weights}
+    for name, slope in zip(
+        parameters, torch.autograd.grad(loss, list(parameters.values())), strict=True
+    ):
+        moved = weights[name] - 5 * slope * (received[name] - old[name])
+        weights[name] = moved.clamp(0, 1)
+    settle()
+    for _ in range(3):
+        step(twin, everything(twin), 0.05, 0.0, {})
+    sent = fedala.local_update(model.train(), received, DATA, visit(fedala.experiment, 1, 2))
+    assert model.names == [n for n, _ in twin.named_parameters() if n in weights]
+    for weight, name in zip(model.weights, model.names, strict=True):
+        torch.testing.assert_close(weight.detach(), weights[name], rtol=1e-4, atol=1e-5)
+    assert any(bool((weight < 1).any()) for weight in model.weights)
+    assert_close(kept(model.model), kept(twin))
+    assert_close(sent.tensors, kept(twin))
+
+
+def test_fedala_takes_the_global_model_whole_at_first() -> None:
+    assert_close(trained(method("fedala"))[2], trained(method("fedavg"))[2])
+    assert "weights" not in visit_of(method("fedala"), 1)
+
+
+def visit_of(fedala: Any, visits: int) -> dict[str, int]:
+    """What the last of a client's first visits spent."""
+    model = fedala.private_init(1, 1)
+    for round in range(1, visits + 1):
+        last = visit(fedala.experiment, 1, round)
+        fedala.local_update(model.train(), fedala.state_init(round), DATA, last)
+    return last.flops
+
+
+def test_fedala_learns_until_its_loss_settles_in_the_second_visit_and_one_epoch_later() -> None:
+    """A flat loss settles as soon as ten epochs more are known; none settles below no threshold."""
+    flat = {"fedala.rate": 1e-9, "fedala.share": 0.5}
+    second = visit_of(method("fedala", **flat), 2)["weights"]
+    third = visit_of(method("fedala", **flat), 3)["weights"]
+    most = visit_of(method("fedala", **flat, **NEVER), 2)["weights"]
+    assert (second, most) == (11 * third, 14 * third)
+
+
+NEVER = {"fedala.threshold": 1e-30, "fedala.most-epochs": 14}
