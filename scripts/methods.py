@@ -36,11 +36,42 @@ _HEAD = """# The methods
 <!-- Written by `make docs` from the methods' classes, the numbers of tests/methods/test_payload.py, and the code: change those. -->
 
 Choose one with `pfedlora run -o method=NAME`. [Keys](keys.md) has the options of each method, [fidelity](fidelity.md) our decisions where
-a paper leaves a choice open.
+a paper leaves a choice open. There are three groups, by what the clients' models must have in common.
+
+| group | what must be equal | what travels | mean | secure aggregation |
+| --- | --- | --- | --- | --- |
+| [different models](#methods-for-different-models) | nothing, or the representations' widths | a small part, a small model, or class means | of parameters, by class, or trained on the server | where *server* is a mean |
+| [one architecture](#methods-for-one-architecture) | the architecture, and the base unless `train=all` | the trained model, or its extractor | of parameters | all |
+| [LoRA](#methods-that-exchange-lora) | the pretrained base, and the rank for most | LoRA's factors | of factors, exact or not, or of products | where the table says so |
+
+A mean of parameters is exact: it is the model that the server means to send. A mean of LoRA's factors is not the mean of their products, unless one factor is common.
+
+## Methods for different models
 
 | `method` | idea | what is shared | up | down | cost | server | assumes | paper |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- |
 """
+_ONE_MODEL = """
+## Methods for one architecture
+
+All clients need the same model, and the same frozen base unless `train=all`; other runs are refused in a line. FedRoD, which also takes different models, stands above.
+Every upload is averaged, weighted by n_k, so secure aggregation takes all of them. *Alone* says what is left with `sharing=none`, where a client's own upload comes back ([controls](fidelity.md#controls)).
+
+| `method` | idea | what is shared | up | down | cost | server | alone | paper |
+| --- | --- | --- | --- | --- | --- | --- | --- | --- |
+"""
+_ALONE = {
+    "fedavg": "Standalone, from one first model for all",
+    "fedper": "Standalone, from one first extractor for all",
+    "fedrep": "its own head and extractor, trained in turn",
+    "fedprox": "each visit held near the client's own last model",
+    "ditto": "a model held near a second one of the client's own",
+    "fedbabu": "its own extractor before the fixed head, fine-tuned with it",
+    "fedbn": "Standalone, from one first model for all",
+    "apfl": "two models of the client's own, mixed",
+    "fedala": "Standalone, from one first model for all: own and received are the same",
+}
+"""What a method of one architecture is under `sharing=none`."""
 _LORA = """
 ## Methods that exchange LoRA
 
@@ -82,14 +113,14 @@ _FOOT = """
 ## How to read the table
 
 - **Up** and **down** are the floating-point numbers of one client's visit: with 10 classes of which it holds 2, and with
-  100 of which it holds 10. They are for the heterogeneous setting (five CNNs, CNN-5 the smallest) with default options; FedAvg's are for
-  the homogeneous one. Down is counted when every class has been reported. FD leaves out classes that only the receiver holds.
+  100 of which it holds 10. They are for the heterogeneous setting (five CNNs, CNN-5 the smallest) with default options; those of one architecture are for
+  the homogeneous one (CNN-1). Down is counted when every class has been reported. FD leaves out classes that only the receiver holds.
   FedKD's ranks change from upload to upload.
 - **Cost** is the operations of one training sample in a visit, relative to Standalone's. It includes forward and backward passes and
   the method's other work. It is measured for client model CNN-1, one epoch, from the second round on, and counted
   as in every run. The batch size does not matter. With a smaller client model a small shared model weighs more. With more epochs
   pFedLoRA and the methods that report mean representations cost less per sample and epoch: they make one extra pass over the inputs, after the last
-  epoch.
+  epoch. FedALA's is that of a client's second visit, in which it trains its weights longest; FedBABU's has five epochs of fine-tuning, FedRep's ten of the head.
 - **Server** is one of three: a weighted mean of the uploads; means by class; or training on the uploads, whose operations are counted
   separately. A *composite* predicts with the client's model and its copy of the shared part together, so each prediction costs more. The
   others predict with a model of the client's own architecture.
@@ -99,11 +130,17 @@ _FOOT = """
 """
 
 
+ONE_MODEL = tuple(name for name in ANY_MODEL if registry.find(name).one_model)
+"""Our methods, but for those of LoRA, that need one architecture."""
+
+
 def page(costs: Mapping[str, str]) -> str:
     """docs/methods.md with these costs, by method."""
     return (
         _HEAD
-        + "".join(_row(name, costs[name]) for name in ANY_MODEL)
+        + "".join(_row(name, costs[name]) for name in ANY_MODEL if name not in ONE_MODEL)
+        + _ONE_MODEL
+        + "".join(_row(name, costs[name]) for name in ONE_MODEL)
         + _LORA
         + "".join(map(_lora_row, LORA))
         + _LORA_NUMBERS
@@ -162,7 +199,7 @@ def sent(name: str) -> tuple[str, str]:
 
 def _row(name: str, cost: str) -> str:
     found = registry.find(name)
-    assumes = found.assumes
+    assumes = _ALONE[name] if name in ONE_MODEL else found.assumes
     if make(from_flat({"method": name, "setting": _setting(name)})).uses_rounds:
         assumes += "; depends on T"
     cells = (
