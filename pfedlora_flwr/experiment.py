@@ -112,6 +112,12 @@ class Experiment:
         low=1,
         high=1_000_000,
     )
+    clients_joined: str = key(
+        "",
+        "who has joined since round 1, as R:N: only the first N clients take part up to round R;"
+        " several, separated by commas. Set by --resume with more `clients`",
+        name="clients-joined",
+    )
     clients_held_out: int = key(
         0,
         "H, the last clients, which have data and are never sampled; adapted and evaluated at the"
@@ -409,7 +415,25 @@ class Experiment:
     @property
     def sampled(self) -> int:
         """K = ⌊C·(N − H)⌋, at least 1; the tolerance makes 0.29·100 the 29 it is."""
-        return max(1, int(self.participation * self.trained_clients + 1e-9))
+        return self._share_of(self.trained_clients)
+
+    @property
+    def joins(self) -> tuple[tuple[int, int], ...]:
+        """What `clients-joined` says: (R, N) each; only the first N clients take part up to round
+        R. Raises ValueError for what is none."""
+        pairs = [word.split(":") for word in _words(self.clients_joined) if word]
+        return tuple((int(last), int(clients)) for last, clients in pairs)
+
+    def clients_in(self, round: int) -> int:
+        """N of a round: those that can be sampled, numbers 0 to this."""
+        return next((n for last, n in self.joins if round <= last), self.trained_clients)
+
+    def sampled_in(self, round: int) -> int:
+        """K of a round."""
+        return self._share_of(self.clients_in(round))
+
+    def _share_of(self, clients: int) -> int:
+        return max(1, int(self.participation * clients + 1e-9))
 
     def model_names(self, family: str = "cnn") -> tuple[str, ...]:
         """The client models in turn, each with what the keys say of it (`in_full`); `auto` is the
@@ -490,6 +514,14 @@ def parted(name: str) -> tuple[str, dict[str, str]]:
 
 def _words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(","))
+
+
+FIXED_CLIENTS = {
+    "secagg.enabled": "secagg_enabled",
+    "dp": "dp_enabled",
+    "clients-held-out": "clients_held_out",
+}
+"""Keys, with their attributes, with which no client can join a running federation."""
 
 
 def at_least(share: float, of: int) -> int:

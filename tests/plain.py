@@ -41,10 +41,10 @@ class Plain:
     def train(self, rounds: int, alone: int | None = None) -> None:
         """alone: the only client there is, in the rounds in which it is sampled."""
         for _ in range(rounds):
-            e = self.experiment
+            e, n = self.experiment, self.round + 1
             self.play(
                 k
-                for k in sample_clients(e.seed, self.round + 1, e.clients, e.sampled)
+                for k in sample_clients(e.seed, n, e.clients_in(n), e.sampled_in(n))
                 if alone in (None, k)
             )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable
 
@@ -9,7 +10,7 @@ from pfedlora_flwr.data import registry as datasets
 from pfedlora_flwr.data.source import class_names_of
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import Execution, RunConfig
-from pfedlora_flwr.experiment import option_keys
+from pfedlora_flwr.experiment import FIXED_CLIENTS, option_keys
 from pfedlora_flwr.keys import in_words
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method
@@ -64,6 +65,23 @@ def _min_clients(config: RunConfig, method: type[Method]) -> None:
         raise UserError(
             f"min-clients is {wanted}; allowed: auto, or at most clients, which is {clients}"
         )
+
+
+def _joined(config: RunConfig, method: type[Method]) -> None:
+    e, told = config.experiment, f"clients-joined is {config.experiment.clients_joined!r}"
+    if not e.clients_joined:
+        return
+    try:
+        numbers = [(-1, 0), *e.joins, (e.rounds, e.clients)]
+    except ValueError:
+        raise UserError(f"{told}; allowed: R:N, several separated by commas") from None
+    if not all(a[0] < b[0] and a[1] < b[1] for a, b in itertools.pairwise(numbers)):
+        raise UserError(
+            f"{told}; allowed: R:N with rising R below rounds, which is {e.rounds}, and rising N"
+            f" below clients, which is {e.clients}"
+        )
+    if other := [n for n in FIXED_CLIENTS if getattr(e, FIXED_CLIENTS[n])]:
+        raise UserError(f"{told}; with {other[0]} no client can join")
 
 
 def _held_out(config: RunConfig, method: type[Method]) -> None:
@@ -230,6 +248,7 @@ CHECKS: tuple[Callable[[RunConfig, type[Method]], None], ...] = (
     _differential_privacy,
     _method,
     _min_clients,
+    _joined,
     _held_out,
     _trained,
     _inputs,

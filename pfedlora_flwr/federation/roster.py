@@ -205,7 +205,10 @@ class Roster:
                     raise ValueError("its data or partition differs from the other nodes'")
                 if self._names[: len(claim.classes)] != claim.classes:
                     told = f"its classes are {claim.classes[:20]}, other nodes' {self._names[:20]}"
-                    raise ValueError(f"{told}: a class needs the same number everywhere")
+                    raise ValueError(
+                        f"{told}: a class needs the same number everywhere; restore its classes, or"
+                        " begin a new run"
+                    )
                 if claim.columns and claim.columns != self._columns:
                     told = (
                         f"its columns are {claim.columns[:20]}, other nodes' {self._columns[:20]}"

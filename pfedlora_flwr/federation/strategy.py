@@ -196,7 +196,7 @@ class PersonalisedStrategy(Strategy):
 
     def _round(self, number: int, clock: Clock) -> Round:
         e = self.experiment
-        sampled = sample_clients(e.seed, number, e.trained_clients, e.sampled)
+        sampled = sample_clients(e.seed, number, e.clients_in(number), e.sampled_in(number))
         round = Round(number, sampled, clock, exchanges_lora=self.method.shares_lora)
         self.chain.begin(round)
         return round
@@ -213,7 +213,7 @@ class PersonalisedStrategy(Strategy):
         if e.evaluates_as_last(round.number):
             state.keep_evaluations()
         if not self._enough(
-            round, f"round {round.number}", len(visits), e.sampled, collected.reason
+            round, f"round {round.number}", len(visits), len(round.sampled), collected.reason
         ):
             return
         state.failed_rounds = 0
@@ -241,7 +241,7 @@ class PersonalisedStrategy(Strategy):
     def _evaluate(self, round: Round, clients: Clients) -> None:
         """Evaluates the clients whose last evaluation is older than their model: all of them before
         round 1."""
-        everyone = range(self.experiment.trained_clients)
+        everyone = range(self.experiment.clients_in(0))
         wanted = everyone if round.number == 0 else sorted(self.state.stale)
         messages = clients.messages(round, wanted, "evaluating")
         self._take_counts(round, clients.ask(round, messages, "evaluating"))

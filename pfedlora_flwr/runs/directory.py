@@ -224,6 +224,7 @@ class RunDirectory(RunFiles):
             "date": now,
             "git-commit": commit,
             "rounds": experiment.rounds,
+            "clients": experiment.clients,
             "after-round": last_round,
         }
         about = {
@@ -313,8 +314,11 @@ class RunDirectory(RunFiles):
         self.check_resumable()
         saved = self.run_config()
         self.check_whole()
-        same_rounds = experiment.replace(rounds=saved.experiment.rounds)
-        self.check_same(same_rounds, "resume it with its own keys; only more rounds extend it")
+        was = saved.experiment
+        same = experiment.replace(
+            rounds=was.rounds, clients=was.clients, clients_joined=was.clients_joined
+        )
+        self.check_same(same, "resume it with its own keys; only more rounds extend it")
         check_extension(saved, experiment, self.checkpoints, self.path)
         check_budget(saved.experiment, experiment, self.last_round(), self.dp_file)
 
@@ -324,7 +328,7 @@ class RunDirectory(RunFiles):
         saved, last = self.run_config(), self.last_round()
         if last < experiment.rounds:
             self.write_config(
-                RunConfig(saved.experiment.replace(rounds=experiment.rounds), saved.execution),
+                RunConfig(experiment, saved.execution),
                 read_about(self.config).get("history", ()),
                 last,
             )

@@ -20,6 +20,7 @@ from pfedlora_flwr.models.registry import names_of, of_client
 from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.data_name import data_name, own_data
 from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.runs.joining import joined_after
 from pfedlora_flwr.runs.layout import FORMAT
 from pfedlora_flwr.runs.privacy import privacy_of
 from pfedlora_flwr.runs.rows import (
@@ -74,6 +75,8 @@ def write_result(
         "resumable": resumable and status != "completed",
         "privacy": privacy_of(config, run.dp_file, simulated=run.clients.is_dir()),
     }
+    if after := joined_after(experiment):
+        result["joined"] = after
     if diverged_in is not None:
         result["diverged_in"] = diverged_in
     state = run.checkpoints.load()

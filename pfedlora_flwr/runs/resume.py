@@ -13,6 +13,7 @@ from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import absolute
 from pfedlora_flwr.models import registry as models
 from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.runs.joining import check_join
 from pfedlora_flwr.runs.output import of_run
 
 Flat = Mapping[str, object]
@@ -46,6 +47,8 @@ def resumed(run: RunDirectory, conf: Flat, options: Flat, conf_name: str) -> tup
         for name, value in {**conf, **options}.items()
         if name != "rounds" or name in options
     }
+    if (clients := config.parse(named).get("clients", saved.clients)) != saved.clients:
+        check_join(run, saved, clients)
     check_unchanged(saved, named, run.path)
     going_on = config.run_config(
         {**run.saved_keys(), "overwrite": False, _ACCEPTED: False, **named}

@@ -340,6 +340,8 @@ class Result(TypedDict):
     # of every key that can change a result: equal fingerprints mean the same Experiment
     fingerprint: NotRequired[str]
     clients: NotRequired[int]
+    # by client that joined the running federation: the round after which it did; absent if none did
+    joined: NotRequired[dict[str, int]]
     # whether --resume can continue it; false for a completed run, and if code or configuration
     # must be corrected first
     resumable: NotRequired[bool]

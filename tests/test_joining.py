@@ -1,0 +1,187 @@
+"""A site joins a federation of sites with data of their own; where every client's part would
+change, none can. Real server and client code, with the local engine's grid in the place of
+SuperNodes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from flwr.app import Context, RecordDict
+
+from pfedlora_flwr import client_app, config, server_app
+from pfedlora_flwr.data import datasets
+from pfedlora_flwr.data.local import LocalData, Site
+from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.files import tensors_sha256
+from pfedlora_flwr.launch.local import LocalGrid
+from pfedlora_flwr.methods.tensors import tensors_of
+from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.runs.joining import joined_after
+from tests.conftest import run_locally
+from tests.plain import Plain
+
+KEYS = {
+    "rounds": 2,
+    "participation": 0.7,  # 2 of 3 clients, then 2 of 4
+    "batch-size": 16,
+    "dataset": "digits",
+    "models": "tests.methods.narrow:Narrow",
+    "evaluate-initial": False,
+}
+
+
+@pytest.fixture
+def sites(tmp_path: Path) -> list[dict[str, Any]]:
+    """The node-configs of four sites with 60 digits each, and a state-path of its own."""
+    shared, found = datasets.load("digits"), []
+    for site in range(4):
+        part = slice(60 * site, 60 * (site + 1))
+        np.savez(
+            tmp_path / f"own{site}.npz", images=shared.inputs[part], labels=shared.labels[part]
+        )
+        place = f"npz:{tmp_path}/own{site}.npz"
+        found.append({"dataset": place, "state-path": str(tmp_path / f"state{site}")})
+    return found
+
+
+def serve(output: Path, nodes: list[dict[str, Any]], **keys: object) -> dict[str, Any]:
+    """A run on these nodes, as a submitted one; its result."""
+    named = {name.replace("_", "-"): value for name, value in keys.items()}
+    given = KEYS | {"clients": len(nodes), "output": str(output), **named}
+    flat = dict(config.run_config(given).flat())
+    grid = LocalGrid(client_app.app, nodes, flat)
+    context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=flat)
+    server_app.serve(grid, context)
+    return json.loads((output / "result.json").read_text())
+
+
+class OwnData(Plain):
+    """The plain federation, on the sites' data."""
+
+    def __init__(self, places: dict[int, str], **keys: object) -> None:
+        super().__init__(KEYS, **keys)
+        self.places = places
+
+    def data(self, client: int) -> LocalData:
+        where = {"dataset": self.places[client]}
+        return Site.find(self.experiment, client, where).load(torch.device("cpu"))
+
+
+def places(output: Path, nodes: list[dict[str, Any]]) -> dict[int, str]:
+    """Where the data of each client is."""
+    numbers = json.loads((output / "server" / "numbers.json").read_text())
+    names = [(Path(node["state-path"]) / "name").read_text() for node in nodes]
+    return {numbers[name]: node["dataset"] for name, node in zip(names, nodes, strict=True)}
+
+
+@pytest.mark.slow
+def test_a_site_joins_and_what_lies_before_stays(
+    tmp_path: Path, sites: list[dict[str, Any]]
+) -> None:
+    run = RunDirectory(tmp_path / "run")
+    first = serve(run.path, sites[:3])
+    assert "joined" not in first
+    before, visits = run.rounds(), list(run.visits())
+    with pytest.raises(UserError, match="round 2 was the run's last: give more rounds, too"):
+        serve(run.path, sites, resume=True)
+    result = serve(run.path, sites, resume=True, rounds=6)
+    assert result["joined"] == {"3": 2}
+    assert result["clients"] == 4
+    assert run.rounds()[:2] == before
+    assert list(run.visits())[: len(visits)] == visits
+    drawn = [row["sampled"] for row in run.rounds()]
+    assert not any(3 in clients for clients in drawn[:2])
+    assert any(3 in clients for clients in drawn[2:])
+    plain = OwnData(places(run.path, sites), clients=4, rounds=6, clients_joined="2:3")
+    plain.train(6)
+    assert result["shared_sha256"] == tensors_sha256(plain.state)
+    state = run.checkpoints.load()
+    assert state is not None
+    assert state.models == {k: tensors_sha256(tensors_of(m)) for k, m in plain.models.items()}
+    saved = yaml.safe_load(run.config.read_text())
+    assert (saved["clients"], saved["clients-joined"]) == (4, "2:3")
+    history = [(h["clients"], h["rounds"], h["after-round"]) for h in saved["about"]["history"]]
+    assert history == [(3, 2, 0), (4, 6, 2)]
+
+    shutil.copytree(run.path, tmp_path / "again")
+    result = serve(tmp_path / "again", sites, resume=True, rounds=7)  # its keys are the user's
+    assert result["joined"] == {"3": 2}
+    with pytest.raises(UserError, match="a resumed run keeps its clients"):
+        serve(run.path, sites[:3], resume=True, rounds=8)
+
+
+@pytest.mark.slow
+def test_a_site_that_lost_its_disk_begins_anew_and_a_moved_one_goes_on(
+    tmp_path: Path, sites: list[dict[str, Any]]
+) -> None:
+    run, keys = RunDirectory(tmp_path / "run"), {"participation": 1.0}
+    serve(run.path, sites[:2], **keys)
+    numbers = places(run.path, sites[:2])
+    shutil.copytree(run.path, tmp_path / "lost")
+    moved = sites[1] | {"state-path": str(tmp_path / "new-disk")}
+    shutil.move(sites[1]["state-path"], moved["state-path"])
+    result = serve(run.path, [sites[0], moved], resume=True, rounds=4, **keys)
+    assert result["lost"] == 0
+    plain = OwnData(numbers, clients=2, rounds=4, **keys)
+    plain.train(4)
+    assert result["shared_sha256"] == tensors_sha256(plain.state)
+
+    # a new name takes the number of a client that is away for half of node-timeout
+    empty = tmp_path / "empty-disk"
+    [client] = [k for k, place in numbers.items() if place == sites[1]["dataset"]]
+    result = serve(
+        tmp_path / "lost",
+        [sites[0], sites[1] | {"state-path": str(empty)}],
+        resume=True,
+        rounds=4,
+        node_timeout=6,
+        **keys,
+    )
+    assert result["lost"] == 1
+    visits = RunDirectory(tmp_path / "lost").visits()
+    assert [(v["round"], v["client"]) for v in visits if v["status"] == "ok" and v["lost"]] == [
+        (3, client)
+    ]
+
+
+@pytest.mark.slow
+def test_no_client_joins_where_every_part_would_change(tmp_path: Path) -> None:
+    keys = KEYS | {"clients": 4, "partition.kind": "iid", "dataset": "synthetic:60"}
+    assert run_locally(tmp_path / "run", keys).code == 0
+    told = (
+        "clients is 5, and the run in '.*' has 4: of a shared dataset each client's part would"
+        " change; only sites with data of their own can join, and a new run has clients-held-out"
+    )
+    with pytest.raises(UserError, match=told):
+        run_locally(tmp_path / "run", keys | {"resume": True, "clients": 5})
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("2", "allowed: R:N, several"),
+        ("2:5", "rising N below clients, which is 5"),
+        ("2:3,2:4", "rising R below rounds"),
+        ("20:3", "rising R below rounds, which is 20"),
+    ],
+)
+def test_a_record_of_joins_must_rise(text: str, told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        config.run_config({"clients": 5, "clients-joined": text, "partition.kind": "iid"})
+
+
+def test_joins_say_who_takes_part_in_a_round() -> None:
+    e = config.run_config(
+        {"clients": 10, "clients-joined": "2:3,5:6", "participation": 0.5, "rounds": 9}
+    ).experiment
+    assert [e.clients_in(round) for round in range(8)] == [3, 3, 3, 6, 6, 6, 10, 10]
+    assert [e.sampled_in(round) for round in (1, 3, 6)] == [1, 3, 5]
+    assert config.run_config({}).experiment.joins == ()
+    assert joined_after(e) == {"3": 2, "4": 2, "5": 2} | {str(k): 5 for k in range(6, 10)}
