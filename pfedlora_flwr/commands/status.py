@@ -80,7 +80,7 @@ def lines(status: RunStatus, now: float) -> list[str]:
         figures.append(f"accuracy {status['accuracy']:.4f}")
     figures += [f"{status['failures']} failures", f"{status['refused']} refused updates"]
     if (used := status["disk_used"]) is not None and (free := status["disk_free"]) is not None:
-        figures.append(f"disk: {megabytes(used)} used, {megabytes(free)} free")
+        figures.append(f"disk: {megabytes(used)} used, {free / 1e9:.1f} GB free")
     return [*found, " · ".join(figures)]
 
 
