@@ -18,10 +18,11 @@ import numpy.typing as npt
 import torch
 from scipy.special import ndtri
 
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import Execution
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.link import LEVELS, Link, Server
-from pfedlora_flwr.methods.method import Method, Tensors, Upload
+from pfedlora_flwr.methods.method import Method, Refused, Tensors, Upload, check_layout
 from pfedlora_flwr.observers.observer import RunStopped
 from pfedlora_flwr.rng import SERVER
 from pfedlora_flwr.runs.budget import Budget
@@ -130,7 +131,12 @@ def rounding(e: Experiment, shared: Tensors) -> float:
 
 def clipped(upload: Upload, received: Tensors, limit: float) -> Upload:
     """The upload whose difference from what was received is at most so long, in the L2 norm over
-    all tensors, of weight 1. One that is not finite stays: it is refused further on."""
+    all tensors, of weight 1. One that is not finite stays: it is refused further on. Raises
+    UserError for one of another layout than what was received."""
+    try:
+        check_layout(upload.tensors, received)
+    except Refused as reason:
+        raise UserError(f"its upload has no difference that dp can clip: {reason}") from None
     length = _length(upload.tensors, received)
     if not np.isfinite(length) or length <= limit:
         return Upload(upload.tensors, 1)

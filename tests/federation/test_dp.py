@@ -173,6 +173,12 @@ def test_a_zero_update_stays_zero_and_one_that_is_not_finite_is_left_to_be_refus
         assert not torch.isfinite(sent.tensors["a"]).any()
 
 
+def test_an_update_of_another_layout_than_its_download_is_no_difference() -> None:
+    state = changed("a", 3.0) | changed("b", 3.0)
+    with pytest.raises(UserError, match=r"dp can clip: its tensors are \['a'\], expected"):
+        dp.clipped(Upload(changed("a", 3.0), 5), state, 0.5)
+
+
 def test_under_masks_the_bound_leaves_room_for_what_rounding_adds() -> None:
     state = {"a": torch.zeros(10_000)}
     plain, masked = (from_flat({**KEYS, "secagg.enabled": on}) for on in (False, True))
