@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from pfedlora_flwr.federation import visit as visits
 from pfedlora_flwr.federation.adapt import adapt as adapted_to
 from pfedlora_flwr.federation.messages import held_out_from_metrics
 from pfedlora_flwr.files import tensors_sha256
+from pfedlora_flwr.methods.lora_residual import LEFT, RIGHT
 from pfedlora_flwr.methods.method import Refused
 from pfedlora_flwr.models.kept import kept
 from pfedlora_flwr.runs import shared_state
@@ -126,6 +128,17 @@ def test_the_run_itself_gives_the_same_and_python_too(federation: Path, tmp_path
         federation / "run", tmp_path / "new", client=9, rounds=1, overwrite=True
     )
     assert again.result["visits"] == 1
+
+
+def test_factors_of_single_clients_side_by_side_are_not_exported(
+    federation: Path, tmp_path: Path
+) -> None:
+    shared = shared_state.read(federation / "shared.safetensors")
+    stacked = {f"layer{LEFT}": torch.zeros(3, 2), f"layer{RIGHT}": torch.zeros(2, 3)}
+    downloads = dict.fromkeys(shared.downloads, stacked)
+    with pytest.raises(UserError, match="a file would hold single clients'; adapt from the run"):
+        replace(shared, downloads=downloads).write(tmp_path / "file")
+    assert not (tmp_path / "file").exists()
 
 
 def test_a_damaged_file_is_refused_in_a_line(federation: Path, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from pfedlora_flwr.errors import UserError, kind
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import check_replaceable, make_folder, tensors_sha256
 from pfedlora_flwr.methods import registry
+from pfedlora_flwr.methods.lora_residual import LEFT, RIGHT
 from pfedlora_flwr.methods.method import Method, Tensors
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.runs.data_name import sites_told
@@ -62,6 +63,11 @@ class SharedState:
     def write(self, file: Path, *, overwrite: bool = False) -> str:
         """Writes one safetensors file, and returns the SHA-256 of its tensors. Raises UserError for
         a file that is there, unless it is to be overwritten."""
+        if any(n.endswith((LEFT, RIGHT)) for one in self.downloads.values() for n in one):
+            raise UserError(
+                f"method {self.experiment.method} sends clients' factors side by side, and a file"
+                " would hold single clients'; adapt from the run's directory"
+            )
         check_replaceable(file, overwrite=overwrite)
         make_folder(file.absolute().parent)
         sets = list({tensors_sha256(one): one for one in self.downloads.values()}.values())
