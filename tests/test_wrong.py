@@ -65,15 +65,14 @@ def named(category: str, row: Wrong) -> str:
     return re.sub(r"--port \d{4,}", "--port TAKEN", f"{category}: {row.command[-70:]}")
 
 
-SLOW = [pytest.mark.slow, pytest.mark.timeout(180)]
+SLOW, QUICK = [pytest.mark.slow, pytest.mark.timeout(180)], [pytest.mark.timeout(60)]
 ROWS = [
-    pytest.param(row, id=named(category, row), marks=SLOW if row.slow else [])
+    pytest.param(row, id=named(category, row), marks=SLOW if row.slow else QUICK)
     for category, rows in TABLE.items()
     for row in rows
 ]
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("row", ROWS)
 def test_a_wrong_input_is_one_line(
     row: Wrong, pfedlora: Call, place: Path, request: pytest.FixtureRequest

@@ -130,6 +130,7 @@ def build(name: str, task: Task, *, frozen: bool) -> TextModel:
         raise UserError(
             f"model {name!r} takes at most {most} tokens, and max-tokens is {task.shape[0]}"
         )
+    _tokeniser_file(name)  # without which a run would fail in its first visit
     module = encoder if frozen else copy.deepcopy(encoder).requires_grad_(True)
     model = TextModel(module, Linear(width, task.classes), None)
     model.base = base if frozen else ""
