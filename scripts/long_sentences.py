@@ -1,7 +1,7 @@
 """Lists the sentences of the documents that are too long: `make prose`, or with the pages' names.
 
 A sentence ends at `.`, `!`, `?` or with its paragraph, list item or table cell. Code is left out,
-inline code counts as one word. `--words` prints each page's words and its longest sentence.
+inline code counts as one word, and so does a list of methods that `make docs` writes. `--words` prints each page's words and its longest sentence.
 """
 
 from __future__ import annotations
@@ -42,9 +42,14 @@ def sentences(text: str) -> Iterator[str]:
     for token in MarkdownIt("commonmark").enable("table").parse(text):
         if token.type != "inline":
             continue
-        parts = []
+        parts, written = [], False
         for child in token.children or []:
-            if child.type == "code_inline":
+            if child.type == "html_inline" and child.content.startswith("<!-- "):
+                written = child.content.startswith("<!-- methods:")
+                parts.append("list " if written else "")
+            elif written:
+                continue
+            elif child.type == "code_inline":
                 parts.append("`" + "_".join(child.content.split()) + "`")
             elif child.type in ("text", "softbreak", "hardbreak"):
                 parts.append(child.content or " ")

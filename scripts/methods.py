@@ -24,7 +24,10 @@ _LIST = re.compile(r"(<!-- methods: ([a-z ]+) -->)(.*?)(<!-- end -->)", re.DOTAL
 _LAYERS = "<!-- methods: layers by class -->"
 WITH_LISTS = [
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{name}.md" for name in ("audit", "extending", "fidelity", "privacy")),
+    *(
+        ROOT / "docs" / f"{name}.md"
+        for name in ("architecture", "audit", "extending", "fidelity", "privacy")
+    ),
 ]
 
 
@@ -273,6 +276,7 @@ def _lists() -> dict[str, str]:
     methods = {name: registry.find(name) for name in registry.NAMES}
     return {
         "compared": listed(name for name in methods if name != "pfedlora"),
+        "files": ", ".join(f"`{name}.py`" for name in methods),
         "averaged": listed(name for name, found in methods.items() if found.averages),
         "one width": listed(name for name, found in methods.items() if found.one_width),
         "any width": listed(name for name, found in methods.items() if not found.one_width),
