@@ -22,13 +22,17 @@ from pfedlora_flwr.federation.clock import Clock
 from pfedlora_flwr.federation.flower_compat import Stage
 from pfedlora_flwr.federation.link import Server
 from pfedlora_flwr.federation.round import Round
-from pfedlora_flwr.methods.method import Tensors
+from pfedlora_flwr.methods import registry
+from pfedlora_flwr.methods.method import Tensors, Upload
+from pfedlora_flwr.methods.pfedlora import PFedLoRA
 from pfedlora_flwr.observers.observer import RunStopped
 from pfedlora_flwr.runs.accountant import epsilon, noise_for
 from pfedlora_flwr.runs.budget import Budget
 from pfedlora_flwr.runs.checkpoint import Checkpoints, ServerState
 from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.training.loop import Samples, Visit
 from tests.conftest import Call, Done, run_locally
+from tests.models.bases import base
 from tests.plain import Plain
 from tests.test_secagg import federate
 
@@ -113,6 +117,81 @@ def test_a_round_has_fresh_noise_of_the_size_that_the_keys_say(
         assert abs(noise.mean()) < 4.5 / size**0.5
         assert abs(noise.var() - 1) < 4.5 * (2 / size) ** 0.5
     assert abs(np.corrcoef(noises[0], noises[1])[0, 1]) < 4.5 / size**0.5
+
+
+AVERAGING = [name for name in registry.NAMES if registry.find(name).averages]
+
+
+def keys_of(method: str, folder: Path) -> dict[str, Any]:
+    """A small federation of a method, one round; the adapters' keys only where it has them."""
+    keys = {k: v for k, v in KEYS.items() if not k.startswith("adapter.")} | {"method": method}
+    if "lora" in method and method.startswith("pfed"):
+        keys |= {"adapter.hidden-dim": 4, "adapter.down": "fixed"}
+        keys |= {"adapter.rows": "samples"} if method == "pfedlora_plus" else {}
+    if registry.find(method).shares_lora:
+        pytest.importorskip("timm")
+        pytest.importorskip("peft")
+        keys |= {"models": base(folder, "test_vit"), "train": "lora", "lora.rank": "2"}
+    if method in ("fedmrl", "pfedafm"):
+        keys |= {"models": "cnn5"}
+    return keys | {"rounds": 1, "dataset": "synthetic:90"}
+
+
+@pytest.mark.parametrize("masks", [{}, MASKED])
+@pytest.mark.parametrize("method", AVERAGING)
+def test_every_averaging_method_is_clipped_and_noised_in_what_a_round_renews(
+    tmp_path: Path, method: str, masks: dict[str, Any]
+) -> None:
+    """Without noise beside a plain federation; with noise, what a round leaves stays as it is."""
+    keys = keys_of(method, tmp_path)
+    plain = Plain(keys | {"dp.noise": 0})
+    first, part = plain.state, plain.method.renewed(plain.state, 1)
+    plain.play(range(4))
+    total = {name: torch.zeros_like(tensor).double() for name, tensor in part.items()}
+    for upload in plain.uploads.values():
+        delta = {name: upload.tensors[name].double() - part[name].double() for name in part}
+        length = np.linalg.norm(vector(delta))
+        for name in part:
+            total[name] += delta[name] * min(1, CLIP / max(length, 1e-30))
+    for noise in (0, 1):
+        done = run_locally(tmp_path / f"{noise}", keys | masks | {"dp.noise": noise})
+        assert done.code == 0, done.stderr
+        found = state_of(done.output)
+        assert list(found) == list(first)
+        for name, tensor in found.items():
+            if name not in part:
+                assert torch.equal(tensor, first[name])
+            elif noise:
+                assert not torch.isclose(tensor, first[name], rtol=0, atol=1e-9).all()
+            else:
+                wanted = (first[name].double() + total[name] / 4).to(tensor.dtype)
+                torch.testing.assert_close(tensor, wanted, rtol=0, atol=3e-6)
+    assert (method == "rolora") == (len(part) < len(first))
+
+
+@pytest.mark.parametrize("masks", [{}, MASKED])
+def test_an_update_that_is_not_finite_counts_as_no_change_and_is_not_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, masks: dict[str, Any]
+) -> None:
+    """A refusal would leave the state as it was, to the bit: that would tell of one client."""
+    honest = PFedLoRA.local_update
+
+    def diverged(
+        self: PFedLoRA, model: Any, received: Tensors, data: Samples, visit: Visit
+    ) -> Upload:
+        found = honest(self, model, received, data, visit)
+        if visit.client != 2:
+            return found
+        return Upload({n: t * torch.nan for n, t in found.tensors.items()}, found.samples)
+
+    monkeypatch.setattr(PFedLoRA, "local_update", diverged)
+    done = run_locally(tmp_path / "run", {**KEYS, **masks, "rounds": 1, "dp.noise": 0})
+    assert done.code == 0, done.stderr
+    monkeypatch.setattr(PFedLoRA, "local_update", honest)
+    np.testing.assert_allclose(
+        vector(state_of(done.output)), expected([0, 1, 3], **{"dp.noise": 0}), atol=2e-6
+    )
+    assert spent(done.output)["participations"] == {str(k): 1 for k in range(4)}
 
 
 class _Killed(BaseException):

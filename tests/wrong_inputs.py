@@ -282,10 +282,6 @@ KEYS = [
         "method fd does not take a mean of uploads; dp needs one that does: pfedlora, ",
     ),
     key(
-        "dp.clip=1 dp.noise=1 method=rolora train=lora",
-        "method rolora sends one of the factors that it receives; dp needs a method that sends all",
-    ),
-    key(
         "dp.clip=1 dp.noise=1 method=pfedlora_plus",
         "adapter.rows is classes; allowed with dp: samples, because rows weighted by their",
     ),

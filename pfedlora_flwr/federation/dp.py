@@ -9,6 +9,7 @@ who is to be trusted with what."""
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -31,6 +32,7 @@ from pfedlora_flwr.training.loop import Visit
 if TYPE_CHECKING:
     from pfedlora_flwr.federation.round import Round
 
+logger = logging.getLogger(__name__)
 _SHRUNK = (1.0, 1 - 1e-6, 1 - 1e-3, 0.0)
 """Shares of the bound that are tried until the sum θ + Δ, rounded to θ's dtype, is within it; no
 change always is."""
@@ -51,23 +53,28 @@ class Clipped(Link):
         return e.dp_enabled
 
     def client_out(self, upload: Upload, received: Tensors, visit: Visit) -> Upload:
-        return clipped(upload, received, bound(self.experiment, received))
+        part = self.method.renewed(received, visit.round)
+        return clipped(upload, part, bound(self.experiment, part))
 
     def server_in(
         self, uploads: Mapping[int, Upload], state: Tensors, round: Round
     ) -> Mapping[int, Upload]:
         if self.experiment.secagg_enabled:
             return uploads
-        limit = bound(self.experiment, state)
-        return {client: clipped(upload, state, limit) for client, upload in uploads.items()}
+        part = self.method.renewed(state, round.number)
+        limit = bound(self.experiment, part)
+        return {client: clipped(upload, part, limit) for client, upload in uploads.items()}
 
 
 class Noised(Link):
     """A round's updates become one: their noised sum over K. What comes after sees no other."""
 
     def __init__(self, experiment: Experiment, method: Method, server: Server | None) -> None:
+        """Raises UserError without dp-accounting, or for a clip that rounding would use up."""
         super().__init__(experiment, method, server)
+        check_clip(experiment, largest_part(experiment, method))
         self._budget = Budget(self.server.run.dp_file, experiment)
+        self._budget.epsilon(1)
         z = self._budget.noise
         self.note = (
             f"differential privacy: noise of standard deviation {z:.4g}·{experiment.dp_clip:g} on"
@@ -96,7 +103,8 @@ class Noised(Link):
         self._budget.spend(round.visits)  # on disk before the draw
         # under masks the one upload is the mean of all
         weight = len(round.visits) if e.secagg_enabled else 1
-        moved = noised(uploads, state, weight, self._budget.noise * e.dp_clip, e.sampled)
+        part = self.method.renewed(state, round.number)  # no noise on what stays as it is
+        moved = noised(uploads, part, weight, self._budget.noise * e.dp_clip, e.sampled)
         return {SERVER: Upload(moved, 1)}
 
 
@@ -115,30 +123,66 @@ def noised(
     return moved
 
 
-def bound(e: Experiment, received: Tensors) -> float:
-    """What an update is clipped to: `dp.clip`, less what rounding under masks may add."""
+def bound(e: Experiment, part: Tensors) -> float:
+    """What an update of this part is clipped to: `dp.clip`, less what rounding under masks may
+    add."""
     assert e.dp_clip is not None
-    return max(0.0, e.dp_clip - rounding(e, received))
+    return max(0.0, e.dp_clip - rounding(e, part))
 
 
-def rounding(e: Experiment, shared: Tensors) -> float:
+def rounding(e: Experiment, part: Tensors) -> float:
     """The largest L2 norm that rounding to levels under masks may add to an update; 0 without."""
     if not e.secagg_enabled:
         return 0.0
-    size = sum(tensor.numel() for tensor in shared.values())
-    return float(2 * e.secagg_clip / (LEVELS - 1) * size**0.5)
+    return float(2 * e.secagg_clip / (LEVELS - 1) * size_of(part) ** 0.5)
+
+
+def largest_part(e: Experiment, method: Method) -> Tensors:
+    """Of the parts of the first state that rounds renew, the largest."""
+    # imported here: a client's process needs none of it
+    from pfedlora_flwr.federation.server_state import first_state
+
+    state = first_state(e, method)
+    return max((method.renewed(state, t) for t in range(1, e.rounds + 1)), key=size_of)
+
+
+def check_clip(e: Experiment, part: Tensors) -> None:
+    """Raises UserError for a clip that rounding under masks would use up."""
+    assert e.dp_clip is not None
+    if e.dp_clip <= (least := rounding(e, part)):
+        raise UserError(
+            f"dp.clip is {e.dp_clip:g}; allowed with secagg.enabled: above {least:.2g}, which"
+            " rounding under masks may add to an update; lower secagg.clip"
+        )
+
+
+def size_of(part: Tensors) -> int:
+    """How many numbers it has."""
+    return sum(tensor.numel() for tensor in part.values())
+
+
+def resolution(part: Tensors) -> float:
+    """The largest L2 norm of what rounding each element to its dtype changes: an update that is not
+    longer is mostly rounding."""
+    halves = (t.double() * (torch.finfo(t.dtype).eps / 2) for t in part.values())
+    return sum(float(half.square().sum()) for half in halves) ** 0.5
 
 
 def clipped(upload: Upload, received: Tensors, limit: float) -> Upload:
     """The upload whose difference from what was received is at most so long, in the L2 norm over
-    all tensors, of weight 1. One that is not finite stays: it is refused further on. Raises
-    UserError for one of another layout than what was received."""
+    all tensors, of weight 1. Raises UserError for one of another layout than what was received.
+
+    If that has no finite length, it is what was received: no change. Were it refused, that alone
+    would tell of the client's data."""
     try:
         check_layout(upload.tensors, received)
     except Refused as reason:
         raise UserError(f"its upload has no difference that dp can clip: {reason}") from None
     length = _length(upload.tensors, received)
-    if not np.isfinite(length) or length <= limit:
+    if not np.isfinite(length):
+        logger.warning("an update is not finite: with dp it counts as no change")
+        return Upload(dict(received), 1)
+    if length <= limit:
         return Upload(upload.tensors, 1)
     for share in _SHRUNK:
         factor = share * limit / length
@@ -157,7 +201,8 @@ def gaussian(count: int) -> npt.NDArray[np.float64]:
     """So many independent standard normal numbers, from the operating system's entropy: the one
     draw of a run that no seed repeats."""
     words = np.frombuffer(secrets.token_bytes(8 * _NORMALS * count), "<u8").reshape(_NORMALS, count)
-    uniform = ((words >> np.uint64(11)) + 0.5) * 2.0**-53  # within (0, 1)
+    # within (0, 1): with one bit more the largest would be rounded to 1, which gives infinity
+    uniform = ((words >> np.uint64(12)) + 0.5) * 2.0**-52
     return ndtri(uniform).sum(0) / _NORMALS**0.5
 
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.methods.fedit import FedIT
 from pfedlora_flwr.methods.lora_factors import A, B, held, load_some
 from pfedlora_flwr.methods.method import Tensors, Upload
@@ -34,15 +32,6 @@ class RoLoRA(FedIT):
     shares = "up: LoRA's B or A in turn; down: both"
     merges = "mean"
     assumes = "one base and one rank, `train=lora`"
-
-    @classmethod
-    def check_experiment(cls, experiment: Experiment) -> None:
-        super().check_experiment(experiment)
-        if experiment.dp_enabled:
-            raise UserError(
-                f"method {experiment.method} sends one of the factors that it receives; dp needs a"
-                " method that sends all of them, such as ffa_lora"
-            )
 
     def local_update(
         self, model: ClientModel, received: Tensors, data: Samples, visit: Visit

@@ -7,7 +7,8 @@ counts again. What a run spent that was replaced by another in the same folder s
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,10 @@ class Budget:
     participations: by client. draws: noised sums so far. earlier: runs that this one replaced.
     """
 
-    def __init__(self, path: Path, e: Experiment) -> None:
-        """Raises UserError if the file is there and cannot be read."""
-        saved = _read(path)
+    def __init__(self, path: Path | None, e: Experiment) -> None:
+        """path: the record; None: of a run that is only planned. Raises UserError if the file is
+        there and cannot be read."""
+        saved = _read(path) if path else {}
         self._path, self._e = path, e
         self._noise: float | None = saved.get("noise")
         self.participations = {int(k): n for k, n in saved.get("participations", {}).items()}
@@ -51,11 +53,16 @@ class Budget:
         """The largest ε after round `rounds`, `done` of which are done, where it exceeds
         `dp.epsilon`."""
         more = planned(self._e.replace(rounds=rounds), done + 1)
-        most = max(self.participations.get(k, 0) + n for k, n in more.items())
-        return self._exceeding(most)
+        return self._exceeding(self.most_with(more))
+
+    def most_with(self, more: Mapping[int, int]) -> int:
+        """The most participations of a client, with so many more by client."""
+        found = Counter(self.participations) + Counter(more)
+        return max(found.values(), default=0)
 
     def spend(self, clients: Iterable[int]) -> None:
         """Counts one more noised sum of these clients, before its noise is drawn."""
+        assert self._path is not None
         self._noise = self.noise
         for client in clients:
             self.participations[client] = self.participations.get(client, 0) + 1

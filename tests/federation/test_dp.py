@@ -4,6 +4,7 @@ clipping, and an attack on the released states beside ε."""
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from scipy.optimize import brentq
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.federation import dp
+from pfedlora_flwr.federation.secure.uplink import moved_by
 from pfedlora_flwr.methods.method import Tensors, Upload
 from pfedlora_flwr.rng import sample_clients
 from pfedlora_flwr.runs import accountant
@@ -115,6 +117,25 @@ def test_noise_is_drawn_neither_by_the_seed_nor_by_any_generator_of_ours() -> No
     assert not np.intersect1d(draws[0], draws[1]).size
 
 
+@pytest.mark.parametrize("word", [b"\xff", b"\x00"])
+def test_the_noise_is_finite_for_every_word_of_entropy(
+    monkeypatch: pytest.MonkeyPatch, word: bytes
+) -> None:
+    monkeypatch.setattr(secrets, "token_bytes", lambda count: word * count)
+    found = dp.gaussian(3)
+    assert np.isfinite(found).all()
+    assert (found > 0).all() == (word == b"\xff")
+
+
+def test_a_masked_mean_is_not_rounded_before_its_noise() -> None:
+    """Rounding it first may make more of two neighbours' difference than the clip allows."""
+    state = {"a": torch.full((4,), 1e6)}  # whose neighbours are 1/16 away
+    mean = moved_by(state, np.full(4, 0.01))
+    assert mean["a"].dtype == torch.float64
+    found = dp.noised({-1: Upload(mean, 1)}, state, 50, 0.0, 1)["a"]
+    assert (found.dtype, found.tolist()) == (torch.float32, [1e6 + 0.5] * 4)
+
+
 @pytest.mark.parametrize("uploads", [3, 8])
 def test_a_release_has_noise_of_z_times_the_clip_over_the_sampled_clients(uploads: int) -> None:
     size, sampled, deviation = 40_000, 10, 0.3
@@ -164,13 +185,25 @@ def test_a_clipped_update_is_within_the_bound_and_keeps_its_direction(scale: flo
             )
 
 
-def test_a_zero_update_stays_zero_and_one_that_is_not_finite_is_left_to_be_refused() -> None:
+def test_a_zero_update_stays_zero_and_one_without_a_finite_length_becomes_zero() -> None:
     state = changed("a", 3.0)
     assert torch.equal(dp.clipped(Upload(state, 5), state, 0.5).tensors["a"], state["a"])
     assert torch.equal(dp.clipped(Upload(state, 5), state, 0.0).tensors["a"], state["a"])
     for value in (math.nan, math.inf):
         sent = dp.clipped(Upload(changed("a", value), 5), state, 0.5)
-        assert not torch.isfinite(sent.tensors["a"]).any()
+        assert (sent.tensors["a"].tolist(), sent.samples) == (state["a"].tolist(), 1)
+    long = {"a": torch.full((4,), 1e200, dtype=torch.float64)}  # finite, and its square is not
+    zero = {"a": torch.zeros(4, dtype=torch.float64)}
+    assert dp.clipped(Upload(long, 5), zero, 0.5).tensors["a"].tolist() == [0] * 4
+
+
+def test_the_resolution_is_what_rounding_changes_at_most() -> None:
+    draws = torch.Generator().manual_seed(0)
+    exact = torch.randn(1000, generator=draws, dtype=torch.float64) * 1e6
+    rounded = exact.float()
+    most = dp.resolution({"a": rounded})
+    assert 0.2 * most < float((rounded.double() - exact).norm()) <= most
+    assert dp.resolution({"a": torch.zeros(3)}) == 0
 
 
 def test_an_update_of_another_layout_than_its_download_is_no_difference() -> None:

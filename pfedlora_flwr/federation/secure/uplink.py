@@ -110,7 +110,12 @@ class SecureUplink(Uplink):
         for client, report in sorted(reports.items()):
             up = Cost(parameters(part), 0, 4 * (size + 1), 0, stages.bytes_up[client])
             visits[client] = Admitted(report, None, up)
-        uploads = {} if mean is None else {SERVER: Upload(_moved(part, mean), 1)}
+        uploads = {}
+        if mean is not None:
+            moved = moved_by(part, mean)
+            if not e.dp_enabled:  # else rounding would come before the noise, which is to hide it
+                moved = {name: t.to(part[name].dtype) for name, t in moved.items()}
+            uploads = {SERVER: Upload(moved, 1)}
         return Collected(visits, uploads, reason)
 
     def _mean(
@@ -188,16 +193,13 @@ class SecureUplink(Uplink):
         return mean, ""
 
 
-def _moved(state: Tensors, by: npt.NDArray[np.float64]) -> Tensors:
-    """θ + Δ̄, in float64, each tensor in its own dtype."""
+def moved_by(state: Tensors, by: npt.NDArray[np.float64]) -> Tensors:
+    """θ + Δ̄, in float64."""
     parts = torch.split(
         torch.from_numpy(np.array(by)), [tensor.numel() for tensor in state.values()]
     )
     moved = zip(state.items(), parts, strict=True)
-    return {
-        name: (tensor.double() + part.reshape(tensor.shape)).to(tensor.dtype)
-        for (name, tensor), part in moved
-    }
+    return {name: tensor.double() + part.reshape(tensor.shape) for (name, tensor), part in moved}
 
 
 def _unmasked(run: RunDirectory) -> dict[int, list[int]]:
