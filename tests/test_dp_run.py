@@ -4,6 +4,7 @@ kill, a resumed run, masks and drop-outs change in that."""
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -342,6 +343,62 @@ def test_a_dry_run_says_epsilon_and_the_noise_beside_the_clip(pfedlora: Call) ->
     assert f"the noise of a round's mean has the norm {norm:.3g}, the clip is 0.05" in out
     assert f"the two are equal with {int(np.ceil(z * size**0.5))} clients a round" in out
     assert f"shares {size} numbers, fixed 50: the noise is {(size / 50) ** 0.5:.2g} times" in out
+
+
+def test_a_dry_run_of_a_resumed_run_counts_what_is_done_and_one_of_another_run_does_not(
+    tmp_path: Path, pfedlora: Call
+) -> None:
+    output, keys = tmp_path / "run", {**KEYS, "dp.noise": 20, "rounds": 2}
+    run_locally(output, keys)
+    Budget(RunDirectory(output).dp_file, run_config(keys).experiment).spend([1])  # a killed round
+
+    def told(*more: str, **other: Any) -> str:
+        words = [w for k, v in (keys | other).items() for w in ("-o", f"{k}={v}")]
+        code, out, err = pfedlora("run", "--dry-run", *words, "-o", f"output={output}", *more)
+        assert (code, err) == (0, "")
+        return next(line for line in out.splitlines() if line.startswith("dp: ε"))
+
+    assert told("--resume", rounds=3) == (
+        f"dp: ε = {epsilon(20.0, 4, 1e-5):.4g} at δ = 1e-05 for 4 past and planned participations"
+        " of a client, by z = 20"
+    )
+    assert told("--overwrite", **{"dp.noise": 30, "rounds": 3}) == (
+        f"dp: ε = {epsilon(30.0, 3, 1e-5):.4g} at δ = 1e-05 for 3 planned participations of a"
+        " client, by z = 30"
+    )
+
+
+def test_a_dry_run_says_that_two_matrices_are_noised_and_that_a_clip_is_too_fine(
+    tmp_path: Path, pfedlora: Call
+) -> None:
+    def told(method: str, **more: Any) -> str:
+        keys = keys_of(method, tmp_path) | {"dp.noise": 1} | more
+        words = [w for k, v in keys.items() for w in ("-o", f"{k}={v}")]
+        code, out, err = pfedlora("run", "--dry-run", *words, "-o", f"output={tmp_path / 'new'}")
+        assert (code, err) == (0, "")
+        return out
+
+    assert "fedit shares both matrices of LoRA, and their noise multiplies" in told("fedit")
+    assert "both matrices" not in told("ffa_lora")
+    assert "warning: dp.clip is" not in told("lg_fedavg")
+    assert "warning: dp.clip is 1e-09, and the shared" in told("lg_fedavg", **{"dp.clip": 1e-9})
+
+
+def test_a_server_says_before_its_first_round_what_dp_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On real nodes no checks come before it."""
+
+    def begin(**more: Any) -> None:
+        keys = {**KEYS, "dp.noise": 1.125, "output": str(tmp_path / "run"), "overwrite": True}
+        with server_app.strategy_of(run_config(keys | more)):
+            raise AssertionError("it began")
+
+    with pytest.raises(UserError, match=r"dp.clip is 1e-09; allowed with secagg.enabled: above"):
+        begin(**{"secagg.enabled": True, "dp.clip": 1e-9})
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    with pytest.raises(UserError, match=r"pip install 'pfedlora-flwr\[dp\]'"):
+        begin()
 
 
 def test_a_server_app_of_ones_own_ends_at_the_budget_as_stopped(tmp_path: Path) -> None:

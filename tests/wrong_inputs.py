@@ -330,6 +330,14 @@ KEYS = [
     unused(
         "fml.alpha=0.7", "fml.alpha is not used: it is an option of another method than pfedlora"
     ),
+    unused(
+        "dp.clip=1 dp.noise=1 adapter.down=fixed dp.trained-down=true",
+        "dp.trained-down is not used: noise is on no two matrices of an adapter here",
+    ),
+    unused(
+        "dp.clip=1 dp.noise=1 method=lg_fedavg dp.trained-down=true",
+        "dp.trained-down is not used: noise is on no two matrices of an adapter here",
+    ),
     unused("dp.delta=1e-6", "dp.delta is not used: none of dp.clip, dp.noise and dp.epsilon is"),
     unused(
         "dp.clip=1 dp.noise=1 adapter.down=fixed clip-norm-factor=3",

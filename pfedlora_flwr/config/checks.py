@@ -10,7 +10,7 @@ from pfedlora_flwr.data import registry as datasets
 from pfedlora_flwr.data.source import class_names_of
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import Execution, RunConfig
-from pfedlora_flwr.experiment import FIXED_CLIENTS, option_keys
+from pfedlora_flwr.experiment import FIXED_CLIENTS, Experiment, option_keys
 from pfedlora_flwr.keys import in_words
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method
@@ -291,6 +291,8 @@ def unused(options: Iterable[str], config: RunConfig) -> list[str]:
             found.append(f"{name} is not used: secagg.enabled is false")
         elif name.startswith("dp.") and not e.dp_enabled:
             found.append(f"{name} is not used: none of dp.clip, dp.noise and dp.epsilon is set")
+        elif name == "dp.trained-down" and not _consents(e):
+            found.append(f"{name} is not used: noise is on no two matrices of an adapter here")
         elif name in _NOT_MASKED and e.dp_enabled:
             found.append(f"{name} is not used: with dp all updates are clipped and weigh the same")
         elif name == "secagg.max-samples" and e.dp_enabled:
@@ -300,3 +302,12 @@ def unused(options: Iterable[str], config: RunConfig) -> list[str]:
                 f"{name} is not used: with secagg.enabled the server sees no single update"
             )
     return found
+
+
+def _consents(e: Experiment) -> bool:
+    """Whether the method would be refused without `dp.trained-down`."""
+    try:
+        registry.find(e.method).check_experiment(e.replace(dp_trained_down=False))
+    except UserError:
+        return True
+    return False

@@ -259,7 +259,8 @@ class EarlierRun(TypedDict):
 
 class DP(TypedDict):
     """Differential privacy of whole clients. Neighbours: a client's updates, or zeros in their
-    place, in all rounds. It holds for whoever sees the server's states alone."""
+    place, in all rounds. It holds for whoever sees the server's states alone, given who took part:
+    that, and that a round was not merged, is visible."""
 
     epsilon: float | None  # the largest of all clients; null if infinite (dp.noise is 0)
     by_client: dict[str, float | None]  # ε by client, of those that took part
