@@ -27,6 +27,7 @@ from benchmarks.results import (
     pretrained,
     sensitivity,
     sharing,
+    which_method,
 )
 from benchmarks.results.page import RESULTS, Page
 
@@ -43,6 +44,7 @@ PAGES: Mapping[str, Callable[[Page], None]] = {
     "pretrained": pretrained.make,
     "sensitivity": sensitivity.make,
     "sharing": sharing.make,
+    "which-method": which_method.make,
 }
 """What makes the page of a folder: a new page is a line here."""
 DRAWING = ("matplotlib", "numpy", "pillow")

@@ -1,0 +1,9 @@
+"""The table of decisions. Its words rest on the pages that its cells name, which have the numbers."""
+
+from __future__ import annotations
+
+from benchmarks.results.page import Page
+
+
+def make(page: Page) -> None:
+    page.settings("0.5", "0.9")
