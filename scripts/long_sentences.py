@@ -1,7 +1,8 @@
 """Lists the sentences of the documents that are too long: `make prose`, or with the pages' names.
 
 A sentence ends at `.`, `!`, `?` or with its paragraph, list item or table cell. Code is left out,
-inline code counts as one word, and so does a list of methods that `make docs` writes. `--words` prints each page's words and its longest sentence.
+inline code counts as one word, and so does a list of methods that `make docs` writes. `--words`
+prints each page's words and its longest sentence.
 """
 
 from __future__ import annotations
