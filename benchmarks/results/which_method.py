@@ -1,4 +1,4 @@
-"""The table of decisions. Its words rest on the pages that its cells name, which have the numbers."""
+"""The table of decisions: words, which rest on the pages that its cells name."""
 
 from __future__ import annotations
 
