@@ -12,30 +12,34 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from flwr.app import Message
 
 from pfedlora_flwr import server_app
+from pfedlora_flwr.audit.seen import Seen
 from pfedlora_flwr.commands.display import stopped_code
 from pfedlora_flwr.config import run_config
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.federation import dp
+from pfedlora_flwr.federation import dp, wire
 from pfedlora_flwr.federation.chain import Chain
 from pfedlora_flwr.federation.clock import Clock
-from pfedlora_flwr.federation.flower_compat import Stage
+from pfedlora_flwr.federation.flower_compat import Key, Stage
 from pfedlora_flwr.federation.link import Server
 from pfedlora_flwr.federation.round import Round
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Tensors, Upload
 from pfedlora_flwr.methods.pfedlora import PFedLoRA
 from pfedlora_flwr.observers.observer import RunStopped
+from pfedlora_flwr.runs import directory
 from pfedlora_flwr.runs.accountant import epsilon, noise_for
 from pfedlora_flwr.runs.budget import Budget
 from pfedlora_flwr.runs.checkpoint import Checkpoints, ServerState
 from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.runs.privacy import privacy_of
 from pfedlora_flwr.training.loop import Samples, Visit
 from tests.conftest import Call, Done, run_locally
 from tests.models.bases import base
 from tests.plain import Plain
-from tests.test_secagg import federate
+from tests.test_secagg import arrays, federate, record_of
 
 pytestmark = pytest.mark.slow
 CLIP = 0.05
@@ -283,6 +287,93 @@ def test_what_was_spent_must_be_there_and_a_replaced_run_stays_listed(tmp_path: 
     RunDirectory(output).dp_file.unlink()
     with pytest.raises(UserError, match=r"dp\.json is missing, which counts what was spent"):
         run_locally(output, {**keys, "resume": True, "rounds": 3})
+
+
+def test_an_older_copy_of_what_was_spent_is_refused(tmp_path: Path) -> None:
+    output, keys = tmp_path / "run", {**KEYS, "dp.noise": 5, "rounds": 1}
+    run_locally(output, keys)
+    record = RunDirectory(output).dp_file
+    older = record.read_bytes()
+    run_locally(output, {**keys, "resume": True, "rounds": 2})
+    for copy, found in ((older, 1), (b"{}", 0)):
+        record.write_bytes(copy)
+        with pytest.raises(
+            UserError, match=rf"counts client 0 in {found} noised sums, and clients.jsonl in 2"
+        ):
+            run_locally(output, {**keys, "resume": True, "rounds": 3})
+
+
+def test_a_kill_while_a_run_is_replaced_keeps_what_it_spent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output, keys = tmp_path / "run", {**KEYS, "dp.noise": 5, "rounds": 1}
+    run_locally(output, keys)
+    config = run_config({**keys, "output": str(output), "overwrite": True})
+
+    def die(path: Path, data: bytes) -> None:
+        raise _Killed
+
+    for _ in range(2):
+        with monkeypatch.context() as patched:
+            patched.setattr(directory, "write_atomically", die)
+            run = RunDirectory(output)
+            with pytest.raises(_Killed):
+                run.open(config)
+            run.close()
+    again = run_locally(output, {**keys, "overwrite": True})
+    assert [row["participations_max"] for row in private(again)["earlier"]] == [1]
+
+
+@pytest.mark.parametrize("word", [1, dp.LEVELS // 2])
+def test_a_sum_whose_weights_are_not_1_each_is_refused_under_masks(
+    tmp_path: Path, word: int
+) -> None:
+    """A hostile client's smaller weight would make the others' updates count for more."""
+
+    def act(stage: str, client: int, reply: Message) -> None:
+        if stage == Stage.COLLECT_MASKED_VECTORS and client == 1:
+            record = record_of(reply)
+            weight, rest = (
+                wire.decode(blob, len(blob)).copy() for blob in record[Key.MASKED_PARAMETERS]
+            )
+            weight -= np.uint32(word)
+            record[Key.MASKED_PARAMETERS] = arrays(weight, rest)
+
+    keys = {"dp__clip": CLIP, "dp__noise": 0, "adapter__down": "fixed", "adapter__hidden_dim": 4}
+    result, _ = federate(tmp_path / "run", up=act, **keys)
+    assert result["error"].startswith("round 1: the weights in the sum are not 1 each, as dp")
+    assert not RunDirectory(tmp_path / "run").dp_file.exists()
+    honest, _ = federate(tmp_path / "honest", **keys)
+    assert honest["status"] == "completed"
+
+
+def test_an_audit_takes_the_states_that_were_released(tmp_path: Path) -> None:
+    done = run_locally(tmp_path / "run", {**KEYS, "dp.noise": 30, "audit.uploads": True})
+    run = RunDirectory(done.output)
+    seen = Seen(run)
+    assert seen.source == "uploads"
+    for number in (1, 2):
+        after = seen.round(number).result()
+        assert vector(after).tolist() == vector(run.uploads.state(number + 1)).tolist()
+    assert vector(seen.round(3).result()).tolist() == vector(state_of(done.output)).tolist()
+
+
+def test_what_is_not_covered_is_what_this_run_has(tmp_path: Path) -> None:
+    def told(simulated: bool = True, **keys: Any) -> str:
+        config = run_config({**KEYS, "dp.noise": 1} | keys)
+        return "\n".join(privacy_of(config, tmp_path / "none", simulated)["not_covered"])
+
+    assert "the mean and standard deviation of the inputs" in told()
+    assert "the mean and standard deviation" not in told(simulated=False)
+    assert "the mean and standard deviation" not in told(normalise="model")
+    assert "what a node says of itself" in told(**MASKED)
+    assert ("audit.uploads" in told(**{"audit.uploads": True}), "audit.uploads" in told()) == (
+        True,
+        False,
+    )
+    assert ("edge of secagg.clip" in told(**MASKED), "edge of" in told()) == (True, False)
+    assert "lost its state-path" in told(simulated=False)
+    assert "whether a round was merged" in told()
 
 
 def test_drop_outs_under_masks_change_neither_denominator_nor_who_pays(tmp_path: Path) -> None:

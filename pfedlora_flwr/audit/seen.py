@@ -102,6 +102,9 @@ class Seen:
         before = uploads.state(number)
 
         def result() -> Tensors:
+            if self.experiment.dp_enabled:  # what uploads give without noise was never released
+                later = [n for n in self.numbers if n > number]
+                return uploads.state(later[0]) if later else self._state.tensors
             return self.method.aggregate(
                 {k: uploads.read(number, k) for k in clients}, before, number
             )

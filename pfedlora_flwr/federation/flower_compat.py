@@ -258,6 +258,8 @@ class MaskedSum:
             quantization_range=int(agreed[Key.TARGET_RANGE]),
             modulus_range=int(agreed[Key.MOD_RANGE]),
         )
+        self.weight = 0
+        """Of the unmasked sum, in levels: the clients' weights added up."""
         self._state, self._ring = WorkflowState(), ring
         self._strategy = _Strategy(nodes)
         self._asked = grid, _legacy_context(round, self._strategy), self._state
@@ -290,8 +292,10 @@ class MaskedSum:
     def unmask(self) -> list[npt.NDArray[np.float64]] | None:
         """The last stage: the weighted mean of the nodes that are left, or None where too few
         shares came. Raises what Flower makes of shares that are none."""
-        if not self._workflow.unmask_stage(*self._asked):
-            return None
+        with _told_weight() as weights:
+            if not self._workflow.unmask_stage(*self._asked):
+                return None
+        (self.weight,) = weights
         return parameters_to_ndarrays(self._strategy.mean)
 
 
@@ -334,6 +338,24 @@ def silence_workflow() -> None:
 
 def _is_not_workflows(record: logging.LogRecord) -> bool:
     return record.module != "secaggplus_workflow"
+
+
+@contextmanager
+def _told_weight() -> Iterator[list[int]]:
+    """What the workflow takes of a sum as its total weight, which it keeps to itself."""
+    module, weights = import_module(MASKERS[1]), list[int]()
+    extract = module.factor_extract
+
+    def told(parameters: list[npt.NDArray[Any]]) -> tuple[int, list[npt.NDArray[Any]]]:
+        weight, rest = extract(parameters)
+        weights.append(int(weight))
+        return weight, rest
+
+    module.factor_extract = told  # type: ignore[attr-defined]
+    try:
+        yield weights
+    finally:
+        module.factor_extract = extract  # type: ignore[attr-defined]
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import write_atomically
 from pfedlora_flwr.runs.accountant import epsilon, planned, planned_noise
-from pfedlora_flwr.runs.rows import EarlierRun
+from pfedlora_flwr.runs.rows import EarlierRun, FailedVisitRow, VisitRow
 
 
 class Budget:
@@ -93,6 +93,23 @@ def replaced(path: Path) -> bytes | None:
         kept = {name: saved[name] for name in ("fingerprint", "noise", "delta", "draws")}
         earlier.append(kept | {"participations_max": most})
     return json.dumps({"earlier": earlier}).encode() if earlier else None
+
+
+def check_record(path: Path, visits: Iterable[VisitRow | FailedVisitRow]) -> None:
+    """Raises UserError unless the record in `path` counts all that the lines of visits tell."""
+    if not path.exists():
+        raise UserError(
+            f"{path} is missing, which counts what was spent of the clients' privacy; restore it,"
+            " or start a new run"
+        )
+    counted = _read(path).get("participations", {})
+    told = Counter(row["client"] for row in visits if row["status"] == "ok")
+    for client, rounds in sorted(told.items()):
+        if (found := counted.get(str(client), 0)) < rounds:
+            raise UserError(
+                f"{path} counts client {client} in {found} noised sums, and clients.jsonl in"
+                f" {rounds}: it is an older copy; restore the last one, or start a new run"
+            )
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import LOOK, is_locked, write_atomically
 from pfedlora_flwr.rng import derive
-from pfedlora_flwr.runs.budget import replaced
+from pfedlora_flwr.runs.budget import check_record, replaced
 from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.extension import check_budget, check_extension
 from pfedlora_flwr.runs.layout import (
@@ -79,6 +79,8 @@ class RunDirectory(RunFiles):
         self._clear()
         if spent is not None:
             write_atomically(self.dp_file, spent)
+        else:
+            self.dp_file.unlink(missing_ok=True)
         self.traceback_file.unlink(missing_ok=True)
         token = f"{derive(time.time_ns(), str(self.path)):016x}"
         write_atomically(self._token, token.encode())
@@ -179,11 +181,8 @@ class RunDirectory(RunFiles):
         done is told in."""
         check_whole(self.checkpoints, self.rounds(), self.visits(), self.path)
         state = self.checkpoints.load()
-        if state and state.versions and self.experiment().dp_enabled and not self.dp_file.exists():
-            raise UserError(
-                f"{self.dp_file} is missing, which counts what was spent of the clients' privacy;"
-                " restore it, or start a new run"
-            )
+        if state and state.versions and self.experiment().dp_enabled:
+            check_record(self.dp_file, self.visits())
         if self.checkpoints.rounds() and not self._token.exists():
             raise UserError(
                 f"{self._token} is missing, by which nodes recognise the run; restore it, or start"
@@ -368,7 +367,8 @@ class RunDirectory(RunFiles):
         files = [
             *self.path.glob("*.jsonl"),
             self.result_file,
-            *self.server.glob("*.*"),
+            # what was spent is never gone: it is replaced at once
+            *(file for file in self.server.glob("*.*") if file != self.dp_file),
             self._partition,
             self.config,
             *(self.path / name for name in OBSERVED),

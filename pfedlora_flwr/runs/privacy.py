@@ -17,7 +17,7 @@ _SECURE = (
     "what the sum of a round's updates tells, such as the classes that its clients hold together",
     (
         "in the clear: accuracies and sample counts of the evaluation parts, from which n_k follows"
-        " roughly, seconds, the hash of the model"
+        " roughly, seconds, the hash of the model, what a node says of itself when it connects"
     ),
     "operations: the clients tell none, and every total here is without theirs",
     (
@@ -40,7 +40,7 @@ _CLEAR = (
     " roughly, seconds, the hash of the model, what a node says of itself when it connects"
 )
 _NOISED = (
-    "dp: who took part and who failed, and why",
+    "dp: who took part and who failed, and why; whether a round was merged",
     "dp: the clients' own models, which are trained without noise, and what they predict",
     "dp: other runs on the same data, those that this one replaced included: they add up",
     "dp: choices of keys by what earlier runs on the same data gave",
@@ -49,7 +49,19 @@ _NOISED = (
 )
 _SHARED = (
     "dp: the mean and standard deviation of the inputs, which a simulation takes of all clients'"
-    " data unless normalise is model"
+    " data for models that have none of their own"
+)
+_MASKED = (
+    "dp: a hostile client that shifts the sum to the edge of secagg.clip: whether the round is"
+    " refused then tells of the others, without noise"
+)
+_KEPT = (
+    "dp: the uploads that are kept for an audit (audit.uploads), clipped and without noise, for"
+    " whoever reads the run's files"
+)
+_TWICE = (
+    "dp: an owner whose node lost its state-path and has another number since: what both numbers"
+    " spent adds up"
 )
 _HELD_OUT = "dp: what held-out clients tell of their adaptation"
 _NO_NOISE = "dp.noise is 0: updates are clipped, and there is no differential privacy"
@@ -76,7 +88,7 @@ def privacy_of(config: RunConfig, spent: Path, simulated: bool) -> Privacy:
         "not_covered": [
             *([SIMULATED] if simulated else []),
             *(_SECURE if on else [_PLAIN]),
-            *(_not_noised(e, simulated) if e.dp_enabled else []),
+            *(_not_noised(config, simulated) if e.dp_enabled else []),
         ],
     }
 
@@ -98,13 +110,17 @@ def _dp(e: Experiment, budget: Budget) -> DP:
     }
 
 
-def _not_noised(e: Experiment, simulated: bool) -> list[str]:
+def _not_noised(config: RunConfig, simulated: bool) -> list[str]:
+    e = config.experiment
     if e.dp_noise == 0:
         return [_NO_NOISE]
     server = "the sum of a round's updates" if e.secagg_enabled else "every client's upload"
-    clear = [_SHARED] if simulated else []
+    clear = [] if simulated else [_TWICE]
+    if simulated and e.normalise != "model" and e.data_text_column is None:
+        clear += [_SHARED]
+    clear += [_KEPT] if config.execution.audit_uploads else []
     clear += [_HELD_OUT] if e.clients_held_out else []
-    clear += [] if e.secagg_enabled else [_CLEAR]
+    clear += [_MASKED] if e.secagg_enabled else [_CLEAR]
     return [f"dp: the server, which reads {server} before it adds the noise", *clear, *_NOISED]
 
 

@@ -180,6 +180,15 @@ class SecureUplink(Uplink):
                 None,
                 f"too few shares came to unmask: {len(total.left)} clients answered",
             )
+        if e.dp_enabled and total.weight != len(left) * LEVELS:
+            # with another total an update would count more than its clip over K
+            return (
+                None,
+                (
+                    "the weights in the sum are not 1 each, as dp has them: a client's upload is"
+                    " wrong, nobody can tell whose"
+                ),
+            )
         (mean,) = means
         slack = 1 + 2 * e.masked_weight / LEVELS  # of the rounding, at the least weight
         if not np.abs(mean).max(initial=0.0) <= slack * e.secagg_clip:  # NaN is not
