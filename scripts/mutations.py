@@ -1,4 +1,5 @@
-"""Whether a test turns red for the essential line of each method that exchanges LoRA.
+"""Whether a test turns red for the essential line of each method that exchanges LoRA, and of the
+personal baselines.
 
     python scripts/mutations.py [--only WORD]
 
@@ -19,8 +20,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 METHODS = "pfedlora_flwr/methods"
-PROPERTIES, EXACT, VISITS = (
-    f"tests/methods/test_{name}.py" for name in ("fedlora", "lora_exact", "lora_visits")
+PROPERTIES, EXACT, VISITS, PERSONAL = (
+    f"tests/methods/test_{name}.py" for name in ("fedlora", "lora_exact", "lora_visits", "personal")
 )
 
 
@@ -154,6 +155,69 @@ MUTATIONS = (
         "self.shares_of(uploads), self.products(before, scale), self.products(after, scale)",
         "self.shares_of(uploads), self.products(before, 1.0), self.products(after, 1.0)",
         (PROPERTIES, "covariance"),
+    ),
+    Mutation(
+        "FedPer sends back what it received",
+        f"{METHODS}/fedper.py",
+        "return Upload(model.extractor_tensors(), len(data))",
+        "return Upload(received, len(data))",
+        (PERSONAL, "test_fedper_trains_all_from_the_received_extractor_and_sends_that"),
+    ),
+    Mutation(
+        "FedRep trains the head with the extractor, too",
+        f"{METHODS}/fedrep.py",
+        "with frozen(model.last_layer()):",
+        "with frozen(torch.nn.Identity()):",
+        (PERSONAL, "test_fedrep_trains_the_head_before_the_extractor"),
+    ),
+    Mutation(
+        "FedProx pulls twice as hard",
+        f"{METHODS}/fedprox.py",
+        "self.options.mu / 2 * distance()",
+        "self.options.mu * distance()",
+        (PERSONAL, "test_fedprox_is_held_near_what_it_received"),
+    ),
+    Mutation(
+        "Ditto pulls twice as hard",
+        f"{METHODS}/ditto.py",
+        "self.options.lambda_ / 2 * distance()",
+        "self.options.lambda_ * distance()",
+        (PERSONAL, "test_ditto_trains_its_own_model_and_the_global_one_apart"),
+    ),
+    Mutation(
+        "FedRoD's personal head trains the extractor",
+        f"{METHODS}/fedrod.py",
+        "generic.detach() + model.personal(z.detach())",
+        "generic + model.personal(z)",
+        (PERSONAL, "test_fedrod_trains_each_head_by_its_own_risk"),
+    ),
+    Mutation(
+        "FedBABU fine-tunes without the first head",
+        f"{METHODS}/fedbabu.py",
+        "        model.restart(received)\n        train_locally(model.model, data, visit, epochs",
+        "        train_locally(model.model, data, visit, epochs",
+        (PERSONAL, "test_fedbabu_trains_the_body_before_the_first_head_and_fine_tunes_both"),
+    ),
+    Mutation(
+        "FedBN knows batch normalisation by its name alone",
+        f"{METHODS}/fedbn.py",
+        "if name not in private}",
+        'if "bn" not in name}',
+        (PERSONAL, "test_fedbn_keeps_batch_normalisation_by_its_class_and_averages_the_rest"),
+    ),
+    Mutation(
+        "APFL trains the global model through the mixture",
+        f"{METHODS}/apfl.py",
+        "received[name].detach()",
+        "received[name]",
+        (PERSONAL, "test_apfl_mixes_the_models_and_not_their_outputs"),
+    ),
+    Mutation(
+        "FedALA learns no weights",
+        f"{METHODS}/fedala.py",
+        "(received[name] - old[name]) * weight",
+        "(received[name] - old[name])",
+        (PERSONAL, "test_fedala_mixes_the_highest_layers_by_weights_that_it_learns"),
     ),
 )
 
