@@ -421,7 +421,7 @@ KEYS = [
     Wrong(
         "predict run --client -1 a.png", "Invalid value for '--client': -1 is not in the range x>=0"
     ),
-    Wrong("export run --client 0", "Missing option '--format'"),
+    Wrong("export run --client 0", "--format FORMAT is missing; allowed without both: --shared"),
     Wrong("report a b", "several paths are given: choose the report's folder with --output"),
     Wrong("report a --target 2", "target-accuracy is 2.0; allowed: auto, or a number > 0 and ≤ 1"),
     Wrong(

@@ -217,8 +217,8 @@ def test_fedrod_with_frozen_backbones_of_one_width_shares_the_head_alone(tmp_pat
     pytest.importorskip("timm")
     names = ("test_efficientnet", "test_resnet")
     keys = {"models": ",".join(base(tmp_path, name) for name in names), "train": "head"}
-    keys |= {"representation": "pretrained-logits", "dataset": "synthetic:60", "clients": "2"}
-    plain = Plain(keys, method="fedrod", partition__kind="iid", batch_size=16)
+    keys |= {"representation": "pretrained-logits", "dataset": "synthetic:60"}
+    plain = Plain(keys, method="fedrod", clients=2, partition__kind="iid", batch_size=16)
     plain.train(2)
     layer = {"weight": (10, CLASSES), "bias": (10,)}
     assert {name: tuple(t.shape) for name, t in plain.state.items()} == layer

@@ -18,6 +18,7 @@ from pfedlora_flwr.federation import wire
 from pfedlora_flwr.methods.class_means import ClassMeans
 from pfedlora_flwr.methods.fedkd import FedKD, decompress
 from pfedlora_flwr.methods.fedproto import FedProto
+from pfedlora_flwr.methods.lora_residual import DENSE, LEFT, RIGHT, LoraResidual
 from pfedlora_flwr.methods.method import Tensors, Upload
 from pfedlora_flwr.methods.pfedlora import PFedLoRA
 from pfedlora_flwr.training.device import channels_last
@@ -79,12 +80,16 @@ def play(keys: dict[str, Any], device: torch.device) -> Played:
             flops += visit.flops.values()
             others += [[*visit.flops], counts.validation, counts.test, [*predictors]]
             uploads[k] = Upload(through_the_wire(upload.tensors), upload.samples)
-            method.check(uploads[k], plain.state, k)
+            method.check(uploads[k], method.renewed(plain.state, round), k)
         plain.state = method.aggregate(uploads, plain.state, round)
         others.append([*plain.state] if not isinstance(method, FedKD) else None)
     state = plain.state
     if isinstance(method, FedKD):  # the factors of one matrix are many
         state = decompress(state, method.initial)
+    if isinstance(method, LoraResidual):  # so are those of ΔW
+        thin = {name.removesuffix(LEFT) for name in state if name.endswith(LEFT)}
+        dense = {f"{at}{DENSE}": state[at + LEFT] @ state[at + RIGHT] for at in thin}
+        state = {n: t for n, t in state.items() if not n.endswith((LEFT, RIGHT))} | dense
     return Played(state, losses, flops, others)
 
 
