@@ -115,8 +115,7 @@ def _method(start: Start) -> Iterable[str]:
     if start.done:
         return ()
     method = registry.make(e, task_of(e, start.config.execution.data_path))
-    with user_code("method", e.method):
-        return [f"warning: {told}" for told in method.remarks()]
+    return [f"warning: {told}" for told in method.remarks()]
 
 
 def _resources(start: Start) -> Iterable[str]:

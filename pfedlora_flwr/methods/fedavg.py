@@ -34,14 +34,22 @@ class FedAvg(Method):
 
     def state_init(self, seed: int) -> Tensors:
         with seeded(seed):
-            return kept(self.client_model(0))
+            return self.shared(self.client_model(0))
 
     def local_update(
         self, model: ClientModel, received: Tensors, data: Samples, visit: Visit
     ) -> Upload:
-        load_kept(model, received)
+        self.load(model, received)
         train_locally(model, data, visit)
-        return Upload(kept(model), len(data))
+        return Upload(self.shared(model), len(data))
+
+    def shared(self, model: ClientModel) -> Tensors:
+        """What of a model travels."""
+        return kept(model)
+
+    def load(self, model: ClientModel, received: Tensors) -> None:
+        """Sets what `shared` names."""
+        load_kept(model, received)
 
     def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
         return weighted_mean(uploads)

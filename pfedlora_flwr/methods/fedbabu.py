@@ -7,10 +7,10 @@ body and head, fine-tuned together from the received body and the first head."""
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import nn
 
 from pfedlora_flwr.keys import key
@@ -28,13 +28,8 @@ class FineTuned(nn.Module):
 
     def __init__(self, model: ClientModel) -> None:
         super().__init__()
-        last = model.last_layer()
         self.model = model
-        with torch.device("meta"):  # nothing is drawn
-            first = nn.Linear(last.in_features, last.out_features, bias=last.bias is not None)
-        self.first_head = first.to_empty(device=last.weight.device)
-        self.first_head.load_state_dict(last.state_dict())
-        self.first_head.requires_grad_(False)
+        self.first_head = copy.deepcopy(model.last_layer()).requires_grad_(False)
 
     def restart(self, body: Tensors) -> None:
         """The model ← the received body with the first head."""

@@ -12,13 +12,11 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 
 from pfedlora_flwr.methods.fedavg import FedAvg
-from pfedlora_flwr.methods.method import Tensors, Upload
-from pfedlora_flwr.methods.standalone import train_locally
+from pfedlora_flwr.methods.method import Tensors
 from pfedlora_flwr.methods.tensors import rebuilt
-from pfedlora_flwr.models.kept import kept, load_kept
+from pfedlora_flwr.models.kept import kept
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.rng import seeded
-from pfedlora_flwr.training.loop import Samples, Visit
 
 
 class FedBN(FedAvg):
@@ -41,16 +39,13 @@ class FedBN(FedAvg):
             f" {self.model_names[0]!r} trains none: it is fedavg with a private copy"
         ]
 
-    def state_init(self, seed: int) -> Tensors:
-        with seeded(seed):
-            return shared(self.client_model(0))
+    def shared(self, model: ClientModel) -> Tensors:
+        """What a client keeps of its model, but for batch normalisation."""
+        private = batch_norm_names(model)
+        return {name: tensor for name, tensor in kept(model).items() if name not in private}
 
-    def local_update(
-        self, model: ClientModel, received: Tensors, data: Samples, visit: Visit
-    ) -> Upload:
-        load_kept(model, kept(model) | received)
-        train_locally(model, data, visit)
-        return Upload(shared(model), len(data))
+    def load(self, model: ClientModel, received: Tensors) -> None:
+        super().load(model, kept(model) | received)
 
     def other_predictors(
         self, model: ClientModel, received: Tensors
@@ -65,12 +60,6 @@ class FedBN(FedAvg):
         if own is None:
             return None
         return rebuilt(lambda: self.client_model(0), kept(own) | tensors).eval()
-
-
-def shared(model: ClientModel) -> Tensors:
-    """What a client keeps of its model, but for batch normalisation."""
-    private = batch_norm_names(model)
-    return {name: tensor for name, tensor in kept(model).items() if name not in private}
 
 
 def batch_norm_names(model: ClientModel) -> set[str]:

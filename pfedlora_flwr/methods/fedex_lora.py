@@ -7,13 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pfedlora_flwr.methods.lora_factors import A, added, load_some, truncated
-from pfedlora_flwr.methods.lora_residual import LoraResidual, grown, move_base
+from pfedlora_flwr.methods.lora_factors import A, added, truncated
+from pfedlora_flwr.methods.lora_residual import LoraResidual, grown
 from pfedlora_flwr.methods.method import Tensors, Upload
-from pfedlora_flwr.methods.standalone import train_locally
 from pfedlora_flwr.methods.tensors import weighted_mean
-from pfedlora_flwr.models.model import ClientModel
-from pfedlora_flwr.training.loop import Samples, Visit
 
 
 class FedExLoRA(LoraResidual):
@@ -26,15 +23,6 @@ class FedExLoRA(LoraResidual):
     shares = "LoRA's A and B; down: also what their means missed so far"
     merges = "mean, and its error"
     assumes = "one base and one rank, `train=lora`"
-
-    def local_update(
-        self, model: ClientModel, received: Tensors, data: Samples, visit: Visit
-    ) -> Upload:
-        move_base(model, received)
-        own = self.layouts[self.model_of(visit.client)]
-        load_some(model, {name: t for name, t in received.items() if name in own})
-        train_locally(model, data, visit)
-        return Upload(self.shared(model), len(data))
 
     def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
         means, shares = weighted_mean(uploads), self.shares_of(uploads)

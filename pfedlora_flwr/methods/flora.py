@@ -13,17 +13,15 @@ from pfedlora_flwr.methods.lora_factors import (
     added,
     check_one_base,
     is_factor,
-    load_some,
     mean_of_heads,
 )
-from pfedlora_flwr.methods.lora_residual import DENSE, LEFT, RIGHT, LoraResidual, grown, move_base
+from pfedlora_flwr.methods.lora_residual import LoraResidual, grown
 from pfedlora_flwr.methods.method import Tensors, Upload
-from pfedlora_flwr.methods.standalone import train_locally
 from pfedlora_flwr.models.lora import FOLDER, Lora
 from pfedlora_flwr.models.lora_layers import draw
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.rng import derive, seeded
-from pfedlora_flwr.training.loop import Samples, Visit
+from pfedlora_flwr.training.loop import Visit
 
 
 class FLoRA(LoraResidual):
@@ -58,17 +56,11 @@ class FLoRA(LoraResidual):
         first = super().state_init(seed)
         return {name: tensor for name, tensor in first.items() if not is_factor(name)}
 
-    def local_update(
-        self, model: ClientModel, received: Tensors, data: Samples, visit: Visit
-    ) -> Upload:
-        move_base(model, received)
-        beside = (LEFT, RIGHT, DENSE)
-        load_some(model, {name: t for name, t in received.items() if not name.endswith(beside)})
+    def restart(self, model: ClientModel, visit: Visit) -> None:
+        """LoRA is drawn anew."""
         lora = Lora.of(parted(self.model_of(visit.client))[1])
         with seeded(derive(self.experiment.seed, "flora", visit.client, visit.round)):
             draw(model, lora.init)
-        train_locally(model, data, visit)
-        return Upload(self.shared(model), len(data))
 
     def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
         shares = self.shares_of(uploads)

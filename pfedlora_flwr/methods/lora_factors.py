@@ -6,8 +6,8 @@ A's kernels are flattened."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment, parted
 from pfedlora_flwr.methods.method import Tensors, Upload
-from pfedlora_flwr.methods.tensors import weighted_mean
+from pfedlora_flwr.methods.tensors import fixed, weighted_mean
 from pfedlora_flwr.models.lora import Lora
 
 A, B = ".lora_A.", ".lora_B."
@@ -41,17 +41,9 @@ def is_factor(name: str) -> bool:
     return A in name or B in name
 
 
-@contextmanager
-def held(model: nn.Module, mark: str) -> Iterator[None]:
+def held(model: nn.Module, mark: str) -> AbstractContextManager[None]:
     """Within it the trained parameters with that mark in their names take no gradient."""
-    marked = [p for name, p in model.named_parameters() if mark in name and p.requires_grad]
-    for parameter in marked:
-        parameter.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for parameter in marked:
-            parameter.requires_grad_(True)
+    return fixed(p for name, p in model.named_parameters() if mark in name)
 
 
 def mean_of_heads(uploads: Mapping[int, Upload]) -> Tensors:

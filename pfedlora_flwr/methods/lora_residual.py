@@ -13,11 +13,13 @@ import torch
 from torch import nn
 
 from pfedlora_flwr.methods.fedit import FedIT
-from pfedlora_flwr.methods.lora_factors import A, Product, added, error
+from pfedlora_flwr.methods.lora_factors import A, Product, added, error, load_some
 from pfedlora_flwr.methods.method import Tensors, Upload, check_layout
+from pfedlora_flwr.methods.standalone import train_locally
 from pfedlora_flwr.models.lora_layers import free_weights, move_weights
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.rng import seeded
+from pfedlora_flwr.training.loop import Samples, Visit
 
 LEFT, RIGHT, DENSE = ".left", ".right", ".dense"
 
@@ -32,6 +34,19 @@ class LoraResidual(FedIT):
             model = self.client_model(client)
         free_weights(model)
         return model
+
+    def local_update(
+        self, model: ClientModel, received: Tensors, data: Samples, visit: Visit
+    ) -> Upload:
+        move_base(model, received)
+        own = self.layouts[self.model_of(visit.client)]
+        load_some(model, {name: t for name, t in received.items() if name in own})
+        self.restart(model, visit)
+        train_locally(model, data, visit)
+        return Upload(self.shared(model), len(data))
+
+    def restart(self, model: ClientModel, visit: Visit) -> None:
+        """What a visit begins anew of the adapter; by default nothing."""
 
     def check(self, upload: Upload, state: Tensors, client: int) -> None:
         check_layout(upload.tensors, self.layouts[self.model_of(client)])

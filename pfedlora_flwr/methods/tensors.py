@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -14,12 +14,18 @@ from pfedlora_flwr.models.named import random_weights
 from pfedlora_flwr.training.device import Module
 
 
-@contextmanager
-def frozen(module: nn.Module) -> Iterator[None]:
+def frozen(module: nn.Module) -> AbstractContextManager[None]:
     """Within it no parameter of the module takes a gradient; afterwards those do that did, and no
     others."""
-    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    module.requires_grad_(False)
+    return fixed(module.parameters())
+
+
+@contextmanager
+def fixed(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
+    """The same of some parameters."""
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    for parameter in trained:
+        parameter.requires_grad_(False)
     try:
         yield
     finally:
