@@ -30,9 +30,6 @@ def make(page: Page) -> None:
     final = {row["method"]: 100 * float(row["final"]) for row in page.rows("cifar10/runs.csv")}
     page.says(final["pfedlora"] - final["standalone"])
     page.settings("0.5", "0.9")
-    page.not_kept(
-        "86.36", "68.82", "87.75", "1.7"
-    )  # at best validation: the rounds keep no validation
 
 
 def methods(page: Page, folder: str, *, worst: bool) -> None:
@@ -95,9 +92,6 @@ def why(page: Page) -> None:
         lines.append([name, f"{at[run, '12']:.2f}", f"{worst[run]:.2f}", course])
     header = ("FML", "after round 12", "worst client", f"accuracy after rounds {', '.join(AFTER)}")
     page.table("why-fml", header, lines)
-    for t in AFTER:
-        page.says(at["standalone", t] - at["fml", t])
-    page.says(at["fml fml.alpha=0.9", "12"] - at["standalone", "12"])
 
 
 def main() -> None:
