@@ -10,7 +10,7 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -117,6 +117,12 @@ class Experiment:
         "who has joined since round 1, as R:N: only the first N clients take part up to round R;"
         " several, separated by commas. Set by --resume with more `clients`",
         name="clients-joined",
+    )
+    clients_left: str = key(
+        "",
+        "who has left, as R:K: client K is in no round after round R. K alone: in none, or with"
+        " --resume in none after the run's last one. Several are separated by commas",
+        name="clients-left",
     )
     clients_held_out: int = key(
         0,
@@ -414,8 +420,9 @@ class Experiment:
 
     @property
     def sampled(self) -> int:
-        """K = ⌊C·(N − H)⌋, at least 1; the tolerance makes 0.29·100 the 29 it is."""
-        return self._share_of(self.trained_clients)
+        """K = ⌊C·(N − H)⌋ of the last round, at least 1, without clients that have left; the
+        tolerance makes 0.29·100 the 29 it is."""
+        return self.sampled_in(self.rounds)
 
     @property
     def joins(self) -> tuple[tuple[int, int], ...]:
@@ -424,13 +431,25 @@ class Experiment:
         pairs = [word.split(":") for word in _words(self.clients_joined) if word]
         return tuple((int(last), int(clients)) for last, clients in pairs)
 
-    def clients_in(self, round: int) -> int:
-        """N of a round: those that can be sampled, numbers 0 to this."""
-        return next((n for last, n in self.joins if round <= last), self.trained_clients)
+    @property
+    def leaves(self) -> tuple[tuple[int, int], ...]:
+        """What `clients-left` says: (R, K) each; client K is in no round after R, and in none
+        at all where R is -1. Raises ValueError for what is no such pair."""
+        return leaves_of(self.clients_left)
+
+    def left_by(self, round: int) -> set[int]:
+        """The clients that have left before a round."""
+        return {client for last, client in self.leaves if last < round}
+
+    def clients_in(self, round: int) -> Sequence[int]:
+        """The clients that can be sampled in a round, ascending."""
+        until = next((n for last, n in self.joins if round <= last), self.trained_clients)
+        gone = self.left_by(round)
+        return [k for k in range(until) if k not in gone] if gone else range(until)
 
     def sampled_in(self, round: int) -> int:
         """K of a round."""
-        return self._share_of(self.clients_in(round))
+        return self._share_of(len(self.clients_in(round)))
 
     def _share_of(self, clients: int) -> int:
         return max(1, int(self.participation * clients + 1e-9))
@@ -516,12 +535,18 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(","))
 
 
+def leaves_of(text: str) -> tuple[tuple[int, int], ...]:
+    """The (R, K) of the key `clients-left`. Raises ValueError for what is no such pair."""
+    pairs = [word.rpartition(":") for word in _words(text) if word]
+    return tuple((int(last) if colon else -1, int(k)) for last, colon, k in pairs)
+
+
 FIXED_CLIENTS = {
     "secagg.enabled": "secagg_enabled",
     "dp": "dp_enabled",
     "clients-held-out": "clients_held_out",
 }
-"""Keys, with their attributes, with which no client can join a running federation."""
+"""Keys, with their attributes, with which no client can join a running federation, or leave it."""
 
 
 def at_least(share: float, of: int) -> int:

@@ -4,6 +4,7 @@ results depend on nothing else."""
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -32,12 +33,13 @@ def numpy_generator(
     return np.random.Generator(np.random.PCG64(derive(seed, purpose, client, round)))
 
 
-def sample_clients(seed: int, round: int, clients: int, sampled: int) -> list[int]:
-    """The clients of a round: `sampled` of `clients`, without replacement, in ascending order."""
+def sample_clients(seed: int, round: int, clients: Sequence[int], sampled: int) -> list[int]:
+    """The clients of a round: `sampled` of `clients`, which ascend, without replacement, in
+    ascending order."""
     drawn = numpy_generator(seed, "sample", round=round).choice(
-        clients, size=sampled, replace=False, shuffle=False
+        len(clients), size=sampled, replace=False, shuffle=False
     )
-    return sorted(int(k) for k in drawn)
+    return sorted(clients[k] for k in drawn.tolist())
 
 
 class seeded:  # noqa: N801 - reads as a statement: `with seeded(seed):`

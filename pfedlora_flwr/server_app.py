@@ -33,7 +33,7 @@ from pfedlora_flwr.observers.status_line import StatusLine
 from pfedlora_flwr.runs import code_copy
 from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.directory import RunDirectory
-from pfedlora_flwr.runs.joining import joined
+from pfedlora_flwr.runs.joining import membership
 from pfedlora_flwr.runs.output import on_the_server
 from pfedlora_flwr.runs.result import LINE, RESULT_LINE, write_result
 from pfedlora_flwr.runs.rows import Result
@@ -74,7 +74,7 @@ def serve(
         experiment, execution = config.experiment, config.execution
         observers = observers_of(execution, also)
         run = RunDirectory(on_the_server(config))
-        config = joined(run, config)
+        config = membership(run, config)
         experiment = config.experiment
         code_copy.check_unchanged(run, config)
         run.open(config)
@@ -154,7 +154,7 @@ def strategy_of(config: RunConfig) -> Iterator[PersonalisedStrategy]:
     """
     torch.set_num_threads(1)  # what the server computes must not depend on its number of cores
     run = RunDirectory(on_the_server(config))
-    config = joined(run, config)
+    config = membership(run, config)
     run.open(config)
     try:
         e = config.experiment

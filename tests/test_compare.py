@@ -100,7 +100,10 @@ def test_methods_of_a_scenario_and_seed_share_partition_and_sampling(tmp_path: P
     cells = found.cells()
     experiments = [found.config(cell, cell.candidates[0], 1).experiment for cell in cells]
     assert len({shared_partition(e, "")[1].fingerprint for e in experiments}) == 1
-    assert len({tuple(sample_clients(e.seed, 3, e.clients, e.sampled)) for e in experiments}) == 1
+    assert (
+        len({tuple(sample_clients(e.seed, 3, range(e.clients), e.sampled)) for e in experiments})
+        == 1
+    )
 
 
 def test_a_selection_keeps_the_directories(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
-"""A site joins a federation of sites with data of their own; where every client's part would
-change, none can. Real server and client code, with the local engine's grid in the place of
-SuperNodes."""
+"""A site joins a federation of sites with data of their own, or leaves it; where every client's
+part would change, none can join. Real server and client code, with the local engine's grid in the
+place of SuperNodes."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from pfedlora_flwr import client_app, config, server_app
 from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data.local import LocalData, Site
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.federation.clients import RunFailed
 from pfedlora_flwr.files import tensors_sha256
 from pfedlora_flwr.launch.local import LocalGrid
 from pfedlora_flwr.methods.tensors import tensors_of
 from pfedlora_flwr.runs.directory import RunDirectory
-from pfedlora_flwr.runs.joining import joined_after
+from pfedlora_flwr.runs.joining import joined_after, left_after
 from tests.conftest import run_locally
 from tests.plain import Plain
 
@@ -118,6 +119,41 @@ def test_a_site_joins_and_what_lies_before_stays(
 
 
 @pytest.mark.slow
+def test_a_site_leaves_and_counts_in_nothing_from_then_on(
+    tmp_path: Path, sites: list[dict[str, Any]]
+) -> None:
+    run, keys = RunDirectory(tmp_path / "run"), {"evaluate_every": 2, "participation": 0.8}
+    serve(run.path, sites, **keys)
+    numbers, before, visits = places(run.path, sites), run.rounds(), list(run.visits())
+    [leaver] = {0, 1, 2, 3} - set(before[1]["sampled"])  # trained in round 1 alone, and is stale
+    [away] = [node for node in sites if node["dataset"] == numbers[leaver]]
+    there = [node for node in sites if node is not away]
+    again = {"resume": True, "clients": 4, "rounds": 5, **keys}
+    with pytest.raises(UserError, match="round 2 was the run's last: give more rounds, too"):
+        serve(run.path, there, **again | {"rounds": 2, "clients_left": leaver})
+    with pytest.raises(UserError, match=f"after round 2: clients-left={leaver} lets client"):
+        serve(run.path, there, **again | {"clients_left": f"1:{leaver}"})
+    result = serve(run.path, there, **again | {"clients_left": leaver})
+    assert result["left"] == {str(leaver): 2}
+    assert run.experiment().clients_left == f"2:{leaver}"
+    assert run.rounds()[:2] == before
+    assert list(run.visits())[: len(visits)] == visits
+    assert all(row["sampled"] == row["admitted"] for row in run.rounds())
+    assert [len(row["sampled"]) for row in run.rounds()] == [3, 3, 2, 2, 2]
+    assert result["per_client"].keys() == {str(k) for k in numbers if k != leaver}
+    plain = OwnData(numbers, clients=4, rounds=5, clients_left=f"2:{leaver}", **keys)
+    plain.train(5)
+    assert result["shared_sha256"] == tensors_sha256(plain.state)
+    assert result["accuracy"]["best_validation_round"] in (4, 5)
+
+    # its node comes back, and a new site does not get its number
+    told = "only 2 of 3 clients connected.*client . has left"
+    with pytest.raises(RunFailed, match=told):
+        serve(run.path, [away, *there[:2]], **again | {"rounds": 6, "node_timeout": 3})
+    assert run.experiment().clients_left == f"2:{leaver}"
+
+
+@pytest.mark.slow
 def test_a_site_that_lost_its_disk_begins_anew_and_a_moved_one_goes_on(
     tmp_path: Path, sites: list[dict[str, Any]]
 ) -> None:
@@ -177,11 +213,42 @@ def test_a_record_of_joins_must_rise(text: str, told: str) -> None:
         config.run_config({"clients": 5, "clients-joined": text, "partition.kind": "iid"})
 
 
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ({"clients-left": "one"}, "clients-left is 'one'; allowed: R:K or K, several"),
+        ({"clients-left": "2:3,4:3"}, "each of the clients 0 to 4 once, and not all"),
+        ({"clients-left": "2:5"}, "each of the clients 0 to 4 once, and not all"),
+        ({"clients-left": "20:3"}, "R below rounds, which is 20; 20 is not"),
+        ({"clients-left": "0,1", "clients-joined": "4:2"}, "no client would be left in round 1"),
+        ({"clients-left": "3", "clients-held-out": 1}, "with clients-held-out no client can leave"),
+        ({"clients-left": "3", "min-clients": 5}, "at most clients, which is 5, of which 1 have"),
+    ],
+)
+def test_a_record_of_leaves_names_clients_and_rounds(keys: dict[str, Any], told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        config.run_config({"clients": 5, "partition.kind": "iid", **keys})
+
+
+def test_leaves_say_who_takes_part_in_a_round() -> None:
+    keys = {"clients": 6, "clients-joined": "2:4", "clients-left": "1,3:2", "participation": 0.5}
+    e = config.run_config(keys | {"partition.kind": "iid"}).experiment
+    assert [[*e.clients_in(round)] for round in (0, 1, 3, 4)] == [
+        [0, 2, 3],
+        [0, 2, 3],
+        [0, 2, 3, 4, 5],
+        [0, 3, 4, 5],
+    ]
+    assert [e.sampled_in(round) for round in (1, 3, 4)] == [1, 2, 2]
+    assert e.sampled == 2
+    assert left_after(e) == {"1": 0, "2": 3}
+
+
 def test_joins_say_who_takes_part_in_a_round() -> None:
     e = config.run_config(
         {"clients": 10, "clients-joined": "2:3,5:6", "participation": 0.5, "rounds": 9}
     ).experiment
-    assert [e.clients_in(round) for round in range(8)] == [3, 3, 3, 6, 6, 6, 10, 10]
+    assert [len(e.clients_in(round)) for round in range(8)] == [3, 3, 3, 6, 6, 6, 10, 10]
     assert [e.sampled_in(round) for round in (1, 3, 6)] == [1, 3, 5]
     assert config.run_config({}).experiment.joins == ()
     assert joined_after(e) == {"3": 2, "4": 2, "5": 2} | {str(k): 5 for k in range(6, 10)}

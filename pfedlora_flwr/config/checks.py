@@ -60,11 +60,10 @@ def _method(config: RunConfig, method: type[Method]) -> None:
 
 
 def _min_clients(config: RunConfig, method: type[Method]) -> None:
-    wanted, clients = config.execution.min_clients, config.experiment.clients
-    if wanted is not None and wanted > clients:
-        raise UserError(
-            f"min-clients is {wanted}; allowed: auto, or at most clients, which is {clients}"
-        )
+    e, wanted = config.experiment, config.execution.min_clients
+    if wanted is not None and wanted > e.clients - len(e.leaves):
+        told = f"min-clients is {wanted}; allowed: auto, or at most clients, which is {e.clients}"
+        raise UserError(told + (f", of which {len(e.leaves)} have left" if e.leaves else ""))
 
 
 def _joined(config: RunConfig, method: type[Method]) -> None:
@@ -82,6 +81,30 @@ def _joined(config: RunConfig, method: type[Method]) -> None:
         )
     if other := [n for n in FIXED_CLIENTS if getattr(e, FIXED_CLIENTS[n])]:
         raise UserError(f"{told}; with {other[0]} no client can join")
+
+
+def _left(config: RunConfig, method: type[Method]) -> None:
+    e, told = config.experiment, f"clients-left is {config.experiment.clients_left!r}"
+    if not e.clients_left:
+        return
+    try:
+        leaves = e.leaves
+    except ValueError:
+        raise UserError(f"{told}; allowed: R:K or K, several separated by commas") from None
+    clients = [client for _, client in leaves]
+    if len({*clients}) < len(clients) or not {*clients} < {*range(e.clients)}:
+        raise UserError(
+            f"{told}; allowed: each of the clients 0 to {e.clients - 1} once, and not all of them"
+        )
+    lasts = [last for last, _ in leaves]
+    if max(lasts) >= e.rounds:
+        raise UserError(
+            f"{told}; allowed: R below rounds, which is {e.rounds}; {max(lasts)} is not"
+        )
+    if empty := [last + 1 for last in [0, *lasts] if not e.clients_in(max(1, last + 1))]:
+        raise UserError(f"{told}; no client would be left in round {empty[0]}")
+    if other := [n for n in FIXED_CLIENTS if getattr(e, FIXED_CLIENTS[n])]:
+        raise UserError(f"{told}; with {other[0]} no client can leave")
 
 
 def _held_out(config: RunConfig, method: type[Method]) -> None:
@@ -248,6 +271,7 @@ CHECKS: tuple[Callable[[RunConfig, type[Method]], None], ...] = (
     _differential_privacy,
     _method,
     _min_clients,
+    _left,
     _joined,
     _held_out,
     _trained,

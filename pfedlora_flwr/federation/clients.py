@@ -6,7 +6,7 @@ import itertools
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from threading import Event, Thread
 from typing import Literal
 
@@ -52,8 +52,9 @@ class Clients:
     """They are connected when this is made; RunFailed is raised when too few are within
     `node-timeout`.
 
-    write: the instruction of a round to a client on a node, and what it costs to send. fail: told
-    of a client without an answer, and why. refuse: told of a message or a node that is no client's.
+    left: the clients that have left. write: the instruction of a round to a client on a node, and
+    what it costs to send. fail: told of a client without an answer, and why. refuse: told of a
+    message or a node that is no client's.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Clients:
         experiment: Experiment,
         execution: Execution,
         run: RunDirectory,
+        left: Set[int],
         write: Write,
         fail: Fail,
         refuse: Refuse,
@@ -69,6 +71,7 @@ class Clients:
         self.experiment = experiment
         self.execution = execution
         self.run = run
+        self.left = left
         self.write = write
         self._fail = fail
         self.refuse = refuse
@@ -86,6 +89,7 @@ class Clients:
             refuse,
             patience,
             self.notice,
+            left=left,
             alike=self._simulated,
         )
         self._connect()
@@ -188,7 +192,7 @@ class Clients:
 
     def _connect(self) -> None:
         x, roster = self.execution, self.roster
-        wanted, began = x.min_clients or self.experiment.clients, time.monotonic()
+        wanted, began = x.min_clients or roster.places, time.monotonic()
         self.run.progress(phase="connecting", done=0, of=wanted)
 
         def connected(done: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from pathlib import Path
 
 from flwr.app import Message
@@ -31,7 +31,8 @@ class Roster:
     and `memory` (a file) keeps that number for it.
 
     refuse: told, once a node, why a node is no client. patience: seconds for which a named node
-    that is gone keeps its number. arrived: told of every answer.
+    that is gone keeps its number. arrived: told of every answer. left: the clients that have left,
+    whose numbers nobody gets.
     alike: any node can be any client, as in a simulation, which keeps what a client has by its
     number: one is asked for all."""
 
@@ -45,6 +46,7 @@ class Roster:
         patience: float,
         arrived: Callable[[Message], None] = lambda answer: None,
         *,
+        left: Set[int] = frozenset(),
         alike: bool = False,
     ) -> None:
         self.grid = grid
@@ -60,6 +62,7 @@ class Roster:
         self._refuse = refuse
         self._patience = patience
         self._arrived = arrived
+        self._left = left
         self._alike = alike
         self._claims: dict[int, Claim] = {}  # by node, in the order in which they came
         # by node without a good answer: how often it was asked, and when to ask again
@@ -70,6 +73,11 @@ class Roster:
         self._online = 0
         self._gone: dict[int, float] = {}  # by client that is not connected: since when
         self._update_gone()
+
+    @property
+    def places(self) -> int:
+        """The number of clients that have not left."""
+        return self.clients - len(self._left)
 
     @property
     def client_of(self) -> dict[int, int]:
@@ -126,7 +134,7 @@ class Roster:
             if len(self.node_of) >= count:
                 self._settled = True
                 return True
-            enough = min(max(1, self._online), _TRIED) if self._alike else self.clients
+            enough = min(max(1, self._online), _TRIED) if self._alike else self.places
             if time.monotonic() >= deadline or (
                 len(self.refused.keys() - self._silent) >= enough and not self.node_of
             ):
@@ -222,6 +230,8 @@ class Roster:
         client = claim.partition_id
         if client < 0:
             client = self._number(claim.name)
+        if client in self._left:
+            raise ValueError(f"client {client} has left (clients-left); stop its node")
         if client not in self.node_of:
             self.node_of[client] = node
             self.refused.pop(node, None)
@@ -238,7 +248,7 @@ class Roster:
             free = [
                 c
                 for c in range(self.clients)
-                if c not in self.node_of and c not in self._number_of.values()
+                if c not in self.node_of.keys() | self._left and c not in self._number_of.values()
             ]
             free = free or [
                 c
@@ -247,7 +257,7 @@ class Roster:
             ]
             if not free:
                 raise ValueError(
-                    f"all {self.clients} clients have their nodes, or have not been away for long"
+                    f"all {self.places} clients have their nodes, or have not been away for long"
                 )
             self._number_of = {n: c for n, c in self._number_of.items() if c != free[0]} | {
                 name: free[0]
@@ -261,7 +271,7 @@ class Roster:
             self._refuse(f"node {node} is not a client of this run: {why}")
 
     def _update_gone(self) -> None:
-        away = [c for c in range(self.clients) if c not in self.node_of]
+        away = [c for c in range(self.clients) if c not in self.node_of and c not in self._left]
         self._gone = {c: self._gone.get(c, time.monotonic()) for c in away}
 
 

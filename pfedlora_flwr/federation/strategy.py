@@ -186,7 +186,8 @@ class PersonalisedStrategy(Strategy):
 
     def _connect(self, grid: Grid) -> Clients:
         e, x = self.experiment, self.execution
-        clients = Clients(grid, e, x, self.run, self._message, self._fail, self._refuse)
+        left = e.left_by(self.state.round + 1)
+        clients = Clients(grid, e, x, self.run, left, self._message, self._fail, self._refuse)
         logger.info("data: %s", data_told(self.run, e, self.method.task))
         there, classes = len(clients.roster.class_names), self.method.task.classes
         if e.classes is None and clients.roster.own and 0 < there < classes:
@@ -197,6 +198,7 @@ class PersonalisedStrategy(Strategy):
     def _round(self, number: int, clock: Clock) -> Round:
         e = self.experiment
         sampled = sample_clients(e.seed, number, e.clients_in(number), e.sampled_in(number))
+        self.state.forget_evaluations(e.left_by(number))
         round = Round(number, sampled, clock, exchanges_lora=self.method.shares_lora)
         self.chain.begin(round)
         return round
@@ -241,12 +243,13 @@ class PersonalisedStrategy(Strategy):
     def _evaluate(self, round: Round, clients: Clients) -> None:
         """Evaluates the clients whose last evaluation is older than their model: all of them before
         round 1."""
-        everyone = range(self.experiment.clients_in(0))
+        everyone = self.experiment.clients_in(0)
         wanted = everyone if round.number == 0 else sorted(self.state.stale)
         messages = clients.messages(round, wanted, "evaluating")
         self._take_counts(round, clients.ask(round, messages, "evaluating"))
         current = self.state.counts.keys() - self.state.stale
-        trained = wanted if round.number == 0 else self.state.versions.keys() | current
+        left = self.experiment.left_by(round.number)
+        trained = wanted if round.number == 0 else (self.state.versions.keys() | current) - left
         self._enough(round, f"the evaluation of round {round.number}", len(current), len(trained))
         round.clock.lap("evaluate")
 

@@ -71,7 +71,7 @@ def planned(e: Experiment, first: int = 1) -> dict[int, int]:
     """By client, its participations in the rounds from `first` on, if nobody fails."""
     counts = Counter[int]()
     for round in range(first, e.rounds + 1):
-        counts.update(sample_clients(e.seed, round, e.trained_clients, e.sampled))
+        counts.update(sample_clients(e.seed, round, range(e.trained_clients), e.sampled))
     return dict(counts)
 
 

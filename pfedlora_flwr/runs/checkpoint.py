@@ -7,6 +7,7 @@ import hashlib
 import json
 import logging
 import statistics
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,15 @@ class ServerState:
         for evaluations in (self, self.before_last):
             if evaluations is not None:
                 evaluations.stale.add(client)
+
+    def forget_evaluations(self, clients: Iterable[int]) -> None:
+        """Clients that have left count in no mean any more."""
+        for evaluations in (self, self.before_last):
+            if evaluations is not None:
+                for client in clients:
+                    evaluations.counts.pop(client, None)
+                    evaluations.other_accuracies.pop(client, None)
+                    evaluations.stale.discard(client)
 
     def drop_last_evaluation(self) -> None:
         """Makes the state what it would be had its round not been the last."""

@@ -315,7 +315,10 @@ class RunDirectory(RunFiles):
         self.check_whole()
         was = saved.experiment
         same = experiment.replace(
-            rounds=was.rounds, clients=was.clients, clients_joined=was.clients_joined
+            rounds=was.rounds,
+            clients=was.clients,
+            clients_joined=was.clients_joined,
+            clients_left=was.clients_left,
         )
         self.check_same(same, "resume it with its own keys; only more rounds extend it")
         check_extension(saved, experiment, self.checkpoints, self.path)

@@ -1,10 +1,12 @@
-"""Sites that join a federation: a resumed run with more clients than it had.
+"""Sites that join a federation, or leave it: a resumed run with more clients than it had, or
+without some of them.
 
-What lies before stays as it is, to the bit. Later draws are from all clients."""
+What lies before stays as it is, to the bit. Later draws are from those that are there."""
 
 from __future__ import annotations
 
 from itertools import pairwise
+from operator import itemgetter
 
 from pfedlora_flwr.data.local import OWN
 from pfedlora_flwr.errors import UserError
@@ -18,8 +20,8 @@ def check_join(run: RunFiles, saved: Experiment, clients: int) -> None:
     told = f"clients is {clients}, and the run in {str(run.path)!r} has {saved.clients}"
     if clients < saved.clients:
         raise UserError(
-            f"{told}: a resumed run keeps its clients; one that left counts as failed when it is"
-            " sampled, which min-success allows"
+            f"{told}: a resumed run keeps its clients' numbers; -o clients-left=K lets client K"
+            " leave"
         )
     if run.partition != OWN:
         raise UserError(
@@ -31,25 +33,36 @@ def check_join(run: RunFiles, saved: Experiment, clients: int) -> None:
             raise UserError(f"{told}: with {name} no site can join; begin a new run")
 
 
-def joined(run: RunFiles, config: RunConfig) -> RunConfig:
-    """The keys of a resumed run with the record of who joins after its last round, and of who
-    joined before. Raises UserError when nobody can."""
+def membership(run: RunFiles, config: RunConfig) -> RunConfig:
+    """The keys of a resumed run with the record of who joins or leaves after its last round, and
+    of who did before. Raises UserError when nobody can."""
     if not (config.execution.resume and run.holds_run):
         return config
-    e, saved = config.experiment, run.experiment()
-    record = saved.clients_joined
+    e, saved, state = config.experiment, run.experiment(), run.checkpoints.load()
+    last = state.round if state else 0
+    joined, left, told = saved.clients_joined, saved.clients_left, ""
     if e.clients != saved.clients:
         check_join(run, saved, e.clients)
-        state = run.checkpoints.load()
-        last = state.round if state else 0
-        if last >= e.rounds:
-            raise UserError(
-                f"clients is {e.clients}, and round {last} was the run's last: give more rounds,"
-                " too"
-            )
         before = [pair for pair in saved.joins if pair[0] != last]
-        record = ",".join(f"{r}:{n}" for r, n in [*before, (last, saved.clients)])
-    return RunConfig(e.replace(clients_joined=record), config.execution)
+        joined = ",".join(f"{r}:{n}" for r, n in [*before, (last, saved.clients)])
+        told = f"clients is {e.clients}"
+    gone = {client for _, client in saved.leaves}
+    if leaving := [(after, client) for after, client in e.leaves if client not in gone]:
+        told = f"clients-left is {e.clients_left!r}"
+        if wrong := [client for after, client in leaving if after not in (-1, last)]:
+            raise UserError(
+                f"{told}, and the run in {str(run.path)!r} is after round {last}:"
+                f" clients-left={wrong[0]} lets client {wrong[0]} leave now"
+            )
+        left = ",".join([*filter(None, [left]), *(f"{last}:{client}" for _, client in leaving)])
+    if told and last >= e.rounds:
+        raise UserError(f"{told}, and round {last} was the run's last: give more rounds, too")
+    return RunConfig(e.replace(clients_joined=joined, clients_left=left), config.execution)
+
+
+def left_after(e: Experiment) -> dict[str, int]:
+    """By client that left, the round after which it did; 0 if it was in none."""
+    return {str(client): max(0, last) for last, client in sorted(e.leaves, key=itemgetter(1))}
 
 
 def joined_after(e: Experiment) -> dict[str, int]:

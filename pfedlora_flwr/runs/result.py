@@ -20,7 +20,7 @@ from pfedlora_flwr.models.registry import names_of, of_client
 from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.data_name import data_name, own_data
 from pfedlora_flwr.runs.directory import RunDirectory
-from pfedlora_flwr.runs.joining import joined_after
+from pfedlora_flwr.runs.joining import joined_after, left_after
 from pfedlora_flwr.runs.layout import FORMAT
 from pfedlora_flwr.runs.privacy import privacy_of
 from pfedlora_flwr.runs.rows import (
@@ -77,6 +77,8 @@ def write_result(
     }
     if after := joined_after(experiment):
         result["joined"] = after
+    if after := left_after(experiment):
+        result["left"] = after
     if diverged_in is not None:
         result["diverged_in"] = diverged_in
     state = run.checkpoints.load()
@@ -110,7 +112,7 @@ def _with_measures(
 ) -> Result:
     e = config.experiment
     per_client = state.accuracies("test")
-    over_all = comparable(rows)
+    over_all = comparable(e, rows)
     best = best_round(e, rows)
     # of the clients' last visits, of all visits
     samples, nodes, lost = dict[int, int | None](), Counter[str](), 0
@@ -216,19 +218,22 @@ def held_out(e: Experiment, rows: list[HeldOutRow]) -> HeldOut:
     return {"clients": [*e.held_out], "visits": e.held_out_rounds, "means": means}
 
 
-def comparable(rows: list[RoundRow]) -> list[RoundRow]:
-    """The rounds whose accuracy is a mean over as many clients as the last one's: the others' are
-    means over other clients.
+def comparable(e: Experiment, rows: list[RoundRow]) -> list[RoundRow]:
+    """The rounds whose accuracy is a mean over as many clients as the last one's, and over none
+    that has left since: the others' are means over other clients.
 
     That is all of them, unless clients had not been evaluated before their first visit
-    (`evaluate-initial` is false, or they failed)."""
-    return [row for row in rows if row["evaluated"] == rows[-1]["evaluated"]]
+    (`evaluate-initial` is false, or they failed), or some have joined or left."""
+    last = rows[-1]
+    since = max((left for left, _ in e.leaves if left < last["round"]), default=-1)
+    alike = [row for row in rows if row["evaluated"] == last["evaluated"]]
+    return [row for row in alike if row["round"] > since]
 
 
 def best_round(e: Experiment, rows: list[RoundRow]) -> RoundRow:
     """Of the comparable rounds that evaluate the one with the highest mean validation accuracy, the
     earliest of ties."""
-    over_all = comparable(rows)
+    over_all = comparable(e, rows)
     evaluated = [row for row in over_all if e.evaluates(row["round"])]
     return max(evaluated or over_all, key=lambda row: row["validation_accuracy"])
 
@@ -251,7 +256,7 @@ def to_target(e: Experiment, rows: list[RoundRow]) -> ToTarget:
     """Totals up to the first comparable round at the target accuracy, all clients and both ways;
     nulls when it was not reached."""
     target = e.target_accuracy if e.target_accuracy is not None else datasets.find(e.dataset).target
-    first = max(1, comparable(rows)[0]["round"])
+    first = max(1, comparable(e, rows)[0]["round"])
     reached = next(
         (i for i, row in enumerate(rows) if row["round"] >= first and row["accuracy"] >= target),
         None,

@@ -58,11 +58,11 @@ def resumed(run: RunDirectory, conf: Flat, options: Flat, conf_name: str) -> tup
 
 def check_unchanged(saved: Experiment, named: Flat, path: Path) -> None:
     """Raises UserError, with the keys as `key: was → is`, where a named one differs and can change
-    a result; `rounds` is not looked at."""
+    a result; `rounds` and `clients-left`, which grow, are not looked at."""
     before, changed = saved.keys(), []
     for name, value in config.parse(named).items():
         # of the Execution, or another method's option: a run leaves it out
-        if name not in before or name == "rounds":
+        if name not in before or name in ("rounds", "clients-left"):
             continue
         key, was = before[name]
         locate = _LOCATED.get(name, config.located_file if key.path and value else None)

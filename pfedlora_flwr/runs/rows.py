@@ -343,6 +343,8 @@ class Result(TypedDict):
     clients: NotRequired[int]
     # by client that joined the running federation: the round after which it did; absent if none did
     joined: NotRequired[dict[str, int]]
+    # by client that left: the round after which it did; absent if none did
+    left: NotRequired[dict[str, int]]
     # whether --resume can continue it; false for a completed run, and if code or configuration
     # must be corrected first
     resumable: NotRequired[bool]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal, NotRequired, TypedDict
 
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.experiment import leaves_of
 from pfedlora_flwr.files import is_locked
 from pfedlora_flwr.runs.layout import RunFiles
 from pfedlora_flwr.runs.lines import seconds_left
@@ -64,10 +65,11 @@ class RunStatus(TypedDict):
     seconds_left: float | None  # by the last five rounds; null before one, and unless it is running
     written: float | None  # Unix time at which the server last said what it does
     host: str | None  # the server's host
-    clients: int | None  # number of clients; null if the server has not begun
+    clients: int | None  # number of clients that have not left; null if the server has not begun
     failures: int  # failed visits of all clients
     refused: int  # refused updates of all clients
-    # by client that had a visit or failed; a server's log has at most 20, those that fail first
+    # by client that had a visit or failed, and has not left; a server's log has at most 20, those
+    # that fail first
     per_client: dict[str, ClientStatus]
     disk_used: int | None  # bytes in the run's directory; null if the server has not begun
     disk_free: int | None  # bytes that are free on its file system; null as above
@@ -89,9 +91,11 @@ def status_of(run: RunFiles, state: State, reason: str | None, standing: Standin
     its configuration cannot be read."""
     keys = run.saved_keys() if run.holds_run else {}
     doing, so_far, rounds = run.doing() or {}, standing.so_far, keys.get("rounds")
+    left = {client for _, client in leaves_of(str(keys.get("clients-left", "")))}
     clients = {
         str(number): _client(client, standing.seen(number))
         for number, client in sorted(standing.clients.items())
+        if number not in left
     }
     return {
         "run": str(run.path),
@@ -107,7 +111,7 @@ def status_of(run: RunFiles, state: State, reason: str | None, standing: Standin
         "seconds_left": _left(standing, rounds) if state == "running" and rounds else None,
         "written": doing.get("time"),
         "host": doing.get("host"),
-        "clients": keys.get("clients"),
+        "clients": keys["clients"] - len(left) if keys else None,
         "failures": sum(client["failures"] for client in clients.values()),
         "refused": sum(client["refused"] for client in clients.values()),
         "per_client": clients,
