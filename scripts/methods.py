@@ -106,6 +106,7 @@ _LORA_FACTS = {
         "local LoRA",
     ),
     "feddpa": ("r (m + n)", "r (m + n)", "no", "two LoRAs"),
+    "fedalt": ("r (m + n)", "r (m + n)", "no", "Standalone"),
 }
 """Of methods that exchange LoRA: up, down, exact, and what it is alone;
 tests/methods/test_lora_numbers.py counts the numbers."""

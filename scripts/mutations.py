@@ -150,6 +150,20 @@ MUTATIONS = (
         (PROPERTIES, "private_stays"),
     ),
     Mutation(
+        "FedALT counts a client's own LoRA among the others'",
+        f"{METHODS}/fedalt.py",
+        "            if j != client\n",
+        "",
+        ("tests/methods/test_fedalt.py", "others_last_uploads"),
+    ),
+    Mutation(
+        "FedALT leaves the rest without weight",
+        f"{METHODS}/fedalt.py",
+        "            open_gates(model)\n",
+        "            pass\n",
+        (VISITS, "plain_descent and fedalt"),
+    ),
+    Mutation(
         "The aggregation error forgets the scale",
         f"{METHODS}/fedit.py",
         "self.shares_of(uploads), self.products(before, scale), self.products(after, scale)",

@@ -85,7 +85,10 @@ def export(trained: Trained, kind: str, target: Path, *, overwrite: bool = False
     for file in (target, about):
         check_replaceable(file, overwrite=overwrite)
     make_folder(target.parent)
-    plain = lora.without(trained.method.predictor(trained.module), merge=True)
+    predictor = trained.method.predictor(trained.module)
+    plain = (
+        lora.without(predictor, merge=True) if kind == "safetensors" else lora.program(predictor)
+    )
     whole = WithNormalisation(plain, trained).eval()
     aside = target.with_name(f".{os.getpid()}.{target.stem}{SUFFIXES[kind]}")
     write = {"safetensors": _safetensors, "torch-export": _torch_export, "onnx": _onnx}[kind]
@@ -127,7 +130,7 @@ def card(trained: Trained, kind: str, file: str, difference: float) -> str:
     it."""
     e, counts = trained.experiment, trained.counts
     predictor = trained.method.predictor(trained.module)
-    plain = lora.without(predictor, merge=True)
+    plain = lora.program(predictor)
     architecture = predictor.description
     parameters = sum(p.numel() for p in plain.parameters())
     base = _of_base(trained, predictor)

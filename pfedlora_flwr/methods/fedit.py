@@ -16,7 +16,7 @@ from pfedlora_flwr.methods.lora_factors import (
     products,
     scale_of,
 )
-from pfedlora_flwr.methods.method import Method, Tensors, Upload
+from pfedlora_flwr.methods.method import Method, Tensors, Upload, check_layout
 from pfedlora_flwr.methods.standalone import train_locally
 from pfedlora_flwr.methods.tensors import weighted_mean
 from pfedlora_flwr.models.kept import kept
@@ -96,3 +96,19 @@ class FedIT(Method):
     def products(self, tensors: Tensors, scale: float) -> list[Product]:
         """ΔW of each layer, of what travels."""
         return products(tensors, scale)
+
+
+class SingleUploads(FedIT):
+    """A method whose server needs each client's upload, of the layout of the client's own LoRA and
+    not of the download."""
+
+    averages = False
+
+    def check(self, upload: Upload, state: Tensors, client: int) -> None:
+        check_layout(upload.tensors, self.layouts[self.model_of(client)])
+
+    def largest_upload(self, state: Tensors) -> int:
+        return max(
+            sum(t.numel() * t.element_size() for t in layout.values())
+            for layout in self.layouts.values()
+        )

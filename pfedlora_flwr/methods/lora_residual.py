@@ -12,9 +12,9 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from pfedlora_flwr.methods.fedit import FedIT
+from pfedlora_flwr.methods.fedit import SingleUploads
 from pfedlora_flwr.methods.lora_factors import A, Product, added, error, load_some
-from pfedlora_flwr.methods.method import Tensors, Upload, check_layout
+from pfedlora_flwr.methods.method import Tensors, Upload
 from pfedlora_flwr.methods.standalone import train_locally
 from pfedlora_flwr.models.lora_layers import free_weights, move_weights
 from pfedlora_flwr.models.model import ClientModel
@@ -24,10 +24,8 @@ from pfedlora_flwr.training.loop import Samples, Visit
 LEFT, RIGHT, DENSE = ".left", ".right", ".dense"
 
 
-class LoraResidual(FedIT):
+class LoraResidual(SingleUploads):
     """A method whose clients train on W + ΔW."""
-
-    averages = False
 
     def private_init(self, client: int, seed: int) -> nn.Module:
         with seeded(seed):
@@ -47,15 +45,6 @@ class LoraResidual(FedIT):
 
     def restart(self, model: ClientModel, visit: Visit) -> None:
         """What a visit begins anew of the adapter; by default nothing."""
-
-    def check(self, upload: Upload, state: Tensors, client: int) -> None:
-        check_layout(upload.tensors, self.layouts[self.model_of(client)])
-
-    def largest_upload(self, state: Tensors) -> int:
-        return max(
-            sum(t.numel() * t.element_size() for t in layout.values())
-            for layout in self.layouts.values()
-        )
 
     def aggregation_error(
         self, uploads: Mapping[int, Upload], before: Tensors, after: Tensors

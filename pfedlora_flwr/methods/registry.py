@@ -51,6 +51,7 @@ _CLASSES = {
     "fedbn": "FedBN",
     "apfl": "APFL",
     "fedala": "FedALA",
+    "fedalt": "FedALT",
 }
 """Module in this folder → class. Their order is that of help, tables and colours; a new one goes to
 the end."""

@@ -21,7 +21,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from pfedlora_flwr.errors import UserError, some
 from pfedlora_flwr.files import absolute, write_atomically
 from pfedlora_flwr.models.linear import Linear
-from pfedlora_flwr.models.lora_layers import FIRST, adapted_layers, altered, draw
+from pfedlora_flwr.models.lora_layers import FIRST, adapted_layers, altered, draw, gated
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.models.named import overwritten
 from pfedlora_flwr.models.neck import Necked
@@ -112,9 +112,14 @@ def adapt(name: str, model: ClientModel, lora: Lora) -> None:
 
 def without(model: ClientModel, *, merge: bool) -> ClientModel:
     """The model itself where LoRA is not in it; else a copy with LoRA in its weights, or, unless it
-    is to be merged, left out."""
+    is to be merged, left out. Raises UserError where gates weigh it and it is to be merged."""
     if not adapted_layers(model):
         return model
+    if merge and gated(model):
+        raise UserError(
+            "gates weigh LoRA by each input in this model, so it cannot be merged into its weights;"
+            " formats that hold it: onnx, torch-export"
+        )
     model = copy.deepcopy(model)
     for place, layer in adapted_layers(model).items():
         if merge:
@@ -126,6 +131,12 @@ def without(model: ClientModel, *, merge: bool) -> ClientModel:
                 del module.peft_config
             part.given, part.adapted, part.awake = frozenset(), (), ()
     return model
+
+
+def program(model: ClientModel) -> ClientModel:
+    """The model as one that computes the same alone: LoRA merged into the weights, or beside them
+    where gates weigh it."""
+    return model if gated(model) else without(model, merge=True)
 
 
 def description(model: ClientModel) -> str:

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.rng import seeded
 
-FIRST, LOCAL = "default", "local"
-"""What peft calls a layer's only LoRA, and what we call a second one."""
+FIRST, LOCAL, REST = "default", "local", "rest"
+"""What peft calls a layer's only LoRA, and what we call a second one: the client's, or others'."""
 BASE = ".base_layer.weight"
 """How the name of a layer's own weight ends."""
 _GIVEN = "given_weight"
@@ -67,15 +67,65 @@ def move_weights(model: nn.Module, by: Mapping[str, Tensor]) -> None:
                 base.weight += by[place].reshape(base.weight.shape)
 
 
-def add_second(model: ClientModel, init: str) -> None:
-    """Puts a second LoRA, LOCAL, beside each first one: of its rank and scale, trained as it is."""
+def add_second(model: ClientModel, init: str, which: str = LOCAL) -> None:
+    """Puts a second LoRA beside each first one: of its rank and scale, trained as it is."""
     peft = importlib.import_module("peft")
     for module in _adapted(model):
         config = copy.deepcopy(module.peft_config[FIRST])
         with seeded(0):  # peft's own draws are replaced
-            peft.inject_adapter_in_model(config, module, LOCAL)
-    draw(model, init, LOCAL)
-    mix(model, {FIRST: 1.0, LOCAL: 1.0})
+            peft.inject_adapter_in_model(config, module, which)
+    draw(model, init, which)
+    mix(model, {FIRST: 1.0, which: 1.0})
+
+
+class Gate(nn.Module):
+    """softmax(G x) of each layer's own input x, over those of two LoRAs that are there: of text
+    and patches by token, of convolutions by place. G is drawn from torch's global generator."""
+
+    def __init__(self, like: nn.Module) -> None:
+        """like: the layer's first matrix A, whose inputs and places G has."""
+        super().__init__()
+        self.scores = copy.deepcopy(like)
+        drawn = torch.empty(2, *like.weight.shape[1:])
+        self.scores.weight = nn.Parameter(nn.init.kaiming_uniform_(drawn, a=math.sqrt(5)))
+        self.register_buffer("there", torch.tensor([1.0, 0.0]))
+        self.along = -1 if isinstance(like, nn.Linear) else 1
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        scores = self.scores(x).movedim(self.along, -1)
+        return (scores + self.there.log()).softmax(-1).movedim(-1, self.along).split(1, self.along)
+
+
+class Gated:
+    """What peft computes in the place of a layer's first LoRA: W x + Σ g_i(x) s B_i A_i x, over
+    the first and the rest."""
+
+    def forward(
+        self, module: Any, active_adapter: str, x: Tensor, result: Tensor, **_: object
+    ) -> Tensor:
+        seen = module.lora_dropout[FIRST](x)
+        for which, share in zip((FIRST, REST), module.lora_gate(x), strict=True):
+            term = module.lora_B[which](module.lora_A[which](seen)) * module.scaling[which]
+            result = result + share * term
+        return result
+
+
+def add_gated(model: ClientModel, init: str) -> None:
+    """Puts a frozen LoRA, REST, beside each first one, and the gate that weighs the two; until
+    `open_gates` the first has all the weight."""
+    add_second(model, init, REST)
+    mix(model, {FIRST: 1.0})
+    for layer in adapted_layers(model).values():
+        for part in (layer.lora_A, layer.lora_B):
+            part[REST].requires_grad_(False)
+        layer.lora_gate = Gate(layer.lora_A[FIRST])
+        layer.lora_variant[FIRST] = Gated()
+
+
+def open_gates(model: nn.Module) -> None:
+    """From now on REST is weighed, too."""
+    for layer in adapted_layers(model).values():
+        layer.lora_gate.there.fill_(1.0)
 
 
 def mix(model: nn.Module, shares: Mapping[str, float]) -> None:
@@ -104,6 +154,11 @@ def cut_off(model: nn.Module, which: str) -> Iterator[None]:
     finally:
         for handle in handles:
             handle.remove()
+
+
+def gated(module: nn.Module) -> bool:
+    """Whether gates weigh LoRA by each input."""
+    return any(layer.lora_variant.get(FIRST) for layer in adapted_layers(module).values())
 
 
 def altered(module: nn.Module) -> str:

@@ -30,6 +30,8 @@ class Written:
     places: list[str]
     terms: dict[str, list[Term]] = field(default_factory=dict)
     moved: dict[str, Tensor] = field(default_factory=dict)
+    gate: float = 0.0
+    """s, where a softmax of the layer's own input weighs the first LoRA and the rest's."""
 
     @classmethod
     def of(cls, model: ClientModel) -> Written:
@@ -50,6 +52,15 @@ class Written:
                 low = _product(layer, x, a)
                 term = linear(low, b) if b.dim() == 2 else conv2d(low, b)
                 output = output + factor * (term.detach() if constant else term)
+            if self.gate:
+                along = -1 if isinstance(layer, nn.Linear) else 1
+                scores = _product(layer, x, self.tensors[f"{place}.lora_gate.scores.weight"])
+                for i, which in enumerate(("default", "rest")):
+                    low = _product(layer, x, self.factor(place, "A", which))
+                    b = self.factor(place, "B", which)
+                    term = linear(low, b) if b.dim() == 2 else conv2d(low, b)
+                    share = scores.softmax(along).select(along, i).unsqueeze(along)
+                    output = output + share * self.gate * term
             return output
 
         return add
@@ -64,6 +75,11 @@ class Written:
                 (self.factor(place, "A", w), self.factor(place, "B", w), factor, constant)
                 for w, factor, constant in said
             ]
+
+    def set_gate(self, scale: float) -> None:
+        self.gate = scale
+        for place in self.places:
+            self.tensors[f"{place}.lora_gate.there"] = torch.ones(2)
 
     def descend(self, marks: tuple[str, ...], data: Samples, steps: int, lr: float) -> None:
         """Steps of w ← w − η ∇F(w) on the head and on the factors with one of these marks."""

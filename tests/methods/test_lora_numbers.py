@@ -61,6 +61,7 @@ def formulas(mn: list[tuple[int, int]], ranks: list[int]) -> dict[str, tuple[int
         "flora": (a + b, stacks),
         "fedex_lora": (a + b, a + b + missed),
         "feddpa": (a + b, a + b),
+        "fedalt": (a + b, a + b),
     }
 
 

@@ -63,6 +63,10 @@ def written_visit(name: str, of: Any, written: Written, received: Tensors, round
                 written.tensors[key] = torch.empty_like(written.tensors[key])
                 nn.init.kaiming_uniform_(written.tensors[key], a=math.sqrt(5))
                 written.factor(place, "B").zero_()
+    if name == "fedalt":
+        written.set_gate(S)
+        written.descend((".default.", ".lora_gate.scores."), DATA, STEPS, LR)
+        return
     if name == "feddpa":
         a = 0.3
         if round > 1:
@@ -100,6 +104,10 @@ def test_a_visit_is_plain_descent_on_its_equations(name: str, round: int, model:
     client.eval()
     with torch.no_grad():
         torch.testing.assert_close(client(inputs), written.logits(inputs), rtol=1e-3, atol=1e-4)
+        if name == "fedalt":
+            with pytest.raises(UserError, match="gates weigh LoRA by each input"):
+                lora.without(client, merge=True)
+            return
         one = lora.without(client, merge=True).eval()
         torch.testing.assert_close(one(inputs), client(inputs), rtol=1e-4, atol=1e-5)
         others = of.other_predictors(client, received)
@@ -162,7 +170,7 @@ def test_before_any_round_it_predicts_as_the_frozen_model(name: str, model: str)
         assert torch.equal(client(inputs), frozen(inputs))
 
 
-@pytest.mark.parametrize("name", ["flora", "fedex_lora", "feddpa"])
+@pytest.mark.parametrize("name", ["flora", "fedex_lora", "feddpa", "fedalt"])
 def test_what_one_lora_does_not_describe_is_no_peft_folder(
     name: str, model: str, tmp_path: Path
 ) -> None:
