@@ -31,8 +31,9 @@ class FedALT(SingleUploads):
     A_k, B_k and G_k from visit to visit; no download replaces them. A_R and B_R are frozen; until
     others have reported g_1 is 1, so that a client alone is Standalone.
 
-    The server remembers each client's last upload, so a client may miss rounds: the state has
-    `clients` and `samples` int64 [K], ascending, and of each uploaded tensor K of them, stacked."""
+    The server remembers each client's last upload, so a client may miss rounds: once clients
+    have reported the state has `clients`, ascending, and `samples`, int64 [K], and of each uploaded
+    tensor K of them, stacked."""
 
     title = "FedALT"
     paper = "Bian et al., AAAI 2026, arXiv 2503.11880"
@@ -45,9 +46,7 @@ class FedALT(SingleUploads):
 
     def state_init(self, seed: int) -> Tensors:
         """Nobody has reported."""
-        layout = self.layouts[self.model_names[0]]
-        nobody = {name: torch.zeros(0, dtype=torch.int64) for name in (CLIENTS, SAMPLES)}
-        return nobody | {name: like.new_zeros(0, *like.shape) for name, like in layout.items()}
+        return {}
 
     def private_init(self, client: int, seed: int) -> nn.Module:
         with seeded(seed):
@@ -93,6 +92,8 @@ class FedALT(SingleUploads):
 
 def reported(state: Tensors) -> dict[int, Upload]:
     """By client: its last upload."""
+    if not state:
+        return {}
     tensors = {name: rows for name, rows in state.items() if name not in (CLIENTS, SAMPLES)}
     return {
         int(k): Upload({name: rows[at] for name, rows in tensors.items()}, int(state[SAMPLES][at]))

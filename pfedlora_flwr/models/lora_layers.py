@@ -82,7 +82,9 @@ class Gate(nn.Module):
     """softmax(G x) of each layer's own input x, over those of two LoRAs that are there: of text
     and patches by token, of convolutions by place. G is drawn from torch's global generator."""
 
-    def __init__(self, like: nn.Module) -> None:
+    there: Tensor
+
+    def __init__(self, like: nn.Linear | nn.Conv1d | nn.Conv2d) -> None:
         """like: the layer's first matrix A, whose inputs and places G has."""
         super().__init__()
         self.scores = copy.deepcopy(like)
