@@ -307,27 +307,42 @@ class Experiment:
         low=1,
         high=1_000_000,
     )
+    dp_level: str = key(
+        "user",
+        "differential privacy: user: of a client's updates, for whoever sees the server's states."
+        " record: of a training record, for whoever sees the uploads; only pfedlora_plus on frozen,"
+        " public encoders",
+        name="dp.level",
+        choices=("user", "record"),
+    )
     dp_clip: float | None = key(
         None,
-        "differential privacy: the L2 norm S to which a client's update is clipped; auto: none",
+        "dp: the L2 norm S to which a client's update is clipped, or with dp.level=record a"
+        " record's gradient; auto: none",
         name="dp.clip",
         above=0,
     )
     dp_noise: float | None = key(
         None,
-        "dp: z, the standard deviation of the noise on a round's sum of updates is z·S; 0: only"
-        " clipping and equal weights; auto: by dp.epsilon",
+        "dp: z, the standard deviation of the noise is z·S, on a round's sum of updates, or with"
+        " dp.level=record on each step's sum of gradients; 0: only clipping; auto: by dp.epsilon",
         name="dp.noise",
         low=0,
     )
     dp_epsilon: float | None = key(
         None,
-        "dp: ε for all planned participations of a client, from which z follows; the run ends"
-        " before it would be exceeded; auto: by dp.noise",
+        "dp: ε for all planned participations of a client, from which z follows; the run, or with"
+        " dp.level=record the client, ends before it would be exceeded; auto: by dp.noise",
         name="dp.epsilon",
         above=0,
     )
-    dp_delta: float = key(1e-5, "dp: δ, below 1/clients", name="dp.delta", above=0, below=1)
+    dp_delta: float = key(
+        1e-5,
+        "dp: δ, below 1/clients, or with dp.level=record below 1/n_k",
+        name="dp.delta",
+        above=0,
+        below=1,
+    )
     dp_trained_down: bool = key(
         False,
         "dp: allow adapter.down=trained, which multiplies the noise of two matrices",
@@ -414,9 +429,19 @@ class Experiment:
         return (self.dp_clip, self.dp_noise, self.dp_epsilon) != (None, None, None)
 
     @property
+    def dp_of_users(self) -> bool:
+        """Differential privacy of whole clients."""
+        return self.dp_enabled and self.dp_level == "user"
+
+    @property
+    def dp_of_records(self) -> bool:
+        """Differential privacy of single training records."""
+        return self.dp_enabled and self.dp_level == "record"
+
+    @property
     def masked_weight(self) -> int:
         """The largest weight under masks: of `dp`, which weighs all clients alike, 1."""
-        return 1 if self.dp_enabled else self.secagg_max_samples
+        return 1 if self.dp_of_users else self.secagg_max_samples
 
     @property
     def sampled(self) -> int:

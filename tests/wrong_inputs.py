@@ -114,6 +114,10 @@ def file(command: str, expected: str, *needs: Maker, code: int = 2, out: bool = 
     return Wrong(command, expected, needs, code, run=True, out=out)
 
 
+_OF_RECORDS = (
+    "dp.level=record dp.clip=1 dp.noise=1 method=pfedlora_plus adapter.predict=sum"
+    " adapter.rows=samples train=head normalise=model"
+)
 KEYS = [
     key(
         "classes=4 data.class-names=a,b,c",
@@ -267,7 +271,7 @@ KEYS = [
         "secagg.shares is 6; allowed: auto, or an odd integer ≥ 5",
     ),
     key("secagg.shares=3", "secagg.shares is 3; allowed: auto, or an integer ≥ 5"),
-    key("dp=true", "dp is a section, not a key; its keys: dp.clip, "),
+    key("dp=true", "dp is a section, not a key; its keys: dp.level, "),
     key("dp.noise=1", "dp.clip is not set: give the L2 norm that an update is clipped to"),
     key("dp.clip=1", "dp needs one of dp.noise and dp.epsilon, and neither is set"),
     key(
@@ -301,6 +305,26 @@ KEYS = [
     key(
         "dp.clip=2 dp.noise=1 adapter.down=fixed secagg.enabled=true",
         "dp.clip is 2; allowed with secagg.enabled: at most secagg.clip, which is 1",
+    ),
+    *(
+        key(f"{_OF_RECORDS} {wrong}", told)
+        for wrong, told in {
+            "method=pfedlora": "method pfedlora does not say that what it sends tells of a",
+            "method=fd": "method fd does not say that what it sends tells of a record by noised",
+            "train=lora": "train is lora; allowed with dp.level=record: head, because",
+            "train=head,all": "train is head,all; allowed with dp.level=record: head",
+            "neck=always": "neck is always; allowed with dp.level=record: auto, because a neck is",
+            "normalise=federation": "normalise is federation; allowed with dp.level=record: model",
+            "normalise=auto": "normalise is auto; allowed with dp.level=record: model, because",
+            "augment=true": "augment is true; allowed with dp.level=record: false",
+            "secagg.enabled=true": "secagg.enabled is true; allowed with dp.level=record: false",
+            "adapter.predict=own": "adapter.predict is own; allowed with dp.level=record: sum",
+            "adapter.predict=auto": "adapter.predict is auto; allowed with dp.level=record: sum",
+            "adapter.rows=classes": "adapter.rows is classes; allowed with dp: samples",
+            "adapter.down=trained": "adapter.down is trained; allowed with dp: fixed",
+            "dp.clip=auto": "dp.clip is not set: give the L2 norm that a record's gradient is",
+            "models=cnn5": "normalise is model, and model ",
+        }.items()
     ),
     key("secagg.threshold=0.66", "secagg.threshold is 0.66; allowed: a number > 0.666667 and < 1"),
     key("secagg.max-samples=0", "secagg.max-samples is 0; allowed: an integer ≥ 1"),

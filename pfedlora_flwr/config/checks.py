@@ -232,10 +232,13 @@ def _differential_privacy(config: RunConfig, method: type[Method]) -> None:
     if not e.dp_enabled:
         return
     if e.dp_clip is None:
-        raise UserError("dp.clip is not set: give the L2 norm that an update is clipped to")
+        what = "an update" if e.dp_of_users else "a record's gradient"
+        raise UserError(f"dp.clip is not set: give the L2 norm that {what} is clipped to")
     if (e.dp_noise is None) == (e.dp_epsilon is None):
         both = "neither is" if e.dp_noise is None else "both are"
         raise UserError(f"dp needs one of dp.noise and dp.epsilon, and {both} set")
+    if e.dp_of_records:
+        return
     if not method.averages:
         raise UserError(
             f"method {e.method} does not take a mean of uploads; dp needs one that does:"
@@ -254,6 +257,38 @@ def _differential_privacy(config: RunConfig, method: type[Method]) -> None:
         )
 
 
+def _privacy_of_records(config: RunConfig, method: type[Method]) -> None:
+    e = config.experiment
+    if not e.dp_of_records:
+        return
+    # one that inherits it may send more
+    if "record_epochs" not in vars(method):
+        raise UserError(
+            f"method {e.method} does not say that what it sends tells of a record by noised"
+            " gradients alone; allowed with dp.level=record: pfedlora_plus"
+        )
+    wanted = "allowed with dp.level=record"
+    if {*e.trained} != {"head"}:
+        raise UserError(
+            f"train is {e.train}; {wanted}: head, because an encoder that is trained on a record"
+            " changes every record's gradient"
+        )
+    if e.neck != "auto":
+        raise UserError(f"neck is {e.neck}; {wanted}: auto, because a neck is trained")
+    if e.normalise != "model" and e.data_text_column is None:
+        raise UserError(
+            f"normalise is {e.normalise}; {wanted}: model, because the mean and deviation of the"
+            " federation's data are functions of every record"
+        )
+    if e.augment:
+        raise UserError(f"augment is true; {wanted}: false")
+    if e.secagg_enabled:
+        raise UserError(
+            f"secagg.enabled is true; {wanted}: false, because a round that is repeated has fresh"
+            " noise, and a client masks one update a round"
+        )
+
+
 def check_way(x: Execution) -> None:
     """Raises UserError if a run shall be both continued and replaced."""
     if x.resume and x.overwrite:
@@ -269,6 +304,7 @@ def _way(config: RunConfig, method: type[Method]) -> None:
 
 CHECKS: tuple[Callable[[RunConfig, type[Method]], None], ...] = (
     _differential_privacy,
+    _privacy_of_records,
     _method,
     _min_clients,
     _left,
@@ -317,7 +353,7 @@ def unused(options: Iterable[str], config: RunConfig) -> list[str]:
             found.append(f"{name} is not used: none of dp.clip, dp.noise and dp.epsilon is set")
         elif name == "dp.trained-down" and not _consents(e):
             found.append(f"{name} is not used: noise is on no two matrices of an adapter here")
-        elif name in _NOT_MASKED and e.dp_enabled:
+        elif name in _NOT_MASKED and e.dp_of_users:
             found.append(f"{name} is not used: with dp all updates are clipped and weigh the same")
         elif name == "secagg.max-samples" and e.dp_enabled:
             found.append(f"{name} is not used: with dp every update weighs the same")

@@ -39,11 +39,14 @@ def admit(
     most_samples: int,
     evaluated: bool = True,
     told: Set[str] | None = None,
+    *,
+    tells_samples: bool = True,
 ) -> tuple[Admitted, Upload]:
     """The visit in a reply to `round`'s instruction, with its counts where it was told to evaluate.
     Raises Refused with the reason.
 
-    told: the fields of the report that are taken, and then not n_k; None: all."""
+    told: the fields of the report that are taken; None: all. tells_samples: whether the upload's
+    weight is n_k."""
     largest, size = method.largest_upload(state), sum(map(len, reply.arrays))
     if size > largest + 4096 * (len(reply.arrays) + 1):
         raise Refused(f"its arrays have {size} bytes, at most {largest} are expected")
@@ -62,7 +65,7 @@ def admit(
         wire_up=reply.wire_bytes,
         flops=sum((report.flops_by_phase or {}).values()),
     )
-    return Admitted(report, samples if told is None else None, cost), upload
+    return Admitted(report, samples if tells_samples else None, cost), upload
 
 
 def admit_report(

@@ -34,6 +34,7 @@ from pfedlora_flwr.models.kept import base_of, kept, restore
 from pfedlora_flwr.models.named import random_weights, without_path
 from pfedlora_flwr.runs.checkpoint import Counts
 from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.runs.spent import Spent
 from pfedlora_flwr.runs.store import ClientStore
 from pfedlora_flwr.runs.trained import about_of
 from pfedlora_flwr.training.device import channels_last, find_device
@@ -133,7 +134,12 @@ class PersonalisedClient(NumPyClient):
         once = {} if told.version and not lost else outputs.operations(model, data, self.experiment)
         data = outputs.with_outputs_kept(model, data, self.experiment, evaluated=told.evaluate)
         clock.lap("load")
-        upload, visit = visits.visit(method, model, received, data.train, told.client, told.round)
+        spent, noise = self._spent(method, told, len(data.train)), None
+        if spent:
+            noise = spent.spend(told.round, told.version)  # on disk before the draw
+        upload, visit = visits.visit(
+            method, model, received, data.train, told.client, told.round, noise
+        )
         visit.flops = once | visit.flops
         upload = Chain(self.experiment, method).client_out(upload, received, visit)
         clock.lap("train")
@@ -166,7 +172,16 @@ class PersonalisedClient(NumPyClient):
             other_accuracies=others,
             flops_by_phase=visit.flops,
             seconds=clock.laps,
+            epsilon=spent.told if spent else None,
         )
+
+    def _spent(self, method: Method, told: Instruction, samples: int) -> Spent | None:
+        """The client's account, where its records are to be private."""
+        e = self.experiment
+        if not e.dp_of_records:
+            return None
+        epochs = method.record_epochs(e)
+        return Spent(self._store(told).folder, e, told.client, samples, epochs)
 
     def _evaluate(self, told: Instruction) -> Counts:
         data, method = self._load(told.client)

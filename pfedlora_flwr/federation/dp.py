@@ -10,14 +10,11 @@ who is to be trusted with what."""
 from __future__ import annotations
 
 import logging
-import secrets
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import torch
-from scipy.special import ndtri
 
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import Execution
@@ -27,6 +24,7 @@ from pfedlora_flwr.methods.method import Method, Refused, Tensors, Upload, check
 from pfedlora_flwr.observers.observer import RunStopped
 from pfedlora_flwr.rng import SERVER
 from pfedlora_flwr.runs.budget import Budget
+from pfedlora_flwr.training.entropy import gaussian
 from pfedlora_flwr.training.loop import Visit
 
 if TYPE_CHECKING:
@@ -36,9 +34,6 @@ logger = logging.getLogger(__name__)
 _SHRUNK = (1.0, 1 - 1e-6, 1 - 1e-3, 0.0)
 """Shares of the bound that are tried until the sum θ + Δ, rounded to θ's dtype, is within it; no
 change always is."""
-_NORMALS = 4
-"""Normal numbers whose sum is one draw: in a single one, the bits of floating point tell more
-(Holohan and Braghin 2021, arXiv 2107.10138)."""
 
 
 class Clipped(Link):
@@ -50,7 +45,7 @@ class Clipped(Link):
 
     @classmethod
     def is_used(cls, e: Experiment, x: Execution | None) -> bool:
-        return e.dp_enabled
+        return e.dp_of_users
 
     def client_out(self, upload: Upload, received: Tensors, visit: Visit) -> Upload:
         part = self.method.renewed(received, visit.round)
@@ -64,6 +59,18 @@ class Clipped(Link):
         part = self.method.renewed(state, round.number)
         limit = bound(self.experiment, part)
         return {client: clipped(upload, part, limit) for client, upload in uploads.items()}
+
+
+class OfRecords(Link):
+    """With `dp.level=record` clients noise what they train, before it is an upload
+    (`models/private.py`). All that is made of uploads has their ε."""
+
+    hides_errors = True
+    note = "differential privacy: clients noise the gradients of their records themselves"
+
+    @classmethod
+    def is_used(cls, e: Experiment, x: Execution | None) -> bool:
+        return e.dp_of_records
 
 
 class Noised(Link):
@@ -83,7 +90,7 @@ class Noised(Link):
 
     @classmethod
     def is_used(cls, e: Experiment, x: Execution | None) -> bool:
-        return x is not None and e.dp_enabled
+        return x is not None and e.dp_of_users
 
     def begin(self, round: Round) -> None:
         """Raises RunStopped if the round would exceed `dp.epsilon`."""
@@ -195,15 +202,6 @@ def clipped(upload: Upload, received: Tensors, limit: float) -> Upload:
         if _length(shorter, received) <= limit:
             break
     return Upload(shorter, 1)
-
-
-def gaussian(count: int) -> npt.NDArray[np.float64]:
-    """So many independent standard normal numbers, from the operating system's entropy: the one
-    draw of a run that no seed repeats."""
-    words = np.frombuffer(secrets.token_bytes(8 * _NORMALS * count), "<u8").reshape(_NORMALS, count)
-    # within (0, 1): with one bit more the largest would be rounded to 1, which gives infinity
-    uniform = ((words >> np.uint64(12)) + 0.5) * 2.0**-52
-    return ndtri(uniform).sum(0) / _NORMALS**0.5
 
 
 def _length(tensors: Tensors, received: Tensors) -> float:

@@ -77,7 +77,8 @@ class Report:
     process that it ran in.
     node: Ray's name of the host's part in its cluster; None if there is no Ray. counts: of its
     evaluation; None where it was not told to evaluate. The other fields are those of a `VisitRow`.
-    Under masks and with `dp` a client tells what is `IN_THE_CLEAR` alone, and the rest is None."""
+    Under masks and with `dp` a client tells what is `IN_THE_CLEAR` alone, and the rest is None.
+    epsilon: what its records have spent so far; None where that is infinite, or not counted."""
 
     round: int
     client: int
@@ -93,6 +94,7 @@ class Report:
     other_accuracies: dict[str, float]
     flops_by_phase: dict[str, int] | None
     seconds: dict[str, float]
+    epsilon: float | None = None
 
     def to_metrics(self) -> Config:
         return _written(self)
@@ -130,6 +132,11 @@ class Report:
                 "seconds",
                 lambda value, what: _number(value, what, low=0, high=LARGEST_COUNT),
             ),
+            epsilon=(
+                _number(metrics["epsilon"], "its epsilon", low=0, high=LARGEST_COUNT)
+                if "epsilon" in metrics
+                else None
+            ),
         )
 
 
@@ -145,6 +152,7 @@ IN_THE_CLEAR = frozenset(
         "lost",
         "seconds",
         "other_accuracies",
+        "epsilon",
     }
 ) | {field.name for field in fields(Counts)}
 """What a client tells of a visit whose upload is masked or, with `dp`, clipped, of the fields of

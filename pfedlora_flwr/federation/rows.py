@@ -56,8 +56,9 @@ def round_row(round: Round, state: ServerState, visits: Sequence[VisitRow]) -> R
 def _visit_row(round: Round, client: int) -> VisitRow:
     visit = round.visits[client]
     row: dict[str, Any] = {name: getattr(visit.report, name) for name in _REPORTED}
-    if row["node"] is None:
-        del row["node"]
+    for name in ("node", "epsilon"):
+        if row[name] is None:
+            del row[name]
     row |= {"status": "ok", "samples": visit.samples}
     counts = visit.report.counts
     if counts is not None:

@@ -83,9 +83,10 @@ class PlainUplink(Uplink):
                     self._shared.of(client),
                     client,
                     round.number,
-                    1 if e.dp_enabled else x.max_samples,
+                    1 if e.dp_of_users else x.max_samples,
                     e.evaluates(round.number),
                     IN_THE_CLEAR if e.dp_enabled else None,
+                    tells_samples=not e.dp_of_users,
                 )
             except Diverged as told:
                 round.diverged[client] = str(told)

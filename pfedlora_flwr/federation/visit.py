@@ -15,12 +15,18 @@ from pfedlora_flwr.models.pretrained import frozen_encoder, with_outputs
 from pfedlora_flwr.models.registry import any_batch_norm
 from pfedlora_flwr.rng import derive, torch_generator
 from pfedlora_flwr.runs.checkpoint import Counts
-from pfedlora_flwr.training.loop import Samples, Visit, count_correct, mixed_precision
+from pfedlora_flwr.training.loop import Noise, Samples, Visit, count_correct, mixed_precision
 from pfedlora_flwr.training.metrics import confusion, scores
 
 
 def visit(
-    method: Method, model: Any, received: Tensors, data: Samples, client: int, round: int
+    method: Method,
+    model: Any,
+    received: Tensors,
+    data: Samples,
+    client: int,
+    round: int,
+    noise: Noise | None = None,
 ) -> tuple[Upload, Visit]:
     """Trains `model`, in place, on `data` by the method.
 
@@ -29,6 +35,7 @@ def visit(
         received: the method's download for this client, where `data` is.
         data: the client's training samples.
         client: its number; with `round` and the Experiment's seed it decides every draw.
+        noise: of this visit with `dp.level=record`; without, what is sent is what was received.
 
     Returns:
         What the client sends, and the visit with its losses and operations by phase.
@@ -43,7 +50,9 @@ def visit(
     torch.manual_seed(derive(seed, "visit", client, round))
     draws = torch_generator(seed, "train", client, round)
     batch_norm = any_batch_norm(method.model_names, method.task)
-    counts = Visit(method.experiment, client, round, draws, batches_of_one=not batch_norm)
+    counts = Visit(
+        method.experiment, client, round, draws, batches_of_one=not batch_norm, noise=noise
+    )
     with user_code("method", method.experiment.method):
         upload = method.local_update(model.train(), received, data, counts)
         if not isinstance(upload, Upload):

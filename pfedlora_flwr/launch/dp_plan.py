@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterable
 
-from pfedlora_flwr.data.local import task_of
+from pfedlora_flwr.data.local import shared_partition, task_of
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.dp import check_clip, largest_part, resolution, size_of
@@ -14,16 +14,20 @@ from pfedlora_flwr.federation.server_state import first_state
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.lora_factors import A, B
 from pfedlora_flwr.methods.method import Method
+from pfedlora_flwr.models.private import parts_of
 from pfedlora_flwr.runs.accountant import planned
 from pfedlora_flwr.runs.budget import Budget
 from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.runs.spent import Spent
 
 
 def plan(config: RunConfig, run: RunDirectory) -> Iterable[str]:
     """ε of the whole run, and its noise beside the clip. Raises UserError for a clip that rounding
     under masks would use up, or without dp-accounting."""
     e = config.experiment
-    if not e.dp_enabled:
+    if e.dp_of_records:
+        yield from _of_records(config, run)
+    if not e.dp_of_users:
         return
     assert e.dp_clip is not None
     method = _method(e, config)
@@ -66,6 +70,41 @@ def plan(config: RunConfig, run: RunDirectory) -> Iterable[str]:
                 f" {math.sqrt(size / fixed):.2g} times as large, and that of the two matrices"
                 " multiplies"
             )
+
+
+def _of_records(config: RunConfig, run: RunDirectory) -> Iterable[str]:
+    """The same of single records: for the client whose records pay most, by its own account."""
+    e, resumed = config.experiment, config.execution.resume
+    method, clients = _method(e, config), shared_partition(e, config.execution.data_path)[1].clients
+    epochs = method.record_epochs(e)
+    more = planned(e, run.last_round() + 1 if resumed else 1)
+    found = dict[tuple[int, int], tuple[int, Spent]]()  # of those that pay alike, one
+    for client in sorted(more):
+        n = len(clients[client].train)
+        folder = run.client_store(client).folder if resumed else None
+        spent = Spent(folder, e, client, n, epochs)
+        found.setdefault((spent.visits + more[client], parts_of(n, e.batch_size)), (client, spent))
+    if not found:
+        return
+    if e.dp_epsilon is not None:  # the same ε for all: of the one that needs most noise
+        key = max(found, key=lambda key: key[0] / key[1])
+        found = {key: found[key]}
+    costs = {key: spent.epsilon(more[client]) for key, (client, spent) in found.items()}
+    visits, parts = most = max(costs, key=lambda key: costs[key])
+    client, spent = found[most]
+    yield (
+        f"dp: ε of a record is at most {costs[most]:.4g} at δ = {e.dp_delta:g}: of client {client},"
+        f" by z = {spent.noise:.4g}, after {visits * parts * epochs} steps in {visits}"
+        f" {'past and planned' if resumed else 'planned'} visits, each of which takes a record with"
+        f" probability 1/{parts}"
+    )
+    assert e.dp_clip is not None
+    size, n = size_of(first_state(e, method)), len(clients[client].train)
+    yield (
+        "dp: the noise of a step's mean gradient there has the norm"
+        f" {spent.noise * e.dp_clip * math.sqrt(size) * parts / n:.3g}, the clip is {e.dp_clip:g}"
+        f" ({size:,} numbers, {n / parts:.3g} records a step)"
+    )
 
 
 def _method(e: Experiment, config: RunConfig) -> Method:

@@ -133,6 +133,12 @@ class Method(ABC):
     def check_experiment(cls, experiment: Experiment) -> None:
         """Raises UserError for an Experiment that this method cannot run."""
 
+    @classmethod
+    def record_epochs(cls, experiment: Experiment) -> int:
+        """Epochs of DP-SGD in a visit with `dp.level=record`, of which all that is sent is made; 0
+        if the method has none."""
+        return 0
+
     def remarks(self) -> list[str]:
         """What a user should know before a run with these models, a line each."""
         return []

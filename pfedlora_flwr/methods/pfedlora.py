@@ -153,7 +153,7 @@ class PFedLoRA(Method):
         self, model: ClientModel, adapter: Adapter, data: Samples, visit: Visit
     ) -> None:
         """θ_k^t ← θ^{t-1} − η_θ ∇ℓ_θ, with f_k frozen."""
-        e, o = self.experiment, self.options
+        e = self.experiment
         model.eval()  # frozen: no running statistics, no dropout (in a model of the user's)
 
         def adapter_loss(representation: Tensor, labels: Tensor) -> Tensor:
@@ -164,16 +164,13 @@ class PFedLoRA(Method):
                 representation = self.encode(model, inputs)  # R̃ = f_k(x)
             return adapter_loss(representation, labels)
 
-        epochs, lr = o.adapter_epochs or e.local_epochs, o.adapter_lr or e.lr
+        epochs, lr = self.adapter_epochs(e), self.options.adapter_lr or e.lr
         if e.augment:  # each epoch sees other inputs, so R̃ is computed anew
             visit.sgd(
                 "adapter", adapter.parameters(), adapter_loss_of_inputs, data, epochs=epochs, lr=lr
             )
         else:  # f_k is frozen and the inputs are the same in every epoch: R̃ is computed once
-            features = Samples(
-                visit.infer("adapter", lambda inputs: self.encode(model, inputs), data),
-                data.labels,
-            )
+            features = self.features(model, data, visit)
             visit.sgd(
                 "adapter",
                 adapter.parameters(),
@@ -183,6 +180,15 @@ class PFedLoRA(Method):
                 lr=lr,
                 augment=False,
             )
+
+    def features(self, model: ClientModel, data: Samples, visit: Visit) -> Samples:
+        """R̃ of all samples, of a model in evaluation mode."""
+        found = visit.infer("adapter", lambda inputs: self.encode(model, inputs), data)
+        return Samples(found, data.labels)
+
+    @staticmethod
+    def adapter_epochs(e: Experiment) -> int:
+        return e.options.adapter_epochs or e.local_epochs
 
     def own_weight(self, round: int) -> float:
         """μ of Eq. 7 in this round: the same in all."""

@@ -27,9 +27,10 @@ from pfedlora_flwr.methods.class_means import ClassMeans, check_report
 from pfedlora_flwr.methods.method import Refused, Tensors, Upload, check_layout
 from pfedlora_flwr.methods.pfedlora import PFedLoRA, check_noise
 from pfedlora_flwr.methods.tensors import weighted_mean
-from pfedlora_flwr.models import basis
+from pfedlora_flwr.models import basis, private
 from pfedlora_flwr.models.adapter import Adapter
 from pfedlora_flwr.models.model import ClientModel
+from pfedlora_flwr.models.pretrained import check_frozen
 from pfedlora_flwr.models.registry import facts
 from pfedlora_flwr.models.summed import Summed
 from pfedlora_flwr.training.loop import Samples, Visit
@@ -119,6 +120,12 @@ class PFedLoRAPlus(PFedLoRA):
                 " classes' samples are not an equal mean"
             )
         check_noise(experiment, o.adapter_down or "fixed")
+        if experiment.dp_of_records and o.adapter_predict != "sum":
+            raise UserError(
+                f"adapter.predict is {o.adapter_predict or 'auto'}; allowed with dp.level=record:"
+                " sum, by which the adapter reaches a prediction though nothing before it is"
+                " trained"
+            )
         if o.adapter_basis and o.adapter_down not in (None, "basis"):
             raise UserError(
                 f"adapter.basis is given, and adapter.down is {o.adapter_down}; allowed with it:"
@@ -129,6 +136,12 @@ class PFedLoRAPlus(PFedLoRA):
                 "adapter.kind is reduced; allowed with adapter.predict=sum: auto, decomposed, which"
                 " has nothing between its matrices"
             )
+
+    @classmethod
+    def record_epochs(cls, experiment: Experiment) -> int:
+        """The adapter reads frozen public encoders, and never the head: a record changes what is
+        sent by its own gradients alone."""
+        return cls.adapter_epochs(experiment)
 
     def state_init(self, seed: int) -> Tensors:
         if self.sums and self.built_width is not None:
@@ -146,6 +159,8 @@ class PFedLoRAPlus(PFedLoRA):
     def private_init(self, client: int, seed: int) -> nn.Module:
         model = super().private_init(client, seed)
         assert isinstance(model, ClientModel)
+        if self.experiment.dp_of_records:
+            check_frozen(model, self.model_of(client))
         if not self.sums and self.down != "basis":
             return model
         shared = self.adapter_of(model)  # raises where there is no basis
@@ -179,6 +194,19 @@ class PFedLoRAPlus(PFedLoRA):
             return cross_entropy(model(inputs), labels)
 
         visit.sgd("model", model.parameters(), loss, data)
+
+    def train_adapter(
+        self, model: ClientModel, adapter: Adapter, data: Samples, visit: Visit
+    ) -> None:
+        """With `dp.level=record`: by DP-SGD, or, where no noise is to be spent, not at all."""
+        e = self.experiment
+        if not e.dp_of_records:
+            super().train_adapter(model, adapter, data, visit)
+        elif visit.noise is not None:
+            model.eval()
+            features = self.features(model, data, visit)
+            lr = self.options.adapter_lr or e.lr
+            private.train(visit, adapter, features, visit.noise, self.adapter_epochs(e), lr)
 
     def received_adapter(self, model: ClientModel, received: Tensors, data: Samples) -> Adapter:
         adapter = super().received_adapter(model, received, data)

@@ -21,7 +21,12 @@ from pfedlora_flwr.experiment import parted
 from pfedlora_flwr.files import write_atomically
 from pfedlora_flwr.models import named
 from pfedlora_flwr.models.model import ClientModel
-from pfedlora_flwr.models.pretrained import Classifier, classifier_of, frozen_encoder
+from pfedlora_flwr.models.pretrained import (
+    Classifier,
+    classifier_of,
+    frozen_encoder,
+    only_last_trained,
+)
 
 MOST = 256
 """Directions that a file holds."""
@@ -51,8 +56,7 @@ def of_weights(names: Sequence[str], model: ClientModel, count: int) -> tuple[Te
     """
     classifiers = tuple(map(classifier_of, dict.fromkeys(parted(name)[0] for name in names)))
     encoder = frozen_encoder(model)
-    last = {id(parameter) for parameter in model.last_layer().parameters()}
-    if encoder is None or any(p.requires_grad and id(p) not in last for p in model.parameters()):
+    if encoder is None or not only_last_trained(model):
         raise UserError(
             "adapter.down is basis, and something is trained before the head, as in a neck;"
             " allowed there: fixed, trained"

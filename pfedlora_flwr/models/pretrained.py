@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.models import named as libraries
 from pfedlora_flwr.models.linear import Linear
+from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.models.named import Named
 from pfedlora_flwr.models.own import Whole
 from pfedlora_flwr.models.task import Task
@@ -63,6 +64,24 @@ def frozen_encoder(module: nn.Module) -> Whole | None:
         if isinstance(part, Whole) and part.base:
             return None if any(p.requires_grad for p in part.module.parameters()) else part
     return None
+
+
+def only_last_trained(model: ClientModel) -> bool:
+    """Whether it is on such an encoder, and nothing before its last layer is trained."""
+    last = {id(parameter) for parameter in model.last_layer().parameters()}
+    return frozen_encoder(model) is not None and not any(
+        p.requires_grad and id(p) not in last for p in model.parameters()
+    )
+
+
+def check_frozen(model: ClientModel, name: str) -> None:
+    """Raises UserError for a model whose representations could tell of training data."""
+    if not only_last_trained(model):
+        raise UserError(
+            f"model {name!r} has no frozen encoder with a library's weights, or trains something"
+            " before its head; dp.level=record needs representations that no training data has"
+            " changed"
+        )
 
 
 def with_outputs(samples: Samples, encoder: Whole, outputs: Tensor | None = None) -> Samples:

@@ -1,14 +1,18 @@
 """ε of the Gaussian mechanism with participations counted, by dp-accounting's accountant of privacy
 loss distributions (Google; Koskela et al. 2020, arXiv 1906.03049).
 
-A client's loss comes from the rounds that it took part in, and from no others: who is sampled is a
-public function of the seed, so nothing is amplified. Neighbours: a client's updates, or zeros in
-their place, in all rounds."""
+Of whole clients: a client's loss comes from the rounds that it took part in, and from no others.
+Who is sampled is a public function of the seed, so nothing is amplified. Neighbours: a client's
+updates, or zeros in their place, in all rounds.
+
+Of records: a record's loss comes from the steps of its own client, whose batches are secret draws.
+Neighbours: a training record, or in its place one whose gradients are zero."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable
 from functools import lru_cache
 
 from scipy.optimize import brentq
@@ -29,39 +33,65 @@ def epsilon(noise: float, participations: int, delta: float) -> float:
     clip; infinite without noise. Never below the exact value.
 
     Raises UserError if dp-accounting is not installed."""
-    if not participations:
+    return record_epsilon(noise, 1, participations, delta)
+
+
+@lru_cache(maxsize=4096)
+def record_epsilon(noise: float, parts: int, steps: int, delta: float) -> float:
+    """ε at δ of one record after so many steps with such noise, each of which takes it with
+    probability 1/parts; infinite without noise. Never below the exact value.
+
+    Raises UserError if dp-accounting is not installed."""
+    if not steps:
         return 0.0
     if not noise:
         return math.inf
     try:
-        from dp_accounting import GaussianDpEvent, SelfComposedDpEvent  # a second to import
+        import dp_accounting as dp  # a second to import
         from dp_accounting.pld import PLDAccountant
     except ImportError:
         raise UserError(
             "dp needs dp-accounting, which is not installed: pip install 'pfedlora-flwr[dp]'"
         ) from None
-    mu = math.sqrt(participations) / noise
-    accountant = PLDAccountant(value_discretization_interval=(mu**2 + 20 * mu) / _CELLS)
-    accountant.compose(SelfComposedDpEvent(GaussianDpEvent(noise), participations))
+    mu = math.sqrt(steps) / noise
+    if parts > 1:  # that of the limit of many steps (Bu et al. 2020, arXiv 1911.11607)
+        mu = min(mu, math.sqrt(steps * math.expm1(min(noise**-2, 700.0))) / parts)
+    accountant = PLDAccountant(
+        dp.NeighboringRelation.REPLACE_SPECIAL,
+        value_discretization_interval=(mu**2 + 20 * mu) / _CELLS,
+    )
+    step: dp.DpEvent = dp.GaussianDpEvent(noise)
+    step = dp.PoissonSampledDpEvent(1 / parts, step) if parts > 1 else step
+    accountant.compose(dp.SelfComposedDpEvent(step, steps))
     return float(accountant.get_epsilon(delta))
 
 
 @lru_cache(maxsize=256)
 def noise_for(wanted: float, participations: int, delta: float) -> float:
     """z, just above the smallest whose ε at δ after so many participations is at most `wanted`."""
+    middle = 0.5 * math.log(participations)
+    return _least(wanted, lambda noise: epsilon(noise, participations, delta), middle)
+
+
+@lru_cache(maxsize=4096)
+def record_noise_for(wanted: float, parts: int, steps: int, delta: float) -> float:
+    """The same for a record after so many steps."""
+    return _least(wanted, lambda noise: record_epsilon(noise, parts, steps, delta), 0.0)
+
+
+def _least(wanted: float, spent: Callable[[float], float], middle: float) -> float:
+    """Just above the smallest z for which at most `wanted` is spent; middle: a guess at log z."""
 
     def above(logarithm: float) -> float:
-        found = epsilon(math.exp(logarithm), participations, delta)
-        return math.log(max(found, 1e-12) / wanted)
+        return math.log(max(spent(math.exp(logarithm)), 1e-12) / wanted)
 
-    middle = 0.5 * math.log(participations)
     low, high = middle, middle
     while above(low) < 0:
         low -= 1
     while above(high) > 0:
         high += 1
     noise = math.exp(brentq(above, low, high, xtol=_CLOSE) if low < high else middle)
-    while epsilon(noise, participations, delta) > wanted:
+    while spent(noise) > wanted:
         noise *= 1 + _CLOSE
     return noise
 

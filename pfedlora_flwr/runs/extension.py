@@ -46,7 +46,14 @@ def check_budget(saved: Experiment, wanted: Experiment, done: int, record: Path)
     """Raises UserError if a run that is to have more rounds would exceed `dp.epsilon` in them.
 
     done: its rounds so far. record: what it has spent."""
-    if saved.dp_epsilon is None or wanted.rounds == saved.rounds or not record.exists():
+    if saved.dp_epsilon is None or wanted.rounds == saved.rounds:
+        return
+    if saved.dp_of_records:
+        raise UserError(
+            f"rounds is {wanted.rounds}; with dp.level=record and dp.epsilon each client has noise"
+            f" for the planned rounds, {saved.rounds}: a run cannot be extended; start a new one"
+        )
+    if not record.exists():
         return
     found = Budget(record, saved).beyond_with(wanted.rounds, done)
     if found is not None:

@@ -4,12 +4,14 @@ docs/privacy.md has more."""
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.runs.budget import Budget
-from pfedlora_flwr.runs.rows import DP, Privacy
+from pfedlora_flwr.runs.rows import DP, FailedVisitRow, Privacy, VisitRow
 
 SIMULATED = "a simulation protects nobody: one machine holds every client's data and models"
 _PLAIN = "the server reads every client's upload"
@@ -63,8 +65,26 @@ _TWICE = (
     "dp: an owner whose node lost its state-path and has another number since: what both numbers"
     " spent adds up"
 )
+_OF_RECORDS = (
+    "dp: n_k, which weighs an upload; neighbours have the same number of records",
+    (
+        "dp: in the clear: accuracies and sample counts of the evaluation parts, seconds, the hash"
+        " of the model, who failed, and why; accuracies and the hash are a model's that is trained"
+        " without noise"
+    ),
+    "dp: the clients' own models, which are trained without noise, and what they predict",
+    (
+        "dp: several records of one person, whose ε add up, and all that the records of a client"
+        " tell together"
+    ),
+    "dp: noise that a client drew after its last admitted upload: its own account counts it",
+    "dp: other runs on the same data, those that this one replaced included: they add up",
+    "dp: choices of keys by what earlier runs on the same data gave",
+    "dp: the weights of encoders and the file of adapter.basis, which are taken to be public",
+    "dp: noise and sums are computed in floating point, so not exactly Gaussian",
+)
 _HELD_OUT = "dp: what held-out clients tell of their adaptation"
-_NO_NOISE = "dp.noise is 0: updates are clipped, and there is no differential privacy"
+_NO_NOISE = "dp.noise is 0: there is clipping, and no differential privacy"
 
 
 def notes_of(e: Experiment) -> list[str]:
@@ -73,18 +93,25 @@ def notes_of(e: Experiment) -> list[str]:
     return [f"{name}: {SIMULATED}" for name, used in on.items() if used]
 
 
-def privacy_of(config: RunConfig, spent: Path, simulated: bool) -> Privacy:
-    """The section of `result.json`. spent: the record of `dp`. simulated: whether the clients were
-    this machine's."""
+def privacy_of(
+    config: RunConfig,
+    spent: Path,
+    simulated: bool,
+    visits: Iterable[VisitRow | FailedVisitRow] = (),
+) -> Privacy:
+    """The section of `result.json`. spent: the server's record of `dp`. simulated: whether the
+    clients were this machine's. visits: the lines of `clients.jsonl`, which tell what records have
+    spent."""
     e = config.experiment
     on = e.secagg_enabled
+    dp = _dp(e, Budget(spent, e)) if e.dp_of_users else None
     return {
         "secagg": {
             "enabled": on,
             "threshold": config.execution.secagg_threshold if on else None,
             "clip": e.secagg_clip if on else None,
         },
-        "dp": _dp(e, Budget(spent, e)) if e.dp_enabled else None,
+        "dp": _dp_of_records(e, visits) if e.dp_of_records else dp,
         "not_covered": [
             *([SIMULATED] if simulated else []),
             *(_SECURE if on else [_PLAIN]),
@@ -99,6 +126,7 @@ def _dp(e: Experiment, budget: Budget) -> DP:
     by_client = {str(client): _number(budget.epsilon(n)) for client, n in counts.items()}
     most = max(counts.values(), default=0)
     return {
+        "level": "user",
         "epsilon": _number(budget.epsilon(most)),
         "by_client": by_client,
         "delta": e.dp_delta,
@@ -110,10 +138,34 @@ def _dp(e: Experiment, budget: Budget) -> DP:
     }
 
 
+def _dp_of_records(e: Experiment, visits: Iterable[VisitRow | FailedVisitRow]) -> DP:
+    """As the clients told it: their own accounts are with them."""
+    assert e.dp_clip is not None
+    told, counts = dict[int, float](), Counter[int]()
+    for row in visits:
+        if row["status"] == "ok":
+            client = row["client"]
+            told[client] = max(told.get(client, 0.0), row.get("epsilon", math.inf))
+            counts[client] += 1
+    return {
+        "level": "record",
+        "epsilon": _number(max(told.values(), default=0.0)),
+        "by_client": {str(client): _number(told[client]) for client in sorted(told)},
+        "delta": e.dp_delta,
+        "noise": e.dp_noise,
+        "clip": e.dp_clip,
+        "draws": None,
+        "participations_max": max(counts.values(), default=0),
+        "earlier": [],
+    }
+
+
 def _not_noised(config: RunConfig, simulated: bool) -> list[str]:
     e = config.experiment
     if e.dp_noise == 0:
         return [_NO_NOISE]
+    if e.dp_of_records:
+        return [*_OF_RECORDS, *([_HELD_OUT] if e.clients_held_out else [])]
     server = "the sum of a round's updates" if e.secagg_enabled else "every client's upload"
     clear = [] if simulated else [_TWICE]
     if simulated and e.normalise != "model" and e.data_text_column is None:

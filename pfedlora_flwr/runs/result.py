@@ -73,7 +73,7 @@ def write_result(
         "fingerprint": experiment.fingerprint(),
         "clients": experiment.clients,
         "resumable": resumable and status != "completed",
-        "privacy": privacy_of(config, run.dp_file, simulated=run.clients.is_dir()),
+        "privacy": privacy_of(config, run.dp_file, run.clients.is_dir(), run.visits()),
     }
     if after := joined_after(experiment):
         result["joined"] = after

@@ -80,7 +80,8 @@ class VisitRow(CostFields):
     client: int
     status: Literal["ok"]
     model: str  # the client's architecture, as in the key `models`
-    samples: int | None  # training samples, n_k ≥ 1; null with secagg and dp, which do not tell it
+    # training samples, n_k ≥ 1; null with secagg and dp of whole clients, which do not tell it
+    samples: int | None
     lost: bool  # the client had lost its model and started again from its initial one
     # the first of `losses`; 0 if the method reports none; null with secagg and dp
     loss: float | None
@@ -99,6 +100,9 @@ class VisitRow(CostFields):
     seconds: dict[str, float]  # on the client, by part: load, train, evaluate, save
     # Ray's id of the node where the client trained; only in simulations by `flwr run`
     node: NotRequired[str]
+    # with dp.level=record: what the client says that its records have spent, this visit and those
+    # without an admitted answer included; not there if infinite (dp.noise is 0)
+    epsilon: NotRequired[float]
 
 
 class FailedVisitRow(TypedDict):
@@ -258,16 +262,25 @@ class EarlierRun(TypedDict):
 
 
 class DP(TypedDict):
-    """Differential privacy of whole clients. Neighbours: a client's updates, or zeros in their
-    place, in all rounds. It holds for whoever sees the server's states alone, given who took part:
-    that, and that a round was not merged, is visible."""
+    """Differential privacy, of whole clients or of single training records.
 
+    user: neighbours are a client's updates, or zeros in their place, in all rounds. It holds for
+    whoever sees the server's states alone, given who took part: that, and that a round was not
+    merged, is visible.
+    record: neighbours are a client's training record, or in its place one whose gradients are zero.
+    It holds for whoever sees all uploads, given n_k. ε is what clients told with their last
+    admitted uploads."""
+
+    level: Literal["user", "record"]
     epsilon: float | None  # the largest of all clients; null if infinite (dp.noise is 0)
     by_client: dict[str, float | None]  # ε by client, of those that took part
     delta: float  # δ
-    noise: float  # z: the noise on a round's sum has the standard deviation z · clip
-    clip: float  # S, the largest L2 norm of a client's update
-    draws: int  # noised sums, those of repeated rounds included
+    # z: the noise on a round's sum, or on a step's, has the standard deviation z · clip; null if
+    # each client has its own (level record, dp.epsilon)
+    noise: float | None
+    clip: float  # S, the largest L2 norm of a client's update, or of a record's gradient
+    # noised sums of the server, those of repeated rounds included; null if clients draw (record)
+    draws: int | None
     participations_max: int  # of the client that took part most often
     earlier: list[EarlierRun]  # runs that this one replaced in its folder; ε is without them
 
@@ -297,7 +310,7 @@ class OwnData(TypedDict):
     shape: list[int]  # shape of a model's input
     classes: int  # number of classes in the federation; a site may have fewer
     # training, validation and test samples of these sites; null if one did not report it, as with
-    # secagg and dp
+    # secagg and dp of whole clients
     samples: int | None
 
 

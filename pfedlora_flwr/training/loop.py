@@ -66,12 +66,21 @@ def known_output(module: nn.Module, batch: Tensor) -> Tensor | None:
     return output if owner is module else None
 
 
+@dataclass(frozen=True)
+class Noise:
+    """Of a visit with `dp.level=record`, which has been recorded as spent: z, and the clip S."""
+
+    z: float
+    clip: float
+
+
 @dataclass
 class Visit:
     """One client's visit in one round: its randomness, its SGD, and the operations it has spent.
 
     batches_of_one: whether a last batch of one sample is a batch of its own. If not, as batch
-    normalisation needs it, that sample joins the batch before."""
+    normalisation needs it, that sample joins the batch before.
+    noise: with `dp.level=record`, of what trains the part that is sent; None: it is not trained."""
 
     experiment: Experiment
     client: int
@@ -80,6 +89,7 @@ class Visit:
     flops: dict[str, int] = field(default_factory=dict)
     losses: dict[str, float] = field(default_factory=dict)
     batches_of_one: bool = True
+    noise: Noise | None = None
 
     def sgd(
         self,

@@ -38,6 +38,14 @@ KEYS = {
 
 
 DP = {"dp.clip": 1, "dp.noise": 1, "adapter.down": "fixed"}
+RECORDS = {"method": "pfedlora_plus", "adapter.predict": "sum", "adapter.rows": "samples"} | {
+    "train": "head",
+    "normalise": "model",
+    "dp.level": "record",
+    "dp.clip": 1,
+    "dp.noise": 1,
+}
+ON_A_CLIENT = ("OfRecords", "Clipped", "Masks")
 
 
 def distance(one: Tensors, other: Tensors) -> float:
@@ -100,6 +108,7 @@ def test_links_on_a_client_and_on_the_server_do_the_same_under_masks(
         ({"secagg.enabled": True, "clip-norm-factor": 0}, "Masks"),
         (DP | {"audit.uploads": True}, "Clipped KeptUploads Noised"),
         (DP | {"secagg.enabled": True}, "Clipped Masks Noised"),
+        (RECORDS, "OfRecords Outliers"),
     ],
 )
 def test_a_run_has_the_links_that_its_keys_ask_for_in_their_order(
@@ -109,7 +118,7 @@ def test_a_run_has_the_links_that_its_keys_ask_for_in_their_order(
     e = run.experiment
     assert [link.__name__ for link in LINKS if link.is_used(e, run.execution)] == links.split()
     on_a_client = [link.__name__ for link in LINKS if link.is_used(e, None)]
-    assert on_a_client == [name for name in links.split() if name in ("Clipped", "Masks")]
+    assert on_a_client == [name for name in links.split() if name in ON_A_CLIENT]
 
 
 def test_a_link_sees_the_uploads_that_those_before_it_have_left(

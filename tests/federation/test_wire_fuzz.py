@@ -151,6 +151,7 @@ def server() -> SimpleNamespace:
         "other_accuracies": "{}",
         "model": "cnn1",
         "worker": "1",
+        "epsilon": 0.5,
     }
     counts = {
         "test": 10,

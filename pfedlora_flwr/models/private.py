@@ -1,0 +1,79 @@
+"""DP-SGD on an adapter that reads fixed representations (Abadi et al. 2016, arXiv 1607.00133):
+what leaves the client tells little about any one record, whoever reads it.
+
+θ ← θ − η (Σ_{i ∈ B} clip(g_i) + N(0, (zS)²)) · m/n. Each step draws its batch B, which takes each
+record by itself with probability 1/m, m = ⌈n / batch-size⌉: an epoch has as many steps as without.
+
+The adapter is linear, so a record's gradient is an outer product of two vectors, and its norm needs
+no gradient: g of a matrix is δ ⊗ what the matrix reads, δ = softmax(A_θ(R)) − y at the last one."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import one_hot
+
+from pfedlora_flwr.models.adapter import Adapter
+from pfedlora_flwr.training.entropy import gaussian, one_in
+from pfedlora_flwr.training.loop import Noise, Samples, Visit
+from pfedlora_flwr.training.optimizers import make as make_optimizer
+
+
+def parts_of(samples: int, batch_size: int) -> int:
+    """m, the steps of an epoch: each takes a record with probability 1/m."""
+    return -(-samples // batch_size)
+
+
+@torch.no_grad()
+def train(
+    visit: Visit, adapter: Adapter, data: Samples, noise: Noise, epochs: int, lr: float
+) -> None:
+    """Trains the adapter, in place, with the Experiment's optimiser.
+
+    data: representations [n, width]; each must be a function of its own record alone."""
+    e, device, n = visit.experiment, data.labels.device, len(data)
+    wanted = {name: p for name, p in adapter.named_parameters() if p.requires_grad}
+    optimizer = make_optimizer(e, list(wanted.values()), lr, visit.round)
+    parts = parts_of(n, e.batch_size)
+    for _ in range(epochs * parts):
+        batch = torch.from_numpy(one_in(parts, n)).to(device)
+        sums = clipped_sum(adapter, data.inputs[batch], data.labels[batch], noise.clip)
+        for name, parameter in wanted.items():
+            drawn = torch.from_numpy(gaussian(parameter.numel())).view(parameter.shape).to(device)
+            total = sums[name] + noise.z * noise.clip * drawn
+            parameter.grad = (total * (parts / n)).to(parameter.dtype)
+        if e.clip_norm:
+            nn.utils.clip_grad_norm_(wanted.values(), e.clip_norm)
+        optimizer.step()
+
+
+@torch.no_grad()
+def clipped_sum(
+    adapter: Adapter, representations: Tensor, labels: Tensor, clip: float
+) -> dict[str, Tensor]:
+    """Σ_i g_i · min(1, clip / ‖g_i‖) over the records, by parameter, in float64. g_i: the gradient
+    of the cross-entropy of record i, over all parameters that are trained together.
+
+    A gradient without a finite norm counts as zero."""
+    assert not adapter.reduced, "it has nothing between its matrices"
+    r = representations.double()  # [B, width]
+    down, up = adapter.down, adapter.up
+    hidden = adapter.scale * (r @ down.weight.double().T + down.bias.double())  # [B, h]
+    logits = hidden @ up.weight.double().T + up.bias.double()
+    error = logits.softmax(1) - one_hot(labels, logits.shape[1])  # δ, [B, classes]
+    back = adapter.scale * (error @ up.weight.double())  # δ at the first matrix, [B, h]
+    squares = error.square().sum(1) * (1 + hidden.square().sum(1))
+    if trained_down := down.weight.requires_grad:
+        squares = squares + back.square().sum(1) * (1 + r.square().sum(1))
+    finite = squares.isfinite()
+    share = (clip / squares.sqrt()).clamp(max=1).masked_fill(~finite, 0)[:, None]
+
+    def outer(left: Tensor, right: Tensor) -> Tensor:
+        return left.T @ right.masked_fill(~finite[:, None], 0)
+
+    error = (error * share).masked_fill(~finite[:, None], 0)
+    sums = {"up.weight": outer(error, hidden), "up.bias": error.sum(0)}
+    if trained_down:
+        back = (back * share).masked_fill(~finite[:, None], 0)
+        sums |= {"down.weight": outer(back, r), "down.bias": back.sum(0)}
+    return sums

@@ -1,0 +1,108 @@
+"""What one client has spent of its records' privacy (`dp.level=record`): in how many visits it drew
+noise. It is the client's own account, beside its model, on disk before noise is drawn.
+
+A visit that is done again, since its answer was lost or the run was killed, draws fresh noise and
+counts again."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.files import write_atomically
+from pfedlora_flwr.models.private import parts_of
+from pfedlora_flwr.runs.accountant import planned, record_epsilon, record_noise_for
+from pfedlora_flwr.training.loop import Noise
+
+
+class Spent:
+    """The account of one client.
+
+    visits: that drew noise so far."""
+
+    def __init__(
+        self, folder: Path | None, e: Experiment, client: int, samples: int, epochs: int
+    ) -> None:
+        """folder: where the client keeps its model; None: of a client that is only planned.
+
+        epochs: of DP-SGD in a visit. Raises UserError for an account that cannot be read, and if δ
+        is too large for so many samples."""
+        if e.dp_delta * samples >= 1:
+            raise UserError(
+                f"dp.delta is {e.dp_delta:g}; allowed with dp.level=record: below 1/n_k, which is"
+                f" {1 / samples:g} for client {client}"
+            )
+        self._path = folder / "dp.json" if folder else None
+        self._e, self._client = e, client
+        self._parts = parts_of(samples, e.batch_size)
+        self._steps = self._parts * epochs
+        saved = _read(self._path) if self._path else {}
+        self.visits: int = saved.get("visits", 0)
+        self._round: int = saved.get("round", 0)
+        self._noise: float | None = saved.get("noise")
+
+    @property
+    def noise(self) -> float:
+        """z: of the first visit, once there was one; by `dp.epsilon`, for the client's own plan."""
+        e = self._e
+        if self._noise is not None:
+            return self._noise
+        if e.dp_noise is not None:
+            return e.dp_noise
+        assert e.dp_epsilon is not None
+        visits = max(1, planned(e).get(self._client, 0))
+        return record_noise_for(e.dp_epsilon, self._parts, visits * self._steps, e.dp_delta)
+
+    def epsilon(self, more: int = 0) -> float:
+        """ε of each of its records, after so many more visits."""
+        steps = (self.visits + more) * self._steps
+        return record_epsilon(self.noise, self._parts, steps, self._e.dp_delta)
+
+    @property
+    def told(self) -> float | None:
+        """ε so far, for a message; None where it is infinite."""
+        found = self.epsilon()
+        return found if math.isfinite(found) else None
+
+    def spend(self, round: int, version: int) -> Noise:
+        """Counts one more visit, and returns what its noise is to be.
+
+        version: of its model, by the server; 0: it has none. Raises UserError where `dp.epsilon`
+        would be exceeded, or the account is older than the model."""
+        assert self._path is not None
+        assert self._e.dp_clip is not None
+        if self._round < version:
+            raise UserError(
+                f"its dp.json, which counts what was spent of its records' privacy, is missing or"
+                f" older than its model of round {version}; restore it, or start a new run"
+            )
+        limit = self._e.dp_epsilon
+        if limit is not None and (found := self.epsilon(1)) > limit:
+            raise UserError(
+                f"one more visit would bring the ε of its records to {found:.4g}, dp.epsilon is"
+                f" {limit:g}"
+            )
+        self._noise = self.noise
+        self.visits += 1
+        self._round = max(round, self._round)
+        record = {"visits": self.visits, "round": self._round, "noise": self._noise}
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(self._path, json.dumps(record).encode())
+        return Noise(self._noise, self._e.dp_clip)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text()) if path.exists() else {}
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise UserError(
+            "its dp.json, which counts what was spent of its records' privacy, is damaged; restore"
+            " it"
+        )
+    return found

@@ -1,0 +1,226 @@
+"""Differential privacy of single records: ε beside a second accountant, what a client accounts for,
+and whole runs."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pfedlora_flwr.config import from_flat, run_config
+from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.launch.dp_plan import plan
+from pfedlora_flwr.runs.accountant import record_epsilon, record_noise_for
+from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.runs.spent import Spent
+from pfedlora_flwr.training import entropy
+from tests.conftest import run_locally
+from tests.models.bases import base
+from tests.test_dp_run import _kill_in, private
+
+KEYS: dict[str, Any] = {
+    "method": "pfedlora_plus",
+    "train": "head",
+    "representation": "pretrained-logits",
+    "normalise": "model",
+    "clients": 3,
+    "rounds": 2,
+    "dataset": "synthetic:150",
+    "partition.kind": "iid",
+    "batch-size": 16,
+    "evaluate-initial": False,
+    "device": "cpu",
+    "adapter.predict": "sum",
+    "adapter.rows": "samples",
+    "adapter.hidden-dim": 4,
+    "dp.level": "record",
+    "dp.clip": 0.5,
+}
+
+
+# ε
+
+
+def written(z: float, parts: int, steps: int, delta: float) -> float:
+    """ε at δ by a privacy loss distribution of a few lines: losses ln(P/Q) on a fine grid, composed
+    by one FFT. P and Q: N(0, z²), and its mixture of weight 1/parts with N(1, z²);
+    both ways round."""
+    q, found, width = 1 / parts, 0.0, 1e-3
+    x = np.linspace(-12 * z, 1 + 12 * z, 100_001)
+    plain = np.exp(-(x**2) / (2 * z**2))
+    mixed = (1 - q) * plain + q * np.exp(-((x - 1) ** 2) / (2 * z**2))
+    for p, other in ((plain, mixed), (mixed, plain)):
+        loss, mass = np.rint(np.log(p / other) / width).astype(int), p / p.sum()
+        size = 2 ** math.ceil(math.log2(120 / width))
+        grid = np.zeros(size)
+        np.add.at(grid, loss % size, mass)
+        composed = np.fft.irfft(np.fft.rfft(grid) ** steps, size)
+        losses = np.fft.fftfreq(size, 1 / size) * width
+        low, high = 0.0, 60.0
+        for _ in range(60):
+            middle = (low + high) / 2
+            gap = np.clip(-np.expm1(middle - losses[losses > middle]), 0, 1)
+            more = float((composed[losses > middle] * gap).sum()) > delta
+            low, high = (middle, high) if more else (low, middle)
+        found = max(found, high)
+    return found
+
+
+PLANS = [(3.0, 2, 100), (1.2, 3, 30), (2.0, 10, 400), (4.0, 1, 20)]
+
+
+@pytest.mark.parametrize(("z", "parts", "steps"), PLANS[:2])
+def test_epsilon_of_a_record_is_that_of_a_second_accountant(
+    z: float, parts: int, steps: int
+) -> None:
+    found = record_epsilon(z, parts, steps, 1e-5)
+    assert found == pytest.approx(written(z, parts, steps, 1e-5), rel=0.01)
+
+
+@pytest.mark.slow
+def test_epsilon_of_a_record_lies_below_renyis_and_near_a_second_accountants() -> None:
+    import dp_accounting as dp
+    from dp_accounting.rdp import RdpAccountant
+
+    draws = np.random.default_rng(0)
+    plans = [
+        (math.exp(draws.uniform(-0.2, 2)), *map(int, draws.integers(1, (30, 500))))
+        for _ in range(6)
+    ]
+    for z, parts, steps in [*PLANS, *plans]:
+        found = record_epsilon(z, parts, steps, 1e-5)
+        renyi = RdpAccountant([*range(2, 64)])
+        step: Any = dp.GaussianDpEvent(z)
+        if parts > 1:
+            step = dp.PoissonSampledDpEvent(1 / parts, step)
+        renyi.compose(dp.SelfComposedDpEvent(step, steps))
+        assert found <= renyi.get_epsilon(1e-5), (z, parts, steps)
+        if found < 30:
+            wanted = written(z, parts, steps, 1e-5)
+            assert 0.98 * wanted - 0.01 <= found <= 1.02 * wanted + 0.01, (z, parts, steps)
+
+
+def test_the_noise_for_a_records_epsilon_spends_it_and_no_more() -> None:
+    z = record_noise_for(4.0, 5, 60, 1e-5)
+    assert record_epsilon(z, 5, 60, 1e-5) <= 4 < record_epsilon(z * 0.998, 5, 60, 1e-5)
+    assert record_epsilon(0.0, 5, 60, 1e-5) == math.inf
+    assert record_epsilon(1.0, 5, 0, 1e-5) == 0
+
+
+# What a client accounts for
+
+
+def account(folder: Path, **keys: Any) -> Spent:
+    e = from_flat(KEYS | {"models": "timm:test_resnet"} | keys)
+    return Spent(folder, e, 1, 40, 2)
+
+
+def test_a_visit_is_accounted_for_before_its_noise_and_beyond_epsilon_there_is_none(
+    tmp_path: Path,
+) -> None:
+    one = account(tmp_path, **{"dp.epsilon": 4})
+    z = record_noise_for(4.0, 3, 12, 1e-5)  # two rounds of two epochs of three steps
+    assert one.spend(1, 0).z == z
+    assert json.loads((tmp_path / "dp.json").read_text()) == {"visits": 1, "round": 1, "noise": z}
+    again = account(tmp_path, **{"dp.epsilon": 4})
+    assert again.visits == 1
+    assert again.spend(1, 0).z == z  # the same round once more
+    assert again.told == record_epsilon(z, 3, 12, 1e-5)
+    with pytest.raises(UserError, match=r"one more visit would bring .* to 4\.\d+, dp.eps"):
+        account(tmp_path, **{"dp.epsilon": 4}).spend(2, 1)
+    assert account(tmp_path, **{"dp.epsilon": 4}).visits == 2
+    assert account(tmp_path / "none", **{"dp.noise": 0}).told == 0
+    free = account(tmp_path / "free", **{"dp.noise": 0})
+    free.spend(1, 0)
+    assert free.told is None
+
+
+def test_an_account_that_is_missing_older_or_damaged_ends_it_and_a_large_delta_too(
+    tmp_path: Path,
+) -> None:
+    keys = {"dp.noise": 2}
+    with pytest.raises(UserError, match=r"missing or older than its model of round 3"):
+        account(tmp_path, **keys).spend(4, 3)
+    account(tmp_path, **keys).spend(1, 0)
+    with pytest.raises(UserError, match=r"missing or older than its model of round 2"):
+        account(tmp_path, **keys).spend(3, 2)
+    (tmp_path / "dp.json").write_text("[")
+    with pytest.raises(UserError, match=r"is damaged; restore it"):
+        account(tmp_path, **keys)
+    with pytest.raises(UserError, match=r"dp.delta is 0.03; .*: below 1/n_k, which is 0.025"):
+        account(tmp_path / "none", **keys, **{"dp.delta": 0.03})
+
+
+# Runs
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    pytest.importorskip("timm")
+    return KEYS | {"models": base(tmp_path_factory.mktemp("bases"), "test_resnet")}
+
+
+def steps_of(run: RunDirectory, client: int, visits: int) -> tuple[int, int]:
+    """1/q and the number of steps, by the n_k that the run tells."""
+    row = next(row for row in run.visits() if row["client"] == client)
+    assert row["status"] == "ok"
+    assert row["samples"] is not None
+    parts = math.ceil(row["samples"] / 16)
+    return parts, visits * parts
+
+
+@pytest.mark.slow
+def test_a_run_tells_each_clients_epsilon_and_a_killed_round_counts_twice(
+    keys: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[np.ndarray] = []
+    gaussian = entropy.gaussian
+
+    def watched(count: int) -> np.ndarray:
+        drawn.append(gaussian(count))
+        return drawn[-1]
+
+    monkeypatch.setattr("pfedlora_flwr.models.private.gaussian", watched)
+    output, given = tmp_path / "run", keys | {"dp.noise": 1.5}
+    _kill_in(monkeypatch, output, 2, given)
+    done = run_locally(output, {**given, "resume": True})
+    assert done.code == 0, done.stderr
+    run, found = RunDirectory(output), private(done)
+    for client in range(3):
+        wanted = record_epsilon(1.5, *steps_of(run, client, 3), 1e-5)
+        assert found["by_client"][str(client)] == wanted
+    assert (found["level"], found["noise"], found["draws"]) == ("record", 1.5, None)
+    assert found["epsilon"] == max(found["by_client"].values())
+    every = np.concatenate(drawn)
+    assert len(np.unique(every)) == len(every), "a number was drawn twice"
+    for row in done.rows("clients.jsonl"):
+        assert row["samples"] > 1
+        assert (row["loss"], row["losses"], row["flops_by_phase"]) == (None, None, None)
+    told = "\n".join(done.result["privacy"]["not_covered"])
+    for word in ("n_k", "accuracies", "adapter.basis", "the server reads every client's upload"):
+        assert word in told
+    (run.client_store(1).folder / "dp.json").unlink()
+    lacking = run_locally(output, {**given, "resume": True, "rounds": 3})
+    assert lacking.code == 1
+    assert "missing or older than its model of round 2" in lacking.stderr
+
+
+@pytest.mark.slow
+def test_a_run_by_epsilon_is_planned_before_it_starts_and_is_not_extended(
+    keys: dict[str, Any], tmp_path: Path
+) -> None:
+    given = keys | {"dp.epsilon": 3, "sharing": "none"}
+    config = run_config({**given, "output": str(tmp_path / "run")})
+    first, second = plan(config, RunDirectory(tmp_path / "run"))
+    assert first.startswith("dp: ε of a record is at most 3 at δ = 1e-05: of client ")
+    assert "(50 numbers, " in second
+    done = run_locally(tmp_path / "run", given)
+    found = private(done)
+    assert found["noise"] is None
+    assert all(2.99 < epsilon <= 3 for epsilon in found["by_client"].values())
+    with pytest.raises(UserError, match=r"rounds is 3; with dp.level=record and dp.epsilon each"):
+        run_locally(tmp_path / "run", {**given, "resume": True, "rounds": 3})
