@@ -96,6 +96,14 @@ def run(
             help="With --resume: continue although your own code has changed since the last round.",
         ),
     ] = False,
+    without: Annotated[
+        int | None,
+        typer.Option(
+            metavar="K",
+            help="With --resume and a run's directory in the place of CONF: train it anew into a"
+            " new output, from the last kept round before client K came, without K.",
+        ),
+    ] = None,
     port: Annotated[
         int,
         typer.Option(help="TCP port of the private SuperLink; 0: a free one.", show_default=False),
@@ -133,7 +141,7 @@ def run(
         (ray, f"ray={ray}"),
     )
     options = [*(option or []), *(text for flag, text in flags if flag)]
-    words = Words(conf, options, port, quiet, dry_run, engine, superlink)
+    words = Words(conf, options, port, quiet, dry_run, engine, superlink, without)
     raise typer.Exit(start(words, out, err))
 
 

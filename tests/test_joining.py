@@ -4,6 +4,7 @@ place of SuperNodes."""
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 from pathlib import Path
@@ -14,8 +15,10 @@ import pytest
 import torch
 import yaml
 from flwr.app import Context, RecordDict
+from rich.console import Console
 
 from pfedlora_flwr import client_app, config, server_app
+from pfedlora_flwr.commands.start_run import Words, start
 from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data.local import LocalData, Site
 from pfedlora_flwr.errors import UserError
@@ -25,6 +28,7 @@ from pfedlora_flwr.launch.local import LocalGrid
 from pfedlora_flwr.methods.tensors import tensors_of
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.joining import joined_after, left_after
+from pfedlora_flwr.runs.without import Anew
 from tests.conftest import run_locally
 from tests.plain import Plain
 
@@ -82,6 +86,14 @@ def places(output: Path, nodes: list[dict[str, Any]]) -> dict[int, str]:
     return {numbers[name]: node["dataset"] for name, node in zip(names, nodes, strict=True)}
 
 
+def said(run: Path, new: Path, client: int, *, dry_run: bool = True) -> list[str]:
+    """The lines of `pfedlora run RUN --resume --without K --dry-run`."""
+    out, options = Console(file=io.StringIO(), width=300), ["resume=true", f"output={new}"]
+    words = Words(str(run), options, 0, False, dry_run, "flower", None, client)
+    assert start(words, out, out) == 0
+    return out.file.getvalue().splitlines()  # type: ignore[attr-defined]
+
+
 @pytest.mark.slow
 def test_a_site_joins_and_what_lies_before_stays(
     tmp_path: Path, sites: list[dict[str, Any]]
@@ -116,6 +128,56 @@ def test_a_site_joins_and_what_lies_before_stays(
     assert result["joined"] == {"3": 2}
     with pytest.raises(UserError, match="a resumed run keeps its clients"):
         serve(run.path, sites[:3], resume=True, rounds=8)
+
+
+@pytest.mark.slow
+def test_a_run_is_trained_anew_without_a_site_from_the_state_that_it_joined(
+    tmp_path: Path, sites: list[dict[str, Any]]
+) -> None:
+    run, keys = RunDirectory(tmp_path / "run"), {"participation": 1.0}
+    serve(run.path, sites[:3], **keys)
+    serve(run.path, sites, resume=True, rounds=6, **keys)
+    numbers, there = places(run.path, sites), sites[:3]
+    with pytest.raises(UserError, match=r"--without is 4; allowed: .* 0 to 3"):
+        Anew.plan(run, 4)
+
+    anew = Anew.plan(run, 3)
+    assert anew.words()[0].startswith(
+        "client 3 first took part in round 3; the state after round 2"
+    )
+    assert anew.words()[1].startswith("rounds to repeat: 4 with 16 visits, which took")
+    assert said(run.path, tmp_path / "new", 3) == [
+        *anew.words(),
+        f"it would run in {tmp_path / 'new'}; nothing was started",
+    ]
+    with pytest.raises(UserError, match="--without needs --superlink"):
+        said(run.path, tmp_path / "new", 3, dry_run=False)
+    assert not (tmp_path / "new").exists()
+    new = anew.begin(tmp_path / "new")
+    keys |= {"resume": True, "clients": 4, "rounds": 6}
+    result = serve(new.path, there, **keys)
+    assert new.rounds()[:2] == run.rounds()[:2]
+    assert list(new.visits())[:6] == list(run.visits())[:6]
+    assert result["left"] == {"3": 2}
+    assert result["begun_from"] == [{"run": str(run.path), "without": 3, "round": 2}]
+    assert result["lost"] == 0
+    plain = OwnData(numbers, clients=3, rounds=6, participation=1.0)
+    plain.train(6)
+    assert result["shared_sha256"] == tensors_sha256(plain.state)
+
+    # of that run in turn, from the start, since no state before round 1 is kept
+    first = Anew.plan(new, 1)
+    assert "the run begins at the start" in first.words()[0]
+    assert first.words()[1].startswith("rounds to repeat: 6 with 18 visits")
+    last = first.begin(tmp_path / "last")
+    remaining = [node for node in there if node["dataset"] != numbers[1]]
+    result = serve(last.path, remaining, **keys)
+    assert result["left"] == {"1": 0, "3": 0}
+    plain = OwnData(numbers, clients=4, rounds=6, clients_left="1,3", participation=1.0)
+    plain.train(6)
+    assert result["shared_sha256"] == tensors_sha256(plain.state)
+    with pytest.raises(UserError, match="exists; choose another"):
+        first.begin(tmp_path / "last")
 
 
 @pytest.mark.slow
@@ -197,6 +259,9 @@ def test_no_client_joins_where_every_part_would_change(tmp_path: Path) -> None:
     )
     with pytest.raises(UserError, match=told):
         run_locally(tmp_path / "run", keys | {"resume": True, "clients": 5})
+    told = "share one dataset, of which every client's part would change.*clients-held-out"
+    with pytest.raises(UserError, match=told):
+        Anew.plan(RunDirectory(tmp_path / "run"), 1)
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,11 @@ from pfedlora_flwr.commands.run import run
 from pfedlora_flwr.commands.submit import submit
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
+from pfedlora_flwr.launch.superlink import find_connection
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.output import of_run
 from pfedlora_flwr.runs.resume import resumed, resumed_output
+from pfedlora_flwr.runs.without import Anew
 
 
 @dataclass(frozen=True)
@@ -33,11 +35,14 @@ class Words:
     dry_run: bool
     engine: str
     superlink: str | None
+    without: int | None = None
 
 
 def start(words: Words, out: Console, err: Console) -> int:
     """Carries the run out, here or on nodes; the exit code. Raises UserError before anything has
     started."""
+    if words.without is not None:
+        return _without(words, words.without, out, err)
     path = config.find_conf(words.conf) if words.conf is not None else None
     of_conf = config.read_run(path) if path else {}
     options = config.parse_overrides(words.options)
@@ -85,6 +90,32 @@ def _on_nodes(
     of_here = [name for name in options if not name.startswith("data.")]
     _name_unused(config.unused(of_here, wanted), out)
     return submit(wanted, superlink, out, err, sys.argv[1:], quiet=words.quiet)
+
+
+def _without(words: Words, client: int, out: Console, err: Console) -> int:
+    """A run of sites with data of their own, trained anew without one of them."""
+    options = config.parse_overrides(words.options)
+    if options.pop("resume", False) is not True or words.conf is None:
+        raise UserError("--without needs --resume and the run's directory in the place of CONF")
+    output = options.pop("output", "")
+    if not output:
+        raise UserError("--without needs -o output=NEW, the new run's directory")
+    run = RunDirectory(Path(words.conf).expanduser().absolute())
+    run.check_unlocked()
+    anew = Anew.plan(run, client)
+    for line in anew.words():
+        out.print(line, markup=False, highlight=False, soft_wrap=True)
+    if words.dry_run:
+        told = f"it would run in {output}; nothing was started"
+        out.print(told, markup=False, highlight=False, soft_wrap=True)
+        return 0
+    if not words.superlink:
+        raise UserError("--without needs --superlink: sites with data of their own are real nodes")
+    find_connection(words.superlink)
+    new = anew.begin(Path(str(output)))
+    wanted, _ = resumed(new, {}, {**options, "resume": True, "output": str(new.path)}, "")
+    again = ["run", "CONF", "--superlink", words.superlink, "-o", f"output={new.path}"]
+    return submit(wanted, words.superlink, out, err, again, quiet=words.quiet)
 
 
 def configured(

@@ -150,7 +150,7 @@ class PersonalisedClient(NumPyClient):
         clock.lap("evaluate")
         tensors = {name: t.cpu().contiguous() for name, t in kept(model).items()}
         store = self._store(told)
-        digest = store.save(told.round, tensors, told.version, counts, base_of(model))
+        digest = store.save(told.round, tensors, told.version, counts, base_of(model), told.keep)
         store.write_about(
             self.experiment.rounds,
             lambda: about_of(self._site(told.client), self.experiment, told.client, self.where),
@@ -227,7 +227,7 @@ class PersonalisedClient(NumPyClient):
         cached = MODELS.take(told.token, told.client, told.version)
         if cached is not None:
             return cached, False
-        store = self._store(told)
+        store = self._store(told) if told.origin is None else self._origin(told, told.origin)
         stored = store.load(told.version) if told.version else None
 
         with nullcontext() if stored is None else random_weights():
@@ -246,6 +246,10 @@ class PersonalisedClient(NumPyClient):
             if run
             else ClientStore(self._state_path() / token / str(told.client))
         )
+
+    def _origin(self, told: Instruction, token: str) -> ClientStore:
+        """Where a real node keeps its model of the run that this one goes on from."""
+        return ClientStore(self._state_path() / messages.folder_name(token) / str(told.client))
 
     def _simulation(self, run: str, token: str) -> RunDirectory | None:
         """The run's directory, where server and clients share it; None on a real node, whose

@@ -40,7 +40,9 @@ class Instruction:
     version: the round whose model it is to take up, 0 for its initial one. token: the run's name on
     a node's disk. run: the run's directory, where a simulated client keeps its model. evaluate:
     whether to evaluate after training. names: of the tensors that come with it. adapt: true where
-    it is held out, and adapted in the place of an evaluation; else not said."""
+    it is held out, and adapted in the place of an evaluation; else not said. origin: the name of
+    the run that this version is of, if it is another one. keep: versions that the client keeps for
+    good."""
 
     round: int
     client: int
@@ -50,6 +52,8 @@ class Instruction:
     evaluate: bool
     names: list[str]
     adapt: bool | None = None
+    origin: str | None = None
+    keep: list[int] | None = None
 
     def to_config(self) -> Config:
         return _written(self)
@@ -66,6 +70,10 @@ class Instruction:
             evaluate=_flag(config.get("evaluate"), "the instruction's evaluate"),
             names=_names(config),
             adapt=_flag(config["adapt"], "the instruction's adapt") if "adapt" in config else None,
+            origin=(
+                _word(config["origin"], "the instruction's origin") if "origin" in config else None
+            ),
+            keep=_rounds(config) if "keep" in config else None,
         )
 
 
@@ -304,6 +312,10 @@ def _names(metrics: Mapping[str, Any]) -> list[str]:
     if not all(isinstance(name, str) for name in names):
         raise Refused(f"its names are {short(names)}")
     return names
+
+
+def _rounds(config: Mapping[str, Any]) -> list[int]:
+    return [count(r, "the instruction's keep") for r in _json(config, "keep", list)]
 
 
 def _numbers(

@@ -69,6 +69,7 @@ class PersonalisedStrategy(Strategy):
             self.shared, self._fail, self._refuse_update
         ) or PlainUplink(experiment, execution, method, self.shared, self._refuse_update)
         self._told = told
+        self._pinned = [kept.versions for kept in run.checkpoints.pinned().values()]
         self._started: tuple[Round, Clients] | None = None  # the round that Flower's `start` is in
 
     def complete(self, grid: Grid) -> None:
@@ -359,15 +360,18 @@ class PersonalisedStrategy(Strategy):
             down = self.method.download(self.shared.of(client), client, round.number)
         elif adapting:
             down = download(self.method, self.state.tensors, client, round.number)
+        version = self.state.versions.get(client, 0)
         config = Instruction(
             round=round.number,
             client=client,
-            version=self.state.versions.get(client, 0),
+            version=version,
             token=self.run.token,
             run=str(self.run.path),
             evaluate=not training or e.evaluates(round.number),
             names=list(down),
             adapt=adapting or None,
+            origin=self.run.origin(version),
+            keep=[kept[client] for kept in self._pinned if client in kept] or None,
         ).to_config()
         if not training:
             return wire.evaluate_message(node, round.number, config, seconds, down), Cost()

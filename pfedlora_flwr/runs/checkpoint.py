@@ -186,7 +186,7 @@ class ServerState:
 
 
 class Checkpoints:
-    """The checkpoints in one folder: the last two are kept."""
+    """The checkpoints in one folder: the last two are kept, and those after which a site joined."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -208,6 +208,22 @@ class Checkpoints:
         write_atomically(self._path(state.round), seal + payload)
         for old in self.paths()[:-_KEPT]:
             old.unlink(missing_ok=True)
+
+    def pin(self, round: int) -> None:
+        """Keeps the checkpoint of a round for good, beside the last two."""
+        write_atomically(self._pinned(round), self._path(round).read_bytes())
+
+    def pinned(self) -> dict[int, ServerState]:
+        """What `pin` kept, by round; a damaged one is passed over with a warning."""
+        found = dict[int, ServerState]()
+        for path in sorted(self.folder.glob("joined-*.checkpoint")):
+            try:
+                state = self._read(path)
+            except (ValueError, KeyError, TypeError) as error:
+                logger.warning("checkpoint %s is damaged (%s)", path.name, error)
+            else:
+                found[state.round] = state
+        return found
 
     def load(self, before: int | None = None) -> ServerState | None:
         """The newest whole checkpoint, of those before a round if one is given; a damaged one is
@@ -242,6 +258,9 @@ class Checkpoints:
 
     def _path(self, round: int) -> Path:
         return self.folder / f"round-{round:06d}.checkpoint"
+
+    def _pinned(self, round: int) -> Path:
+        return self.folder / f"joined-{round:06d}.checkpoint"
 
     @staticmethod
     def _read(path: Path) -> ServerState:

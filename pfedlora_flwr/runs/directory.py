@@ -20,7 +20,7 @@ from pfedlora_flwr.files import LOOK, is_locked, write_atomically
 from pfedlora_flwr.rng import derive
 from pfedlora_flwr.runs.budget import check_record, replaced
 from pfedlora_flwr.runs.checkpoint import ServerState
-from pfedlora_flwr.runs.extension import check_budget, check_extension
+from pfedlora_flwr.runs.extension import check_budget, check_extension, differences
 from pfedlora_flwr.runs.layout import (
     AUDIT,
     CLIENTS,
@@ -82,8 +82,7 @@ class RunDirectory(RunFiles):
         else:
             self.dp_file.unlink(missing_ok=True)
         self.traceback_file.unlink(missing_ok=True)
-        token = f"{derive(time.time_ns(), str(self.path)):016x}"
-        write_atomically(self._token, token.encode())
+        self.write_token()
         self.write_config(config)
 
     def close(self) -> None:
@@ -183,10 +182,10 @@ class RunDirectory(RunFiles):
         state = self.checkpoints.load()
         if state and state.versions and self.experiment().dp_of_users:
             check_record(self.dp_file, self.visits())
-        if self.checkpoints.rounds() and not self._token.exists():
+        if self.checkpoints.rounds() and not self.token_file.exists():
             raise UserError(
-                f"{self._token} is missing, by which nodes recognise the run; restore it, or start"
-                f" again with --overwrite"
+                f"{self.token_file} is missing, by which nodes recognise the run; restore it, or"
+                " start again with --overwrite"
             )
 
     def check_partition(self, fingerprint: str) -> None:
@@ -238,6 +237,11 @@ class RunDirectory(RunFiles):
         )
         write_atomically(self.config, content.encode())
 
+    def write_token(self) -> None:
+        """Gives the run the name that sites know it by."""
+        token = f"{derive(time.time_ns(), str(self.path)):016x}"
+        write_atomically(self.token_file, token.encode())
+
     def write_result(self, result: Result) -> None:
         write_atomically(self.result_file, (json.dumps(result, indent=2) + "\n").encode())
 
@@ -279,6 +283,8 @@ class RunDirectory(RunFiles):
                 ({**r, **evaluated} if r["round"] == last else r for r in self.rounds()),
             )
             self.checkpoints.save(state)
+        if state and state.round in dict(experiment.joins):
+            self.checkpoints.pin(state.round)
         return state
 
     def rewind(self, round: int) -> None:
@@ -385,14 +391,6 @@ def in_use(path: Path) -> UserError:
     return UserError(
         f"output {str(path)!r} is in use by a running run; wait for it, or choose another output"
     )
-
-
-def differences(one: Experiment, other: Experiment) -> list[str]:
-    """The keys that differ, as `key: was → is`."""
-    a, b = (e.flat() for e in (one, other))
-    return [
-        f"{name}: {a.get(name)!r} → {b.get(name)!r}" for name in a | b if a.get(name) != b.get(name)
-    ]
 
 
 def find_runs(folder: Path) -> list[RunDirectory]:

@@ -61,3 +61,11 @@ def check_budget(saved: Experiment, wanted: Experiment, done: int, record: Path)
             f"rounds is {wanted.rounds}; they would bring ε to {found:.4g}, dp.epsilon is"
             f" {saved.dp_epsilon:g}: a run cannot be extended beyond it; start a new one"
         )
+
+
+def differences(one: Experiment, other: Experiment) -> list[str]:
+    """The keys that differ, as `key: was → is`."""
+    a, b = one.flat(), other.flat()
+    return [
+        f"{name}: {a.get(name)!r} → {b.get(name)!r}" for name in a | b if a.get(name) != b.get(name)
+    ]

@@ -19,6 +19,7 @@ from pfedlora_flwr.runs.records import read_json, read_result, read_rounds, read
 from pfedlora_flwr.runs.rows import (
     FailedVisitRow,
     HeldOutRow,
+    Origin,
     Result,
     RoundRow,
     VisitRow,
@@ -62,14 +63,14 @@ class RunFiles:
         self.metrics = path / METRICS
         self.traceback_file = self.logs / "traceback.txt"
         self.launch_file, self.launch_lock = self.logs / "launch.json", self.logs / "launch.lock"
-        self.numbers_file, self.unmasking_file, self.sites_file = (
-            self.server / name for name in ("numbers.json", "unmasking.json", "sites.json")
+        self.numbers_file, self.unmasking_file, self.sites_file, self.origins_file = (
+            self.server / f"{name}.json" for name in ("numbers", "unmasking", "sites", "origins")
         )
         self.dp_file = self.server / "dp.json"
         self.checkpoints, self.uploads = Checkpoints(self.server), Uploads(path / "uploads")
         self._rounds, self._clients = path / ROUNDS, path / CLIENTS
         self._held_out = path / HELD_OUT
-        self._token, self._partition, self._progress = (
+        self.token_file, self._partition, self._progress = (
             self.server / name for name in ("token", "partition", "progress.json")
         )
         self.lock_file = self.server / "lock"
@@ -147,7 +148,16 @@ class RunFiles:
     def token(self) -> str:
         """Names this run on a node's disk, where the models of several runs may lie side by side.
         Raises OSError when there is none."""
-        return self._token.read_text().strip()
+        return self.token_file.read_text().strip()
+
+    def origins(self) -> list[Origin]:
+        """The runs that it was begun from without a client, by round."""
+        return read_json(self.origins_file) or []
+
+    def origin(self, version: int) -> str | None:
+        """The name of the other run that a model of this version is of, if it is of one."""
+        held = (o["token"] for o in self.origins() if version <= o["round"])
+        return next(held, None) if version else None
 
     @property
     def partition(self) -> str | None:

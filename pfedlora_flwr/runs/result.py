@@ -79,6 +79,10 @@ def write_result(
         result["joined"] = after
     if after := left_after(experiment):
         result["left"] = after
+    if origins := run.origins():
+        result["begun_from"] = [
+            {"run": o["run"], "without": o["without"], "round": o["round"]} for o in origins
+        ]
     if diverged_in is not None:
         result["diverged_in"] = diverged_in
     state = run.checkpoints.load()

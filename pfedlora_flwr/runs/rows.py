@@ -336,6 +336,20 @@ class HeldOut(TypedDict):
     means: list[HeldOutMean]
 
 
+class Without(TypedDict):
+    """A client without which the run was begun anew (`pfedlora run RUN --resume --without K`)."""
+
+    run: str  # the directory of the run that it was in
+    without: int  # the client
+    round: int  # the last round that was taken from there; 0: none
+
+
+class Origin(Without):
+    """The same with the name that the sites know that run by."""
+
+    token: str
+
+
 class Result(TypedDict):
     """`result.json`. A run that failed or was stopped before its first checkpoint has only the
     fields up to `privacy`."""
@@ -358,6 +372,7 @@ class Result(TypedDict):
     joined: NotRequired[dict[str, int]]
     # by client that left: the round after which it did; absent if none did
     left: NotRequired[dict[str, int]]
+    begun_from: NotRequired[list[Without]]  # absent if the run was begun as a new one
     # whether --resume can continue it; false for a completed run, and if code or configuration
     # must be corrected first
     resumable: NotRequired[bool]

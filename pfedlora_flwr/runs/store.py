@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -75,19 +75,20 @@ class ClientStore:
         admitted: int,
         counts: Counts | None = None,
         base: str = "",
+        keep: Sequence[int] | None = None,
     ) -> str:
         """Writes `version`, with what its evaluation counted and the name of its base, and returns
         the tensors' SHA-256.
 
-        Keeps `admitted` (the version the server named), the one before it and the new one, and
-        removes the others: whichever of its last two checkpoints the server returns to, its version
-        is here."""
+        Keeps `admitted` (the version the server named), the one before it, the new one and those
+        of `keep`, and removes the others: whichever of its last two checkpoints the server returns
+        to, its version is here."""
         self.folder.mkdir(parents=True, exist_ok=True)
         counted = json.dumps(asdict(counts) if counts else None)
         told = {"round": str(version), "counts": counted} | ({"base": base} if base else {})
         digest = write_tensors(self.path(version), tensors, **told)
         before = [v for v in self.versions() if v < admitted]
-        self.keep(version, admitted, *before[-1:])
+        self.keep(version, admitted, *before[-1:], *(keep or ()))
         return digest
 
     def write_about(self, rounds: int, about: Callable[[], Mapping[str, Any]]) -> None:

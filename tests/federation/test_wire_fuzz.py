@@ -238,7 +238,15 @@ def test_a_node_may_say_anything_of_itself(said: dict[str, Any]) -> None:
 @given(st.data())
 def test_an_instruction_is_read_as_it_was_written_or_refused(data: st.DataObject) -> None:
     told = Instruction(
-        round=3, client=1, version=2, token="ab12", run="/r", evaluate=True, names=["w", "b"]
+        round=3,
+        client=1,
+        version=2,
+        token="ab12",
+        run="/r",
+        evaluate=True,
+        names=["w", "b"],
+        origin="cd34",
+        keep=[1],
     )
     config = told.to_config()
     assert Instruction.from_config(config) == told
