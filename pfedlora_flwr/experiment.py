@@ -114,8 +114,8 @@ class Experiment:
     )
     clients_joined: str = key(
         "",
-        "who has joined since round 1, as R:N: only the first N clients take part up to round R;"
-        " several, separated by commas. Set by --resume with more `clients`",
+        "clients that joined after round 1, as R:N: only the first N clients take part up to"
+        " round R; several, separated by commas. Set by --resume with more `clients`",
         name="clients-joined",
     )
     clients_left: str = key(
@@ -136,7 +136,7 @@ class Experiment:
     held_out_samples: str = key(
         "all",
         "training samples with which a held-out client is adapted: all, or a number; several,"
-        " separated by commas, each by itself",
+        " separated by commas, each for an adaptation of its own",
         name="held-out.samples",
     )
     held_out_every: int = key(
@@ -155,8 +155,9 @@ class Experiment:
     )
     partition_classes_per_client: int = key(
         2,
-        "classes per client (pathological); times the number of clients it is a multiple of the"
-        " number of classes; auto, in a run: 2, or the smallest number that divides evenly",
+        "classes per client (pathological); their product with the number of clients must be a"
+        " multiple of the number of classes; auto, in a run: 2, or the smallest number that divides"
+        " evenly",
         name="partition.classes-per-client",
         low=1,
     )
@@ -207,9 +208,9 @@ class Experiment:
     )
     lora_targets: str | None = key(
         None,
-        "LoRA: ends of layer names, separated by commas, or all-linear; auto: qkv of a ViT,"
-        " query,value of a BERT, conv_pw,conv_pwl of an EfficientNet, the last stage's 3×3 of a"
-        " ResNet",
+        "LoRA: suffixes of layer names, separated by commas, or all-linear; auto: qkv of a ViT,"
+        " query,value of a BERT, conv_pw,conv_pwl of an EfficientNet, the last stage's 3×3"
+        " convolutions of a ResNet",
         name="lora.targets",
     )
     lora_dropout: float = key(
@@ -218,7 +219,7 @@ class Experiment:
     lora_init: str = key(
         "peft",
         "LoRA: initialisation of A (B starts at 0): peft (Kaiming), orthogonal rows, or"
-        " folder:PATH, A and B as peft saved them",
+        " folder:PATH, A and B saved by peft",
         name="lora.init",
         choices=("peft", "orthogonal", "folder:"),
     )

@@ -40,11 +40,11 @@ a paper leaves a choice open. There are three groups, by what the clients' model
 
 | group | what must be equal | what travels | mean | secure aggregation |
 | --- | --- | --- | --- | --- |
-| [different models](#methods-for-different-models) | nothing, or the representations' widths | a small part, a small model, or class means | of parameters, by class, or trained on the server | where *server* is a mean |
+| [different models](#methods-for-different-models) | nothing, or the representations' widths | a small part, a small model, or class means | of parameters, by class, or trained on the server | if *server* is a mean |
 | [one architecture](#methods-for-one-architecture) | the architecture, and the base unless `train=all` | the trained model, or its extractor | of parameters | all |
-| [LoRA](#methods-that-exchange-lora) | the pretrained base, and the rank for most | LoRA's factors | of factors, exact or not, or of products | where the table says so |
+| [LoRA](#methods-that-exchange-lora) | the pretrained base, and the rank for most | LoRA's factors | of factors, exact or not, or of products | as the table says |
 
-A mean of parameters is exact: it is the model that the server means to send. A mean of LoRA's factors is not the mean of their products, unless one factor is common.
+A mean of parameters is exact: it is the intended model. A mean of LoRA's factors is not the mean of their products, unless one factor is common.
 
 ## Methods for different models
 
@@ -54,8 +54,8 @@ A mean of parameters is exact: it is the model that the server means to send. A 
 _ONE_MODEL = """
 ## Methods for one architecture
 
-All clients need the same model, and the same frozen base unless `train=all`; other runs are refused in a line. FedRoD, which also takes different models, stands above.
-Every upload is averaged, weighted by n_k, so secure aggregation takes all of them. *Alone* says what is left with `sharing=none`, where a client's own upload comes back ([controls](fidelity.md#controls)).
+All clients need the same model, and the same frozen base unless `train=all`; other runs are refused. FedRoD, which also takes different models, is in the table above.
+Every upload is averaged, weighted by n_k, so secure aggregation takes all of them. *Alone* says what the method is with `sharing=none`, where a client receives only its own upload ([controls](fidelity.md#controls)).
 
 | `method` | idea | what is shared | up | down | cost | server | alone | paper |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- |
@@ -81,7 +81,7 @@ They need clients with the same pretrained base and `train=lora` ([LoRA](lora.md
 | --- | --- | --- | --- | --- | --- |
 """
 _LORA_NUMBERS = """
-Up and down are numbers of each adapted layer, m × n, of rank r: A is r × n and B is m × r. K clients are merged in a round. *Exact* says whether the server's result is the mean of the products B A, *secure* whether secure aggregation can sum the uploads, and
+Up and down count numbers for each adapted layer of m × n weights, with rank r: A is r × n and B is m × r. The server merges K clients per round. *Exact* says whether the server's result is the mean of the products B A, *secure* whether secure aggregation can sum the uploads, and
 *alone* what the method is with `sharing=none`.
 
 | `method` | up | down | exact | secure | alone |
@@ -91,17 +91,17 @@ _LORA_FACTS = {
     "fedit": ("r (m + n)", "r (m + n)", "no", "local LoRA"),
     "ffa_lora": ("r m", "r m", "yes", "local LoRA of B"),
     "fedsa_lora": ("r n", "r n", "B is private", "local LoRA"),
-    "flexlora": ("r (m + n)", "r (m + n)", "up to truncation", "LoRA, split anew"),
+    "flexlora": ("r (m + n)", "r (m + n)", "up to truncation", "LoRA, factorised again"),
     "rolora": ("r m or r n in turn", "r (m + n)", "yes", "LoRA, its factors in turn"),
     "flora": (
         "r (m + n)",
-        "K r (m + n) a round so far, at most m n",
+        "K r (m + n) per round so far, at most m n",
         "yes",
-        "LoRA, merged and begun anew",
+        "LoRA, merged and restarted",
     ),
     "fedex_lora": (
         "r (m + n)",
-        "r (m + n), and (K − 1) r (m + n) a round so far, at most m n",
+        "r (m + n), and (K − 1) r (m + n) per round so far, at most m n",
         "yes",
         "local LoRA",
     ),

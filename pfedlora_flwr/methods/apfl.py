@@ -62,7 +62,7 @@ class APFL(FedAvg):
 
     @dataclass(frozen=True)
     class Options(FedAvg.Options):
-        alpha: float = key(0.5, "α, the weight of the own model at first", low=0, high=1)
+        alpha: float = key(0.5, "α, the initial weight of the own model", low=0, high=1)
         adapt: bool = key(True, "whether each client trains its α")
 
     def private_init(self, client: int, seed: int) -> Mixed:

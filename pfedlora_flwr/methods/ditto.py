@@ -35,10 +35,10 @@ class Ditto(FedAvg):
     @dataclass(frozen=True)
     class Options(FedAvg.Options):
         lambda_: float = key(
-            1.0, "λ, how strongly the own model is held near the global one", low=0
+            1.0, "λ, the weight of the own model's distance to the global one", low=0
         )
         epochs: int | None = key(
-            None, "epochs of the own model a visit (auto: `local-epochs`)", low=1
+            None, "epochs of the own model per visit (auto: `local-epochs`)", low=1
         )
 
     def private_init(self, client: int, seed: int) -> nn.Module:

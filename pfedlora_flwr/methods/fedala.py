@@ -68,7 +68,7 @@ class FedALA(FedAvg):
 
     @dataclass(frozen=True)
     class Options(FedAvg.Options):
-        layers: int = key(1, "p, how many of the last layers are mixed; 0: all", low=0)
+        layers: int = key(1, "p, the number of last layers that are mixed; 0: all", low=0)
         rate: float = key(1.0, "η, the learning rate of the weights W", above=0)
         share: float = key(0.8, "s, the share of the samples that W learns from", above=0, high=1)
         threshold: float = key(
@@ -77,7 +77,7 @@ class FedALA(FedAvg):
             " epochs' losses is below this",
             above=0,
         )
-        most_epochs: int = key(50, "epochs of W in that visit at most", low=1)
+        most_epochs: int = key(50, "the largest number of epochs of W in that visit", low=1)
 
     def private_init(self, client: int, seed: int) -> Aggregated:
         model = super().private_init(client, seed)

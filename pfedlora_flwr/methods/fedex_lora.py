@@ -19,8 +19,8 @@ class FedExLoRA(LoraResidual):
 
     title = "FedEx-LoRA"
     paper = "Singhal et al., ACL 2025, arXiv 2410.09432"
-    idea = "FedIT, and what its means miss is added to the frozen weights"
-    shares = "LoRA's A and B; down: also what their means missed so far"
+    idea = "FedIT, and the error of its means is added to the frozen weights"
+    shares = "LoRA's A and B; down: also the errors of their means so far"
     merges = "mean, and its error"
     assumes = "one base and one rank, `train=lora`"
 

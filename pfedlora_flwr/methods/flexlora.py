@@ -39,7 +39,7 @@ class FlexLoRA(FedIT):
 
     title = "FlexLoRA"
     paper = "Bai et al., NeurIPS 2024, arXiv 2402.11505"
-    idea = "LoRA's products are averaged, and split anew for each client's rank"
+    idea = "LoRA's products are averaged, and factorised again for each client's rank"
     shares = "LoRA's A and B of the client's rank"
     merges = "mean of products, singular value decomposition"
     assumes = "one base, `train=lora`; ranks may differ"
@@ -51,8 +51,8 @@ class FlexLoRA(FedIT):
     class Options(FedIT.Options):
         sigma: str = key(
             "b",
-            "which factor gets the singular values: b, as FlexLoRA, a, as HLoRA, or both, their"
-            " roots each",
+            "the factor that gets the singular values: b, as in FlexLoRA; a, as in HLoRA; both:"
+            " each gets their square roots",
             choices=("b", "a", "both"),
         )
 

@@ -31,7 +31,7 @@ class FLoRA(LoraResidual):
 
     title = "FLoRA"
     paper = "Wang et al., NeurIPS 2024, arXiv 2409.05976"
-    idea = "LoRA's factors are stacked and merged into the base; clients begin LoRA anew"
+    idea = "LoRA's factors are stacked and merged into the base; clients restart LoRA"
     shares = "up: LoRA's A and B of the client's rank; down: all ΔW so far"
     merges = "stacked products"
     assumes = "one base, `train=lora`; ranks may differ"

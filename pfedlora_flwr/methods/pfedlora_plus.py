@@ -79,22 +79,22 @@ class PFedLoRAPlus(PFedLoRA):
         )
         adapter_rows: str = key(
             "classes",
-            "weights for averaging rows of the adapter's second matrix: classes: samples of the"
-            " row's class, with losses, and what is added to the head, over the classes held;"
-            " samples: n_k, as in pFedLoRA",
+            "weights in the mean of each row of the adapter's second matrix. classes: samples of"
+            " the row's class; losses, and the part added to the head, cover only the classes"
+            " held. samples: n_k, as in pFedLoRA",
             name="adapter.rows",
             choices=("samples", "classes"),
         )
         adapter_basis: str | None = key(
             None,
-            "file of principal directions of public inputs (`pfedlora align --basis`), of"
-            " adapter.down=basis; auto: those of the pretrained classifiers, by their weights",
+            "for adapter.down=basis: a file of principal directions of public inputs (`pfedlora"
+            " align --basis`); auto: those of the pretrained classifiers' weights",
             name="adapter.basis",
             path=True,
         )
         adapter_alpha: float | None = key(
             None,
-            "α: what the first matrix gives is multiplied by α/h; auto: h",
+            "α: the first matrix's output is multiplied by α/h; auto: h",
             name="adapter.alpha",
             above=0,
         )

@@ -58,9 +58,9 @@ class RoundRow(CostFields):
     loss: float | None  # mean of the admitted visits' `loss`; null if there is none
     # of layers that the server trains while merging; sums and means are not counted
     server_flops: int
-    # of methods that exchange LoRA, from round 1: what the merge missed of the mean of the uploads'
-    # products, relative to what they changed. Null where it means nothing: if a factor is private,
-    # with secagg, with the controls of `sharing`, without a merge, or if nothing changed
+    # of methods that exchange LoRA, from round 1: the merge's error against the mean of the
+    # uploads' products, relative to their change. Null if undefined: a factor is private, secagg,
+    # the controls of `sharing`, no merge, or no change
     aggregation_error: NotRequired[float | None]
     seconds: float  # duration of the round: the sum of `server_seconds`
     # by part: record (the round before), prepare, wait, aggregate, evaluate
@@ -80,7 +80,7 @@ class VisitRow(CostFields):
     client: int
     status: Literal["ok"]
     model: str  # the client's architecture, as in the key `models`
-    # training samples, n_k ≥ 1; null with secagg and dp of whole clients, which do not tell it
+    # training samples, n_k ≥ 1; null with secagg and dp of whole clients, which withhold it
     samples: int | None
     lost: bool  # the client had lost its model and started again from its initial one
     # the first of `losses`; 0 if the method reports none; null with secagg and dp
@@ -95,7 +95,7 @@ class VisitRow(CostFields):
     macro_f1: NotRequired[float]  # the same for their F1, 2TP / (2TP + FP + FN)
     # by further predictor of the method: test accuracy; often empty
     other_accuracies: dict[str, float]
-    # adds up to `flops`; null with secagg and dp, which do not send it
+    # adds up to `flops`; null with secagg and dp, which withhold it
     flops_by_phase: dict[str, int] | None
     seconds: dict[str, float]  # on the client, by part: load, train, evaluate, save
     # Ray's id of the node where the client trained; only in simulations by `flwr run`
@@ -122,14 +122,14 @@ class HeldOutRow(TypedDict):
     round: int  # the round whose shared state it received
     client: int
     model: str  # its architecture, as in the key `models`
-    asked: str  # the number of training samples that was asked for, or all
+    asked: str  # the requested number of training samples, or all
     samples: int  # training samples that it had
     test: int  # number of test samples
     accuracy: float  # on its own test part
     validation_accuracy: float  # the same on its validation part
     balanced_accuracy: float | None  # as in VisitRow
     macro_f1: float | None  # as in VisitRow
-    visits: int  # from the same shared state each
+    visits: int  # each from the same shared state
     flops: int  # of its training, as in CostFields
     model_sha256: str  # of its personal model's tensors: equal hashes, equal bits
     # by Standalone, from the same initial weights, with at least as many operations
@@ -264,12 +264,12 @@ class EarlierRun(TypedDict):
 class DP(TypedDict):
     """Differential privacy, of whole clients or of single training records.
 
-    user: neighbours are a client's updates, or zeros in their place, in all rounds. It holds for
-    whoever sees the server's states alone, given who took part: that, and that a round was not
-    merged, is visible.
+    user: neighbours are a client's updates, or zeros in their place, in all rounds. It holds
+    against anyone who sees only the server's states, given who took part. Who took part, and
+    whether a round was merged, is visible.
     record: neighbours are a client's training record, or in its place one whose gradients are zero.
-    It holds for whoever sees all uploads, given n_k. ε is what clients told with their last
-    admitted uploads."""
+    It holds against anyone who sees all uploads, given n_k. ε is the one that clients reported with
+    their last admitted uploads."""
 
     level: Literal["user", "record"]
     epsilon: float | None  # the largest of all clients; null if infinite (dp.noise is 0)
@@ -318,7 +318,7 @@ class HeldOutMean(TypedDict):
     """Unweighted means over the held-out clients, each on its own test part."""
 
     round: int  # the round whose shared state they received
-    asked: str  # the number of training samples that was asked for, or all
+    asked: str  # the requested number of training samples, or all
     clients: int  # number of adapted clients
     samples: float  # mean number of training samples
     accuracy: float
@@ -332,7 +332,7 @@ class HeldOut(TypedDict):
 
     clients: list[int]
     visits: int  # of each in an adaptation
-    # by round and number of samples, ascending; the last round's stand last
+    # by round and number of samples, ascending; the last round's come last
     means: list[HeldOutMean]
 
 
@@ -414,13 +414,13 @@ class Progress(TypedDict):
     pid: int  # the server's process
     host: str  # the name of the server's host
     time: float  # Unix time at which this was written
-    # starting; connecting: nodes are waited for; training, evaluating, adapting (held-out clients):
-    # clients are; round: a round is over
+    # starting; connecting: waiting for nodes; training, evaluating, adapting (held-out clients):
+    # waiting for clients; round: a round is over
     phase: Phase
     round: int  # the running round, in the phase `round` the one that is over; 0 before round 1
     # connecting: connected clients; starting and round: 0; otherwise clients that have answered
     done: int
-    # connecting: the number of clients that is waited for; starting and round: 0; otherwise of
+    # connecting: number of clients to wait for; starting and round: 0; otherwise number of
     # clients that were asked
     of: int
 

@@ -60,7 +60,7 @@ class RunStatus(TypedDict):
     round: int  # completed rounds
     rounds: int | None  # rounds of the whole run; null if the server has not begun
     done: int  # clients that have answered in the running phase, as in Progress
-    of: int  # of so many that were asked
+    of: int  # number of clients that were asked
     accuracy: float | None  # mean test accuracy after the last round; null before any
     seconds_left: float | None  # by the last five rounds; null before one, and unless it is running
     written: float | None  # Unix time at which the server last said what it does
