@@ -154,16 +154,17 @@ def dirichlet(e: Experiment, labels: Indices, classes: int) -> list[Indices]:
     client has enough."""
     clients, alpha = e.clients, e.partition_alpha
     rng = numpy_generator(e.seed, "partition/dirichlet")
+    held = [np.flatnonzero(labels == c) for c in range(classes)]
     for _ in range(1000):
-        owned: list[list[Indices]] = [[] for _ in range(clients)]
-        for c in range(classes):
-            pool = rng.permutation(np.flatnonzero(labels == c))
-            cuts = (np.cumsum(rng.dirichlet(np.full(clients, alpha)))[:-1] * len(pool)).astype(int)
-            for k, part in enumerate(np.split(pool, cuts)):
-                owned[k].append(part)
-        joined = [np.concatenate(parts) for parts in owned]
-        if min(map(len, joined)) >= SMALLEST:
-            return joined
+        pools, cuts, sizes = [], [], np.zeros(clients, int)
+        for own in held:
+            pools.append(rng.permutation(own))
+            ends = np.cumsum(rng.dirichlet(np.full(clients, alpha)))[:-1] * len(own)
+            cuts.append(ends.astype(int))
+            sizes += np.diff(cuts[-1], prepend=0, append=len(own))
+        if sizes.min() >= SMALLEST:
+            parts = zip(*map(np.split, pools, cuts), strict=True)
+            return [np.concatenate(of_client) for of_client in parts]
     raise UserError(
         f"partition.alpha is {alpha:g}: in 1000 draws some client had fewer than {SMALLEST}"
         " samples; raise alpha or use fewer clients"
