@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import nullcontext
+from functools import cache
 from pathlib import Path
 from typing import Annotated
 
@@ -589,12 +590,18 @@ def _integers(text: str) -> list[int]:
         raise UserError(f"--seeds is {text!r}; allowed: integers separated by commas") from None
 
 
+@cache
+def commands() -> click.Command:
+    """All of them as Click knows them, read from the functions' types once a process."""
+    return typer.main.get_command(cli)
+
+
 def main() -> None:
     """The entry point: a user's mistake is one line on stderr and exit code 2."""
     code = 2
     try:
         sys.path.append(_here())  # a user's `package.module:Class` may lie there
-        code = cli(prog_name="pfedlora", standalone_mode=False) or 0
+        code = commands()(prog_name="pfedlora", standalone_mode=False) or 0
     except click.exceptions.NoArgsIsHelpError as asked:
         asked.show()
     except click.UsageError as error:

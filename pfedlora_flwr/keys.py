@@ -9,6 +9,7 @@ import types
 import typing
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from pfedlora_flwr.errors import UserError
@@ -164,7 +165,8 @@ def in_words(choices: Iterable[str]) -> str:
     return " | ".join(f"{c}…" if c.endswith(":") else c for c in choices)
 
 
-def keys_of(owner: Any, prefix: str = "") -> dict[str, Key]:
+@cache
+def keys_of(owner: type, prefix: str = "") -> dict[str, Key]:
     """The keys that a dataclass declares, by name, in order (its other fields are left out)."""
     hints = typing.get_type_hints(owner)
     found = {}

@@ -15,10 +15,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import click
-import typer
 
 from pfedlora_flwr import __version__, execution, experiment
-from pfedlora_flwr.cli import cli
+from pfedlora_flwr.cli import commands
 from pfedlora_flwr.config import all_keys
 from pfedlora_flwr.experiment import option_keys
 from pfedlora_flwr.keys import Key
@@ -77,7 +76,7 @@ def keys_page() -> str:
 
 def cli_page() -> str:
     """docs/cli.md."""
-    group, parts = typer.main.get_command(cli), [_COMMANDS]
+    group, parts = commands(), [_COMMANDS]
     assert isinstance(group, click.Group)
     for name, command in group.commands.items():
         context = click.Context(command, info_name=f"pfedlora {name}", terminal_width=80)

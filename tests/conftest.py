@@ -6,6 +6,7 @@ reads this file, too."""
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -31,6 +32,11 @@ MARKS = ("slow", "methods", "deployment", "cluster", "faults", "pretrained")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long tests first, so that no worker is left with one at the end."""
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+def pytest_collection_finish() -> None:
+    """The libraries' objects stay: the garbage collector need not look through them again."""
+    gc.freeze()
 
 
 TOGETHER = tuple(

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -178,7 +180,13 @@ def slug(keys: Mapping[str, Scalar]) -> str:
 def short(key: str) -> str:
     """A key's last part, where it says which key it is."""
     last = key.rpartition(".")[2]
-    return last if sum(other.rpartition(".")[2] == last for other in all_keys()) == 1 else key
+    return last if _lasts()[last] == 1 else key
+
+
+@cache
+def _lasts() -> Counter[str]:
+    """How many keys end with each last part."""
+    return Counter(key.rpartition(".")[2] for key in all_keys())
 
 
 def describe(cell: Cell) -> str:

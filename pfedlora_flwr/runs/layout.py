@@ -15,6 +15,7 @@ from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.runs.checkpoint import Checkpoints
 from pfedlora_flwr.runs.lines import Watched, read_rows
+from pfedlora_flwr.runs.provenance import read_config
 from pfedlora_flwr.runs.records import read_json, read_result, read_rounds, read_visits
 from pfedlora_flwr.runs.rows import (
     FailedVisitRow,
@@ -109,7 +110,7 @@ class RunFiles:
         """The configuration's keys as they stand, and what it says of the run's making. Raises
         UserError when it cannot be read."""
         try:
-            content = dict(yaml.safe_load(self.config.read_text(encoding="utf-8")))
+            content = dict(read_config(self.config))
             return content, dict(content.pop("about"))
         except (OSError, yaml.YAMLError, AttributeError, TypeError, ValueError, KeyError):
             raise UserError(f"{self.config} cannot be read as a run's configuration") from None

@@ -36,11 +36,18 @@ def machine(device: str) -> dict[str, Any]:
     return found | ({"gpus": _gpus()} if device != "cpu" and torch.cuda.is_available() else {})
 
 
+def read_config(config: Path) -> Any:
+    """What a run's configuration file holds, by YAML's own reader in C where there is one. Raises
+    OSError, ValueError or yaml.YAMLError."""
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return yaml.load(config.read_text(encoding="utf-8"), loader)
+
+
 def read_about(config: Path) -> dict[str, Any]:
     """What made the run with this configuration file, as it says under `about`; empty where it
     cannot be read."""
     try:
-        return dict(yaml.safe_load(config.read_text(encoding="utf-8"))["about"])
+        return dict(read_config(config)["about"])
     except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError):
         return {}
 
