@@ -69,7 +69,7 @@ def visits(page: Page) -> None:
         theirs = [WIDTH * held, WIDTH * classes]
         word = {2: "two", 10: "ten"}[held]
         cells = [f"{n:,}" for n in (*ours, *theirs)]
-        lines.append([f"{name}, {word} classes a client", *cells])
+        lines.append([f"{name}, {word} classes per client", *cells])
         times = [float(CLAIMED) * a / b for b in theirs for a in ours]
         needed.append(
             [name, *(f"{value:.0f}" if value >= 9.5 else f"{value:.1f}" for value in times)]
