@@ -101,8 +101,8 @@ def run(
         int | None,
         typer.Option(
             metavar="K",
-            help="With --resume and a run's directory in the place of CONF: train it anew into a"
-            " new output, from the last kept round before client K came, without K.",
+            help="With --resume and a run's directory as CONF: train a new run without client K"
+            " into a new output, from the last kept round before K came.",
         ),
     ] = None,
     port: Annotated[

@@ -120,8 +120,8 @@ class Experiment:
     )
     clients_left: str = key(
         "",
-        "who has left, as R:K: client K is in no round after round R. K alone: in none, or with"
-        " --resume in none after the run's last one. Several are separated by commas",
+        "clients that left, as R:K: client K is in no round after round R. K alone: in none, or"
+        " with --resume in none after the run's last one. Several are separated by commas",
         name="clients-left",
     )
     clients_held_out: int = key(
