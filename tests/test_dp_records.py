@@ -18,7 +18,7 @@ from pfedlora_flwr.runs.accountant import record_epsilon, record_noise_for
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.spent import Spent
 from pfedlora_flwr.training import entropy
-from tests.conftest import run_locally
+from tests.conftest import Call, run_locally
 from tests.models.bases import base
 from tests.test_dp_run import _kill_in, private
 
@@ -224,3 +224,34 @@ def test_a_run_by_epsilon_is_planned_before_it_starts_and_is_not_extended(
     assert all(2.99 < epsilon <= 3 for epsilon in found["by_client"].values())
     with pytest.raises(UserError, match=r"rounds is 3; with dp.level=record and dp.epsilon each"):
         run_locally(tmp_path / "run", {**given, "resume": True, "rounds": 3})
+
+
+# Beside an audit
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("level", ["user", "record"])
+@pytest.mark.parametrize(("share", "code"), [(1.0, 0), (0.1, 1)])
+def test_an_audit_shows_less_than_epsilon_and_fails_for_a_run_with_too_little_noise(
+    keys: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    pfedlora: Call,
+    level: str,
+    share: float,
+    code: int,
+) -> None:
+    for place in ("models.private", "federation.dp"):
+        monkeypatch.setattr(
+            f"pfedlora_flwr.{place}.gaussian", lambda count: share * entropy.gaussian(count)
+        )
+    given = {"dp.noise": 2.5, "dp.level": level, "audit.uploads": True, "rounds": 3}
+    run = run_locally(tmp_path / "run", keys | given | {"adapter.hidden-dim": 19})
+    assert run.code == 0, run.stderr
+    found, out, err = pfedlora("audit", str(run.output))
+    assert found == code, (out, err)
+    told = json.loads((run.output / "audit.json").read_text())["dp"]
+    assert (told["lower"] <= told["epsilon"]) == (code == 0)
+    assert f"at least {told['lower']:.4g} by canaries" in out
+    assert ("the noise is not what the keys say" in err) == (code == 1)
+    assert (told["level"], told["trials"]) == (level, 600 if level == "user" else 500)

@@ -7,6 +7,7 @@ import json
 
 import torch
 
+from pfedlora_flwr.audit.canaries import audit_dp
 from pfedlora_flwr.audit.classes import audit_classes
 from pfedlora_flwr.audit.membership import audit_membership
 from pfedlora_flwr.audit.seen import Seen
@@ -26,12 +27,15 @@ def audit(run: RunDirectory) -> Audit:
     with user_code("method", e.method):
         membership = audit_membership(seen, notes)
         classes = audit_classes(seen)
+        dp = audit_dp(seen, notes)
     if seen.source == "sum":
         notes.insert(
             0,
             "only the sum of the last round's uploads is audited: single ones were not kept"
             " (audit.uploads)",
         )
+    if e.dp_of_users and seen.source == "uploads":
+        notes.append("uploads are as the server kept them, without noise, which ε does not cover")
     if classes["layer"] is None:
         notes.append("no layer by class: nothing that is sent has a row a class")
     elif not classes["attacks"]:
@@ -48,6 +52,8 @@ def audit(run: RunDirectory) -> Audit:
         "membership": membership,
         "notes": notes,
     }
+    if dp is not None:
+        found["dp"] = dp
     if seen.source == "sum" and classes["layer"] is None and membership is None:
         raise UserError(
             f"{run.path} kept no uploads, and in what its server keeps for method {e.method} there"

@@ -18,12 +18,13 @@ from pfedlora_flwr.runs.rows import Attack, Audit
 
 def audit_all(paths: Iterable[Path], out: Console, err: Console, *, as_json: bool) -> int:
     """Audits every run of the paths, each a run or a folder of runs; the exit code: 0, 1 where some
-    could not be audited.
+    could not be audited, or canaries show more than ε.
 
     Raises UserError if the only run could not, or there is none.
     """
     runs = [run for path in paths for run in _runs(path)]
     found: list[tuple[RunDirectory, Audit]] = []
+    broken = False
     for run in runs:
         try:
             note_code(run, err)
@@ -35,9 +36,12 @@ def audit_all(paths: Iterable[Path], out: Console, err: Console, *, as_json: boo
             continue
         if not as_json:
             show(*found[-1], out)
+        if line := _broken(found[-1][1]):
+            broken = True
+            err.print(f"error: {run.path}: {line}", markup=False, highlight=False, soft_wrap=True)
     if as_json:
         print(json.dumps([told for _, told in found] if len(runs) > 1 else found[0][1], indent=1))
-    return 0 if len(found) == len(runs) else 1
+    return 0 if len(found) == len(runs) and not broken else 1
 
 
 def show(run: RunDirectory, found: Audit, out: Console) -> None:
@@ -71,8 +75,37 @@ def show(run: RunDirectory, found: Audit, out: Console) -> None:
     )
     if table.row_count:
         out.print(table)
+    if line := _beside(found):
+        out.print(line, markup=False, highlight=False, soft_wrap=True)
     for note in found["notes"]:
         out.print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _beside(found: Audit) -> str:
+    """ε from both sides; empty if there is none."""
+    if (dp := found.get("dp")) is None:
+        return ""
+    upper = "infinite" if dp["epsilon"] is None else f"at most {dp['epsilon']:.4g}"
+    what = (
+        "a client in one noised sum"
+        if dp["level"] == "user"
+        else f"a record in one visit of {dp['steps']} steps"
+    )
+    return (
+        f"dp: ε of {what}: {upper} by the accountant, at least {dp['lower']:.4g} by canaries"
+        f" ({dp['trials']} trials, 99.9 % confidence)"
+    )
+
+
+def _broken(found: Audit) -> str:
+    """A line where canaries show more than ε; otherwise empty."""
+    dp = found.get("dp")
+    if dp is None or dp["epsilon"] is None or dp["lower"] <= dp["epsilon"]:
+        return ""
+    return (
+        f"canaries show ε ≥ {dp['lower']:.4g}, and the accountant says {dp['epsilon']:.4g}: the"
+        " noise is not what the keys say"
+    )
 
 
 def _lines(found: Audit) -> Iterator[tuple[str, str, str, Attack]]:

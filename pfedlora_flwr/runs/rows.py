@@ -476,6 +476,18 @@ class MembershipAudit(BestAttack):
     bounds: dict[str, Attack]  # all of these, by score
 
 
+class DPAudit(TypedDict):
+    """Canaries beside ε: a lower bound of what they show, at 99.9 % confidence, and the
+    accountant's upper bound for the same."""
+
+    level: Literal["user", "record"]
+    # of what a canary went through: of users one noised sum, of records one visit of a client
+    steps: int
+    epsilon: float | None  # the upper bound for that; null if infinite
+    lower: float  # above `epsilon` the noise is not what the keys say
+    trials: int  # with a canary, and as many without
+
+
 class Audit(TypedDict):
     """`audit.json`, by `pfedlora audit`: what the server can learn about single clients.
     docs/audit.md explains it."""
@@ -488,4 +500,5 @@ class Audit(TypedDict):
     clients: int  # clients that sent anything in them
     classes: ClassAudit
     membership: MembershipAudit | None  # null if the uploads make no prediction
+    dp: NotRequired[DPAudit]  # with dp, if enough of the run is left
     notes: list[str]  # what could not be audited and why, one line each

@@ -22,7 +22,7 @@ from pfedlora_flwr.training.loop import Noise
 class Spent:
     """The account of one client.
 
-    visits: that drew noise so far."""
+    visits: that drew noise so far. steps: of one visit."""
 
     def __init__(
         self, folder: Path | None, e: Experiment, client: int, samples: int, epochs: int
@@ -39,7 +39,7 @@ class Spent:
         self._path = folder / "dp.json" if folder else None
         self._e, self._client = e, client
         self._parts = parts_of(samples, e.batch_size)
-        self._steps = self._parts * epochs
+        self.steps = self._parts * epochs
         saved = _read(self._path) if self._path else {}
         self.visits: int = saved.get("visits", 0)
         self._round: int = saved.get("round", 0)
@@ -55,12 +55,15 @@ class Spent:
             return e.dp_noise
         assert e.dp_epsilon is not None
         visits = max(1, planned(e).get(self._client, 0))
-        return record_noise_for(e.dp_epsilon, self._parts, visits * self._steps, e.dp_delta)
+        return record_noise_for(e.dp_epsilon, self._parts, visits * self.steps, e.dp_delta)
 
     def epsilon(self, more: int = 0) -> float:
         """ε of each of its records, after so many more visits."""
-        steps = (self.visits + more) * self._steps
-        return record_epsilon(self.noise, self._parts, steps, self._e.dp_delta)
+        return self.of_visits(self.visits + more)
+
+    def of_visits(self, count: int) -> float:
+        """ε of each of its records in so many visits."""
+        return record_epsilon(self.noise, self._parts, count * self.steps, self._e.dp_delta)
 
     @property
     def told(self) -> float | None:

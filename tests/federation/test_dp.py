@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ import torch
 from scipy import stats
 from scipy.optimize import brentq
 
+from pfedlora_flwr.audit.canaries import lower_bound
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.federation import dp
@@ -266,20 +266,6 @@ def test_a_plan_is_not_exceeded_by_one_participation_and_no_extension(tmp_path: 
 # An attack on what is released
 
 
-def lower_bound(scores: Callable[[bool], np.ndarray], delta: float) -> float:
-    """ε that the released states show, at 99.9 % confidence: the best of 20 thresholds, each with
-    the Clopper–Pearson limits of its true and false positives (Jagielski et al. 2020)."""
-    chosen, there, away = scores(True), scores(True), scores(False)
-    found, count, level = 0.0, len(there), 0.001 / 20 / 2
-    for threshold in np.quantile(chosen, np.linspace(0.02, 0.98, 20)):
-        hits, alarms = int((there > threshold).sum()), int((away > threshold).sum())
-        true = stats.beta.ppf(level, hits, count - hits + 1) if hits else 0.0
-        false = stats.beta.ppf(1 - level, alarms + 1, count - alarms) if alarms < count else 1.0
-        if true > delta:
-            found = max(found, math.log((true - delta) / false))
-    return found
-
-
 @pytest.mark.parametrize(("share", "holds"), [(1.0, True), (0.25, False)])
 def test_an_attack_shows_less_than_epsilon_and_notices_noise_that_is_too_small(
     share: float, holds: bool
@@ -306,6 +292,7 @@ def test_an_attack_shows_less_than_epsilon_and_notices_noise_that_is_too_small(
             ]
         )
 
-    found = lower_bound(scores, 1e-5)
+    thresholds = np.quantile(scores(True), np.linspace(0.02, 0.98, 20))
+    found = lower_bound(thresholds, scores(True), scores(False), 1e-5)
     assert found > 1.0
     assert (found <= accountant.epsilon(z, 1, 1e-5)) == holds
