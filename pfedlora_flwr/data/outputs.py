@@ -23,6 +23,8 @@ from pfedlora_flwr.training.loop import Samples, infer, mixed_precision
 _VERSION = 1  # of the files' layout
 PHASE = "features"
 """Of a visit's operations: those of the encoder, once a client."""
+_COUNTED: dict[tuple[object, ...], int] = {}
+"""One sample's, by encoder and shape: all clients of a process share the encoder."""
 
 
 def with_outputs_kept(
@@ -52,9 +54,13 @@ def operations(model: nn.Module, data: LocalData, e: Experiment) -> dict[str, in
     encoder = frozen_encoder(model)
     if encoder is None or e.augment:
         return {}
-    with torch.no_grad(), count_operations() as counted:
-        encoder.encode(data.train.batch(slice(0, 1)))
-    return {PHASE: counted.forward * len(data.train)}
+    one = data.train.batch(slice(0, 1))
+    place = encoder.module, encoder.side, one.shape, one.dtype, one.device
+    if place not in _COUNTED:
+        with torch.no_grad(), count_operations() as counted:
+            encoder.encode(one)
+        _COUNTED[place] = counted.forward
+    return {PHASE: _COUNTED[place] * len(data.train)}
 
 
 def kept(encoder: Whole, samples: Samples, e: Experiment) -> Tensor:

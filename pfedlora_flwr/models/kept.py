@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import tensors_sha256
-from pfedlora_flwr.models.model import ClientModel, given_names
+from pfedlora_flwr.models.model import ClientModel, given_names, modules_outside, state_outside
 
 
 def kept(module: nn.Module) -> dict[str, Tensor]:
@@ -19,7 +19,7 @@ def kept(module: nn.Module) -> dict[str, Tensor]:
     left_out = given_names(module)
     return {
         name: tensor.detach()
-        for name, tensor in module.state_dict().items()
+        for name, tensor in state_outside(module).items()
         if name not in left_out
     }
 
@@ -35,7 +35,7 @@ def base_of(module: nn.Module) -> str:
     """What the module's base is known by: a name that the model carries, or the SHA-256 of its
     tensors. Empty if there is none."""
     bases = []
-    for part in module.modules():
+    for _, part in modules_outside(module):
         if isinstance(part, ClientModel) and part.given:
             if not part.base:
                 whole = part.state_dict()
@@ -84,6 +84,16 @@ def frozen_names(module: nn.Module) -> set[str]:
             tensors += [name for name, _ in part.named_buffers(recurse=False)]
         frozen |= {f"{at}.{name}" if at else name for name in tensors}
     return frozen & module.state_dict().keys()
+
+
+def still_parts(model: ClientModel) -> tuple[nn.Module, ...]:
+    """Of its frozen parts those of which every tensor is given."""
+    return tuple(
+        part
+        for at, part in model.named_modules()
+        if any(part is one for one in model.frozen)
+        and {f"{at}.{name}" for name in part.state_dict()} <= model.given
+    )
 
 
 def same_in_both(one: nn.Module, other: nn.Module) -> set[str]:

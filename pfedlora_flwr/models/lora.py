@@ -129,7 +129,7 @@ def without(model: ClientModel, *, merge: bool) -> ClientModel:
         if isinstance(part, ClientModel):
             for module in part.adapted:
                 del module.peft_config
-            part.given, part.adapted, part.awake = frozenset(), (), ()
+            part.given, part.adapted, part.awake, part.still = frozenset(), (), (), ()
     return model
 
 

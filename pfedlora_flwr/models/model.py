@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import ClassVar, Self, TypeVar
 
 import torch
@@ -31,6 +31,8 @@ class ClientModel(nn.Module):
     """The parts of the frozen modules that are in training mode during training: LoRA's dropout."""
     given: frozenset[str] = frozenset()
     """The state_dict names of its base: tensors from elsewhere that do not change."""
+    still: tuple[nn.Module, ...] = ()
+    """The frozen parts that are all base. What looks for the rest need not go through them."""
     base: str = ""
     """The identity of the base: empty until requested (`kept.base_of`), or a name with a hash."""
 
@@ -60,7 +62,7 @@ class ClientModel(nn.Module):
         left_out = given_names(self) | self.last_names()
         return {
             name: tensor.detach()
-            for name, tensor in self.state_dict().items()
+            for name, tensor in state_outside(self).items()
             if name not in left_out
         }
 
@@ -83,7 +85,7 @@ class ClientModel(nn.Module):
         last = self.last_layer()
         return {
             f"{at}.{name}" if at else name
-            for at, part in self.named_modules(remove_duplicate=False)
+            for at, part in modules_outside(self)
             if part is last
             for name in last.state_dict()
         }
@@ -97,9 +99,13 @@ class ClientModel(nn.Module):
 
     def train(self, mode: bool = True) -> Self:
         """Like `nn.Module.train`, except for the frozen parts."""
-        super().train(mode)
+        self.training = mode
+        for child in self.children():
+            if child.training or not any(child is part for part in self.frozen):
+                child.train(mode)
         for part in self.frozen:
-            part.eval()
+            if part.training:
+                part.eval()
         for part in self.awake:
             part.train(mode)
         return self
@@ -109,10 +115,30 @@ def given_names(module: nn.Module) -> set[str]:
     """The names in the state_dict of the bases of the client models in it."""
     return {
         f"{at}.{name}" if at else name
-        for at, part in module.named_modules(remove_duplicate=False)
+        for at, part in modules_outside(module)
         if isinstance(part, ClientModel)
         for name in part.given
     }
+
+
+def modules_outside(module: nn.Module, at: str = "") -> Iterator[tuple[str, nn.Module]]:
+    """Like `named_modules(remove_duplicate=False)`, without the client models' parts that are all
+    base (`still`)."""
+    yield at, module
+    still = module.still if isinstance(module, ClientModel) else ()
+    for name, child in module._modules.items():
+        if child is not None and not any(child is part for part in still):
+            yield from modules_outside(child, f"{at}.{name}" if at else name)
+
+
+def state_outside(module: nn.Module) -> dict[str, Tensor]:
+    """The state_dict in its order, without the same parts."""
+    if not any(isinstance(part, ClientModel) and part.still for _, part in modules_outside(module)):
+        return module.state_dict()
+    state: dict[str, Tensor] = {}
+    for at, part in modules_outside(module):
+        part._save_to_state_dict(state, f"{at}." if at else "", False)
+    return state
 
 
 class WithLast(ClientModel):

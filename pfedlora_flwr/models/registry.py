@@ -17,7 +17,7 @@ from pfedlora_flwr.experiment import Experiment, in_full, parted
 from pfedlora_flwr.models import given, lora, named, own, pretrained, text
 from pfedlora_flwr.models.cnn import CNN, SHAPES
 from pfedlora_flwr.models.families import CONV1D_SHAPES, MLP, MLP_SHAPES, Conv1d
-from pfedlora_flwr.models.kept import frozen_names, frozen_parts, same_in_both
+from pfedlora_flwr.models.kept import frozen_names, frozen_parts, same_in_both, still_parts
 from pfedlora_flwr.models.model import ClientModel, Family
 from pfedlora_flwr.models.neck import Necked
 from pfedlora_flwr.models.task import Task
@@ -74,6 +74,7 @@ def build(name: str, task: Task, width: int | None = None) -> ClientModel:
     )
     if frozen := frozen_names(model):
         model.given = frozenset(frozen if model.base else _given(name, task, width, _source(name)))
+        model.still = still_parts(model)
     return model.train()
 
 

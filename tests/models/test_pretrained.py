@@ -17,7 +17,9 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import in_full, parted
 from pfedlora_flwr.federation.visit import visit as visit_client
 from pfedlora_flwr.models.kept import base_of, kept, load_kept, restore
+from pfedlora_flwr.models.model import given_names, modules_outside
 from pfedlora_flwr.models.named import random_weights
+from pfedlora_flwr.models.pretrained import frozen_encoder
 from pfedlora_flwr.models.registry import build, facts, small_model
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.training.flops import count_operations
@@ -69,6 +71,27 @@ def test_clients_train_what_is_listed_in_turn() -> None:
         "cnn1",
         "timm:resnet10t (train=head, model-input=64)",
     ), "client k has number k of each list, mod its length"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [{"train": "head"}, {"train": "head", "neck": "8"}, {"train": "lora"}, {"train": "all"}],
+    ids=lambda said: ", ".join(said.values()),
+)
+def test_what_is_no_base_is_found_without_going_through_it(
+    bases: dict[str, str], said: dict[str, str]
+) -> None:
+    if said["train"] == "lora":
+        pytest.importorskip("peft")
+    name = in_full(bases["test_resnet"], parted("x")[1] | said)
+    model = nn.ModuleList([nn.Linear(2, 2), build(name, TASK)])
+    given = {f"1.{name}" for name in model[1].given}
+    assert given_names(model) == given
+    state = {name: t for name, t in model.state_dict().items() if name not in given}
+    assert list(kept(model)) == list(state)
+    assert all(kept(model)[name].data_ptr() == state[name].data_ptr() for name in state)
+    passed = [*modules_outside(model)] != [*model.named_modules(remove_duplicate=False)]
+    assert passed == (frozen_encoder(model) is not None) == (said["train"] == "head")
 
 
 @pytest.mark.parametrize("method", ["standalone", "pfedlora", "fml", "fedmrl"])
