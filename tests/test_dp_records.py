@@ -195,6 +195,7 @@ def test_a_run_tells_each_clients_epsilon_and_a_killed_round_counts_twice(
         assert found["by_client"][str(client)] == wanted
     assert (found["level"], found["noise"], found["draws"]) == ("record", 1.5, None)
     assert found["epsilon"] == max(found["by_client"].values())
+    assert done.rows("rounds.jsonl")[-1]["epsilon"] == found["epsilon"]
     every = np.concatenate(drawn)
     assert len(np.unique(every)) == len(every), "a number was drawn twice"
     for row in done.rows("clients.jsonl"):

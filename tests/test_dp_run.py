@@ -101,6 +101,7 @@ def test_without_noise_a_round_is_the_sum_of_clipped_updates_over_k(
     )
     found = private(done)
     assert (found["epsilon"], found["by_client"]["2"], found["draws"]) == (None, None, 1)
+    assert done.rows("rounds.jsonl")[0]["epsilon"] is None
     assert "dp.noise is 0" in done.result["privacy"]["not_covered"][-1]
     for row in done.rows("clients.jsonl"):
         assert [row[name] for name in ("samples", "loss", "losses", "flops_by_phase")] == [None] * 4
@@ -268,6 +269,8 @@ def test_a_run_ends_before_its_epsilon_would_be_exceeded_and_cannot_be_extended(
     )
     whole = run_locally(tmp_path / "whole", keys)
     assert whole.result["status"] == "completed"
+    by_round = [row["epsilon"] for row in whole.rows("rounds.jsonl")]
+    assert by_round == [epsilon(private(whole)["noise"], count, 1e-5) for count in (1, 2, 3)]
     with pytest.raises(
         UserError, match=r"rounds is 4; they would bring ε to 2\.\d+, dp.epsilon is 2"
     ):

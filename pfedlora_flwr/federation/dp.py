@@ -108,6 +108,7 @@ class Noised(Link):
         e = self.experiment
         assert e.dp_clip is not None
         self._budget.spend(round.visits)  # on disk before the draw
+        round.epsilon = self._budget.epsilon(self._budget.most_with({}))
         # under masks the one upload is the mean of all
         weight = len(round.visits) if e.secagg_enabled else 1
         part = self.method.renewed(state, round.number)  # no noise on what stays as it is

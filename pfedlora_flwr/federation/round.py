@@ -24,6 +24,7 @@ class Round:
     server_flops: int = 0  # executed in the merge
     exchanges_lora: bool = False  # whether the round's line has an aggregation error
     aggregation_error: float | None = None  # of the merge; None where it means nothing
+    epsilon: float | None = None  # of whole clients, the largest; None if nothing was drawn
 
     def send(self, client: int, cost: Cost) -> None:
         """Adds to what was sent to a client, which may be asked twice."""

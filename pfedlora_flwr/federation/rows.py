@@ -3,6 +3,7 @@ fields."""
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Sequence
@@ -48,6 +49,10 @@ def round_row(round: Round, state: ServerState, visits: Sequence[VisitRow]) -> R
         ),
     }
     row["ended"] = time.time()
+    told = [visit["epsilon"] for visit in visits if "epsilon" in visit]
+    spent = max(told) if told else round.epsilon
+    if spent is not None:
+        row["epsilon"] = spent if math.isfinite(spent) else None
     if round.exchanges_lora:
         row["aggregation_error"] = round.aggregation_error
     return cast(RoundRow, row)

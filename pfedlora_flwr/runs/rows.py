@@ -62,6 +62,9 @@ class RoundRow(CostFields):
     # uploads' products, relative to their change. Null if undefined: a factor is private, secagg,
     # the controls of `sharing`, no merge, or no change
     aggregation_error: NotRequired[float | None]
+    # with dp, in rounds with an admitted update: the largest ε so far of a client, or with
+    # dp.level=record the largest that this round's clients told. If infinite null, or not there
+    epsilon: NotRequired[float | None]
     seconds: float  # duration of the round: the sum of `server_seconds`
     # by part: record (the round before), prepare, wait, aggregate, evaluate
     server_seconds: dict[str, float]
