@@ -150,8 +150,8 @@ def _trained(config: RunConfig, method: type[Method]) -> None:
         )
     if "" in (e.lora_targets or "auto").replace(" ", "").split(","):
         raise UserError(
-            f"lora.targets is {e.lora_targets!r}; allowed: auto, all-linear, or ends of layers'"
-            " names, separated by commas"
+            f"lora.targets is {e.lora_targets!r}; allowed: auto, all-linear, or suffixes of"
+            " layer names, separated by commas"
         )
     if " (" in e.lora_init or ", " in e.lora_init:
         raise UserError(

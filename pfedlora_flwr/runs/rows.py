@@ -484,7 +484,7 @@ class DPAudit(TypedDict):
     accountant's upper bound for the same."""
 
     level: Literal["user", "record"]
-    # of what a canary went through: of users one noised sum, of records one visit of a client
+    # noised steps of one trial: for user one noised sum, for record one visit of a client
     steps: int
     epsilon: float | None  # the upper bound for that; null if infinite
     lower: float  # above `epsilon` the noise is not what the keys say
