@@ -67,9 +67,10 @@ def short(commit: str | None) -> str:
     return re.sub(r"^(\w{10})\w*", r"\1", commit or "")
 
 
+@cache
 def git_commit(file: Path = Path(__file__)) -> str | None:
     """The commit of the checkout that holds `file`, with `-dirty` where tracked files differ from
-    it.
+    it. Asked once a process, which runs what it has loaded.
 
     None where git does not track the file: the package may be installed inside somebody else's
     repository."""

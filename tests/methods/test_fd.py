@@ -198,9 +198,8 @@ def test_refuses_what_is_no_report(change: dict[str, torch.Tensor], word: str) -
 def test_participation_below_one_stays_finite() -> None:
     """Where a careless FD divides 0 by 0: classes whose holders were not sampled yet, or only this
     client."""
-    plain = Plain(
-        method="fd", models="cnn5", clients=10, participation=0.3, batch_size=16, local_epochs=1
-    )
+    few = {"method": "fd", "models": "cnn5", "dataset": "synthetic:300", "local-epochs": 1}
+    plain = Plain(few, clients=10, participation=0.3, batch_size=16)
     plain.train(4)
     assert all(np.isfinite(v.losses["model"]) for v in plain.visits.values())
     assert torch.isfinite(plain.state["means"]).all()

@@ -119,7 +119,8 @@ def test_class_means_cost_a_row_for_each_class(
 ) -> None:
     state, received, upload = first_visit(name, setting, classes, held)
     assert (parameters(received), parameters(upload.tensors)) == (0, up)
-    method = make(from_flat({"method": name, "setting": setting}), classes)
+    keys = {"method": name, "setting": setting, "fedtgp.server-epochs": 1}
+    method = make(from_flat(keys), classes)
     everything = {
         n: torch.ones(classes, *t.shape[1:]).to(t.dtype) for n, t in upload.tensors.items()
     } | {"classes": torch.arange(classes)}

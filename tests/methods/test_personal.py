@@ -28,6 +28,14 @@ from tests.plain import Plain, make, samples, visit
 DATA = samples([0, 1, 2, 3] * 3)
 """One batch, so that an epoch is one step of gradient descent, in any order of the samples."""
 LAST = {"fc3.weight", "fc3.bias"}
+FEW = {
+    "models": "cnn5",
+    "clients": 3,
+    "dataset": "synthetic:121",
+    "partition.kind": "iid",
+    "batch-size": 16,
+}
+"""A federation's keys whose visits are short; clients 0 and 1 have not as many samples."""
 ONE_MODEL = ("fedper", "fedrep", "fedprox", "ditto", "fedbabu", "fedbn", "apfl", "fedala")
 
 
@@ -130,7 +138,7 @@ def test_ditto_begins_at_the_first_global_model_everywhere() -> None:
 
 @pytest.mark.parametrize("name", ["fedper", "fedrep"])
 def test_the_last_layer_stays_the_clients_own(name: str) -> None:
-    plain = Plain(method=name, models="cnn5", clients=3, partition__kind="iid", batch_size=32)
+    plain = Plain(FEW, method=name)
     plain.play([0, 1])
     ours, theirs = (kept(plain.model(k)) for k in (0, 1))
     assert not torch.equal(ours["fc3.weight"], theirs["fc3.weight"])
@@ -256,7 +264,7 @@ def first_model(of: Method) -> Tensors:
 
 
 def test_fedbabus_head_is_the_same_everywhere_and_in_every_round() -> None:
-    plain = Plain(method="fedbabu", models="cnn5", clients=3, partition__kind="iid", batch_size=32)
+    plain = Plain(FEW, method="fedbabu")
     plain.play([0, 1])
     head = {n.removeprefix("fc3."): t for n, t in first_model(plain.method).items() if n in LAST}
     for model in plain.models.values():

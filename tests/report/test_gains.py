@@ -119,9 +119,12 @@ def test_the_picture_shows_the_differences_of_the_table(
 ) -> None:
     drawn: list[Any] = []
     save = style.save
-    monkeypatch.setattr(
-        style, "save", lambda figure, *where: drawn.append(figure) or save(figure, *where)
-    )
+
+    def first(figure: Any, folder: Path, name: str) -> Path:
+        drawn.append(figure)
+        return folder / name if drawn[1:] else save(figure, folder, name)
+
+    monkeypatch.setattr(style, "save", first)
     picture, _ = gain_figure.figures(study, tmp_path)
     assert picture.path.stat().st_size > 0
     [axis] = drawn[0].axes

@@ -142,7 +142,7 @@ def test_a_report_draws_the_data_and_models_of_a_real_run(
 
 
 def test_the_class_histogram_is_of_the_runs_own_data_or_not_drawn(
-    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, laid_out: None
 ) -> None:
     from matplotlib.axes import Axes
 
@@ -175,7 +175,7 @@ def test_a_place_that_cannot_be_written_is_one_clear_line(runs: Path, tmp_path: 
 
 @pytest.mark.slow
 def test_figures_show_the_runs_numbers(
-    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, laid_out: None
 ) -> None:
     """What the robustness figure and the curves hand to matplotlib."""
     from matplotlib.axes import Axes
@@ -211,7 +211,7 @@ def test_figures_show_the_runs_numbers(
 
 
 def test_box_plot_and_trade_off_show_the_runs_numbers(
-    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, laid_out: None
 ) -> None:
     from matplotlib.axes import Axes
 
@@ -305,7 +305,7 @@ def test_no_ticks_touch_in_the_other_figures(tmp_path: Path, drawn: list[str]) -
 
 
 def test_the_trade_off_has_intervals_from_three_seeds_on_and_dots_below(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, laid_out: None
 ) -> None:
     from matplotlib.axes import Axes
 
