@@ -15,7 +15,7 @@ from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.training.loop import Samples
 from tests.plain import ANY_MODEL, visit
 
-LIBRARY = "timm:resnet10t,timm:mobilenetv3_small_050,cnn5"
+LIBRARY = "timm:test_resnet,timm:test_efficientnet,cnn5"
 KINDS = {
     "images": (Task(3, (1, 32, 32)), LIBRARY),
     "series": (Task(3, (6, 20)), "conv1d2,conv1d5,tests.models.modules:Recurrent"),
