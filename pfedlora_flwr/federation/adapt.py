@@ -22,7 +22,7 @@ from pfedlora_flwr.files import tensors_sha256
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method, Tensors
 from pfedlora_flwr.methods.standalone import Standalone
-from pfedlora_flwr.models.kept import kept
+from pfedlora_flwr.models.kept import stored
 from pfedlora_flwr.models.named import without_path
 from pfedlora_flwr.runs.checkpoint import Counts
 from pfedlora_flwr.runs.rows import HeldOutRow
@@ -42,7 +42,7 @@ class Adapted:
 
     def tensors(self) -> dict[str, Tensor]:
         """What a client keeps of the model, on the CPU."""
-        return {name: t.cpu().contiguous() for name, t in kept(self.model).items()}
+        return stored(self.model)
 
 
 def adapt(method: Method, received: Tensors, data: LocalData, client: int, count: int) -> Adapted:
@@ -71,7 +71,7 @@ def alone(method: Method, data: LocalData, client: int, adapted: Adapted) -> Ada
     once = sum(operations(first.model, data, e).values())
     each = first.flops - once
     count = max(1, ceil((adapted.flops - once) / each)) if each else adapted.visits
-    return adapt(by_itself, {}, data, client, count)
+    return first if count == 1 else adapt(by_itself, {}, data, client, count)
 
 
 def held_out_rows(

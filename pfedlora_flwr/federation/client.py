@@ -30,7 +30,7 @@ from pfedlora_flwr.federation.nodes import this_node
 from pfedlora_flwr.files import write_atomically
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method, Upload
-from pfedlora_flwr.models.kept import base_of, kept, restore
+from pfedlora_flwr.models.kept import base_of, restore, stored
 from pfedlora_flwr.models.named import random_weights, without_path
 from pfedlora_flwr.runs.checkpoint import Counts
 from pfedlora_flwr.runs.directory import RunDirectory
@@ -148,9 +148,8 @@ class PersonalisedClient(NumPyClient):
             counts = visits.evaluate(method, model, data)
             others = visits.other_accuracies(method, model, received, data.test)
         clock.lap("evaluate")
-        tensors = {name: t.cpu().contiguous() for name, t in kept(model).items()}
         store = self._store(told)
-        digest = store.save(told.round, tensors, told.version, counts, base_of(model), told.keep)
+        digest = store.save(told.round, stored(model), told.version, counts, base_of(model), told.keep)
         store.write_about(
             self.experiment.rounds,
             lambda: about_of(self._site(told.client), self.experiment, told.client, self.where),

@@ -24,6 +24,11 @@ def kept(module: nn.Module) -> dict[str, Tensor]:
     }
 
 
+def stored(module: nn.Module) -> dict[str, Tensor]:
+    """The same on the CPU, as it is written to disk."""
+    return {name: tensor.cpu().contiguous() for name, tensor in kept(module).items()}
+
+
 def load_kept(module: nn.Module, tensors: dict[str, Tensor]) -> None:
     """Sets what `kept` names; the base stays. Raises RuntimeError, as load_state_dict does, for
     other names or shapes."""
