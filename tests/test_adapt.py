@@ -282,7 +282,7 @@ WRONG = {
     ),
     "too many classes": (
         ("{file}", "-o", "dataset=npz:many.npz"),
-        "has 12 classes, the Experiment",
+        "has 12 classes, the run 10: restore its classes, or begin",
     ),
     "another kind of input": (("{file}", "-o", "dataset=npz:vectors.npz"), "set input-shape"),
     "too few samples": (("{file}", "-o", "dataset=npz:few.npz"), "and a client needs 10"),

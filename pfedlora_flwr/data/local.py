@@ -139,8 +139,8 @@ class Site:
             )
         if dataset.classes > task.classes:
             raise UserError(
-                f"dataset {dataset.name!r} has {dataset.classes} classes, the Experiment"
-                f" {task.classes}; set classes"
+                f"dataset {dataset.name!r} has {dataset.classes} classes, the run {task.classes}:"
+                f" restore its classes, or begin a new run with classes={dataset.classes}"
             )
         if (dataset.kind, dataset.shape) != (task.kind, task.shape):
             told = (

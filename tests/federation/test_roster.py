@@ -183,6 +183,27 @@ def test_own_tables_need_the_same_columns_in_the_same_order(tmp_path: Path) -> N
     assert told in refused[0]
 
 
+def test_a_site_that_changes_its_classes_during_a_run_is_turned_away_until_it_restores_them(
+    tmp_path: Path,
+) -> None:
+    grid = Grid(n10=own("a", "cat", "dog"), n11=own("b", "cat", "dog"), n12=own("c", "cat", "dog"))
+    found, refused = roster(grid, 3, tmp_path)
+    assert found.wait_for_count(3, 5.0, lambda connected: None)
+    del grid.nodes[12]
+    grid.nodes[22] = own("c", "cat", "dog", "owl")
+    found.refresh()
+    assert sorted(found.node_of.values()) == [10, 11]
+    assert refused == [
+        "node 22 is not a client of this run: its classes are ['cat', 'dog', 'owl'], other nodes'"
+        " ['cat', 'dog']: a class needs the same number everywhere; restore its classes, or begin"
+        " a new run"
+    ]
+    del grid.nodes[22]
+    grid.nodes[32] = own("c", "cat", "dog")
+    found.refresh()
+    assert sorted(found.node_of.values()) == [10, 11, 32]
+
+
 def test_own_data_needs_the_same_classes_in_the_same_order(tmp_path: Path) -> None:
     grid = Grid(
         n10=own("a", "cat", "dog", "owl"), n11=own("b", "cat", "dog"), n12=own("c", "dog", "owl")
