@@ -39,6 +39,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    """They end with the process, as without it."""
+    gc.unfreeze()
+
+
 TOGETHER = tuple(
     f"tests/{name}.py" for name in ("test_run", "test_audit", "test_kinds", "models/test_named")
 )

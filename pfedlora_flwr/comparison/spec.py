@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -87,7 +87,7 @@ class Comparison:
         """Raises UserError unless every cell can run, its keys in range, and every run has a folder
         of its own."""
         owners: dict[str, Cell] = {}
-        for cell in self._grid():
+        for cell in self._grid:
             for candidate in cell.candidates:
                 folder = candidate.runs[self.tuning_seed]
                 if folder in owners:
@@ -117,7 +117,7 @@ class Comparison:
         construction has no candidates."""
         return [
             replace(cell, candidates=()) if self._is_standalone(cell) else cell
-            for cell in self._grid()
+            for cell in self._grid
         ]
 
     def config(
@@ -139,6 +139,7 @@ class Comparison:
         """Its runs, for the file beside them."""
         return Plan(self.name, self.seeds, self.tuning_seed, tuple(self.cells()))
 
+    @cached_property
     def _grid(self) -> list[Cell]:
         """Every scenario with every method."""
         scenarios = _product(axis for axis in self.axes if not axis.tune)

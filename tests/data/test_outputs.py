@@ -108,7 +108,14 @@ def test_whatever_decides_the_outputs_gives_them_another_file(
         with_outputs_kept(model, data, e.replace(precision="bf16"))
 
 
-@pytest.mark.parametrize("method", ["standalone", "pfedlora", "fml", "fedmrl", "pfedmoe"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        "standalone",
+        "pfedlora",
+        *(pytest.param(m, marks=pytest.mark.slow) for m in ("fml", "fedmrl", "pfedmoe")),
+    ],
+)
 def test_a_visit_gives_the_same_bits_and_counts_with_kept_outputs_and_without(
     method: str, keys: dict[str, object]
 ) -> None:

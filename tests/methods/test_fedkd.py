@@ -287,7 +287,7 @@ def test_a_client_that_missed_rounds_trains_on_the_same_student(
 
 
 def test_private_model_and_projection_stay() -> None:
-    fedkd, data = method(setting="homogeneous"), samples(LABELS)
+    fedkd, data = method(models="cnn5"), samples(LABELS)
     model = fedkd.private_init(0, 1)
     upload = fedkd.local_update(model, fedkd.state_init(0), data, visit(fedkd.experiment))
     assert {name.partition("/")[0] for name in upload.tensors} == set(fedkd.initial)

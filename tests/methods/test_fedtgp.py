@@ -147,7 +147,7 @@ def test_server_loss_is_cross_entropy_of_distances_with_a_margin() -> None:
 
 
 def test_the_server_learns_and_sends_reported_classes_alone() -> None:
-    tgp = method()
+    tgp = method(**{"fedtgp.server-epochs": 20})
     uploads = {0: a_report([1, 4]), 3: a_report([4, 8], seed=1)}
     p, y = (torch.cat([u.tensors[name] for u in uploads.values()]) for name in ("means", "classes"))
     loss, state, losses = tgp.server_loss(p, y), tgp.state_init(1), []

@@ -66,7 +66,11 @@ def test_a_model_by_name_is_the_librarys_and_parted_before_its_classifier(
         )
 
 
-@pytest.mark.parametrize("form", ["safetensors", "pt", "nested.pt"])
+@pytest.mark.parametrize(
+    "form",
+    [pytest.param(f, marks=pytest.mark.slow) for f in ("safetensors", "pt")]
+    + [pytest.param("nested.pt")],
+)
 def test_weights_come_from_a_file_but_for_a_classifier_of_other_classes(
     form: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -214,6 +218,7 @@ def test_a_file_that_holds_no_weights_is_one_line(content: bytes, tmp_path: Path
         build(f"timm:resnet10t:weights={tmp_path / 'other.pt'}", GREY)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", ["timm", "torchvision"])
 def test_the_weights_of_a_larger_model_are_refused_in_a_line(
     library: str, tmp_path: Path, caplog: pytest.LogCaptureFixture

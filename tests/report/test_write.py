@@ -107,6 +107,7 @@ def test_a_report_is_whole_and_its_page_needs_nothing_else(runs: Path, tmp_path:
     assert conclusion in (out / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_a_figure_drawn_twice_gives_the_same_files(tmp_path: Path) -> None:
     for name in ("one", "two"):
         with style.drawing(1, 1, (2, 2)) as (figure, axes):
@@ -275,6 +276,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return texts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rounds", [1, 6, 900])
 def test_the_curves_ticks_stand_side_by_side(tmp_path: Path, drawn: list[str], rounds: int) -> None:
     """From less than a decade of bytes to three; rounds are whole, bytes in their units."""
