@@ -149,7 +149,9 @@ class PersonalisedClient(NumPyClient):
             others = visits.other_accuracies(method, model, received, data.test)
         clock.lap("evaluate")
         store = self._store(told)
-        digest = store.save(told.round, stored(model), told.version, counts, base_of(model), told.keep)
+        digest = store.save(
+            told.round, stored(model), told.version, counts, base_of(model), told.keep
+        )
         store.write_about(
             self.experiment.rounds,
             lambda: about_of(self._site(told.client), self.experiment, told.client, self.where),

@@ -27,7 +27,6 @@ _CLOSE = 1e-4
 """How near the found z is to the smallest one, relative."""
 
 
-@lru_cache(maxsize=4096)
 def epsilon(noise: float, participations: int, delta: float) -> float:
     """ε at δ of one client after so many rounds with noise of standard deviation `noise` times the
     clip; infinite without noise. Never below the exact value.

@@ -15,7 +15,7 @@ from pfedlora_flwr.runs.rows import Audit, Result, Status
 
 _MEASURES = ("rounds", "accuracy", "per_client", "communication", "flops", "seconds")
 """What a completed run's result has had in every version of its format."""
-_OF_AN_AUDIT = tuple(Audit.__annotations__)
+_OF_AN_AUDIT = tuple(name for name in Audit.__annotations__ if name != "dp")
 _OF_EVERY_LINE = {"round"}
 _OF_A_ROUND = _OF_EVERY_LINE | {"accuracy", "validation_accuracy", "evaluated", "admitted"}
 _OF_A_VISIT = _OF_EVERY_LINE | {"client", "status"}
