@@ -28,6 +28,7 @@ from pfedlora_flwr.launch.local import LocalGrid
 from pfedlora_flwr.methods.tensors import tensors_of
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.joining import joined_after, left_after
+from pfedlora_flwr.runs.resume import resumed
 from pfedlora_flwr.runs.without import Anew
 from tests.conftest import run_locally
 from tests.plain import Plain
@@ -154,6 +155,9 @@ def test_a_run_is_trained_anew_without_a_site_from_the_state_that_it_joined(
         said(run.path, tmp_path / "new", 3, dry_run=False)
     assert not (tmp_path / "new").exists()
     new = anew.begin(tmp_path / "new")
+    submitted, _ = resumed(new, {}, {"resume": True, "output": str(new.path)}, "")
+    assert submitted.experiment.clients_left == "2:3"
+    assert submitted.experiment.fingerprint() == new.experiment().fingerprint()
     keys |= {"resume": True, "clients": 4, "rounds": 6}
     result = serve(new.path, there, **keys)
     assert new.rounds()[:2] == run.rounds()[:2]

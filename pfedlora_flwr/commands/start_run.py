@@ -19,7 +19,7 @@ from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.launch.superlink import find_connection
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.output import of_run
-from pfedlora_flwr.runs.resume import resumed, resumed_output
+from pfedlora_flwr.runs.resume import check_unchanged, resumed, resumed_output
 from pfedlora_flwr.runs.without import Anew
 
 
@@ -103,6 +103,7 @@ def _without(words: Words, client: int, out: Console, err: Console) -> int:
     run = RunDirectory(Path(words.conf).expanduser().absolute())
     run.check_unlocked()
     anew = Anew.plan(run, client)
+    check_unchanged(run.experiment(), options, run.path)
     for line in anew.words():
         out.print(line, markup=False, highlight=False, soft_wrap=True)
     if words.dry_run:

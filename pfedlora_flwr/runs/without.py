@@ -92,9 +92,11 @@ class Anew:
         since = self.round if self.state else -1
         left = [(min(last, since), k) for last, k in e.leaves if k != self.client]
         names = [f"{r}:{k}" if r >= 0 else str(k) for r, k in [*left, (since, self.client)]]
+        x = old.run_config().execution
+        wanted = x.min_clients and min(x.min_clients, e.clients - len(names))
         config = RunConfig(
             e.replace(clients_left=",".join(names)),
-            replace(old.run_config().execution, output=str(output), overwrite=False, resume=False),
+            replace(x, output=str(output), overwrite=False, resume=False, min_clients=wanted),
         )
         new.server.mkdir(parents=True)
         for file, text in (
