@@ -207,7 +207,7 @@ def test_a_library_that_is_missing_is_one_clear_line(
             raise ImportError(name)
         return real(name, package)
 
-    monkeypatch.setattr(exporting.importlib, "import_module", missing)
+    monkeypatch.setattr(importlib, "import_module", missing)
     with pytest.raises(
         UserError,
         match=(

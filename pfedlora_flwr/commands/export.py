@@ -7,7 +7,6 @@ own outputs; only then does it take its name."""
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import os
 import tempfile
@@ -23,7 +22,7 @@ import torch.fx
 from torch import Tensor, nn
 
 from pfedlora_flwr.data import registry as datasets
-from pfedlora_flwr.errors import UserError, some
+from pfedlora_flwr.errors import UserError, needed, some
 from pfedlora_flwr.files import check_replaceable, make_folder, write_atomically
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.tensors import tensors_of
@@ -360,13 +359,7 @@ def _has_constants(trained: Trained) -> bool:
 
 
 def _extra(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        raise UserError(
-            f"the format onnx needs {name}, which is not installed: pip install onnx onnxscript"
-            " onnxruntime"
-        ) from None
+    return needed(name, f"the format onnx needs {name}", "onnx onnxscript onnxruntime")
 
 
 @torch.no_grad()

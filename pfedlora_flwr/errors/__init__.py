@@ -1,6 +1,6 @@
 """Errors that users see as one line, and how any other error becomes one."""
 
-from pfedlora_flwr.errors.errors import UserCodeError, UserError
+from pfedlora_flwr.errors.errors import UserCodeError, UserError, needed
 from pfedlora_flwr.errors.one_line import (
     brief,
     final_line,
@@ -20,6 +20,7 @@ __all__ = [
     "is_ours",
     "kind",
     "names_traceback",
+    "needed",
     "some",
     "told",
     "user_code",

@@ -5,7 +5,6 @@ peft is imported when such a model is built, not before: it takes a second or tw
 from __future__ import annotations
 
 import copy
-import importlib
 import json
 import math
 import re
@@ -18,7 +17,7 @@ import safetensors.torch
 from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
-from pfedlora_flwr.errors import UserError, some
+from pfedlora_flwr.errors import UserError, needed, some
 from pfedlora_flwr.files import absolute, write_atomically
 from pfedlora_flwr.models.linear import Linear
 from pfedlora_flwr.models.lora_layers import FIRST, adapted_layers, altered, draw, gated
@@ -245,13 +244,7 @@ def _as_one(model: ClientModel) -> nn.Linear:
 
 
 def _peft(name: str) -> Any:
-    try:
-        return importlib.import_module("peft")
-    except ImportError:
-        raise UserError(
-            f"model {name!r}: train=lora needs peft, which is not installed: pip install"
-            " 'pfedlora-flwr[lora]'"
-        ) from None
+    return needed("peft", f"model {name!r}: train=lora needs peft", "'pfedlora-flwr[lora]'")
 
 
 def _twin(module: nn.Module) -> nn.Module:

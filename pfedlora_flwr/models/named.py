@@ -7,7 +7,6 @@ two."""
 from __future__ import annotations
 
 import difflib
-import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -18,7 +17,7 @@ from typing import Any
 
 from torch import nn
 
-from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.errors import UserError, needed
 from pfedlora_flwr.experiment import in_full, parted
 from pfedlora_flwr.files import absolute
 from pfedlora_flwr.models import text, weights
@@ -268,15 +267,11 @@ _BUILD: dict[str, Callable[[Named, Task, weights.State], nn.Module]] = {
 def _library(named: Named) -> Any:
     """The library's module of models. Raises UserError if it is not installed or has no such
     model."""
-    try:
-        library: Any = importlib.import_module(
-            "timm" if named.library == "timm" else "torchvision.models"
-        )
-    except ImportError:
-        raise UserError(
-            f"model {str(named)!r} needs {named.library}, which is not installed: pip install"
-            f" {named.library}"
-        ) from None
+    library = needed(
+        "timm" if named.library == "timm" else "torchvision.models",
+        f"model {str(named)!r} needs {named.library}",
+        named.library,
+    )
     known = (
         library.is_model
         if named.library == "timm"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import importlib
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -17,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor, nn
 
-from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.errors import UserError, needed
 from pfedlora_flwr.experiment import parted
 from pfedlora_flwr.files import absolute
 from pfedlora_flwr.models import weights
@@ -263,9 +262,4 @@ def _encoder(named: Named, folder: Path, stamp: Stamp) -> tuple[Encoder, int, in
 
 
 def _extra(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        raise UserError(
-            f"models hf:… need {name}, which is not installed: pip install 'pfedlora-flwr[text]'"
-        ) from None
+    return needed(name, f"models hf:… need {name}", "'pfedlora-flwr[text]'")

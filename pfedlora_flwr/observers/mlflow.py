@@ -5,14 +5,12 @@ first they go to the file `mlflow.db` of the run's directory."""
 
 from __future__ import annotations
 
-import importlib
 import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.errors import needed
 from pfedlora_flwr.keys import Scalar
 from pfedlora_flwr.observers.observer import Observer
 from pfedlora_flwr.observers.scalars import scalars
@@ -31,14 +29,9 @@ class MLflow(Observer):
     is not installed."""
 
     def __init__(self) -> None:
-        try:
-            self._client_of: Any = importlib.import_module("mlflow.tracking").MlflowClient
-            self._entities: Any = importlib.import_module("mlflow.entities")
-        except ImportError:
-            raise UserError(
-                "observers names mlflow, which is not installed: pip install"
-                " 'pfedlora-flwr[mlflow]'"
-            ) from None
+        told = "observers names mlflow", "'pfedlora-flwr[mlflow]'"
+        self._client_of = needed("mlflow.tracking", *told).MlflowClient
+        self._entities = needed("mlflow.entities", *told)
 
     def begin(self, keys: Mapping[str, Scalar]) -> None:
         output = Path(str(keys["output"]))

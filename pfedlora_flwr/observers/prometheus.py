@@ -3,13 +3,12 @@ collector, written anew at the run's begin, after each round, and at its end."""
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.errors import needed
 from pfedlora_flwr.keys import Scalar
 from pfedlora_flwr.observers.observer import Observer
 from pfedlora_flwr.runs.layout import RunFiles
@@ -46,14 +45,9 @@ class Prometheus(Observer):
     last part. Raises UserError when Prometheus' client library is not installed."""
 
     def __init__(self) -> None:
-        try:
-            self._library: Any = importlib.import_module("prometheus_client")
-            self._core: Any = importlib.import_module("prometheus_client.core")
-        except ImportError:
-            raise UserError(
-                "observers names prometheus, whose library is not installed: pip install"
-                " 'pfedlora-flwr[metrics]'"
-            ) from None
+        told = "observers=prometheus needs prometheus_client", "'pfedlora-flwr[metrics]'"
+        self._library = needed("prometheus_client", *told)
+        self._core = needed("prometheus_client.core", *told)
 
     def begin(self, keys: Mapping[str, Scalar]) -> None:
         self._run = RunFiles(Path(str(keys["output"])))

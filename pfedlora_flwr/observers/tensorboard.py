@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.errors import needed
 from pfedlora_flwr.keys import Scalar
 from pfedlora_flwr.observers.observer import Observer
 from pfedlora_flwr.observers.scalars import scalars
@@ -19,13 +19,8 @@ class TensorBoard(Observer):
     each as it comes. Raises UserError when TensorBoard is not installed."""
 
     def __init__(self) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise UserError(
-                "observers names tensorboard, which is not installed: pip install tensorboard"
-            ) from None
-        self._writer_of = SummaryWriter
+        library = needed("torch.utils.tensorboard", "observers names tensorboard", "tensorboard")
+        self._writer_of = library.SummaryWriter
 
     def begin(self, keys: Mapping[str, Scalar]) -> None:
         run = RunDirectory(Path(str(keys["output"])))

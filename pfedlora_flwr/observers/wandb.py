@@ -6,14 +6,12 @@ WANDB_API_KEY they are written offline, into the folder `wandb` of the run's dir
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.errors import needed
 from pfedlora_flwr.keys import Scalar
 from pfedlora_flwr.observers.observer import Observer
 from pfedlora_flwr.observers.scalars import scalars
@@ -26,12 +24,7 @@ class WeightsAndBiases(Observer):
     when its library is not installed."""
 
     def __init__(self) -> None:
-        try:
-            self._wandb: Any = importlib.import_module("wandb")
-        except ImportError:
-            raise UserError(
-                "observers names wandb, which is not installed: pip install 'pfedlora-flwr[wandb]'"
-            ) from None
+        self._wandb = needed("wandb", "observers names wandb", "'pfedlora-flwr[wandb]'")
 
     def begin(self, keys: Mapping[str, Scalar]) -> None:
         output = Path(str(keys["output"]))

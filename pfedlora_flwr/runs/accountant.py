@@ -17,7 +17,7 @@ from functools import lru_cache
 
 from scipy.optimize import brentq
 
-from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.errors import needed
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.rng import sample_clients
 
@@ -45,21 +45,16 @@ def record_epsilon(noise: float, parts: int, steps: int, delta: float) -> float:
         return 0.0
     if not noise:
         return math.inf
-    try:
-        import dp_accounting as dp  # a second to import
-        from dp_accounting.pld import PLDAccountant
-    except ImportError:
-        raise UserError(
-            "dp needs dp-accounting, which is not installed: pip install 'pfedlora-flwr[dp]'"
-        ) from None
+    told = "dp needs dp-accounting", "'pfedlora-flwr[dp]'"
+    dp, pld = (needed(name, *told) for name in ("dp_accounting", "dp_accounting.pld"))
     mu = math.sqrt(steps) / noise
     if parts > 1:  # that of the limit of many steps (Bu et al. 2020, arXiv 1911.11607)
         mu = min(mu, math.sqrt(steps * math.expm1(min(noise**-2, 700.0))) / parts)
-    accountant = PLDAccountant(
+    accountant = pld.PLDAccountant(
         dp.NeighboringRelation.REPLACE_SPECIAL,
         value_discretization_interval=(mu**2 + 20 * mu) / _CELLS,
     )
-    step: dp.DpEvent = dp.GaussianDpEvent(noise)
+    step = dp.GaussianDpEvent(noise)
     step = dp.PoissonSampledDpEvent(1 / parts, step) if parts > 1 else step
     accountant.compose(dp.SelfComposedDpEvent(step, steps))
     return float(accountant.get_epsilon(delta))
