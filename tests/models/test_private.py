@@ -190,3 +190,12 @@ def test_a_model_that_trains_something_before_its_head_is_refused(models: str, o
         told = f"model '{own}' has no frozen encoder"
     with pytest.raises(UserError, match=told):
         plain.method.private_init(0, 0)
+
+
+def test_a_method_that_inherits_it_may_send_more_and_is_refused() -> None:
+    options = " ".join(f"{n}={RECORDS[n]}" for n in ("adapter.predict", "adapter.rows"))
+    with pytest.raises(UserError, match="NoiseAlone does not say that what it sends tells of a"):
+        from_flat(
+            {n: v for n, v in RECORDS.items() if not n.startswith("adapter")}
+            | {"method": "benchmarks.dp_utility:NoiseAlone", "method-options": options}
+        )
