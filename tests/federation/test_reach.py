@@ -26,9 +26,21 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return base(tmp_path_factory.mktemp("bases"), "test_efficientnet")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("trained", ["all", "head", "neck", "logits", "lora"])
-@pytest.mark.parametrize("name", registry.NAMES)
+ONE_OF_EACH = ("standalone", "pfedlora", "fedtgp", "fedrep", "fml", "pfedmoe", "fedit", "flora")
+"""One method of each kind is tried in every way; the others with the head alone, where what is
+shared may not reach a prediction, and in every way by `make methods-test`."""
+CELLS = [
+    pytest.param(
+        name,
+        trained,
+        marks=pytest.mark.slow if trained == "head" or name in ONE_OF_EACH else pytest.mark.methods,
+    )
+    for name in registry.NAMES
+    for trained in ("all", "head", "neck", "logits", "lora")
+]
+
+
+@pytest.mark.parametrize(("name", "trained"), CELLS)
 def test_two_downloads_leave_two_models_or_it_is_said(name: str, trained: str, model: str) -> None:
     keys: dict[str, object] = {"method": name, "models": model, "clients": 3, "local-epochs": 2}
     keys |= {"train": trained if trained in ("all", "lora") else "head"}
