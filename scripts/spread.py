@@ -71,10 +71,13 @@ FEATURES = (
 
 
 LATER = re.compile(
-    r"models/(lora|text|basis|pretrained|foreign|summed)|data/(outputs|remarks|tokens)"
-    r"|methods/(pfedlora_plus|lora_factors|flexlora|fedit|ffa_lora|fedsa_lora|ditto|fedrep|fedprox"
-    r"|fedper|extractor)|observers/(mlflow|wandb|scalars)|runs/data_name|report/own_code"
-    r"|federation/reach|launch/superlink|commands/(align|weights)"
+    r"models/(lora|text|basis|pretrained|foreign|summed|private)|data/(outputs|remarks|tokens)"
+    r"|methods/(pfedlora_plus|lora_|flexlora|fedit|ffa_lora|fedsa_lora|ditto|fedrep|fedprox|fedper"
+    r"|extractor|apfl|fedala|fedalt|fedbabu|fedbn|feddpa|fedex_lora|fedrod|flora|rolora|last_layer)"
+    r"|observers/(mlflow|wandb|scalars|prometheus|status_line)|api/|audit/canaries"
+    r"|runs/(data_name|accountant|budget|spent|shared_state|joining|status|standing|without)"
+    r"|report/(own_code|aggregation|held_out)|federation/(reach|dp|adapt|census)"
+    r"|launch/(superlink|dp_plan|worker|remote)|commands/(align|weights|adapt|status)"
 )
 """Files of features that came with 0.3.0: characters are counted without them, too."""
 
