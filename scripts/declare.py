@@ -90,8 +90,8 @@ def output_page(text: str) -> str:
     their comments."""
     units = ast.get_docstring(ast.parse(Path(rows.__file__).read_text(encoding="utf-8"))) or ""
     parts = [text.partition(_ROWS)[0], _ROWS, "## Units", units.partition("\n\n")[2]]
-    for module in (rows, status):
-        parts += _typed_dicts(Path(module.__file__).read_text(encoding="utf-8"))
+    for file in (rows.__file__, status.__file__):
+        parts += _typed_dicts(Path(file).read_text(encoding="utf-8"))
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
