@@ -4,21 +4,23 @@ python -m benchmarks.results.lora FOLDER"""
 
 from __future__ import annotations
 
-import json
 import statistics
 import sys
 from pathlib import Path
 
-from benchmarks.results.page import RESULTS, Page, Row, signed, write_csv
+from benchmarks.results.page import RESULTS, Page, Row, completed, signed, write_csv
 from pfedlora_flwr.methods import registry
-from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.runs.result import best_round
 
+KEYS = ("method", "head", "sharing", "seed")
 COLUMNS = (
-    *("method", "head", "sharing", "seed", "validation", "test", "sampled_rounds"),
+    *(*KEYS, "validation", "test", "sampled_rounds"),
     *("error_first", "error_mean", "parameters_up", "parameters_down"),
 )
 COUNT = "at_best_validation"
 ERRORS = ("error_first", "error_mean")
+ALONE = {"fedex_lora": "fedit", "fedalt": "standalone"}
+"""Whose runs a method is with `sharing=none`, to the bit."""
 
 
 def make(page: Page) -> None:
@@ -27,7 +29,7 @@ def make(page: Page) -> None:
     lines = []
     for method in registry.ordered({row["method"] for row in rows} - {"standalone"}):
         of = {row["sharing"]: row for row in rows if row["method"] == method}
-        mean, none = of.get("mean"), of.get("none")
+        mean, none = of.get("mean"), of.get("none") or same_alone(rows, method)
         gain = signed(_percent(mean) - _percent(none)) if mean and none else "not run"
         lines.append(
             [
@@ -56,6 +58,17 @@ def make(page: Page) -> None:
     page.settings("0.003")
 
 
+def same_alone(rows: list[Row], method: str) -> Row | None:
+    """Of another method the run that this one's is alone."""
+    sharing = {"fedit": "none", "standalone": "mean"}
+    found = [
+        row
+        for row in rows
+        if row["method"] == ALONE.get(method) and row["sharing"] == sharing[row["method"]]
+    ]
+    return found[0] if found else None
+
+
 def _percent(row: Row) -> float:
     return 100 * float(row["test"])
 
@@ -72,28 +85,24 @@ def _visit(row: Row, name: str) -> float:
 
 
 def joined(folder: Path) -> None:
-    """Writes runs.csv of the completed runs in that folder."""
-    found = []
-    for result in sorted(folder.rglob("result.json")):
-        run = RunDirectory(result.parent)
-        said, e, rounds = json.loads(result.read_text()), run.experiment(), [*run.rounds()]
-        if said["status"] != "completed":
-            continue
-        best = next(
-            row for row in rounds if row["round"] == said["accuracy"]["best_validation_round"]
-        )
+    """Puts the completed runs in that folder among those of runs.csv."""
+    rows = Page(RESULTS / "lora").rows("runs.csv")
+    found: dict[tuple[str, ...], list[object]] = {
+        tuple(row[name] for name in KEYS): [*row.values()] for row in rows
+    }
+    for run, said in completed(folder):
+        e, rounds = run.experiment(), [*run.rounds()]
+        best = best_round(e, rounds)
         errors = [error for row in rounds if (error := row.get("aggregation_error")) is not None]
         sent = said["communication"]
-        found.append(
-            [
-                *(e.method, e.lora_head, e.sharing, e.seed),
-                *(best["validation_accuracy"], said["accuracy"][COUNT]),
-                sum(len(row["admitted"]) for row in rounds),
-                *((errors[0], statistics.fmean(errors)) if errors else ("", "")),
-                *(sent[f"parameters_{way}"] for way in ("up", "down")),
-            ]
-        )
-    write_csv(RESULTS / "lora" / "runs.csv", COLUMNS, found)
+        found[e.method, e.lora_head, e.sharing, str(e.seed)] = [
+            *(e.method, e.lora_head, e.sharing, e.seed),
+            *(best["validation_accuracy"], said["accuracy"][COUNT]),
+            sum(len(row["admitted"]) for row in rounds),
+            *((errors[0], statistics.fmean(errors)) if errors else ("", "")),
+            *(sent[f"parameters_{way}"] for way in ("up", "down")),
+        ]
+    write_csv(RESULTS / "lora" / "runs.csv", COLUMNS, found.values())
 
 
 if __name__ == "__main__":

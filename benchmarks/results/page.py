@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import ROUND_HALF_UP, Decimal
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from scipy.stats import t as student
 
 from pfedlora_flwr.report import measures
 from pfedlora_flwr.report.measures import Estimate
+from pfedlora_flwr.runs.directory import RunDirectory
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 Row = dict[str, str]
@@ -158,6 +161,14 @@ class Page:
             (self.folder / name).write_text(made, encoding="utf-8")
         for name, drawn in (self.pictures if pictures else {}).items():
             (self.folder / name).write_bytes(drawn)
+
+
+def completed(folder: Path) -> Iterator[tuple[RunDirectory, Any]]:
+    """The completed runs in a folder, each with its result.json."""
+    for file in sorted(folder.rglob("result.json")):
+        result = json.loads(file.read_text(encoding="utf-8"))
+        if result["status"] == "completed":
+            yield RunDirectory(file.parent), result
 
 
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
