@@ -122,8 +122,11 @@ def draw(rows: list[Row], of: Values, folder: Path) -> Path:
 def _panel(axis: Any, of: Callable[[str, str], BySeed]) -> None:
     alone = 100 * estimate(of("standalone", "mean")).mean
     axis.axvline(alone, color="black", linestyle=":", label="Standalone")
-    there = [method for method in reversed(COLOURS) if of(method, "mean")]
-    for at, method in enumerate(there):
+    every = [*reversed(COLOURS)]  # the panels of a line share their axis
+    for at, method in enumerate(every):
+        if not of(method, "mean"):
+            axis.annotate("not run", (0.02, at), xycoords=("axes fraction", "data"), va="center")
+            continue
         found = {sharing: estimate(of(method, sharing)) for sharing in ("none", "mean")}
         means = [100 * e.mean for e in found.values()]
         colour = COLOURS[method]
@@ -139,8 +142,8 @@ def _panel(axis: Any, of: Callable[[str, str], BySeed]) -> None:
                 linestyle="none",
                 label=LABELS[sharing] if not at else None,
             )
-    axis.set_yticks(range(len(there)), [registry.title(method) for method in there])
-    axis.set_ylim(-0.6, len(there) - 0.4)
+    axis.set_yticks(range(len(every)), [registry.title(method) for method in every])
+    axis.set_ylim(-0.6, len(every) - 0.4)
 
 
 def _samples(rows: list[Row]) -> list[str]:
