@@ -10,10 +10,7 @@ again."""
 from __future__ import annotations
 
 import argparse
-import csv
-import io
-import os
-import resource
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -22,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from benchmarks.dp_runs import fill, first_images
 from pfedlora_flwr.models import private
 from pfedlora_flwr.models.adapter import Adapter
 
@@ -55,7 +53,6 @@ CELLS: dict[str, dict[str, Any]] = {
     "noise8": _RECORDS | {"dp.epsilon": 8},
 }
 """start: no adapter. noise8: as eps8, and no record has a gradient."""
-COLUMNS = ("cell", "seed", "accuracy", "epsilon", "seconds", "load")
 _SUM = private.clipped_sum
 
 
@@ -64,20 +61,10 @@ def no_gradients(adapter: Adapter, r: Tensor, labels: Tensor, clip: float) -> di
     return {name: 0 * total for name, total in _SUM(adapter, r, labels, clip).items()}
 
 
-def images(folder: Path, file: Path) -> None:
-    """Writes the clients' data."""
-    from PIL import Image
-    from pyarrow import parquet
-
-    table = parquet.read_table(folder / "train.parquet").slice(0, IMAGES)
-    image = next(name for name in table.column_names if "im" in name)
-    label = next(name for name in table.column_names if "label" in name)
-    pixels = [
-        np.asarray(Image.open(io.BytesIO(row["bytes"])).convert("RGB"))
-        for row in table[image].to_pylist()
-    ]
-    file.parent.mkdir(parents=True, exist_ok=True)
-    np.savez(file, images=np.stack(pixels), labels=np.array(table[label].to_pylist()))
+def within(cell: str) -> AbstractContextManager[object]:
+    """What a cell's run stands in: in noise8 no record has a gradient."""
+    sums = no_gradients if cell == "noise8" else _SUM
+    return mock.patch.object(private, "clipped_sum", sums)
 
 
 def main() -> None:
@@ -86,40 +73,17 @@ def main() -> None:
         cli.add_argument(name, type=Path)
     cli.add_argument("--seeds", type=int, default=3)
     asked = cli.parse_args()
-    import pfedlora_flwr
 
     torch.set_num_threads(1)
     output = asked.output.resolve()
-    data, table = output / "images.npz", output / "runs.csv"
+    data = output / "images.npz"
     if not data.exists():
-        images(asked.cifar10, data)
+        output.mkdir(parents=True, exist_ok=True)
+        pixels, labels = first_images(asked.cifar10, IMAGES)
+        np.savez(data, images=pixels, labels=labels)
     model = f"timm:tf_efficientnet_lite0:weights={asked.weights.resolve()}"
     base = KEYS | {"dataset": f"npz:{data}", "models": model}
-    done = list(csv.DictReader(table.open())) if table.exists() else []
-    for seed in range(asked.seeds):
-        for cell, keys in CELLS.items():
-            if any((row["cell"], row["seed"]) == (cell, str(seed)) for row in done):
-                continue
-            began = resource.getrusage(resource.RUSAGE_SELF).ru_utime
-            given: dict[str, Any] = base | keys | {"seed": seed, "overwrite": True}
-            sums = no_gradients if cell == "noise8" else _SUM
-            with mock.patch.object(private, "clipped_sum", sums):
-                folder = output / f"{cell}-{seed}"
-                found = pfedlora_flwr.run(output=folder, progress=False, **given).result
-            row = {
-                "cell": cell,
-                "seed": seed,
-                "accuracy": f"{found['accuracy']['final']:.6f}",
-                "epsilon": (found["privacy"]["dp"] or {}).get("epsilon") or "",
-                "seconds": f"{resource.getrusage(resource.RUSAGE_SELF).ru_utime - began:.1f}",
-                "load": f"{os.getloadavg()[0]:.1f}",
-            }
-            with table.open("a", newline="") as file:
-                writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-                if not file.tell():
-                    writer.writeheader()
-                writer.writerow(row)
-            print(*row.values(), flush=True)
+    fill(output, {cell: base | keys for cell, keys in CELLS.items()}, asked.seeds, within=within)
 
 
 if __name__ == "__main__":

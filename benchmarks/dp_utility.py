@@ -11,11 +11,6 @@ OUTPUT/runs.csv."""
 from __future__ import annotations
 
 import argparse
-import csv
-import io
-import os
-import resource
-import time
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +19,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from benchmarks.dp_runs import fill, first_images
 from pfedlora_flwr.methods.method import Tensors, Upload
 from pfedlora_flwr.methods.pfedlora_plus import PFedLoRAPlus
 from pfedlora_flwr.models.model import ClientModel
@@ -50,7 +46,6 @@ KEYS: dict[str, Any] = {
     "evaluate-initial": False,
     "evaluate-every": 10,
 }
-COLUMNS = ("cell", "seed", "accuracy", "epsilon", "noise", "participations_max", "seconds", "load")
 
 
 class Head(nn.Module):
@@ -96,23 +91,13 @@ def cells(data: Path, basis: Path) -> dict[str, dict[str, Any]]:
 def features(folder: Path, count: int, weights: Path) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """The encoder's features [count, 1280] of a dataset's first images, and their labels."""
     import timm
-    from PIL import Image
-    from pyarrow import parquet
     from safetensors.torch import load_file
 
     model: Any = timm.create_model("tf_efficientnet_lite0", pretrained=False).eval()
     model.load_state_dict(load_file(weights))
     settings = timm.data.resolve_data_config({}, model=model)
     mean, std = (torch.tensor(settings[name]).view(1, 3, 1, 1) for name in ("mean", "std"))
-    table = parquet.read_table(folder / "train.parquet").slice(0, count)
-    image = next(name for name in table.column_names if "im" in name)
-    label = next(name for name in table.column_names if "label" in name)
-    pixels = np.stack(
-        [
-            np.asarray(Image.open(io.BytesIO(row["bytes"])).convert("RGB"))
-            for row in table[image].to_pylist()
-        ]
-    )
+    pixels, labels = first_images(folder, count)
     found = []
     with torch.inference_mode():
         for first in range(0, count, 100):
@@ -121,7 +106,7 @@ def features(folder: Path, count: int, weights: Path) -> tuple[npt.NDArray[Any],
                 (batch - mean) / std, size=SIDE, mode="bilinear", antialias=True
             )
             found.append(model.forward_head(model.forward_features(batch), pre_logits=True).numpy())
-    return np.concatenate(found), np.array(table[label].to_pylist())
+    return np.concatenate(found), labels
 
 
 def prepare(cifar10: Path, cifar100: Path, weights: Path, output: Path) -> tuple[Path, Path]:
@@ -146,38 +131,11 @@ def main() -> None:
         cli.add_argument(name, type=Path)
     cli.add_argument("--seeds", type=int, default=3)
     asked = cli.parse_args()
-    import pfedlora_flwr
 
     torch.set_num_threads(1)
     output = asked.output.resolve()
     data, basis = prepare(asked.cifar10, asked.cifar100, asked.weights, output)
-    table = output / "runs.csv"
-    done = list(csv.DictReader(table.open())) if table.exists() else []
-    for seed in range(asked.seeds):
-        for name, keys in cells(data, basis).items():
-            if any((row["cell"], row["seed"]) == (name, str(seed)) for row in done):
-                continue
-            began = resource.getrusage(resource.RUSAGE_SELF).ru_utime
-            given: dict[str, Any] = {**keys, "seed": seed, "overwrite": True}
-            folder = output / f"{name}-{seed}"
-            found = pfedlora_flwr.run(output=folder, progress=False, **given).result
-            dp: dict[str, Any] = found["privacy"]["dp"] or {}
-            row = {
-                "cell": name,
-                "seed": seed,
-                "accuracy": f"{found['accuracy']['final']:.6f}",
-                "epsilon": dp.get("epsilon") or "",
-                "noise": dp.get("noise", ""),
-                "participations_max": dp.get("participations_max", ""),
-                "seconds": f"{resource.getrusage(resource.RUSAGE_SELF).ru_utime - began:.1f}",
-                "load": f"{os.getloadavg()[0]:.1f}",
-            }
-            with table.open("a", newline="") as file:
-                writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-                if not file.tell():
-                    writer.writeheader()
-                writer.writerow(row)
-            print(time.strftime("%T"), *row.values(), flush=True)
+    fill(output, cells(data, basis), asked.seeds, ("noise", "participations_max"))
 
 
 if __name__ == "__main__":

@@ -4,15 +4,13 @@ python -m benchmarks.results.held_out FOLDER"""
 
 from __future__ import annotations
 
-import json
 import statistics
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from benchmarks.results.page import RESULTS, Page, Row, signed, write_csv
+from benchmarks.results.page import RESULTS, Page, Row, completed, signed, write_csv
 from pfedlora_flwr.methods import registry
-from pfedlora_flwr.runs.directory import RunDirectory
 
 COLUMNS = (
     *("method", "seed", "client", "model", "samples", "test", "visits", "alone_visits"),
@@ -53,10 +51,7 @@ def _percents(rows: Iterable[Row]) -> list[float]:
 def joined(folder: Path) -> None:
     """Writes runs.csv of the completed runs in that folder."""
     found = []
-    for result in sorted(folder.rglob("result.json")):
-        run, said = RunDirectory(result.parent), json.loads(result.read_text())
-        if said["status"] != "completed":
-            continue
+    for run, said in completed(folder):
         e = run.experiment()
         found += [
             [

@@ -26,6 +26,7 @@ from pfedlora_flwr.models.adapter import Adapter
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.models.private import clipped_sum, train
 from pfedlora_flwr.rng import torch_generator
+from pfedlora_flwr.runs.accountant import finite
 from pfedlora_flwr.runs.budget import Budget
 from pfedlora_flwr.runs.rows import DPAudit
 from pfedlora_flwr.runs.spent import Spent
@@ -88,7 +89,7 @@ def _of_users(seen: Seen, notes: list[str]) -> DPAudit | None:
     return {
         "level": "user",
         "steps": 1,
-        "epsilon": _number(budget.epsilon(1)),
+        "epsilon": finite(budget.epsilon(1)),
         "lower": lower_bound(thresholds, away + 1, away, e.dp_delta),
         "trials": len(away),
     }
@@ -107,7 +108,7 @@ def _of_records(seen: Seen, notes: list[str]) -> DPAudit | None:
     model, state = method.initial_model(client), seen.round(seen.numbers[0]).before
     assert isinstance(model, ClientModel)
     first = method.loaded(model, state)
-    noise, lr = Noise(spent.noise, e.dp_clip), e.options.adapter_lr or e.lr
+    noise, lr = Noise(spent.noise, e.dp_clip), method.adapter_rate(e)
 
     def trained(data: Samples) -> Tensors:
         adapter = copy.deepcopy(first)
@@ -129,7 +130,7 @@ def _of_records(seen: Seen, notes: list[str]) -> DPAudit | None:
     return {
         "level": "record",
         "steps": spent.steps,
-        "epsilon": _number(spent.of_visits(1)),
+        "epsilon": finite(spent.of_visits(1)),
         "lower": lower_bound(chosen, scores(among, trials), scores(nobody, trials), e.dp_delta),
         "trials": trials,
     }
@@ -151,7 +152,3 @@ def _canary(method: PFedLoRA, adapter: Adapter, clip: float) -> tuple[Tensor, Fl
 
 def _vector(tensors: Tensors) -> Floats:
     return torch.cat([t.detach().double().flatten() for t in tensors.values()]).numpy()
-
-
-def _number(epsilon: float) -> float | None:
-    return epsilon if math.isfinite(epsilon) else None

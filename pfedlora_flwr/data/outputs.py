@@ -7,6 +7,7 @@ import hashlib
 import platform
 from dataclasses import replace
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ from pfedlora_flwr.training.loop import Samples, infer, mixed_precision
 _VERSION = 1  # of the files' layout
 PHASE = "features"
 """Of a visit's operations: those of the encoder, once a client."""
-_COUNTED: dict[tuple[object, ...], int] = {}
+_COUNTED = WeakKeyDictionary[nn.Module, dict[tuple[object, ...], int]]()
 """One sample's, by encoder and shape: all clients of a process share the encoder."""
 
 
@@ -55,12 +56,13 @@ def operations(model: nn.Module, data: LocalData, e: Experiment) -> dict[str, in
     if encoder is None or e.augment:
         return {}
     one = data.train.batch(slice(0, 1))
-    place = encoder.module, encoder.side, one.shape, one.dtype, one.device
-    if place not in _COUNTED:
+    counts = _COUNTED.setdefault(encoder.module, {})
+    of = encoder.side, one.shape, one.dtype, one.device
+    if of not in counts:
         with torch.no_grad(), count_operations() as counted:
             encoder.encode(one)
-        _COUNTED[place] = counted.forward
-    return {PHASE: _COUNTED[place] * len(data.train)}
+        counts[of] = counted.forward
+    return {PHASE: counts[of] * len(data.train)}
 
 
 def kept(encoder: Whole, samples: Samples, e: Experiment) -> Tensor:

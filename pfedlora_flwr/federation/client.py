@@ -228,7 +228,7 @@ class PersonalisedClient(NumPyClient):
         cached = MODELS.take(told.token, told.client, told.version)
         if cached is not None:
             return cached, False
-        store = self._store(told) if told.origin is None else self._origin(told, told.origin)
+        store = self._store(told) if told.origin is None else self._own_store(told, told.origin)
         stored = store.load(told.version) if told.version else None
 
         with nullcontext() if stored is None else random_weights():
@@ -242,14 +242,10 @@ class PersonalisedClient(NumPyClient):
         `state-path`."""
         token = messages.folder_name(told.token)
         run = self._simulation(told.run, token)
-        return (
-            run.client_store(told.client)
-            if run
-            else ClientStore(self._state_path() / token / str(told.client))
-        )
+        return run.client_store(told.client) if run else self._own_store(told, token)
 
-    def _origin(self, told: Instruction, token: str) -> ClientStore:
-        """Where a real node keeps its model of the run that this one goes on from."""
+    def _own_store(self, told: Instruction, token: str) -> ClientStore:
+        """Where a real node keeps its model of the run that is called `token`."""
         return ClientStore(self._state_path() / messages.folder_name(token) / str(told.client))
 
     def _simulation(self, run: str, token: str) -> RunDirectory | None:

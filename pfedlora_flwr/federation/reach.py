@@ -4,7 +4,7 @@ inputs, not inferred from the method's name."""
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pfedlora_flwr.federation.visit import logits, visit
 from pfedlora_flwr.methods.method import Method
@@ -27,7 +27,8 @@ def unreached(method: Method) -> list[str]:
         dict.fromkeys(
             without_path(method.model_of(k))
             for k in clients
-            if _trains_its_head_alone(method, method.private_init(k, 0)) and not reaches(method, k)
+            if not method.predictor(method.private_init(k, 0)).extractor_parameters()
+            and not reaches(method, k)
         )
     )
 
@@ -60,9 +61,3 @@ def _logits(method: Method, client: int, received: Tensors, samples: Samples) ->
     visit(method, model, received, samples, client, 2)
     with torch.no_grad():
         return logits(method, model.eval(), samples.batch(slice(None)))
-
-
-def _trains_its_head_alone(method: Method, model: nn.Module) -> bool:
-    predictor = method.predictor(model)
-    head = {id(parameter) for parameter in predictor.last_layer().parameters()}
-    return all(id(p) in head for p in predictor.parameters() if p.requires_grad)

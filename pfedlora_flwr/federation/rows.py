@@ -3,7 +3,6 @@ fields."""
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from typing import Any, cast
 
 from pfedlora_flwr.federation.messages import Report
 from pfedlora_flwr.federation.round import Round
+from pfedlora_flwr.runs.accountant import finite
 from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.rows import SCORES, FailedVisitRow, RoundRow, VisitRow
 
@@ -52,7 +52,7 @@ def round_row(round: Round, state: ServerState, visits: Sequence[VisitRow]) -> R
     told = [visit["epsilon"] for visit in visits if "epsilon" in visit]
     spent = max(told) if told else round.epsilon
     if spent is not None:
-        row["epsilon"] = spent if math.isfinite(spent) else None
+        row["epsilon"] = finite(spent)
     if round.exchanges_lora:
         row["aggregation_error"] = round.aggregation_error
     return cast(RoundRow, row)

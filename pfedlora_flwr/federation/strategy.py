@@ -33,6 +33,7 @@ from pfedlora_flwr.rng import sample_clients
 from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.data_name import data_told
 from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.runs.layout import origin_of
 from pfedlora_flwr.runs.ledger import Cost, parameters, payload_bytes
 from pfedlora_flwr.runs.rows import REFUSED, HeldOutRow, RoundRow
 from pfedlora_flwr.runs.shared_state import download
@@ -69,6 +70,7 @@ class PersonalisedStrategy(Strategy):
             self.shared, self._fail, self._refuse_update
         ) or PlainUplink(experiment, execution, method, self.shared, self._refuse_update)
         self._told = told
+        self._origins = run.origins()
         self._pinned = [kept.versions for kept in run.checkpoints.pinned().values()]
         self._started: tuple[Round, Clients] | None = None  # the round that Flower's `start` is in
 
@@ -370,7 +372,7 @@ class PersonalisedStrategy(Strategy):
             evaluate=not training or e.evaluates(round.number),
             names=list(down),
             adapt=adapting or None,
-            origin=self.run.origin(version),
+            origin=origin_of(version, self._origins),
             keep=[kept[client] for kept in self._pinned if client in kept] or None,
         ).to_config()
         if not training:

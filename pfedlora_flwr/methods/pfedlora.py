@@ -164,7 +164,7 @@ class PFedLoRA(Method):
                 representation = self.encode(model, inputs)  # R̃ = f_k(x)
             return adapter_loss(representation, labels)
 
-        epochs, lr = self.adapter_epochs(e), self.options.adapter_lr or e.lr
+        epochs, lr = self.adapter_epochs(e), self.adapter_rate(e)
         if e.augment:  # each epoch sees other inputs, so R̃ is computed anew
             visit.sgd(
                 "adapter", adapter.parameters(), adapter_loss_of_inputs, data, epochs=epochs, lr=lr
@@ -189,6 +189,11 @@ class PFedLoRA(Method):
     @staticmethod
     def adapter_epochs(e: Experiment) -> int:
         return e.options.adapter_epochs or e.local_epochs
+
+    @staticmethod
+    def adapter_rate(e: Experiment) -> float:
+        """η_θ."""
+        return e.options.adapter_lr or e.lr
 
     def own_weight(self, round: int) -> float:
         """μ of Eq. 7 in this round: the same in all."""

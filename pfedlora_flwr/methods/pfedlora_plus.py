@@ -205,8 +205,8 @@ class PFedLoRAPlus(PFedLoRA):
         elif visit.noise is not None:
             model.eval()
             features = self.features(model, data, visit)
-            lr = self.options.adapter_lr or e.lr
-            private.train(visit, adapter, features, visit.noise, self.adapter_epochs(e), lr)
+            epochs, lr = self.adapter_epochs(e), self.adapter_rate(e)
+            private.train(visit, adapter, features, visit.noise, epochs, lr)
 
     def received_adapter(self, model: ClientModel, received: Tensors, data: Samples) -> Adapter:
         adapter = super().received_adapter(model, received, data)

@@ -70,10 +70,7 @@ def frozen_encoder(module: nn.Module) -> Whole | None:
 
 def only_last_trained(model: ClientModel) -> bool:
     """Whether it is on such an encoder, and nothing before its last layer is trained."""
-    last = {id(parameter) for parameter in model.last_layer().parameters()}
-    return frozen_encoder(model) is not None and not any(
-        p.requires_grad and id(p) not in last for p in model.parameters()
-    )
+    return frozen_encoder(model) is not None and not model.extractor_parameters()
 
 
 def check_frozen(model: ClientModel, name: str) -> None:

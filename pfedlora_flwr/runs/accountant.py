@@ -60,6 +60,11 @@ def record_epsilon(noise: float, parts: int, steps: int, delta: float) -> float:
     return float(accountant.get_epsilon(delta))
 
 
+def finite(epsilon: float) -> float | None:
+    """For JSON, which has no infinity."""
+    return epsilon if math.isfinite(epsilon) else None
+
+
 @lru_cache(maxsize=256)
 def noise_for(wanted: float, participations: int, delta: float) -> float:
     """z, just above the smallest whose ε at δ after so many participations is at most `wanted`."""

@@ -28,7 +28,7 @@ class Budget:
     def __init__(self, path: Path | None, e: Experiment) -> None:
         """path: the record; None: of a run that is only planned. Raises UserError if the file is
         there and cannot be read."""
-        saved = _read(path) if path else {}
+        saved = read_record(path, _what(path)) if path else {}
         self._path, self._e = path, e
         self._noise: float | None = saved.get("noise")
         self.participations = {int(k): n for k, n in saved.get("participations", {}).items()}
@@ -86,7 +86,7 @@ class Budget:
 
 def replaced(path: Path) -> bytes | None:
     """What is to stay of the record in `path` when another run takes the folder; None: nothing."""
-    saved = _read(path)
+    saved = read_record(path, _what(path))
     earlier = list(saved.get("earlier", []))
     if saved.get("participations"):
         most = max(saved["participations"].values())
@@ -102,7 +102,7 @@ def check_record(path: Path, visits: Iterable[VisitRow | FailedVisitRow]) -> Non
             f"{path} is missing, which counts what was spent of the clients' privacy; restore it,"
             " or start a new run"
         )
-    counted = _read(path).get("participations", {})
+    counted = read_record(path, _what(path)).get("participations", {})
     told = Counter(row["client"] for row in visits if row["status"] == "ok")
     for client, rounds in sorted(told.items()):
         if (found := counted.get(str(client), 0)) < rounds:
@@ -112,13 +112,17 @@ def check_record(path: Path, visits: Iterable[VisitRow | FailedVisitRow]) -> Non
             )
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_record(path: Path, what: str) -> dict[str, Any]:
+    """What such a file says; empty if there is none. Raises UserError, by the name `what`, for a
+    damaged one."""
     try:
         found = json.loads(path.read_text()) if path.exists() else {}
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise UserError(
-            f"{path}, which counts what was spent of the clients' privacy, is damaged; restore it"
-        )
+        raise UserError(f"{what}, is damaged; restore it")
     return found
+
+
+def _what(path: Path) -> str:
+    return f"{path}, which counts what was spent of the clients' privacy"

@@ -204,11 +204,6 @@ class RunDirectory(RunFiles):
             and result["rounds"] == experiment.rounds
         )
 
-    def last_round(self) -> int:
-        """The round after which a resumed run goes on; 0 also if none is done."""
-        state = self.checkpoints.load()
-        return state.round if state else 0
-
     # Writing
 
     def write_config(

@@ -38,16 +38,18 @@ def membership(run: RunFiles, config: RunConfig) -> RunConfig:
     of who did before. Raises UserError when nobody can."""
     if not (config.execution.resume and run.holds_run):
         return config
-    e, saved, state = config.experiment, run.experiment(), run.checkpoints.load()
-    last = state.round if state else 0
-    joined, left, told = saved.clients_joined, saved.clients_left, ""
+    e, saved = config.experiment, run.experiment()
+    joined, left = saved.clients_joined, saved.clients_left
+    gone = {client for _, client in saved.leaves}
+    leaving = [(after, client) for after, client in e.leaves if client not in gone]
+    if e.clients == saved.clients and not leaving:
+        return RunConfig(e.replace(clients_joined=joined, clients_left=left), config.execution)
+    last, told = run.last_round(), f"clients is {e.clients}"
     if e.clients != saved.clients:
         check_join(run, saved, e.clients)
         before = [pair for pair in saved.joins if pair[0] != last]
         joined = ",".join(f"{r}:{n}" for r, n in [*before, (last, saved.clients)])
-        told = f"clients is {e.clients}"
-    gone = {client for _, client in saved.leaves}
-    if leaving := [(after, client) for after, client in e.leaves if client not in gone]:
+    if leaving:
         told = f"clients-left is {e.clients_left!r}"
         if wrong := [client for after, client in leaving if after not in (-1, last)]:
             raise UserError(
@@ -55,7 +57,7 @@ def membership(run: RunFiles, config: RunConfig) -> RunConfig:
                 f" clients-left={wrong[0]} lets client {wrong[0]} leave now"
             )
         left = ",".join([*filter(None, [left]), *(f"{last}:{client}" for _, client in leaving)])
-    if told and last >= e.rounds:
+    if last >= e.rounds:
         raise UserError(f"{told}, and round {last} was the run's last: give more rounds, too")
     return RunConfig(e.replace(clients_joined=joined, clients_left=left), config.execution)
 

@@ -3,7 +3,7 @@ file."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -151,14 +151,14 @@ class RunFiles:
         Raises OSError when there is none."""
         return self.token_file.read_text().strip()
 
+    def last_round(self) -> int:
+        """The round after which a resumed run goes on; 0 also if none is done."""
+        state = self.checkpoints.load()
+        return state.round if state else 0
+
     def origins(self) -> list[Origin]:
         """The runs that it was begun from without a client, by round."""
         return read_json(self.origins_file) or []
-
-    def origin(self, version: int) -> str | None:
-        """The name of the other run that a model of this version is of, if it is of one."""
-        held = (o["token"] for o in self.origins() if version <= o["round"])
-        return next(held, None) if version else None
 
     @property
     def partition(self) -> str | None:
@@ -168,3 +168,9 @@ class RunFiles:
     def client_store(self, client: int) -> ClientStore:
         """Where a simulated client keeps its model."""
         return ClientStore(self.clients / str(client))
+
+
+def origin_of(version: int, origins: Iterable[Origin]) -> str | None:
+    """The name of the other run that a model of this version is of, if it is of one of these."""
+    held = (o["token"] for o in origins if version <= o["round"])
+    return next(held, None) if version else None

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.runs.accountant import finite
 from pfedlora_flwr.runs.budget import Budget
 from pfedlora_flwr.runs.rows import DP, FailedVisitRow, Privacy, VisitRow
 
@@ -123,11 +124,11 @@ def privacy_of(
 def _dp(e: Experiment, budget: Budget) -> DP:
     assert e.dp_clip is not None
     counts = dict(sorted(budget.participations.items()))
-    by_client = {str(client): _number(budget.epsilon(n)) for client, n in counts.items()}
+    by_client = {str(client): finite(budget.epsilon(n)) for client, n in counts.items()}
     most = max(counts.values(), default=0)
     return {
         "level": "user",
-        "epsilon": _number(budget.epsilon(most)),
+        "epsilon": finite(budget.epsilon(most)),
         "by_client": by_client,
         "delta": e.dp_delta,
         "noise": budget.noise,
@@ -149,8 +150,8 @@ def _dp_of_records(e: Experiment, visits: Iterable[VisitRow | FailedVisitRow]) -
             counts[client] += 1
     return {
         "level": "record",
-        "epsilon": _number(max(told.values(), default=0.0)),
-        "by_client": {str(client): _number(told[client]) for client in sorted(told)},
+        "epsilon": finite(max(told.values(), default=0.0)),
+        "by_client": {str(client): finite(told[client]) for client in sorted(told)},
         "delta": e.dp_delta,
         "noise": e.dp_noise,
         "clip": e.dp_clip,
@@ -174,8 +175,3 @@ def _not_noised(config: RunConfig, simulated: bool) -> list[str]:
     clear += [_HELD_OUT] if e.clients_held_out else []
     clear += [_MASKED] if e.secagg_enabled else [_CLEAR]
     return [f"dp: the server, which reads {server} before it adds the noise", *clear, *_NOISED]
-
-
-def _number(epsilon: float) -> float | None:
-    """For JSON, which has no infinity."""
-    return epsilon if math.isfinite(epsilon) else None

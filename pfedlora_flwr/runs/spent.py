@@ -7,16 +7,17 @@ counts again."""
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
-from typing import Any
 
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import write_atomically
 from pfedlora_flwr.models.private import parts_of
-from pfedlora_flwr.runs.accountant import planned, record_epsilon, record_noise_for
+from pfedlora_flwr.runs.accountant import finite, planned, record_epsilon, record_noise_for
+from pfedlora_flwr.runs.budget import read_record
 from pfedlora_flwr.training.loop import Noise
+
+_WHAT = "its dp.json, which counts what was spent of its records' privacy"
 
 
 class Spent:
@@ -40,7 +41,7 @@ class Spent:
         self._e, self._client = e, client
         self._parts = parts_of(samples, e.batch_size)
         self.steps = self._parts * epochs
-        saved = _read(self._path) if self._path else {}
+        saved = read_record(self._path, _WHAT) if self._path else {}
         self.visits: int = saved.get("visits", 0)
         self._round: int = saved.get("round", 0)
         self._noise: float | None = saved.get("noise")
@@ -68,8 +69,7 @@ class Spent:
     @property
     def told(self) -> float | None:
         """ε so far, for a message; None where it is infinite."""
-        found = self.epsilon()
-        return found if math.isfinite(found) else None
+        return finite(self.epsilon())
 
     def spend(self, round: int, version: int) -> Noise:
         """Counts one more visit, and returns what its noise is to be.
@@ -80,8 +80,8 @@ class Spent:
         assert self._e.dp_clip is not None
         if self._round < version:
             raise UserError(
-                f"its dp.json, which counts what was spent of its records' privacy, is missing or"
-                f" older than its model of round {version}; restore it, or start a new run"
+                f"{_WHAT}, is missing or older than its model of round {version}; restore it, or"
+                " start a new run"
             )
         limit = self._e.dp_epsilon
         if limit is not None and (found := self.epsilon(1)) > limit:
@@ -96,16 +96,3 @@ class Spent:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(self._path, json.dumps(record).encode())
         return Noise(self._noise, self._e.dp_clip)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text()) if path.exists() else {}
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise UserError(
-            "its dp.json, which counts what was spent of its records' privacy, is damaged; restore"
-            " it"
-        )
-    return found
