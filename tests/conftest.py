@@ -25,6 +25,9 @@ from xdist.scheduler import LoadScopeScheduling
 
 ROOT = Path(__file__).resolve().parent.parent
 
+# Several tests compute at once, each with processes of its own. More threads than cores would wait
+# for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 MARKS = ("slow", "methods", "deployment", "cluster", "faults", "pretrained")
 
@@ -204,12 +207,12 @@ class Cli:
     def command(self, *words: str) -> list[str]:
         return [str(Path(sys.executable).with_name("pfedlora")), *words]
 
-    def run(self, name: str, *words: str, timeout: float = 180) -> Done:
+    def run(self, name: str, *words: str, timeout: float = 400) -> Done:
         """`pfedlora run -o output=NAME WORDS…`, to its end."""
         output = self.folder / name
         return self(*("run", "-o", f"output={output}", *words), timeout=timeout, output=output)
 
-    def __call__(self, *words: str, timeout: float = 180, output: Path | None = None) -> Done:
+    def __call__(self, *words: str, timeout: float = 400, output: Path | None = None) -> Done:
         done = subprocess.run(
             self.command(*words),
             env=self.environment,

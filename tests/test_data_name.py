@@ -198,7 +198,6 @@ def test_an_older_versions_run_over_own_data_is_not_reported_as_digits(
 
 
 @pytest.mark.deployment
-@pytest.mark.timeout(600)
 def test_a_deployed_federation_of_three_tables_is_named_by_its_sites(
     tmp_path: Path, pfedlora: Call
 ) -> None:

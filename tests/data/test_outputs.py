@@ -185,7 +185,6 @@ def test_a_cache_that_cannot_be_written_is_a_line(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)  # five runs, two of them through Flower
 def test_runs_end_alike_with_kept_outputs_and_without_and_through_flower(
     keys: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared_cli: Cli
 ) -> None:
