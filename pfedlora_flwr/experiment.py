@@ -362,7 +362,8 @@ class Experiment:
     )
     precision: str = key(
         "fp32",
-        "precision of products and activations; on a GPU fp32 uses TF32",
+        "precision of products and activations; on a GPU fp32 uses TF32; bf16 is slow on a"
+        " processor without instructions for it (AVX512_BF16, AMX)",
         choices=("fp32", "bf16"),
     )
     options: Any = field(default_factory=NoOptions)

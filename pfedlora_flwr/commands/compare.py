@@ -28,7 +28,7 @@ from pfedlora_flwr.data.remarks import remarks
 from pfedlora_flwr.data.source import Reading
 from pfedlora_flwr.errors import UserError, some
 from pfedlora_flwr.files import make_folder
-from pfedlora_flwr.launch.checks import ENGINES, check_engine, preflight
+from pfedlora_flwr.launch.checks import ENGINES, check_engine, preflight, slow_precision
 from pfedlora_flwr.launch.cluster import address_of
 from pfedlora_flwr.launch.execute import STOPPED
 from pfedlora_flwr.launch.processes import SIGNALS, Stopped, stoppable
@@ -243,10 +243,12 @@ def _preflight(work: Work, dry_run: bool, out: Console) -> None:
             preflight(job.config)
         except UserError as error:
             raise type(error)(f"{job.title}: {error}") from error.__cause__
-        for told in remarks(*shared_partition(e, job.config.execution.data_path)):
-            if told not in said:
-                out.print(f"warning: {told}", markup=False, highlight=False, soft_wrap=True)
-            said.add(told)
+        data = shared_partition(e, job.config.execution.data_path)
+        lines = [f"warning: {told}" for told in remarks(*data)]
+        for line in (*slow_precision(job.config), *lines):
+            if line not in said:
+                out.print(line, markup=False, highlight=False, soft_wrap=True)
+            said.add(line)
 
 
 def _speed(work: Work, engine: str) -> estimate.Speed:

@@ -24,7 +24,7 @@ from pfedlora_flwr.observers.registry import observers_of
 from pfedlora_flwr.runs.code_copy import check_unchanged, collect
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.privacy import notes_of
-from pfedlora_flwr.training.device import find_device
+from pfedlora_flwr.training.device import emulates_bf16, find_device
 
 ENGINES = ("flower", "local")
 """`flwr run` on a SuperLink of our own, with Ray's actors; or everything in this process, one
@@ -83,6 +83,21 @@ def preflight(config: RunConfig) -> None:
     check_trainable(config)
 
 
+def slow_precision(config: RunConfig) -> list[str]:
+    """A line where this machine is many times slower with the run's `precision` than without."""
+    e = config.experiment
+    if (
+        e.precision != "bf16"
+        or address_of(config.execution)  # a cluster's processors are others
+        or not emulates_bf16(find_device(e.device))
+    ):
+        return []
+    return [
+        "warning: precision is bf16, for which this processor has no instructions: a round takes"
+        " many times as long as with fp32"
+    ]
+
+
 def _engine(start: Start) -> Iterable[str]:
     check_engine(start.engine, start.config.execution.ray)
     if start.port and start.engine == "local":
@@ -108,6 +123,10 @@ def _reach(start: Start) -> Iterable[str]:
         f" head is trained, and what is shared cannot reach a prediction; {_WAYS_OUT}"
         for name in names
     ]
+
+
+def _precision(start: Start) -> Iterable[str]:
+    return () if start.done else slow_precision(start.config)
 
 
 def _method(start: Start) -> Iterable[str]:
@@ -165,6 +184,7 @@ CHECKS: tuple[Callable[[Start], Iterable[str]], ...] = (
     _engine,
     _trainable,
     _reach,
+    _precision,
     _method,
     _resources,
     _directory,

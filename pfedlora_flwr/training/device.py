@@ -31,6 +31,12 @@ def find_device(name: str) -> torch.device:
     return torch.device(name)
 
 
+def emulates_bf16(device: torch.device) -> bool:
+    """Whether products in bf16 take many times as long there as those in fp32: on a processor
+    without instructions for them."""
+    return device.type == "cpu" and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
 def channels_last(module: Module) -> Module:
     """The module with its 4-D tensors, an image's convolutions among them, laid out channels last;
     others, such as a Conv3d's, stay."""

@@ -6,8 +6,12 @@ import os
 import platform
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import torch
+
+from tests.conftest import Call
 
 _PROGRAM = """
 import resource, torch
@@ -45,3 +49,30 @@ def test_freed_memory_is_kept_for_the_next_tensors() -> None:
     before, after = map(int, said.stdout.split())
     assert before > 1000  # of 4 KiB: 36 MB are given back five times
     assert after < 100
+
+
+@pytest.mark.parametrize("instructions", [True, False])
+def test_bf16_where_it_is_emulated_is_a_warning(
+    instructions: bool, pfedlora: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the name that PyTorch gives its answer, which differs by machine."""
+    assert isinstance(torch.ops.mkldnn._is_mkldnn_bf16_supported(), bool)
+    monkeypatch.setattr(
+        torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: instructions, raising=True
+    )
+    warning = "warning: precision is bf16, for which this processor has no instructions: a round"
+
+    def told(precision: str) -> str:
+        keys = {"precision": precision, "device": "cpu", "dataset": "digits", "output": tmp_path}
+        words = [w for k, v in keys.items() for w in ("-o", f"{k}={v}")]
+        return pfedlora("run", "--dry-run", *words)[1]
+
+    assert (warning in told("bf16")) != instructions
+    assert warning not in told("fp32")
+    (tmp_path / "c.yaml").write_text(
+        "base: {dataset: digits, device: cpu, precision: bf16}\nmethods: [standalone]"
+    )
+    words = ["compare", str(tmp_path / "c.yaml"), "--dry-run", "--output", str(tmp_path / "runs")]
+    code, out, err = pfedlora(*words)
+    assert code == 0, err
+    assert (warning in out) != instructions
