@@ -154,7 +154,10 @@ def test_a_run_is_trained_anew_without_a_site_from_the_state_that_it_joined(
     with pytest.raises(UserError, match="--without needs --superlink"):
         said(run.path, tmp_path / "new", 3, dry_run=False)
     assert not (tmp_path / "new").exists()
-    new = anew.begin(tmp_path / "new")
+    new = RunDirectory(tmp_path / "new")
+    assert not anew.is_begun(new)
+    anew.begin(new)
+    assert said(run.path, new.path, 3)[0] == f"{new.path} holds this run, and goes on after round 2"
     submitted, _ = resumed(new, {}, {"resume": True, "output": str(new.path)}, "")
     assert submitted.experiment.clients_left == "2:3"
     assert submitted.experiment.fingerprint() == new.experiment().fingerprint()
@@ -173,7 +176,8 @@ def test_a_run_is_trained_anew_without_a_site_from_the_state_that_it_joined(
     first = Anew.plan(new, 1)
     assert "the run begins at the start" in first.words()[0]
     assert first.words()[1].startswith("rounds to repeat: 6 with 18 visits")
-    last = first.begin(tmp_path / "last")
+    last = RunDirectory(tmp_path / "last")
+    first.begin(last)
     remaining = [node for node in there if node["dataset"] != numbers[1]]
     result = serve(last.path, remaining, **keys)
     assert result["left"] == {"1": 0, "3": 0}
@@ -181,7 +185,9 @@ def test_a_run_is_trained_anew_without_a_site_from_the_state_that_it_joined(
     plain.train(6)
     assert result["shared_sha256"] == tensors_sha256(plain.state)
     with pytest.raises(UserError, match="exists; choose another"):
-        first.begin(tmp_path / "last")
+        first.begin(last)
+    assert first.is_begun(last)
+    assert not anew.is_begun(last)
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from pfedlora_flwr.commands.run import run
 from pfedlora_flwr.commands.submit import submit
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
+from pfedlora_flwr.files import absolute
 from pfedlora_flwr.launch.superlink import find_connection
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.output import of_run
@@ -104,19 +105,24 @@ def _without(words: Words, client: int, out: Console, err: Console) -> int:
     run.check_unlocked()
     anew = Anew.plan(run, client)
     check_unchanged(run.experiment(), options, run.path)
-    for line in anew.words():
+    new = RunDirectory(absolute(str(output)))
+    begun = anew.is_begun(new)
+    lines = anew.words()
+    if begun:
+        lines = [f"{new.path} holds this run, and goes on after round {new.last_round()}"]
+    if words.dry_run:
+        lines.append(f"it would run in {output}; nothing was started")
+    for line in lines:
         out.print(line, markup=False, highlight=False, soft_wrap=True)
     if words.dry_run:
-        told = f"it would run in {output}; nothing was started"
-        out.print(told, markup=False, highlight=False, soft_wrap=True)
         return 0
     if not words.superlink:
         raise UserError("--without needs --superlink: sites with data of their own are real nodes")
     find_connection(words.superlink)
-    new = anew.begin(Path(str(output)))
+    if not begun:
+        anew.begin(new)
     wanted, _ = resumed(new, {}, {**options, "resume": True, "output": str(new.path)}, "")
-    again = ["run", "CONF", "--superlink", words.superlink, "-o", f"output={new.path}"]
-    return submit(wanted, words.superlink, out, err, again, quiet=words.quiet)
+    return submit(wanted, words.superlink, out, err, sys.argv[1:], quiet=words.quiet)
 
 
 def configured(

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from pfedlora_flwr.data.local import OWN
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import FIXED_CLIENTS, Experiment
-from pfedlora_flwr.files import absolute, write_atomically
+from pfedlora_flwr.files import write_atomically
 from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.provenance import read_about
@@ -82,13 +81,17 @@ class Anew:
             f"rounds to repeat: {len(again)} with {visits} visits, which took {seconds:.0f} s",
         ]
 
-    def begin(self, output: Path) -> RunDirectory:
-        """The new directory, in which `--resume` goes on. Raises UserError where there is
+    def is_begun(self, new: RunDirectory) -> bool:
+        """Whether `new` holds this run without this client already."""
+        last = new.origins()[-1:] if new.holds_run else []
+        return [(o["run"], o["without"]) for o in last] == [(str(self.run.path), self.client)]
+
+    def begin(self, new: RunDirectory) -> None:
+        """Makes the new directory, in which `--resume` goes on. Raises UserError where there is
         something."""
-        output = absolute(str(output))
-        if output.exists():
-            raise UserError(f"output {str(output)!r} exists; choose another")
-        old, new, e = self.run, RunDirectory(output), self.run.experiment()
+        if new.path.exists():
+            raise UserError(f"output {str(new.path)!r} exists; choose another")
+        old, e = self.run, self.run.experiment()
         since = self.round if self.state else -1
         left = [(min(last, since), k) for last, k in e.leaves if k != self.client]
         names = [f"{r}:{k}" if r >= 0 else str(k) for r, k in [*left, (since, self.client)]]
@@ -96,14 +99,13 @@ class Anew:
         wanted = x.min_clients and min(x.min_clients, e.clients - len(names))
         config = RunConfig(
             e.replace(clients_left=",".join(names)),
-            replace(x, output=str(output), overwrite=False, resume=False, min_clients=wanted),
+            replace(x, output=str(new.path), overwrite=False, resume=False, min_clients=wanted),
         )
         new.server.mkdir(parents=True)
-        for file, text in (
-            (new.origins_file, json.dumps(self._origins())),
-            (new.numbers_file, json.dumps(self._numbers())),
-        ):
-            write_atomically(file, text.encode())
+        write_atomically(new.origins_file, json.dumps(self._origins()).encode())
+        if old.numbers_file.exists():
+            # with the client's, by which its node is known and turned away
+            write_atomically(new.numbers_file, old.numbers_file.read_bytes())
         new.write_token()
         new.write_partition(OWN)
         if self.state is not None:
@@ -118,7 +120,6 @@ class Anew:
             new.append_visits(row for row in old.visits() if row["round"] <= self.round)
         history = read_about(old.config).get("history", ()) if self.state else ()
         new.write_config(config, history, self.round)
-        return new
 
     def _origins(self) -> list[Origin]:
         """The runs whose sites' models it goes on from, each up to a round."""
@@ -130,12 +131,6 @@ class Anew:
             "token": next((o["token"] for o in held if o["round"] >= self.round), self.run.token),
         }
         return [*(o for o in held if o["round"] < self.round), mine]
-
-    def _numbers(self) -> dict[str, int]:
-        """The sites' numbers, without that of the client."""
-        file = self.run.numbers_file
-        numbers = json.loads(file.read_text()) if file.exists() else {}
-        return {name: number for name, number in numbers.items() if number != self.client}
 
 
 def _took_part(client: int, row: RoundRow, e: Experiment) -> bool:
