@@ -21,6 +21,15 @@ from tests.test_joining import OwnData, places, serve, sites
 __all__ = ["sites"]
 
 
+def with_a_new_class(node: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The last site's node-config with its data and an eleventh digit."""
+    shared = datasets.load("digits")
+    labels = shared.labels[180:240].copy()
+    labels[:6] = 10
+    np.savez(folder / "more.npz", images=shared.inputs[180:240], labels=labels)
+    return node | {"dataset": f"npz:{folder}/more.npz"}
+
+
 @pytest.mark.slow
 def test_a_federation_through_its_life(
     tmp_path: Path, sites: list[dict[str, Any]], caplog: pytest.LogCaptureFixture
@@ -38,11 +47,7 @@ def test_a_federation_through_its_life(
     keys |= {"resume": True, "clients": 4}
     left = serve(run.path, there, rounds=5, clients_left=leaver, node_timeout=6, **keys)
 
-    shared = datasets.load("digits")
-    labels = shared.labels[180:240].copy()
-    labels[:6] = 10  # an eleventh digit
-    np.savez(tmp_path / "more.npz", images=shared.inputs[180:240], labels=labels)
-    there[2] |= {"dataset": f"npz:{tmp_path}/more.npz"}
+    there[2] = with_a_new_class(sites[3], tmp_path)
     more = {"rounds": 6, "min_clients": 2, "min_success": 0.6, "node_timeout": 6}
     with caplog.at_level(logging.WARNING):
         last = serve(run.path, there, **more, **keys)

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import psutil
 
@@ -60,14 +60,15 @@ class Federation:
             os.environ | QUIET | {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5"} | own | environment
         )
 
-    def __enter__(self) -> Federation:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
         stop_marked(self.marker, patience=3)
 
     def spawn(self, name: str, *command: str, **environment: str) -> subprocess.Popen[bytes]:
-        """Starts a command, its output into NAME.log."""
+        """Starts a command, its output into NAME.log. It is a session of its own, as a service is:
+        where Linux shares the processor out by sessions, each has its share on a busy machine."""
         with (self.folder / f"{name}.log").open("ab") as log:
             return subprocess.Popen(
                 [tool(command[0]), *command[1:]],
@@ -76,6 +77,7 @@ class Federation:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=self.folder,
+                start_new_session=True,
             )
 
     def start_superlink(self, *options: str, **environment: str) -> subprocess.Popen[bytes]:
@@ -148,6 +150,12 @@ class Federation:
         if self.isolation == "process":
             self.start_superexec(f"superexec{client}", port)
         return self.nodes[client]
+
+    def stop_node(self, client: int) -> None:
+        """Ends a SuperNode as a service manager does: it takes its leave of the SuperLink."""
+        node = self.nodes.pop(client)
+        node.terminate()
+        node.wait(PATIENCE)
 
     def submit(self, keys: dict[str, Any], *words: str) -> subprocess.Popen[bytes]:
         """Starts `pfedlora run --superlink` with these keys."""
