@@ -23,7 +23,7 @@ from pfedlora_flwr.experiment import option_keys
 from pfedlora_flwr.keys import Key
 from pfedlora_flwr.launch.flower import COMPONENTS
 from pfedlora_flwr.methods import registry
-from pfedlora_flwr.runs import rows, status
+from pfedlora_flwr.runs import audits, rows, status
 
 _FORMAT = 'fab-format-version = 1\nflwr-version-target = "1.41.0"\n'
 """Flower Hub's own apps have this format. The generated apps of `pfedlora run` have no licence
@@ -49,8 +49,8 @@ _COMMANDS = """# Every command
 This is the `--help` of each command. [Keys](keys.md) lists the keys for `-o`.
 """
 _ROWS = (
-    "<!-- From here on written by `make docs` from pfedlora_flwr/runs/rows.py and status.py: change"
-    " those. -->"
+    "<!-- From here on written by `make docs` from pfedlora_flwr/runs/rows.py, audits.py and"
+    " status.py: change those. -->"
 )
 _RESULT = (
     "These keys can change a result. With the method's options they are the Experiment and"
@@ -90,7 +90,7 @@ def output_page(text: str) -> str:
     their comments."""
     units = ast.get_docstring(ast.parse(Path(rows.__file__).read_text(encoding="utf-8"))) or ""
     parts = [text.partition(_ROWS)[0], _ROWS, "## Units", units.partition("\n\n")[2]]
-    for file in (rows.__file__, status.__file__):
+    for file in (rows.__file__, audits.__file__, status.__file__):
         parts += _typed_dicts(Path(file).read_text(encoding="utf-8"))
     return "\n\n".join(part.strip() for part in parts) + "\n"
 

@@ -13,9 +13,9 @@ from pfedlora_flwr.audit.membership import audit_membership
 from pfedlora_flwr.audit.seen import Seen
 from pfedlora_flwr.errors import UserError, user_code
 from pfedlora_flwr.files import write_atomically
+from pfedlora_flwr.runs.audits import Audit
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.layout import FORMAT
-from pfedlora_flwr.runs.rows import Audit
 
 
 def audit(run: RunDirectory) -> Audit:

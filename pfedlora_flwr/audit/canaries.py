@@ -27,8 +27,8 @@ from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.models.private import clipped_sum, train
 from pfedlora_flwr.rng import torch_generator
 from pfedlora_flwr.runs.accountant import finite
+from pfedlora_flwr.runs.audits import DPAudit
 from pfedlora_flwr.runs.budget import Budget
-from pfedlora_flwr.runs.rows import DPAudit
 from pfedlora_flwr.runs.spent import Spent
 from pfedlora_flwr.training.loop import Noise, Samples, Visit
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from pfedlora_flwr.audit.measure import Floats, Part, best, measure, standardised
 from pfedlora_flwr.audit.seen import Seen, SeenRound
 from pfedlora_flwr.methods.method import Tensors
-from pfedlora_flwr.runs.rows import Attack, ClassAudit
+from pfedlora_flwr.runs.audits import Attack, ClassAudit
 
 NAMED = "classes"
 """The tensor in which uploads with a row for each class held (FD, FedProto and others) name them,

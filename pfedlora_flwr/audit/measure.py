@@ -11,7 +11,7 @@ import numpy.typing as npt
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from pfedlora_flwr.rng import numpy_generator
-from pfedlora_flwr.runs.rows import Attack, BestAttack
+from pfedlora_flwr.runs.audits import Attack, BestAttack
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]

@@ -17,7 +17,7 @@ from pfedlora_flwr.audit.views import shared_predictor
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.rng import numpy_generator
-from pfedlora_flwr.runs.rows import MembershipAudit
+from pfedlora_flwr.runs.audits import MembershipAudit
 from pfedlora_flwr.runs.trained import load_trained
 from pfedlora_flwr.training.loop import Samples, infer
 

@@ -13,16 +13,19 @@ from torch.nn.functional import linear
 
 from pfedlora_flwr.methods import fedkd
 from pfedlora_flwr.methods.fedavg import FedAvg
+from pfedlora_flwr.methods.fedbn import FedBN
 from pfedlora_flwr.methods.fedkd import FedKD
 from pfedlora_flwr.methods.fedmrl import FedMRL
+from pfedlora_flwr.methods.fedrod import FedRoD
 from pfedlora_flwr.methods.fml import FML
 from pfedlora_flwr.methods.lg_fedavg import LGFedAvg
 from pfedlora_flwr.methods.method import Method, Tensors
 from pfedlora_flwr.methods.mutual import small_model
 from pfedlora_flwr.methods.pfedlora import PFedLoRA
-from pfedlora_flwr.methods.tensors import rebuilt
+from pfedlora_flwr.methods.pfedlora_plus import ROWS, PFedLoRAPlus
+from pfedlora_flwr.methods.tensors import filled, rebuilt
+from pfedlora_flwr.models.kept import kept
 from pfedlora_flwr.models.model import ClientModel
-from pfedlora_flwr.training.device import channels_last
 
 Predictor = Callable[[Tensor], Tensor]
 """Inputs → logits, [B, classes]."""
@@ -37,7 +40,14 @@ def shared_part(method: Method, received: Tensors, uploaded: Tensors | None = No
         if uploaded is None:
             return start
         return fedkd.add(start, fedkd.decompress(uploaded, method.initial))
-    return received if uploaded is None else uploaded
+    if uploaded is None:
+        return received
+    if isinstance(method, PFedLoRAPlus) and method.by_class:  # rows of the classes held alone
+        whole = {name: uploaded.get(name, tensor) for name, tensor in received.items()}
+        for name in ROWS:
+            whole[name] = received[name].index_copy(0, uploaded["classes"], uploaded[name])
+        return whole
+    return uploaded
 
 
 def shared_predictor(
@@ -58,18 +68,34 @@ def _logits(method: Method, shared: Tensors, own: ClientModel | None) -> Predict
 
 @_logits.register
 def _(method: FedAvg, shared: Tensors, own: ClientModel | None) -> Predictor:
-    return _filled(lambda: method.client_model(0), shared)
+    return filled(lambda: method.client_model(0), shared)
+
+
+@_logits.register
+def _(method: FedBN, shared: Tensors, own: ClientModel | None) -> Predictor | None:
+    """What is shared needs a client's own batch normalisation."""
+    if own is None:
+        return None
+    return rebuilt(lambda: method.client_model(0), kept(own) | shared).eval()
+
+
+@_logits.register
+def _(method: FedRoD, shared: Tensors, own: ClientModel | None) -> Predictor | None:
+    """ψ alone needs an encoder."""
+    if own is None and not method.one_architecture:
+        return None
+    return method.generic(shared, own)
 
 
 @_logits.register(FML)
 @_logits.register(FedKD)
 def _(method: Method, shared: Tensors, own: ClientModel | None) -> Predictor:
-    return _filled(lambda: small_model(method), shared)
+    return filled(lambda: small_model(method), shared)
 
 
 @_logits.register
 def _(method: FedMRL, shared: Tensors, own: ClientModel | None) -> Predictor:
-    return _filled(method.small_model, shared)
+    return filled(method.small_model, shared)
 
 
 @_logits.register
@@ -87,8 +113,3 @@ def _(method: PFedLoRA, shared: Tensors, own: ClientModel | None) -> Predictor |
         return None
     adapter = method.loaded(own, shared)
     return lambda inputs: adapter(method.encode(own, inputs))
-
-
-def _filled(build: Callable[[], ClientModel], tensors: Tensors) -> ClientModel:
-    """The model that `build` makes, with these tensors, to predict on the CPU."""
-    return channels_last(rebuilt(build, tensors).eval())

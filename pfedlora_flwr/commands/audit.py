@@ -12,8 +12,8 @@ from rich.table import Table
 from pfedlora_flwr.audit.audit import audit
 from pfedlora_flwr.commands.load_models import note_code
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.runs.audits import Attack, Audit
 from pfedlora_flwr.runs.directory import RunDirectory, find_runs
-from pfedlora_flwr.runs.rows import Attack, Audit
 
 
 def audit_all(paths: Iterable[Path], out: Console, err: Console, *, as_json: bool) -> int:

@@ -137,6 +137,6 @@ def _costs(config: RunConfig, held: Resources) -> list[str]:
         (f"time: about {duration(seconds)} for {e.rounds} rounds (a guess: no run has been timed)"),
         f"memory: about {(held.actors + 1) * _ACTOR / 1e9:.1f} GB for {held.actors} actors" + free,
         f"disk: at most {megabytes(estimate.disk([config]))} for the clients' models"
-        + (f" and the server's {e.clients} states" if e.sharing == "none" else "")
-        + (" and all uploads" if config.execution.audit_uploads else ""),
+        + (f" and the server's {e.clients} states" if estimate.state_bytes(config) else "")
+        + (" and all uploads" if estimate.upload_bytes(config) else ""),
     ]

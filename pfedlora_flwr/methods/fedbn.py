@@ -13,7 +13,6 @@ from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 
 from pfedlora_flwr.methods.fedavg import FedAvg
 from pfedlora_flwr.methods.method import Tensors
-from pfedlora_flwr.methods.tensors import rebuilt
 from pfedlora_flwr.models.kept import kept
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.rng import seeded
@@ -52,14 +51,6 @@ class FedBN(FedAvg):
     ) -> dict[str, Callable[[Tensor], Tensor]]:
         """None: what is shared is no whole model."""
         return {}
-
-    def shared_predictor(
-        self, tensors: Tensors, own: ClientModel | None = None
-    ) -> Callable[[Tensor], Tensor] | None:
-        """For an audit: what is shared, with a client's own batch normalisation."""
-        if own is None:
-            return None
-        return rebuilt(lambda: self.client_model(0), kept(own) | tensors).eval()
 
 
 def batch_norm_names(model: ClientModel) -> set[str]:

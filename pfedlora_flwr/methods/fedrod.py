@@ -108,19 +108,14 @@ class FedRoD(Method):
         self, model: TwoHeads, received: Tensors
     ) -> dict[str, Callable[[Tensor], Tensor]]:
         """The generic predictor as it arrived."""
-        generic = self.shared_predictor(received, model.model)
-        assert generic is not None
-        return {"generic": generic}
+        return {"generic": self.generic(received, model.model)}
 
-    def shared_predictor(
-        self, shared: Tensors, own: ClientModel | None = None
-    ) -> Callable[[Tensor], Tensor] | None:
+    def generic(self, shared: Tensors, own: ClientModel | None) -> Callable[[Tensor], Tensor]:
         """x ↦ ψ(z): ψ alone needs an encoder, the client's own."""
         if self.one_architecture:
             model = rebuilt(lambda: self.client_model(0), shared)
             return model.eval().to(next(iter(shared.values())).device)
-        if own is None:
-            return None
+        assert own is not None
         return lambda inputs: linear(own.encode(inputs), shared["weight"], shared.get("bias"))
 
     def shared(self, model: ClientModel) -> Tensors:

@@ -50,9 +50,10 @@ MOVED = {
 }
 """Members of an older version's methods, and what took their place."""
 _HELPERS = "pfedlora_flwr.methods.tensors"
-_IMPORTS = dict.fromkeys(("frozen", "rebuilt", "tensors_of", "weighted_mean"), _HELPERS) | {
+_IMPORTS = dict.fromkeys(
+    ("filled", "frozen", "rebuilt", "tensors_of", "weighted_mean"), _HELPERS
+) | {
     "check_state": "pfedlora_flwr.federation.server_state",
-    "filled": "pfedlora_flwr.audit.views",
     "seeded": "pfedlora_flwr.rng",
 }
 """Names that this file had, and where they are."""

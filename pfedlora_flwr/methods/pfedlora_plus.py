@@ -35,7 +35,7 @@ from pfedlora_flwr.models.registry import facts
 from pfedlora_flwr.models.summed import Summed
 from pfedlora_flwr.training.loop import Samples, Visit
 
-_ROWS = ("up.weight", "up.bias")
+ROWS = ("up.weight", "up.bias")
 
 
 class OfClasses(Adapter):
@@ -153,7 +153,7 @@ class PFedLoRAPlus(PFedLoRA):
                 f" ({told}); allowed: models of one width, neck=always, or adapter.predict=own"
             )
         state = super().state_init(seed)
-        zero = {name: torch.zeros_like(state[name]) for name in _ROWS} if self.sums else {}
+        zero = {name: torch.zeros_like(state[name]) for name in ROWS} if self.sums else {}
         return state | zero
 
     def private_init(self, client: int, seed: int) -> nn.Module:
@@ -178,8 +178,8 @@ class PFedLoRAPlus(PFedLoRA):
         if not self.by_class:
             return upload
         classes, counts = data.labels.unique(return_counts=True)  # ascending
-        rows = {name: upload.tensors[name][classes] for name in _ROWS}
-        rest = {name: t for name, t in upload.tensors.items() if name not in _ROWS}
+        rows = {name: upload.tensors[name][classes] for name in ROWS}
+        rest = {name: t for name, t in upload.tensors.items() if name not in ROWS}
         return Upload(rest | {"classes": classes, "counts": counts} | rows, len(data))
 
     def train_model(
@@ -241,11 +241,11 @@ class PFedLoRAPlus(PFedLoRA):
         if not self.by_class:
             return super().aggregate(uploads, state, round)
         rest = {
-            k: Upload({n: u.tensors[n] for n in state if n not in _ROWS}, u.samples)
+            k: Upload({n: u.tensors[n] for n in state if n not in ROWS}, u.samples)
             for k, u in uploads.items()
         }
         merged = state | weighted_mean(rest)
-        for name in _ROWS:
+        for name in ROWS:
             rows = ClassMeans(self.classes, state[name][0].numel())
             for upload in uploads.values():
                 sent = upload.tensors
@@ -255,23 +255,13 @@ class PFedLoRAPlus(PFedLoRA):
             merged[name] = state[name].index_copy(0, found["classes"], means)
         return merged
 
-    def shared_part(self, received: Tensors, uploaded: Tensors | None = None) -> Tensors:
-        """For an audit: the adapter as a client received it, or as its upload says that it left
-        it."""
-        if uploaded is None or not self.by_class:
-            return received if uploaded is None else uploaded
-        whole = {name: uploaded.get(name, tensor) for name, tensor in received.items()}
-        for name in _ROWS:
-            whole[name] = received[name].index_copy(0, uploaded["classes"], uploaded[name])
-        return whole
-
     def check(self, upload: Upload, state: Tensors, client: int) -> None:
         if not self.by_class:
             super().check(upload, state, client)
             return
         ids = torch.zeros(0, dtype=torch.int64)
-        rest = {name: like for name, like in state.items() if name not in _ROWS}
-        rows = {name: state[name] for name in _ROWS}
+        rest = {name: like for name, like in state.items() if name not in ROWS}
+        rows = {name: state[name] for name in ROWS}
         sent = upload.tensors
         check_layout({name: t for name, t in sent.items() if name in rest}, rest)
         check_report(

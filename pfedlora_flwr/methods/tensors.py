@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from pfedlora_flwr.methods.method import Tensors, Upload
 from pfedlora_flwr.models.kept import load_kept
 from pfedlora_flwr.models.named import random_weights
-from pfedlora_flwr.training.device import Module
+from pfedlora_flwr.training.device import Module, channels_last
 
 
 def frozen(module: nn.Module) -> AbstractContextManager[None]:
@@ -45,6 +45,11 @@ def rebuilt(build: Callable[[], Module], tensors: Tensors) -> Module:
         model = build()
     load_kept(model, tensors)
     return model
+
+
+def filled(build: Callable[[], Module], tensors: Tensors) -> Module:
+    """The same model, to predict on the CPU."""
+    return channels_last(rebuilt(build, tensors).eval())
 
 
 def proximal(model: nn.Module, received: Tensors) -> Callable[[], Tensor]:

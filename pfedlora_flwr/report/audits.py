@@ -8,7 +8,7 @@ from typing import Any
 from pfedlora_flwr.report import measures, words
 from pfedlora_flwr.report.load import Study
 from pfedlora_flwr.report.table import Table
-from pfedlora_flwr.runs.rows import Audit
+from pfedlora_flwr.runs.audits import Audit, read_audit
 
 _COLUMNS = {
     "classes, upload: AUC": "classes/upload/auc",
@@ -24,7 +24,8 @@ def audits(study: Study) -> Table:
     """A row a method in each scenario that has an audited run."""
     rows = []
     for o in study.in_order():
-        found = [audit for run in o.runs.values() if (audit := run.audit)]
+        read = (read_audit(run.directory.audit_file) for run in o.runs.values())
+        found = [audit for audit in read if audit]
         if not found:
             continue
         by = " and ".join(

@@ -13,9 +13,8 @@ from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.runs.code_copy import Hashes, check_importable, differing_files, hashes_of
 from pfedlora_flwr.runs.directory import RunDirectory, find_runs
 from pfedlora_flwr.runs.provenance import read_about
-from pfedlora_flwr.runs.records import read_audit
 from pfedlora_flwr.runs.result import sampled, to_target
-from pfedlora_flwr.runs.rows import Audit, Result, RoundRow, ToTarget
+from pfedlora_flwr.runs.rows import Result, RoundRow, ToTarget
 
 
 @dataclass(frozen=True)
@@ -65,11 +64,6 @@ class Run:
         return to_target(
             e if self.target is None else e.replace(target_accuracy=self.target), self.rounds
         )
-
-    @cached_property
-    def audit(self) -> Audit | None:
-        """What `pfedlora audit` found; None where it was not asked."""
-        return read_audit(self.directory.audit_file)
 
     @cached_property
     def code(self) -> Hashes:

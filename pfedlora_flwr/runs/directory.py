@@ -22,15 +22,12 @@ from pfedlora_flwr.runs.budget import check_record, replaced
 from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.extension import check_budget, check_extension, differences
 from pfedlora_flwr.runs.layout import (
-    AUDIT,
-    CLIENTS,
     CONFIG,
+    FILES,
     FORMAT,
-    HELD_OUT,
     OBSERVED,
     READABLE,
     RESULT,
-    ROUNDS,
     Row,
     RunFiles,
 )
@@ -70,8 +67,8 @@ class RunDirectory(RunFiles):
         self.check_free(config)
         self.server.mkdir(parents=True, exist_ok=True)
         self._acquire(_DYING if config.execution.resume else LOOK)
-        self.result_file.unlink(missing_ok=True)
-        self.audit_file.unlink(missing_ok=True)
+        for file in self.findings:
+            file.unlink(missing_ok=True)
         if config.execution.resume:
             self._go_on(config.experiment)
             return
@@ -104,7 +101,7 @@ class RunDirectory(RunFiles):
             self.events,
             self.uploads.folder,
         )
-        ours = {CONFIG, RESULT, ROUNDS, CLIENTS, HELD_OUT, AUDIT, *(p.name for p in folders)}
+        ours = {*FILES, *(p.name for p in folders)}
         if overwrite and not found <= ours | {self.report.name, *OBSERVED}:
             raise UserError(
                 f"output {str(self.path)!r} is not a run's directory, so it is not overwritten"

@@ -34,7 +34,7 @@ FORMAT = 3
 READABLE = (2, FORMAT)
 """Of the files that users parse: config.yaml, rounds.jsonl, clients.jsonl, result.json. Fields are
 added to it and none renamed."""
-CONFIG, RESULT, ROUNDS, CLIENTS, HELD_OUT, AUDIT = (
+FILES = (
     "config.yaml",
     "result.json",
     "rounds.jsonl",
@@ -42,6 +42,7 @@ CONFIG, RESULT, ROUNDS, CLIENTS, HELD_OUT, AUDIT = (
     "held_out.jsonl",
     "audit.json",
 )
+CONFIG, RESULT, ROUNDS, CLIENTS, HELD_OUT, AUDIT = FILES
 
 METRICS = "metrics.prom"
 OBSERVED = ("mlflow.db", "mlflow", "wandb", "wandb-id", METRICS)
@@ -55,6 +56,7 @@ class RunFiles:
         self.path = path
         self.config = path / CONFIG
         self.result_file, self.audit_file = path / RESULT, path / AUDIT
+        self.findings = self.result_file, self.audit_file  # of the rounds so far
         self.server = path / "server"
         self.states = self.server / "states"
         self.clients, self.logs = path / "clients", path / "logs"

@@ -11,11 +11,10 @@ from typing import Any, get_args
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.runs.checkpoint import Checkpoints
 from pfedlora_flwr.runs.lines import read_rows
-from pfedlora_flwr.runs.rows import Audit, Result, Status
+from pfedlora_flwr.runs.rows import Result, Status
 
 _MEASURES = ("rounds", "accuracy", "per_client", "communication", "flops", "seconds")
 """What a completed run's result has had in every version of its format."""
-_OF_AN_AUDIT = tuple(name for name in Audit.__annotations__ if name != "dp")
 _OF_EVERY_LINE = {"round"}
 _OF_A_ROUND = _OF_EVERY_LINE | {"accuracy", "validation_accuracy", "evaluated", "admitted"}
 _OF_A_VISIT = _OF_EVERY_LINE | {"client", "status"}
@@ -51,24 +50,6 @@ def read_result(path: Path, formats: tuple[int, ...]) -> Result | None:
     if lacks:
         raise UserError(f"{path} lacks {', '.join(lacks)}; {advice}")
     return found  # type: ignore[return-value]
-
-
-def read_audit(path: Path) -> Audit | None:
-    """What `pfedlora audit` found, or None where it was not asked. Raises UserError for a file that
-    is none."""
-    advice = "remove it, and pfedlora audit makes it anew"
-    try:
-        found = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read as an audit ({error}); {advice}") from None
-    lacks = [
-        name for name in _OF_AN_AUDIT if name not in (found if isinstance(found, dict) else ())
-    ]
-    if lacks:
-        raise UserError(f"{path} lacks {', '.join(lacks)}; {advice}")
-    return found
 
 
 def read_json(path: Path) -> Any:
