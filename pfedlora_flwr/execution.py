@@ -99,6 +99,11 @@ class Execution:
 
 
 KEYS = keys_of(Execution)
+GONE = {
+    "extend": "more rounds extend a run that is resumed",
+    "tensorboard": "give observers=tensorboard",
+}
+"""Keys that are no longer there, and what takes their place."""
 
 
 @dataclass(frozen=True)

@@ -441,6 +441,12 @@ class Experiment:
         return self.dp_enabled and self.dp_level == "record"
 
     @property
+    def hides_clients(self) -> str:
+        """The key that hides from the server what single clients send, and what their code raises
+        but for its type; empty: none."""
+        return "secagg.enabled" if self.secagg_enabled else "dp" if self.dp_enabled else ""
+
+    @property
     def masked_weight(self) -> int:
         """The largest weight under masks: of `dp`, which weighs all clients alike, 1."""
         return 1 if self.dp_of_users else self.secagg_max_samples

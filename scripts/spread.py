@@ -33,8 +33,8 @@ class Feature:
 FEATURES = (
     Feature(
         "sharing",
-        r"federation/sharing|report/gain",
-        r"\bsharing\b(?! = len|\)\n)|\bis_control\b|\bgains?\b",
+        r"federation/(sharing|server_state)|report/gain",
+        r"\bsharing\b(?! = len|\)\n)|\bis_control\b|\bgains\b",
     ),
     Feature("audit", r"audit|runs/uploads", r"audit|shared_part\b|shared_predictor\b"),
     Feature(
@@ -49,7 +49,7 @@ FEATURES = (
     ),
     Feature(
         "own code",
-        r"^errors|runs/(source|code_copy)|report/own_code",
+        r"^errors|runs/(source|code_copy)|report/own_code|methods/own",
         r"user_code|UserCodeError|code_copy|runs\.source|use_copy|user_modules",
     ),
     Feature(

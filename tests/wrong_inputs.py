@@ -287,7 +287,7 @@ KEYS = [
     ),
     key(
         "dp.clip=1 dp.noise=1 method=pfedlora_plus",
-        "adapter.rows is classes; allowed with dp: samples, because rows weighted by their",
+        "adapter.rows is classes; allowed with dp: samples, because rows weighted by",
     ),
     key(
         "dp.clip=1 dp.noise=1 method=pfedlora_plus adapter.rows=samples adapter.down=trained",
@@ -375,7 +375,7 @@ KEYS = [
     unused("data-path=data", "data-path is not used: dataset 'digits' takes no files from there"),
     key(
         "audit.uploads=true sharing=none",
-        "audit.uploads is true and sharing is none; uploads are kept only with sharing=mean",
+        "sharing is none; allowed with audit.uploads: mean",
     ),
     key("audit.upload=true", "unknown key 'audit.upload'; did you mean 'audit.uploads'?"),
     Wrong("run --resume --overwrite", "resume and overwrite exclude each other"),

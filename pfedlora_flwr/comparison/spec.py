@@ -24,7 +24,7 @@ from pfedlora_flwr.config import (
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.federation.sharing import is_standalone
+from pfedlora_flwr.federation.server_state import is_standalone
 from pfedlora_flwr.keys import Scalar
 
 T = TypeVar("T")
@@ -148,8 +148,6 @@ class Comparison:
     def _is_standalone(self, cell: Cell) -> bool:
         """Whether the cell is Standalone by construction. What this depends on is the same for all
         its candidates and seeds."""
-        if (self.base | cell.scenario).get("sharing", "mean") == "mean":
-            return False
         config = self.config(cell, cell.candidates[0], self.tuning_seed)
         return is_standalone(config.experiment, config.execution.data_path)
 

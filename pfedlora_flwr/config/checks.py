@@ -187,14 +187,20 @@ def _inputs(config: RunConfig, method: type[Method]) -> None:
         )
 
 
-def _kept_uploads(config: RunConfig, method: type[Method]) -> None:
+def _control(config: RunConfig, method: type[Method]) -> None:
+    """What works on the one mean of all uploads of a round."""
     e = config.experiment
-    if config.execution.audit_uploads and e.sharing != "mean":
-        raise UserError(
-            f"audit.uploads is true and sharing is {e.sharing}; uploads are kept only with"
-            f" sharing=mean"
-        )
-    if config.execution.audit_uploads and e.secagg_enabled:
+    wanted_by = {
+        "audit.uploads": config.execution.audit_uploads,
+        "secagg.enabled": e.secagg_enabled,
+        "dp": e.dp_of_users,
+    }
+    if e.sharing != "mean" and (names := [name for name, used in wanted_by.items() if used]):
+        raise UserError(f"sharing is {e.sharing}; allowed with {names[0]}: mean")
+
+
+def _kept_uploads(config: RunConfig, method: type[Method]) -> None:
+    if config.execution.audit_uploads and config.experiment.secagg_enabled:
         raise UserError(
             "audit.uploads is true and secagg.enabled, too: under masks no upload can be kept;"
             " audit such a run from its sum"
@@ -214,8 +220,6 @@ def _secure_aggregation(config: RunConfig, method: type[Method]) -> None:
             f"method {e.method} does not take a mean of uploads; secagg.enabled needs one that"
             f" does: {_averaging()}"
         )
-    if e.sharing != "mean":
-        raise UserError(f"sharing is {e.sharing}; allowed with secagg.enabled: mean")
     if not 3 <= e.sampled <= _MOST_MASKED:
         told = f"clients × participation gives {e.sampled}"
         raise UserError(f"secagg.enabled needs 3 to {_MOST_MASKED} sampled clients, {told}")
@@ -244,8 +248,6 @@ def _differential_privacy(config: RunConfig, method: type[Method]) -> None:
             f"method {e.method} does not take a mean of uploads; dp needs one that does:"
             f" {_averaging()}"
         )
-    if e.sharing != "mean":
-        raise UserError(f"sharing is {e.sharing}; allowed with dp: mean")
     if e.dp_delta * e.clients >= 1:
         raise UserError(
             f"dp.delta is {e.dp_delta:g}; allowed: below 1/clients, which is {1 / e.clients:g}"
@@ -312,6 +314,7 @@ CHECKS: tuple[Callable[[RunConfig, type[Method]], None], ...] = (
     _held_out,
     _trained,
     _inputs,
+    _control,
     _kept_uploads,
     _secure_aggregation,
     _way,

@@ -19,7 +19,7 @@ from pfedlora_flwr.data.datasets import count_classes
 from pfedlora_flwr.data.partition import KINDS
 from pfedlora_flwr.data.source import Reading
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.execution import Execution, RunConfig
+from pfedlora_flwr.execution import GONE, Execution, RunConfig
 from pfedlora_flwr.experiment import Experiment, option_keys
 from pfedlora_flwr.files import absolute
 from pfedlora_flwr.keys import AUTO, Key, keys_of
@@ -30,11 +30,6 @@ from pfedlora_flwr.models import registry as models
 
 _PER_CLIENT = "partition.classes-per-client"
 """A key that may be auto, and is a number in an Experiment."""
-GONE = {
-    "extend": "more rounds extend a run that is resumed",
-    "tensorboard": "give observers=tensorboard",
-}
-"""Keys that are no longer there, and what takes their place."""
 
 
 @cache

@@ -64,7 +64,7 @@ def alone(method: Method, data: LocalData, client: int, adapted: Adapted) -> Ada
     """The same client by Standalone, after as many visits as the operations last for that it took
     to be adapted, rounded up."""
     e = method.experiment.replace(
-        method="standalone", method_options="", sharing="mean", options=Standalone.Options()
+        method="standalone", method_options="", options=Standalone.Options()
     )
     by_itself = registry.make(e, method.task)
     first = adapt(by_itself, {}, data, client, 1)  # all visits run the same operations

@@ -42,11 +42,6 @@ def mods(config_of: Callable[[Context], RunConfig]) -> list[Mod]:
     return [mod for link in LINKS if (mod := link.mod(config_of)) is not None]
 
 
-def hides_errors(e: Experiment) -> bool:
-    """Whether clients of a run of `e` tell the type alone of what their code raises."""
-    return any(link.hides_errors for link in LINKS if link.is_used(e, None))
-
-
 class Chain:
     """The links that a run has."""
 
@@ -56,10 +51,7 @@ class Chain:
         """server: None on a client."""
         execution = server.execution if server else None
         self._method = method
-        self._name = experiment.method
-        # masks and noise hide single uploads, and a control merges one at a time
-        hidden = experiment.secagg_enabled or experiment.dp_enabled
-        self._measures_error = experiment.sharing == "mean" and not hidden
+        self._experiment = experiment
         self._links = [
             link(experiment, method, server)
             for link in LINKS
@@ -103,9 +95,11 @@ class Chain:
             uploads = link.server_in(uploads, state, round)
         merged = self._method.aggregate(uploads, state, round.number)
         check_state(
-            f"method {self._name!r}: aggregate", merged, state if self._method.averages else None
+            f"method {self._experiment.method!r}: aggregate",
+            merged,
+            state if self._method.averages else None,
         )
-        if self._measures_error:
+        if not self._experiment.hides_clients:
             round.aggregation_error = self._method.aggregation_error(uploads, state, merged)
         for link in self._links:
             merged = link.server_out(merged, uploads, state, round)

@@ -21,7 +21,7 @@ from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation import messages, wire
 from pfedlora_flwr.federation import visit as visits
 from pfedlora_flwr.federation.adapt import held_out_rows
-from pfedlora_flwr.federation.chain import Chain, hides_errors
+from pfedlora_flwr.federation.chain import Chain
 from pfedlora_flwr.federation.clock import Clock
 from pfedlora_flwr.federation.flower_compat import NumPyClient
 from pfedlora_flwr.federation.messages import Claim, Config, Instruction, Report
@@ -261,13 +261,13 @@ class PersonalisedClient(NumPyClient):
 
     def _failure(self, error: BaseException, config: Config) -> Config:
         """The reply to whatever went wrong: one line for the server. What is no user's error leaves
-        its traceback in the run's directory or, on a real node, in the node's log, and under secagg
-        its text there alone."""
+        its traceback in the run's directory or, on a real node, in the node's log, and where
+        the run hides its clients its text there alone."""
         if is_ours(error):
             return messages.failure(str(error))
         logger.error("the client failed", exc_info=error)
         run = self._simulation(str(config.get("run", "")), str(config.get("token", "")))
-        line = told(error) if hides_errors(self.experiment) else brief(error)
+        line = told(error) if self.experiment.hides_clients else brief(error)
         return messages.failure(
             with_traceback(line, error, run.traceback_file)
             if run

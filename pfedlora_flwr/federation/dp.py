@@ -41,8 +41,6 @@ class Clipped(Link):
 
     The client does that before masks, and the server again where it sees single updates."""
 
-    hides_errors = True
-
     @classmethod
     def is_used(cls, e: Experiment, x: Execution | None) -> bool:
         return e.dp_of_users
@@ -65,7 +63,6 @@ class OfRecords(Link):
     """With `dp.level=record` clients noise what they train, before it is an upload
     (`models/private.py`). All that is made of uploads has their ε."""
 
-    hides_errors = True
     note = "differential privacy: clients noise the gradients of their records themselves"
 
     @classmethod

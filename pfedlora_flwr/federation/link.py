@@ -45,8 +45,6 @@ class Link:
 
     note = ""
     """A line for the run's log; empty: none."""
-    hides_errors = False
-    """Whether the type alone of what a client's code raises leaves it: the text may tell data."""
 
     def __init__(self, experiment: Experiment, method: Method, server: Server | None) -> None:
         """server: None on a client."""

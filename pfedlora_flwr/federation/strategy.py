@@ -24,8 +24,7 @@ from pfedlora_flwr.federation.messages import (
     held_out_from_metrics,
 )
 from pfedlora_flwr.federation.round import Round
-from pfedlora_flwr.federation.server_state import NotFinite
-from pfedlora_flwr.federation.sharing import shared_by
+from pfedlora_flwr.federation.server_state import NotFinite, shared_by
 from pfedlora_flwr.federation.uplink import Collected, PlainUplink
 from pfedlora_flwr.methods.method import Method, Refused, Tensors
 from pfedlora_flwr.observers.observer import RunStopped
@@ -65,7 +64,7 @@ class PersonalisedStrategy(Strategy):
         self.run = run
         self.state = state
         self.chain = Chain(experiment, method, Server(execution, run))
-        self.shared = shared_by(experiment, method, run, state, self.chain.aggregate)
+        self.shared = shared_by(experiment, run, state, self.chain.aggregate)
         self.uplink = self.chain.way_up(
             self.shared, self._fail, self._refuse_update
         ) or PlainUplink(experiment, execution, method, self.shared, self._refuse_update)

@@ -9,7 +9,6 @@ from pfedlora_flwr.data.local import models_own, shared_partition, task_of
 from pfedlora_flwr.errors import UserError, kind
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.federation.server_state import check_state, first_state
-from pfedlora_flwr.federation.sharing import check_sharing
 from pfedlora_flwr.federation.visit import logits as logits_of
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method
@@ -34,7 +33,6 @@ def check_trainable(config: RunConfig) -> None:
     for client in different:
         _check_model(method, method.private_init(client, 0))
     state = first_state(experiment, method)
-    check_sharing(experiment, method, state)
     check_state(f"method {experiment.method!r}: download", method.download(state, 0, 1))
 
 

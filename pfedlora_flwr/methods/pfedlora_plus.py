@@ -109,15 +109,10 @@ class PFedLoRAPlus(PFedLoRA):
     @classmethod
     def check_experiment(cls, experiment: Experiment) -> None:
         o = experiment.options
-        if experiment.secagg_enabled and o.adapter_rows == "classes":
+        if (by := experiment.hides_clients) and o.adapter_rows == "classes":
             raise UserError(
-                "adapter.rows is classes; allowed with secure aggregation: samples, because masks"
-                " hide uploads of which each row has a weight of its own"
-            )
-        if experiment.dp_enabled and o.adapter_rows == "classes":
-            raise UserError(
-                "adapter.rows is classes; allowed with dp: samples, because rows weighted by their"
-                " classes' samples are not an equal mean"
+                f"adapter.rows is classes; allowed with {by}: samples, because rows weighted by"
+                " their classes' samples are no mean of whole uploads"
             )
         check_noise(experiment, o.adapter_down or "fixed")
         if experiment.dp_of_records and o.adapter_predict != "sum":

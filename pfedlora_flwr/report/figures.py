@@ -34,6 +34,19 @@ class Picture:
     caption: str
 
 
+Drawer = Callable[[Study, Keys, Path], Picture]
+
+
+def drawers(study: Study, scenario: Keys) -> dict[str, Drawer]:
+    """What draws the accuracies of a scenario, by the figure's name."""
+    found: dict[str, Drawer] = {"curves": curves}
+    if len(study.runs) > 1:
+        found["box plot"] = boxes
+        if not any(map(is_control, study.in_scenario(scenario))):
+            found["trade-off"] = trade_off  # its markers are what is sent
+    return found
+
+
 def curves(study: Study, scenario: Keys, folder: Path) -> Picture:
     """Accuracy against rounds, bytes and operations: the mean over seeds, the band from the lowest
     to the highest seed."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
-from pfedlora_flwr.comparison.plan import Keys
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import make_folder, write_atomically
 from pfedlora_flwr.report import (
@@ -16,7 +15,6 @@ from pfedlora_flwr.report import (
     data_figures,
     figures,
     gain_figure,
-    gains,
     held_out,
     input_figures,
     measures,
@@ -24,7 +22,7 @@ from pfedlora_flwr.report import (
     tables,
     words,
 )
-from pfedlora_flwr.report.figures import Picture
+from pfedlora_flwr.report.figures import Drawer, Picture
 from pfedlora_flwr.report.load import Study, load
 from pfedlora_flwr.report.page import page
 from pfedlora_flwr.report.table import Table
@@ -81,21 +79,13 @@ def _draw(study: Study, output: Path) -> tuple[list[Picture], list[str]]:
         ],
         dict[tuple[str, str], list[str]](),
     )
-    drawers: dict[str, Callable[[Study, Keys, Path], Picture]] = {
-        "curves": figures.curves,
-        **(
-            {"box plot": figures.boxes, "trade-off": figures.trade_off}
-            if len(study.runs) > 1
-            else {}
-        ),
+    of_data: dict[str, Drawer] = {
         "class histogram": data_figures.histogram,
         "figure of inputs": input_figures.inputs,
         "t-SNE": data_figures.representations,
     }
-    for scenario in study.scenarios:
-        for name, draw in drawers.items() if study.in_scenario(scenario) else ():
-            if name == "trade-off" and any(map(gains.is_control, study.in_scenario(scenario))):
-                continue  # its markers are what is sent
+    for scenario in filter(study.in_scenario, study.scenarios):
+        for name, draw in (figures.drawers(study, scenario) | of_data).items():
             try:
                 pictures.append(draw(study, scenario, output))
             except UserError as error:

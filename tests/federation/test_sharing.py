@@ -15,7 +15,7 @@ from rich.console import Console
 from pfedlora_flwr.commands.dry_run import dry_run
 from pfedlora_flwr.config import from_flat, located, run_config
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.federation.sharing import is_standalone
+from pfedlora_flwr.federation.server_state import is_standalone
 from pfedlora_flwr.files import tensors_sha256
 from pfedlora_flwr.methods.pfedlora import PFedLoRA
 from pfedlora_flwr.methods.tensors import tensors_of

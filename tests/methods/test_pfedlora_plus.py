@@ -86,7 +86,7 @@ def test_counts_that_are_not_the_clients_samples_are_refused() -> None:
 
 def test_secure_aggregation_takes_rows_weighted_by_samples_alone() -> None:
     keys = {"method": "pfedlora_plus", "secagg.enabled": True}
-    with pytest.raises(UserError, match=r"adapter\.rows is classes; allowed with secure aggregati"):
+    with pytest.raises(UserError, match=r"adapter\.rows is classes; allowed with secagg\.enabled"):
         from_flat(keys)
     made = registry.make(from_flat(keys | {"adapter.rows": "samples"}), Task(10))
     assert made.averages

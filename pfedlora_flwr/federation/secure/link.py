@@ -34,8 +34,6 @@ class Masks(Link):
     def is_used(cls, e: Experiment, x: Execution | None) -> bool:
         return e.secagg_enabled
 
-    hides_errors = True
-
     @classmethod
     def mod(cls, config_of: Callable[[Context], RunConfig]) -> Mod:
         # imports Flower's protocol, which servers do not need
