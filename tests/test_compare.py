@@ -31,6 +31,8 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.files import is_locked
 from pfedlora_flwr.launch import execute as executing
+from pfedlora_flwr.launch import resources
+from pfedlora_flwr.launch.cluster import Node
 from pfedlora_flwr.runs import directory
 from pfedlora_flwr.runs.completed import Missing
 from pfedlora_flwr.runs.directory import RunDirectory
@@ -594,7 +596,8 @@ def test_without_a_gpu_or_a_cluster_runs_go_through_workers_one_a_core(
     assert chosen("device=cpu") == ("local", 3)
     assert chosen() == ("flower", 1)
     assert chosen(engine="local") == ("local", 2)  # one a GPU
-    monkeypatch.setattr(comparing, "address_of", lambda execution: "y:1")
+    monkeypatch.setattr(resources, "address_of", lambda execution: "y:1")
+    monkeypatch.setattr(resources, "find_nodes", lambda address: (Node("a", "10.0.0.1", 4, 0),))
     assert chosen("device=cpu") == ("flower", 1)
 
 

@@ -28,11 +28,10 @@ from pfedlora_flwr.data.remarks import remarks
 from pfedlora_flwr.data.source import Reading
 from pfedlora_flwr.errors import UserError, some
 from pfedlora_flwr.files import make_folder
-from pfedlora_flwr.launch.checks import ENGINES, check_engine, preflight, slow_precision
-from pfedlora_flwr.launch.cluster import address_of
+from pfedlora_flwr.launch.checks import preflight, slow_precision
 from pfedlora_flwr.launch.execute import STOPPED
 from pfedlora_flwr.launch.processes import SIGNALS, Stopped, stoppable
-from pfedlora_flwr.launch.resources import cores, resources
+from pfedlora_flwr.launch.resources import ENGINES, check_engine, cores, fitting_engine, resources
 from pfedlora_flwr.launch.simulation import claimed, stop_left_over
 from pfedlora_flwr.report.words import count
 from pfedlora_flwr.report.write import write_report
@@ -81,14 +80,10 @@ def compare(
     work = Work(part, output.absolute(), shard)
     if engine not in (_AUTO, *ENGINES):
         raise UserError(f"--engine is {engine!r}; allowed: {', '.join((_AUTO, *ENGINES))}")
-    engine = _engine(work) if engine == _AUTO else engine
-    for job in work.examples():
-        check_engine(engine, job.config.execution.ray)
-        if asked > 1 and engine == "flower" and (address := address_of(job.config.execution)):
-            raise UserError(
-                f"--jobs is {jobs}; allowed: 1 on a Ray cluster ({address}), of which each run"
-                " takes all CPUs"
-            )
+    examples = work.examples()
+    engine = fitting_engine([job.config for job in examples]) if engine == _AUTO else engine
+    for job in examples:
+        check_engine(engine, job.config.execution, asked)
     Work(whole, work.output).check()  # the report is on all of it
     work.ask_again(redo)
     _preflight(work, dry_run, out)
@@ -131,14 +126,6 @@ def _number(jobs: str) -> int:
     if jobs.isdecimal() and 1 <= int(jobs) <= _MOST:
         return int(jobs)
     raise UserError(f"--jobs is {jobs!r}; allowed: auto, or 1 to {_MOST}")
-
-
-def _engine(work: Work) -> str:
-    """The local one where every run trains on this machine's CPU, else Flower."""
-    configs = [job.config for job in work.examples()]
-    gpu = torch.cuda.is_available() and any(c.experiment.device != "cpu" for c in configs)
-    elsewhere = gpu or any(address_of(c.execution) for c in configs)
-    return "flower" if elsewhere else "local"
 
 
 def _at_once(work: Work, engine: str) -> int:

@@ -18,7 +18,6 @@ from pfedlora_flwr.comparison.work import Job, Work
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.launch import execute as executing
-from pfedlora_flwr.launch.cluster import find_nodes
 from pfedlora_flwr.launch.worker import Worker, could_not_start, shares
 from pfedlora_flwr.runs.completed import DIVERGED
 from pfedlora_flwr.runs.directory import RunDirectory
@@ -65,7 +64,6 @@ def _one_by_one(runs: _Runs, engine: str) -> Result | None:
             result = could_not_start(str(error))
         if runs.end(line, result):
             return result
-        find_nodes.cache_clear()  # they may come and go between two runs
     return None
 
 

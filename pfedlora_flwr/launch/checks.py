@@ -14,22 +14,16 @@ from pfedlora_flwr.data.remarks import remarks
 from pfedlora_flwr.errors import UserError, user_code
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.federation.reach import unreached
-from pfedlora_flwr.launch.cluster import address_of
 from pfedlora_flwr.launch.dp_plan import plan
 from pfedlora_flwr.launch.processes import check_port
-from pfedlora_flwr.launch.resources import resources
+from pfedlora_flwr.launch.resources import check_engine, device_here, resources
 from pfedlora_flwr.launch.trainable import check_trainable
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.observers.registry import observers_of
 from pfedlora_flwr.runs.code_copy import check_unchanged, collect
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.privacy import notes_of
-from pfedlora_flwr.training.device import emulates_bf16, find_device
-
-ENGINES = ("flower", "local")
-"""`flwr run` on a SuperLink of our own, with Ray's actors; or everything in this process, one
-client at a time."""
-
+from pfedlora_flwr.training.device import emulates_bf16
 
 _WAYS_OUT = (
     "the ways out: neck=always, train=all, or a method that shares the head (lg_fedavg, fedssa) or"
@@ -63,33 +57,20 @@ def check(start: Start, out: Console) -> None:
             out.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def check_engine(engine: str, ray: str = "") -> None:
-    """Raises UserError for an unknown one, or one that does not train on the Ray cluster `ray`."""
-    if engine not in ENGINES:
-        raise UserError(f"--engine is {engine!r}; allowed: {', '.join(ENGINES)}")
-    if ray and engine != "flower":
-        raise UserError(
-            f"ray is {ray!r}, a cluster, and --engine {engine} trains in this process: give only"
-            f" one"
-        )
-
-
 def preflight(config: RunConfig) -> None:
     """Whether the run could train here: device, observers, data, models and method. Raises
     UserError."""
-    if not address_of(config.execution):  # a cluster's GPUs need not be here
-        find_device(config.experiment.device)
+    device_here(config)
     observers_of(config.execution)
     check_trainable(config)
 
 
 def slow_precision(config: RunConfig) -> list[str]:
     """A line where this machine is many times slower with the run's `precision` than without."""
-    e = config.experiment
     if (
-        e.precision != "bf16"
-        or address_of(config.execution)  # a cluster's processors are others
-        or not emulates_bf16(find_device(e.device))
+        config.experiment.precision != "bf16"
+        or (device := device_here(config)) is None
+        or not emulates_bf16(device)
     ):
         return []
     return [
@@ -99,7 +80,7 @@ def slow_precision(config: RunConfig) -> list[str]:
 
 
 def _engine(start: Start) -> Iterable[str]:
-    check_engine(start.engine, start.config.execution.ray)
+    check_engine(start.engine, start.config.execution)
     if start.port and start.engine == "local":
         raise UserError("--port is for the engine flower: the local engine opens none")
     return ()
@@ -139,7 +120,7 @@ def _method(start: Start) -> Iterable[str]:
 
 def _resources(start: Start) -> Iterable[str]:
     if start.engine == "flower" and not start.done:
-        resources(start.config)
+        resources(start.config, anew=True)
     return ()
 
 

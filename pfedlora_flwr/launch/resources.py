@@ -12,10 +12,13 @@ import numpy as np
 import torch
 
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.execution import RunConfig
+from pfedlora_flwr.execution import Execution, RunConfig
 from pfedlora_flwr.launch.cluster import Node, address_of, find_nodes
 from pfedlora_flwr.training.device import find_device
 
+ENGINES = ("flower", "local")
+"""`flwr run` on a SuperLink of our own, with Ray's actors; or everything in this process, one
+client at a time."""
 _UNITS = 10_000
 """Parts of a GPU that Ray tells apart."""
 _MOST_THREADS, _MORE_THREADS = 32, 4
@@ -77,9 +80,43 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def resources(config: RunConfig) -> Resources:
+def check_engine(engine: str, x: Execution, at_once: int = 1) -> None:
+    """Raises UserError for an unknown one, or one that does not do so many runs at once where `x`
+    says."""
+    if engine not in ENGINES:
+        raise UserError(f"--engine is {engine!r}; allowed: {', '.join(ENGINES)}")
+    if x.ray and engine != "flower":
+        raise UserError(
+            f"ray is {x.ray!r}, a cluster, and --engine {engine} trains in this process: give only"
+            " one"
+        )
+    if at_once > 1 and engine == "flower" and (address := address_of(x)):
+        raise UserError(
+            f"--jobs is {at_once}; allowed: 1 on a Ray cluster ({address}), of which each run takes"
+            " all CPUs"
+        )
+
+
+def fitting_engine(configs: Sequence[RunConfig]) -> str:
+    """The local one where every run trains on this machine's CPU, else Flower."""
+    gpu = torch.cuda.is_available() and any(c.experiment.device != "cpu" for c in configs)
+    elsewhere = gpu or any(address_of(c.execution) for c in configs)
+    return "flower" if elsewhere else "local"
+
+
+def device_here(config: RunConfig) -> torch.device | None:
+    """The clients' device; None on a cluster, whose devices need not be like this host's. Raises
+    UserError where it is not here."""
+    return None if address_of(config.execution) else find_device(config.experiment.device)
+
+
+def resources(config: RunConfig, *, anew: bool = False) -> Resources:
     """As the key `actors` says; auto: one single-threaded actor a core, or one a GPU. Raises
-    UserError for a cluster without room."""
+    UserError for a cluster without room.
+
+    anew: asks a cluster again: its nodes may come and go between two runs."""
+    if anew:
+        find_nodes.cache_clear()
     if address := address_of(config.execution):
         return of_cluster(config, address, find_nodes(address))
     clients, actors = max(1, config.experiment.clients), config.execution.actors
