@@ -30,26 +30,13 @@ class Collected:
 
 
 class Uplink(ABC):
-    """How a round's uploads come up."""
-
-    stages = 1
-    """Messages to each client in a round. Flower's `start` has one."""
-
-    @abstractmethod
-    def train(self, round: Round, clients: Clients) -> Collected:
-        """Sends the round's sampled clients their instructions, and admits what they answer."""
-
-    def admit(self, round: Round, replies: Replies) -> Collected:
-        """What is admitted of the opened replies to a round's instructions, of a way up in one
-        stage."""
-        raise NotImplementedError
-
-
-class PlainUplink(Uplink):
-    """Every client's upload by itself, as the server can read it.
+    """How a round's uploads come up.
 
     refuse: told of a client whose answer is not admitted, and why.
     """
+
+    stages = 1
+    """Messages to each client in a round. Flower's `start` has one."""
 
     def __init__(
         self,
@@ -64,6 +51,19 @@ class PlainUplink(Uplink):
         self._method = method
         self._shared = shared
         self._refuse = refuse
+
+    @abstractmethod
+    def train(self, round: Round, clients: Clients) -> Collected:
+        """Sends the round's sampled clients their instructions, and admits what they answer."""
+
+    def admit(self, round: Round, replies: Replies) -> Collected:
+        """What is admitted of the opened replies to a round's instructions, of a way up in one
+        stage."""
+        raise NotImplementedError
+
+
+class PlainUplink(Uplink):
+    """Every client's upload by itself, as the server can read it."""
 
     def train(self, round: Round, clients: Clients) -> Collected:
         messages = clients.messages(round, round.sampled, "training")

@@ -54,27 +54,21 @@ class Grid:
         return self.pull_messages([])
 
 
+def begun(tmp_path: Path, **keys: object) -> tuple[Plain, RunDirectory, PersonalisedStrategy]:
+    """A run of three clients in its directory, and the same without Flower."""
+    path = tmp_path / "run"
+    plain = Plain(KEYS | {"clients": 3, "dataset": "synthetic:300", "output": str(path)} | keys)
+    run = RunDirectory(path)
+    run.open(plain.config)
+    state = ServerState(plain.method.state_init(derive(0, "state")))
+    own = make(plain.experiment)
+    strategy = PersonalisedStrategy(plain.experiment, plain.config.execution, own, run, state)
+    return plain, run, strategy
+
+
 @pytest.mark.parametrize("flowers", [False, True])
 def test_flowers_start_and_our_loop_come_to_the_same(tmp_path: Path, flowers: bool) -> None:
-    plain = Plain(
-        KEYS
-        | {
-            "clients": 3,
-            "rounds": 2,
-            "participation": 0.7,
-            "dataset": "synthetic:300",
-            "output": str(tmp_path / "run"),
-        }
-    )
-    run = RunDirectory(tmp_path / "run")
-    run.open(plain.config)
-    strategy = PersonalisedStrategy(
-        plain.experiment,
-        plain.config.execution,
-        make(plain.experiment),
-        run,
-        ServerState(plain.method.state_init(derive(0, "state"))),
-    )
+    plain, run, strategy = begun(tmp_path, rounds=2, participation=0.7)
     assert isinstance(strategy, Strategy)
     grid = Grid(plain)
     if flowers:
@@ -92,25 +86,7 @@ def test_flowers_start_and_our_loop_come_to_the_same(tmp_path: Path, flowers: bo
 
 
 def test_flowers_start_counts_who_does_not_answer_and_continues_no_run(tmp_path: Path) -> None:
-    plain = Plain(
-        KEYS
-        | {
-            "clients": 3,
-            "rounds": 1,
-            "min-success": 0.6,
-            "dataset": "synthetic:300",
-            "output": str(tmp_path / "run"),
-        }
-    )
-    run = RunDirectory(tmp_path / "run")
-    run.open(plain.config)
-    strategy = PersonalisedStrategy(
-        plain.experiment,
-        plain.config.execution,
-        make(plain.experiment),
-        run,
-        ServerState(plain.method.state_init(derive(0, "state"))),
-    )
+    plain, run, strategy = begun(tmp_path, **{"rounds": 1, "min-success": 0.6})
     strategy.start(Grid(plain, silent=1), ArrayRecord(), num_rounds=1)
     assert [(row["admitted"], row["refused"]) for row in run.rounds()] == [([0, 2], [1])]
     assert {row["client"]: row["status"] for row in run.visits()} == {0: "ok", 1: "failed", 2: "ok"}

@@ -56,15 +56,11 @@ class SecureUplink(Uplink):
         fail: Tell,
         refuse: Tell,
     ) -> None:
+        super().__init__(experiment, execution, method, shared, refuse)
         masks.install()
         silence_workflow()
-        self._experiment = experiment
-        self._execution = execution
-        self._method = method
-        self._shared = shared
         self._run = run
         self._fail = fail
-        self._refuse = refuse
 
     def train(self, round: Round, clients: Clients) -> Collected:
         """Takes the round's sampled clients through the four stages. What was collected is one
