@@ -8,13 +8,16 @@ import io
 import os
 import resource
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from pfedlora_flwr.api.results import Run
 
 
 def first_images(folder: Path, count: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[Any]]:
@@ -36,17 +39,16 @@ def fill(
     output: Path,
     cells: Mapping[str, Mapping[str, Any]],
     seeds: int,
-    fields: Sequence[str] = (),
+    told: Callable[[Run], dict[str, object]],
     within: Callable[[str], AbstractContextManager[object]] = lambda cell: nullcontext(),
 ) -> None:
     """Runs each cell's keys with each seed, and writes a line for each to OUTPUT/runs.csv; runs
     that are there already are not done again.
 
-    fields: of `privacy.dp`, which a line has beside ε. within: what a cell's run stands in."""
+    told: what a line has of a run beside accuracy and ε. within: what a cell's run stands in."""
     import pfedlora_flwr
 
     table = output / "runs.csv"
-    columns = ("cell", "seed", "accuracy", "epsilon", *fields, "seconds", "load")
     done = list(csv.DictReader(table.open())) if table.exists() else []
     for seed in range(seeds):
         for cell, keys in cells.items():
@@ -56,20 +58,25 @@ def fill(
             given: dict[str, Any] = {**keys, "seed": seed, "overwrite": True}
             with within(cell):
                 folder = output / f"{cell}-{seed}"
-                found = pfedlora_flwr.run(output=folder, progress=False, **given).result
-            dp: dict[str, Any] = found["privacy"]["dp"] or {}
+                run = pfedlora_flwr.run(output=folder, progress=False, **given)
             row = {
                 "cell": cell,
                 "seed": seed,
-                "accuracy": f"{found['accuracy']['final']:.6f}",
-                "epsilon": dp.get("epsilon") or "",
-                **{name: dp.get(name, "") for name in fields},
+                "accuracy": f"{run.result['accuracy']['final']:.6f}",
+                "epsilon": of_dp(run, "epsilon"),
+                **told(run),
                 "seconds": f"{resource.getrusage(resource.RUSAGE_SELF).ru_utime - began:.1f}",
                 "load": f"{os.getloadavg()[0]:.1f}",
             }
             with table.open("a", newline="") as file:
-                writer = csv.DictWriter(file, columns, lineterminator="\n")
+                writer = csv.DictWriter(file, row.keys(), lineterminator="\n")
                 if not file.tell():
                     writer.writeheader()
                 writer.writerow(row)
             print(time.strftime("%T"), *row.values(), flush=True)
+
+
+def of_dp(run: Run, name: str) -> Any:
+    """A field of the run's `privacy.dp`; empty without one."""
+    found = (run.result["privacy"]["dp"] or {}).get(name)
+    return "" if found is None else found

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from benchmarks.dp_runs import fill, first_images
+from benchmarks.dp_runs import fill, first_images, of_dp
 from pfedlora_flwr.methods.method import Tensors, Upload
 from pfedlora_flwr.methods.pfedlora_plus import PFedLoRAPlus
 from pfedlora_flwr.models.model import ClientModel
@@ -135,7 +135,13 @@ def main() -> None:
     torch.set_num_threads(1)
     output = asked.output.resolve()
     data, basis = prepare(asked.cifar10, asked.cifar100, asked.weights, output)
-    fill(output, cells(data, basis), asked.seeds, ("noise", "participations_max"))
+    names = "noise", "participations_max"
+    fill(
+        output,
+        cells(data, basis),
+        asked.seeds,
+        lambda run: {name: of_dp(run, name) for name in names},
+    )
 
 
 if __name__ == "__main__":
