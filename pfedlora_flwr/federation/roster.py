@@ -18,7 +18,7 @@ from pfedlora_flwr.federation.messages import Claim
 from pfedlora_flwr.files import write_atomically
 
 _QUESTION = 60.0
-"""Seconds that a node may take to say who it is."""
+"""Seconds that a node may take to say who it is; twice as long each time that it was silent."""
 _TRIED = 3
 """Nodes that are alike are asked, one after the other, before all are given up."""
 
@@ -156,7 +156,9 @@ class Roster:
         if self._alike:
             new = [] if self.node_of else new[:1]
         if new:
-            self._ask(new, min(timeout, _QUESTION + 0.1 * len(new)))
+            silent = [self._unclear[n][0] for n in new if n in self._silent & self._unclear.keys()]
+            patience = _QUESTION * 2 ** max(silent, default=0)
+            self._ask(new, min(timeout, patience + 0.1 * len(new)))
         self._assign()
         if self._alike and self.node_of:
             self.node_of = dict(zip(range(self.clients), sorted(online), strict=False))

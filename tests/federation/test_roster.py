@@ -292,6 +292,26 @@ def test_nodes_that_are_silent_at_first_are_waited_for(
     )
 
 
+def test_a_node_that_is_slow_to_start_gets_more_time_at_each_question(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Each question starts a process of its own, so the same time once more would never do."""
+    monkeypatch.setattr("pfedlora_flwr.federation.roster._QUESTION", 0.2)
+
+    class Slow(Grid):
+        def push_messages(self, messages: Iterable[Message]) -> None:
+            super().push_messages(messages)
+            self.replies = [r for r in self.replies if seconds[-1] > 0.45]
+
+    seconds: list[float] = []
+    monkeypatch.setattr(
+        "pfedlora_flwr.federation.wire.properties_message",
+        lambda node, ttl: [seconds.append(ttl), properties_message(node, ttl)][1],
+    )
+    assert roster(Slow(n10=client(0)), 1, tmp_path)[0].wait_for_count(1, 20.0, [].append)
+    assert seconds == pytest.approx([0.3, 0.5])
+
+
 def test_nodes_whose_question_expired_are_waited_for_and_named_as_silent(tmp_path: Path) -> None:
     """Flower answers for them, with an error of its own."""
 
