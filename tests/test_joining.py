@@ -151,6 +151,8 @@ def test_a_run_is_trained_anew_without_a_site_from_the_state_that_it_joined(
         *anew.words(),
         f"it would run in {tmp_path / 'new'}; nothing was started",
     ]
+    with pytest.raises(UserError, match=r"no-run holds no run; .* on the SuperLink's host"):
+        said(tmp_path / "no-run", tmp_path / "new", 3)
     with pytest.raises(UserError, match="--without needs --superlink"):
         said(run.path, tmp_path / "new", 3, dry_run=False)
     assert not (tmp_path / "new").exists()

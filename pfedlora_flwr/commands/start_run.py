@@ -102,6 +102,11 @@ def _without(words: Words, client: int, out: Console, err: Console) -> int:
     if not output:
         raise UserError("--without needs -o output=NEW, the new run's directory")
     run = RunDirectory(Path(words.conf).expanduser().absolute())
+    if not run.holds_run:
+        raise UserError(
+            f"{run.path} holds no run; --without needs the directory of one, on the SuperLink's"
+            " host"
+        )
     run.check_unlocked()
     anew = Anew.plan(run, client)
     check_unchanged(run.experiment(), options, run.path)
