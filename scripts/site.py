@@ -32,7 +32,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, files: Files, **_: Any) -> str:
-    """Links as the site has them. They are written for the repository, from the file's own place."""
+    """Links as the site has them: they are written for the repository, from the file's own place.
+    And a number stays on one line with its interval."""
     source = Path(page.file.abs_src_path or "").resolve().relative_to(ROOT)
 
     def link(found: re.Match[str]) -> str:
@@ -51,7 +52,7 @@ def on_page_markdown(markdown: str, *, page: Page, files: Files, **_: Any) -> st
         kind = "tree" if (ROOT / place).is_dir() else "blob"
         return f"{before}{_repository(kind)}/{place}{anchor}"
 
-    return _LINK.sub(link, markdown)
+    return _LINK.sub(link, markdown).replace(" ± ", "\u00a0±\u00a0")
 
 
 def _repository(kind: str) -> str:
