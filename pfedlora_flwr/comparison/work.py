@@ -16,7 +16,7 @@ from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.runs.code_copy import Changed, changed
 from pfedlora_flwr.runs.completed import DIVERGED, Missing, Run, read_run
 from pfedlora_flwr.runs.directory import RunDirectory
-from pfedlora_flwr.runs.extension import check_extension
+from pfedlora_flwr.runs.extension import check_extension, check_same
 
 STALE = "stale"
 """What `--redo` calls the runs that another code of the user's did than is here."""
@@ -183,12 +183,13 @@ class Work:
         for job in self.everything():
             run = RunDirectory(job.directory)
             if run.holds_run:
-                wanted, saved = job.config.experiment, run.run_config()
-                run.check_same(
-                    wanted.replace(rounds=saved.experiment.rounds),
+                wanted = job.config.experiment
+                check_same(
+                    run,
+                    wanted.replace(rounds=run.experiment().rounds),
                     f"give a new --output, or remove {self.output}",
                 )
-                check_extension(saved, wanted, run.checkpoints, run.path)
+                check_extension(run, wanted)
 
     def _jobs_of(self, cell: Cell) -> list[Job]:
         c, found = self.comparison, self._outcome(cell)

@@ -20,7 +20,7 @@ from pfedlora_flwr.files import LOOK, is_locked, write_atomically
 from pfedlora_flwr.rng import derive
 from pfedlora_flwr.runs.budget import check_record, replaced
 from pfedlora_flwr.runs.checkpoint import ServerState
-from pfedlora_flwr.runs.extension import check_budget, check_extension, differences
+from pfedlora_flwr.runs.extension import check_goes_on
 from pfedlora_flwr.runs.layout import (
     CONFIG,
     FILES,
@@ -143,15 +143,6 @@ class RunDirectory(RunFiles):
         if self._is_void:
             self._clear()
             shutil.rmtree(self.server, ignore_errors=True)
-
-    def check_same(self, experiment: Experiment, advice: str) -> None:
-        """Raises UserError, with the keys that differ, when the run here is of another
-        Experiment."""
-        if different := differences(self.experiment(), experiment):
-            raise UserError(
-                f"output {str(self.path)!r} holds a different Experiment ({'; '.join(different)});"
-                f" {advice}"
-            )
 
     def check_unlocked(self, patience: float = 0.0) -> None:
         """Raises UserError when a running run holds this directory for so many seconds. Changes
@@ -309,18 +300,8 @@ class RunDirectory(RunFiles):
         """Raises UserError unless the run here is of this Experiment, or of one that this one
         extends."""
         self.check_resumable()
-        saved = self.run_config()
         self.check_whole()
-        was = saved.experiment
-        same = experiment.replace(
-            rounds=was.rounds,
-            clients=was.clients,
-            clients_joined=was.clients_joined,
-            clients_left=was.clients_left,
-        )
-        self.check_same(same, "resume it with its own keys; only more rounds extend it")
-        check_extension(saved, experiment, self.checkpoints, self.path)
-        check_budget(saved.experiment, experiment, self.last_round(), self.dp_file)
+        check_goes_on(self, experiment)
 
     def _go_on(self, experiment: Experiment) -> None:
         """Takes up the run here, adding to its history; for more rounds than it had, as if it had

@@ -6,18 +6,42 @@ from pathlib import Path
 
 from pfedlora_flwr.data.local import task_of
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.runs.budget import Budget
-from pfedlora_flwr.runs.checkpoint import Checkpoints
+from pfedlora_flwr.runs.layout import RunFiles
 
 
-def check_extension(
-    config: RunConfig, wanted: Experiment, checkpoints: Checkpoints, path: Path
-) -> None:
-    """Raises UserError unless the run of `config` in `path` can go on to the rounds of `wanted` and
-    be what that one is from the start."""
+def check_goes_on(run: RunFiles, wanted: Experiment) -> None:
+    """Raises UserError unless the run is of this Experiment, or of one that this one extends."""
+    saved = run.experiment()
+    same = wanted.replace(
+        rounds=saved.rounds,
+        clients=saved.clients,
+        clients_joined=saved.clients_joined,
+        clients_left=saved.clients_left,
+    )
+    check_same(run, same, "resume it with its own keys; only more rounds extend it")
+    check_extension(run, wanted)
+    _check_budget(saved, wanted, run.last_round(), run.dp_file)
+
+
+def check_same(run: RunFiles, wanted: Experiment, advice: str) -> None:
+    """Raises UserError, with the keys that differ, when the run is of another Experiment."""
+    a, b = run.experiment().flat(), wanted.flat()
+    if different := [
+        f"{name}: {a.get(name)!r} → {b.get(name)!r}" for name in a | b if a.get(name) != b.get(name)
+    ]:
+        raise UserError(
+            f"output {str(run.path)!r} holds a different Experiment ({'; '.join(different)});"
+            f" {advice}"
+        )
+
+
+def check_extension(run: RunFiles, wanted: Experiment) -> None:
+    """Raises UserError unless the run can go on to the rounds of `wanted` and be what that one is
+    from the start."""
+    config, path = run.run_config(), run.path
     saved = config.experiment
     if wanted.rounds < saved.rounds:
         raise UserError(
@@ -34,7 +58,7 @@ def check_extension(
             f"rounds is {wanted.rounds}; with {whose} each round depends on how many there are: "
             f"a run of {saved.rounds} cannot be extended; start a new one"
         )
-    state = checkpoints.load()
+    state = run.checkpoints.load()
     if state and saved.evaluates_as_last(state.round) and state.before_last is None:
         raise UserError(
             f"the run in {str(path)!r} cannot be extended: an older version evaluated its last"
@@ -42,7 +66,7 @@ def check_extension(
         )
 
 
-def check_budget(saved: Experiment, wanted: Experiment, done: int, record: Path) -> None:
+def _check_budget(saved: Experiment, wanted: Experiment, done: int, record: Path) -> None:
     """Raises UserError if a run that is to have more rounds would exceed `dp.epsilon` in them.
 
     done: its rounds so far. record: what it has spent."""
@@ -63,9 +87,11 @@ def check_budget(saved: Experiment, wanted: Experiment, done: int, record: Path)
         )
 
 
-def differences(one: Experiment, other: Experiment) -> list[str]:
-    """The keys that differ, as `key: was → is`."""
-    a, b = one.flat(), other.flat()
-    return [
-        f"{name}: {a.get(name)!r} → {b.get(name)!r}" for name in a | b if a.get(name) != b.get(name)
-    ]
+def unused_rounds(wanted: int, rounds: int, name: str) -> str:
+    """A line on the `rounds` that the file `name` wants of a run that has so many; empty if those
+    are the same."""
+    if wanted == rounds:
+        return ""
+    return f"{name} says rounds={wanted}; this run ends at {rounds}" + (
+        f"; -o rounds={wanted} extends it" if wanted > rounds else ""
+    )

@@ -13,6 +13,7 @@ from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import absolute
 from pfedlora_flwr.models import registry as models
 from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.runs.extension import unused_rounds
 from pfedlora_flwr.runs.joining import check_join
 from pfedlora_flwr.runs.output import of_run
 
@@ -53,7 +54,8 @@ def resumed(run: RunDirectory, conf: Flat, options: Flat, conf_name: str) -> tup
     going_on = config.run_config(
         {**run.saved_keys(), "overwrite": False, _ACCEPTED: False, **named}
     )
-    return going_on, "" if "rounds" in options else _unused_rounds(conf, conf_name, saved.rounds)
+    in_conf = config.parse({} if "rounds" in options else conf).get("rounds", saved.rounds)
+    return going_on, unused_rounds(in_conf, saved.rounds, conf_name)
 
 
 def check_unchanged(saved: Experiment, named: Flat, path: Path) -> None:
@@ -74,12 +76,3 @@ def check_unchanged(saved: Experiment, named: Flat, path: Path) -> None:
             f"output {str(path)!r} holds a different Experiment ({'; '.join(changed)}); resume it"
             f" with its own keys: without CONF, by -o output={path}"
         )
-
-
-def _unused_rounds(conf: Flat, name: str, rounds: int) -> str:
-    wanted = config.parse(conf).get("rounds", rounds)
-    if wanted == rounds:
-        return ""
-    return f"{name} says rounds={wanted}; this run ends at {rounds}" + (
-        f"; -o rounds={wanted} extends it" if wanted > rounds else ""
-    )
