@@ -114,9 +114,9 @@ def test_the_noise_for_a_records_epsilon_spends_it_and_no_more() -> None:
 # What a client accounts for
 
 
-def account(folder: Path, **keys: Any) -> Spent:
+def account(folder: Path, samples: int = 40, **keys: Any) -> Spent:
     e = from_flat(KEYS | {"models": "timm:test_resnet"} | keys)
-    return Spent(folder, e, 1, 40, 2)
+    return Spent(folder, e, 1, samples, 2)
 
 
 def test_a_visit_is_accounted_for_before_its_noise_and_beyond_epsilon_there_is_none(
@@ -125,7 +125,12 @@ def test_a_visit_is_accounted_for_before_its_noise_and_beyond_epsilon_there_is_n
     one = account(tmp_path, **{"dp.epsilon": 4})
     z = record_noise_for(4.0, 3, 12, 1e-5)  # two rounds of two epochs of three steps
     assert one.spend(1, 0).z == z
-    assert json.loads((tmp_path / "dp.json").read_text()) == {"visits": 1, "round": 1, "noise": z}
+    assert json.loads((tmp_path / "dp.json").read_text()) == {
+        "visits": 1,
+        "round": 1,
+        "noise": z,
+        "samples": 40,
+    }
     again = account(tmp_path, **{"dp.epsilon": 4})
     assert again.visits == 1
     assert again.spend(1, 0).z == z  # the same round once more
@@ -153,6 +158,20 @@ def test_an_account_that_is_missing_older_or_damaged_ends_it_and_a_large_delta_t
         account(tmp_path, **keys)
     with pytest.raises(UserError, match=r"dp.delta is 0.03; .*: below 1/n_k, which is 0.025"):
         account(tmp_path / "none", **keys, **{"dp.delta": 0.03})
+
+
+def test_an_account_is_of_one_number_of_records(tmp_path: Path) -> None:
+    """Batches of more records take each more seldom: the visits before would cost too little."""
+    keys = {"dp.noise": 2}
+    first = account(tmp_path, **keys)
+    first.spend(1, 0)
+    told = first.told
+    assert told is not None
+    assert told > 3 * record_epsilon(2.0, 63, 2 * 63, 1e-5)
+    for samples in (39, 1000):
+        with pytest.raises(UserError, match=rf"of visits to 40 of them, .* has {samples} now"):
+            account(tmp_path, samples, **keys)
+    assert account(tmp_path, **keys).told == told
 
 
 # Runs

@@ -30,8 +30,8 @@ class Spent:
     ) -> None:
         """folder: where the client keeps its model; None: of a client that is only planned.
 
-        epochs: of DP-SGD in a visit. Raises UserError for an account that cannot be read, and if δ
-        is too large for so many samples."""
+        epochs: of DP-SGD in a visit. Raises UserError for an account that cannot be read or is of
+        another number of samples, and if δ is too large for so many."""
         if e.dp_delta * samples >= 1:
             raise UserError(
                 f"dp.delta is {e.dp_delta:g}; allowed with dp.level=record: below 1/n_k, which is"
@@ -45,6 +45,12 @@ class Spent:
         self.visits: int = saved.get("visits", 0)
         self._round: int = saved.get("round", 0)
         self._noise: float | None = saved.get("noise")
+        self._samples = samples
+        if (counted := saved.get("samples", samples)) != samples:
+            raise UserError(
+                f"{_WHAT}, is of visits to {counted} of them, and client {client} has {samples}"
+                " now: its ε is of one number; restore its data, or start a new run"
+            )
 
     @property
     def noise(self) -> float:
@@ -92,7 +98,12 @@ class Spent:
         self._noise = self.noise
         self.visits += 1
         self._round = max(round, self._round)
-        record = {"visits": self.visits, "round": self._round, "noise": self._noise}
+        record = {
+            "visits": self.visits,
+            "round": self._round,
+            "noise": self._noise,
+            "samples": self._samples,
+        }
         self._path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(self._path, json.dumps(record).encode())
         return Noise(self._noise, self._e.dp_clip)
