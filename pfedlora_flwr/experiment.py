@@ -341,7 +341,7 @@ class Experiment:
         1e-5,
         "dp: δ, below 1/clients, or with dp.level=record below 1/n_k",
         name="dp.delta",
-        above=0,
+        low=1e-12,
         below=1,
     )
     dp_trained_down: bool = key(

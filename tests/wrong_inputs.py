@@ -303,6 +303,10 @@ KEYS = [
         "dp.delta is 0.1; allowed: below 1/clients, which is 0.1",
     ),
     key(
+        "dp.clip=1 dp.epsilon=8 adapter.down=fixed dp.delta=1e-16",
+        "dp.delta is 1e-16; allowed: a number ≥ 1e-12 and < 1",
+    ),
+    key(
         "dp.clip=2 dp.noise=1 adapter.down=fixed secagg.enabled=true",
         "dp.clip is 2; allowed with secagg.enabled: at most secagg.clip, which is 1",
     ),
