@@ -362,12 +362,15 @@ def test_an_audit_takes_the_states_that_were_released(tmp_path: Path) -> None:
 
 
 def test_what_is_not_covered_is_what_this_run_has(tmp_path: Path) -> None:
-    def told(simulated: bool = True, **keys: Any) -> str:
+    def told(simulated: bool = True, own_data: bool = False, **keys: Any) -> str:
         config = run_config({**KEYS, "dp.noise": 1} | keys)
-        return "\n".join(privacy_of(config, tmp_path / "none", simulated)["not_covered"])
+        found = privacy_of(config, tmp_path / "none", simulated, own_data=own_data)
+        return "\n".join(found["not_covered"])
 
     assert "the mean and standard deviation of the inputs" in told()
-    assert "the mean and standard deviation" not in told(simulated=False)
+    # nodes with a partition-id normalise by all parts, too
+    assert "the mean and standard deviation of the inputs" in told(simulated=False)
+    assert "the mean and standard deviation" not in told(simulated=False, own_data=True)
     assert "the mean and standard deviation" not in told(normalise="model")
     assert "what a node says of itself" in told(**MASKED)
     assert ("audit.uploads" in told(**{"audit.uploads": True}), "audit.uploads" in told()) == (
@@ -377,6 +380,23 @@ def test_what_is_not_covered_is_what_this_run_has(tmp_path: Path) -> None:
     assert ("edge of secagg.clip" in told(**MASKED), "edge of" in told()) == (True, False)
     assert "lost its state-path" in told(simulated=False)
     assert "whether a round was merged" in told()
+    of_records = {
+        "method": "pfedlora_plus",
+        "adapter.down": "auto",
+        "adapter.predict": "sum",
+        "adapter.rows": "samples",
+        "models": "timm:test_resnet",
+        "train": "head",
+        "normalise": "model",
+        "dp.level": "record",
+    }
+    for words in (
+        "what a node says of itself",
+        "which are taken to be public",
+        "when to end or extend this one by what it gave",
+    ):
+        assert words in told()
+        assert words in told(**of_records)
 
 
 def test_drop_outs_under_masks_change_neither_denominator_nor_who_pays(tmp_path: Path) -> None:

@@ -42,17 +42,23 @@ _CLEAR = (
     "dp: in the clear: accuracies and sample counts of the evaluation parts, from which n_k follows"
     " roughly, seconds, the hash of the model, what a node says of itself when it connects"
 )
+_CHOICES = (
+    "dp: choices of keys by what earlier runs on the same data gave, and of when to end or extend"
+    " this one by what it gave"
+)
+_PUBLIC = "dp: weights of encoders and the file of adapter.basis, which are taken to be public"
 _NOISED = (
     "dp: who took part and who failed, and why; whether a round was merged",
     "dp: the clients' own models, which are trained without noise, and what they predict",
     "dp: other runs on the same data, those that this one replaced included: they add up",
-    "dp: choices of keys by what earlier runs on the same data gave",
+    _CHOICES,
+    _PUBLIC,
     "dp: a client whose software does not clip, for itself; a server that adds no noise",
     "dp: the noise is drawn and added in floating point, so not exactly Gaussian",
 )
 _SHARED = (
-    "dp: the mean and standard deviation of the inputs, which a simulation takes of all clients'"
-    " data for models that have none of their own"
+    "dp: the mean and standard deviation of the inputs, which parts of one dataset have from all"
+    " clients' data, for models that have none of their own"
 )
 _MASKED = (
     "dp: a hostile client that shifts the sum to the edge of secagg.clip: whether the round is"
@@ -70,8 +76,8 @@ _OF_RECORDS = (
     "dp: n_k, which weighs an upload; neighbours have the same number of records",
     (
         "dp: in the clear: accuracies and sample counts of the evaluation parts, seconds, the hash"
-        " of the model, who failed, and why; accuracies and the hash are a model's that is trained"
-        " without noise"
+        " of the model, who failed, and why, what a node says of itself when it connects;"
+        " accuracies and the hash are a model's that is trained without noise"
     ),
     "dp: the clients' own models, which are trained without noise, and what they predict",
     (
@@ -80,8 +86,8 @@ _OF_RECORDS = (
     ),
     "dp: noise that a client drew after its last admitted upload: its own account counts it",
     "dp: other runs on the same data, those that this one replaced included: they add up",
-    "dp: choices of keys by what earlier runs on the same data gave",
-    "dp: the weights of encoders and the file of adapter.basis, which are taken to be public",
+    _CHOICES,
+    _PUBLIC,
     "dp: noise and sums are computed in floating point, so not exactly Gaussian",
 )
 _HELD_OUT = "dp: what held-out clients tell of their adaptation"
@@ -99,10 +105,12 @@ def privacy_of(
     spent: Path,
     simulated: bool,
     visits: Iterable[VisitRow | FailedVisitRow] = (),
+    *,
+    own_data: bool = False,
 ) -> Privacy:
     """The section of `result.json`. spent: the server's record of `dp`. simulated: whether the
     clients were this machine's. visits: the lines of `clients.jsonl`, which tell what records have
-    spent."""
+    spent. own_data: whether each client has data of its own, and no part of one dataset."""
     e = config.experiment
     on = e.secagg_enabled
     dp = _dp(e, Budget(spent, e)) if e.dp_of_users else None
@@ -116,7 +124,7 @@ def privacy_of(
         "not_covered": [
             *([SIMULATED] if simulated else []),
             *(_SECURE if on else [_PLAIN]),
-            *(_not_noised(config, simulated) if e.dp_enabled else []),
+            *(_not_noised(config, simulated, own_data) if e.dp_enabled else []),
         ],
     }
 
@@ -161,7 +169,7 @@ def _dp_of_records(e: Experiment, visits: Iterable[VisitRow | FailedVisitRow]) -
     }
 
 
-def _not_noised(config: RunConfig, simulated: bool) -> list[str]:
+def _not_noised(config: RunConfig, simulated: bool, own_data: bool) -> list[str]:
     e = config.experiment
     if e.dp_noise == 0:
         return [_NO_NOISE]
@@ -169,7 +177,7 @@ def _not_noised(config: RunConfig, simulated: bool) -> list[str]:
         return [*_OF_RECORDS, *([_HELD_OUT] if e.clients_held_out else [])]
     server = "the sum of a round's updates" if e.secagg_enabled else "every client's upload"
     clear = [] if simulated else [_TWICE]
-    if simulated and e.normalise != "model" and e.data_text_column is None:
+    if not own_data and e.normalise != "model" and e.data_text_column is None:
         clear += [_SHARED]
     clear += [_KEPT] if config.execution.audit_uploads else []
     clear += [_HELD_OUT] if e.clients_held_out else []

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from pfedlora_flwr.data import registry as datasets
-from pfedlora_flwr.data.local import shared_partition, task_of
+from pfedlora_flwr.data.local import OWN, shared_partition, task_of
 from pfedlora_flwr.data.remarks import remarks
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
@@ -73,7 +73,13 @@ def write_result(
         "fingerprint": experiment.fingerprint(),
         "clients": experiment.clients,
         "resumable": resumable and status != "completed",
-        "privacy": privacy_of(config, run.dp_file, run.clients.is_dir(), run.visits()),
+        "privacy": privacy_of(
+            config,
+            run.dp_file,
+            run.clients.is_dir(),
+            run.visits(),
+            own_data=run.partition == OWN,
+        ),
     }
     if after := joined_after(experiment):
         result["joined"] = after
