@@ -160,6 +160,16 @@ def test_an_account_that_is_missing_older_or_damaged_ends_it_and_a_large_delta_t
         account(tmp_path / "none", **keys, **{"dp.delta": 0.03})
 
 
+def test_visits_that_begin_at_once_are_all_accounted_for(tmp_path: Path) -> None:
+    """A round's visit may still wait for its turn when that of the next one is sent."""
+    keys = {"dp.noise": 2}
+    late, next_one = account(tmp_path, **keys), account(tmp_path, **keys)
+    next_one.spend(2, 0)
+    late.spend(1, 0)
+    assert (late.visits, account(tmp_path, **keys).visits) == (2, 2)
+    assert account(tmp_path, **keys).spend(3, 2).z == 2
+
+
 def test_an_account_is_of_one_number_of_records(tmp_path: Path) -> None:
     """Batches of more records take each more seldom: the visits before would cost too little."""
     keys = {"dp.noise": 2}

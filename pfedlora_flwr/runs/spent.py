@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from filelock import FileLock
+
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import write_atomically
@@ -41,16 +43,8 @@ class Spent:
         self._e, self._client = e, client
         self._parts = parts_of(samples, e.batch_size)
         self.steps = self._parts * epochs
-        saved = read_record(self._path, _WHAT) if self._path else {}
-        self.visits: int = saved.get("visits", 0)
-        self._round: int = saved.get("round", 0)
-        self._noise: float | None = saved.get("noise")
         self._samples = samples
-        if (counted := saved.get("samples", samples)) != samples:
-            raise UserError(
-                f"{_WHAT}, is of visits to {counted} of them, and client {client} has {samples}"
-                " now: its ε is of one number; restore its data, or start a new run"
-            )
+        self._read()
 
     @property
     def noise(self) -> float:
@@ -83,6 +77,14 @@ class Spent:
         version: of its model, by the server; 0: it has none. Raises UserError where `dp.epsilon`
         would be exceeded, or the account is older than the model."""
         assert self._path is not None
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        # a visit of an earlier round, whose time was over, may begin beside this one
+        with FileLock(f"{self._path}.lock"):
+            self._read()
+            return self._spend(self._path, round, version)
+
+    def _spend(self, path: Path, round: int, version: int) -> Noise:
+        """The same of the account as it was just read."""
         assert self._e.dp_clip is not None
         if self._round < version:
             raise UserError(
@@ -104,6 +106,18 @@ class Spent:
             "noise": self._noise,
             "samples": self._samples,
         }
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(self._path, json.dumps(record).encode())
+        write_atomically(path, json.dumps(record).encode())
         return Noise(self._noise, self._e.dp_clip)
+
+    def _read(self) -> None:
+        """The account as it is on disk."""
+        saved = read_record(self._path, _WHAT) if self._path else {}
+        self.visits: int = saved.get("visits", 0)
+        self._round: int = saved.get("round", 0)
+        self._noise: float | None = saved.get("noise")
+        if (counted := saved.get("samples", self._samples)) != self._samples:
+            raise UserError(
+                f"{_WHAT}, is of visits to {counted} of them, and client {self._client} has"
+                f" {self._samples} now: its ε is of one number; restore its data, or start a new"
+                " run"
+            )
