@@ -6,6 +6,8 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from os.path import abspath, expanduser
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -93,6 +95,19 @@ def site_settings(node_config: Mapping[str, Any]) -> dict[str, str]:
         for name, located in make.items()
         if name in node_config
     }
+
+
+def without_own_folders(line: str, node_config: Mapping[str, Any]) -> str:
+    """The line for people who have not this node: of the paths to the site's own files, as its
+    settings name them, the last name alone."""
+    settings = [node_config[name] for name in ("data-path", "state-path") if name in node_config]
+    if "dataset" in node_config:
+        settings.append(registry.path_in(str(node_config["dataset"])))
+    paths = {Path(way(str(text))) for text in settings for way in (str, abspath, expanduser)}
+    known = {str(folder) for path in paths for folder in (path, *path.parents)}
+    for path in sorted(known, key=len, reverse=True):
+        line = line.replace(path, Path(path).name or path)
+    return line
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,16 @@ def title(name: str) -> str:
     return find(name).title or name
 
 
+def path_in(name: str) -> str:
+    """The path that a dataset's name holds, empty where it holds none; of a kind that there is not
+    what stands in its place."""
+    if chosen(name, NAMES) is None:
+        return name.partition(":")[2] or name
+    source = find(name)
+    text = source.text(name)
+    return text if source.is_path(text) else ""
+
+
 def without_path(name: str) -> str:
     """A dataset's name for people who have not this machine: of the user's own files their kind and
     last name alone."""

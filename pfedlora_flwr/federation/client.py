@@ -15,7 +15,7 @@ import numpy.typing as npt
 from torch import nn
 
 from pfedlora_flwr.data import outputs
-from pfedlora_flwr.data.local import LocalData, Site
+from pfedlora_flwr.data.local import LocalData, Site, without_own_folders
 from pfedlora_flwr.errors import UserError, brief, is_ours, told, with_traceback
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation import messages, wire
@@ -260,16 +260,20 @@ class PersonalisedClient(NumPyClient):
             return None
 
     def _failure(self, error: BaseException, config: Config) -> Config:
-        """The reply to whatever went wrong: one line for the server. What is no user's error leaves
-        its traceback in the run's directory or, on a real node, in the node's log, and where
-        the run hides its clients its text there alone."""
+        """The reply to whatever went wrong: one line for the server, which does not say where the
+        node's own files lie; the node's log does. What is no user's error leaves its traceback in
+        the run's directory or, on a real node, in the node's log, and where the run hides its
+        clients its text there alone."""
         if is_ours(error):
-            return messages.failure(str(error))
+            line = without_own_folders(str(error), self.node_config)
+            if line != str(error):
+                logger.warning("%s", error)
+            return messages.failure(line)
         logger.error("the client failed", exc_info=error)
         run = self._simulation(str(config.get("run", "")), str(config.get("token", "")))
         line = told(error) if self.experiment.hides_clients else brief(error)
         return messages.failure(
             with_traceback(line, error, run.traceback_file)
             if run
-            else f"{line} (see the node's log)"
+            else f"{without_own_folders(line, self.node_config)} (see the node's log)"
         )

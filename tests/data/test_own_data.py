@@ -21,10 +21,11 @@ from PIL import Image
 
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data import datasets
-from pfedlora_flwr.data.local import Site, shared_partition, task_of
+from pfedlora_flwr.data.local import Site, shared_partition, task_of, without_own_folders
 from pfedlora_flwr.data.remarks import remarks
 from pfedlora_flwr.data.source import Reading
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.federation.client import PersonalisedClient
 from pfedlora_flwr.training.kinds import SERIES, VECTORS
 from tests import wrong_made as made
 from tests.conftest import Call, run_locally
@@ -288,6 +289,47 @@ def test_classes_that_a_nodes_table_has_not_keep_their_place(tmp_path: Path) -> 
         UserError, match=r"column 'label' has well, and data\.class-names ill, sick"
     ):
         datasets.load("csv:t.csv", Reading(client_column="site", class_names=("ill", "sick")))
+
+
+@pytest.mark.parametrize(
+    ("settings", "line", "told"),
+    [
+        (
+            {"dataset": "npz:/srv/a b/x.npz"},
+            "dataset 'npz:/srv/a b/x.npz' has",
+            "dataset 'npz:x.npz' has",
+        ),
+        ({"dataset": "folder:/srv/f/"}, "/srv/f/cat/1.png: no image", "f/cat/1.png: no image"),
+        ({"dataset": "folder:/srv/f"}, "denied: '/srv'", "denied: 'srv'"),
+        ({"dataset": "csv:own/x.csv"}, "HERE/own/x.csv: it has no rows", "x.csv: it has no rows"),
+        ({"dataset": "csv:own/x.csv"}, "own/x.csv: it has no rows", "x.csv: it has no rows"),
+        (
+            {"dataset": "nzp:/srv/x"},
+            "dataset is 'nzp:/srv/x'; allowed",
+            "dataset is 'nzp:x'; allowed",
+        ),
+        ({"dataset": "hf:a/b", "data-path": "~/c"}, "hf:a/b, HOME/c/d: bad", "hf:a/b, c/d: bad"),
+        ({"state-path": "~/st"}, "HOME/st/token/3: no room", "st/token/3: no room"),
+        ({"partition-id": 3}, "data-path '/srv/runs' does not", "data-path '/srv/runs' does not"),
+    ],
+)
+def test_a_line_for_the_server_has_no_folder_of_the_nodes_settings(
+    settings: dict[str, str], line: str, told: str, tmp_path: Path
+) -> None:
+    line = line.replace("HERE", str(tmp_path)).replace("HOME", str(Path.home()))
+    assert without_own_folders(line, settings) == told
+
+
+def test_a_node_tells_the_server_what_is_wrong_with_its_data_and_its_log_where_it_lies(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    np.savez(tmp_path / "own.npz", inputs=np.eye(33), labels=np.arange(33) % 11)
+    node = {"dataset": f"npz:{tmp_path}/own.npz", "state-path": str(tmp_path / "state")}
+    e = from_flat({"clients": 2, "classes": 10, "input-shape": "33"})
+    said = PersonalisedClient(e, node).get_properties({})["error"]
+    told = "dataset 'npz:own.npz' has 11 classes, the run 10: restore its classes, or begin a new"
+    assert str(said).startswith(told)
+    assert told.replace("own.npz", f"{tmp_path}/own.npz") in caplog.text
 
 
 def test_series_are_normalised_by_channel(tmp_path: Path) -> None:
