@@ -48,16 +48,18 @@ def test_a_federation_through_its_life(
     left = serve(run.path, there, rounds=5, clients_left=leaver, node_timeout=6, **keys)
 
     there[2] = with_a_new_class(sites[3], tmp_path)
-    more = {"rounds": 6, "min_clients": 2, "min_success": 0.6, "node_timeout": 6}
+    more = {"rounds": 6, "min_clients": 2, "min_success": 0.6, "node_timeout": 300}
     with caplog.at_level(logging.WARNING):
         last = serve(run.path, there, **more, **keys)
-    assert "has 11 classes, the run 10: restore its classes, or begin a new run" in caplog.text
+    refused = "turned away: dataset 'npz:more.npz' has 11 classes, the run 10: restore its classes"
+    assert f"round 6: client {changer}: {refused}, or begin a new run" in caplog.text
 
     assert joined["joined"] == {"3": 2}
     assert (left["left"], left["lost"]) == ({str(leaver): 4}, 1)
     rows, visits = run.rounds(), list(run.visits())
     assert rows[4]["admitted"] == sorted([returner, stayer, changer])
     assert rows[5]["admitted"] == sorted([returner, stayer])
+    assert rows[5]["seconds"] < 60  # nothing waits for whom it has turned away
     assert [(v["round"], v["client"]) for v in visits if v["status"] == "ok" and v["lost"]] == [
         (5, returner)
     ]

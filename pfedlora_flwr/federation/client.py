@@ -7,7 +7,7 @@ import logging
 import os
 import secrets
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,7 @@ class PersonalisedClient(NumPyClient):
         try:
             return self._claim().to_metrics()
         except _ERRORS as error:
-            return self._failure(error, config)
+            return self._failure(error, config, self._kept_name())
 
     def fit(self, parameters: Arrays, config: Config) -> tuple[Arrays, int, Config]:
         """A visit: the two phases of pFedLoRA, or whatever the method does."""
@@ -212,6 +212,12 @@ class PersonalisedClient(NumPyClient):
             write_atomically(path, secrets.token_hex(16).encode())
         return path.read_text()
 
+    def _kept_name(self) -> str:
+        """That name, empty where there is none."""
+        with suppress(OSError, UserError):
+            return (self._state_path() / "name").read_text()
+        return ""
+
     def _state_path(self) -> Path:
         if "state-path" not in self.node_config:
             raise UserError(
@@ -259,7 +265,7 @@ class PersonalisedClient(NumPyClient):
         except OSError:
             return None
 
-    def _failure(self, error: BaseException, config: Config) -> Config:
+    def _failure(self, error: BaseException, config: Config, name: str = "") -> Config:
         """The reply to whatever went wrong: one line for the server, which does not say where the
         node's own files lie; the node's log does. What is no user's error leaves its traceback in
         the run's directory or, on a real node, in the node's log, and where the run hides its
@@ -268,12 +274,13 @@ class PersonalisedClient(NumPyClient):
             line = without_own_folders(str(error), self.node_config)
             if line != str(error):
                 logger.warning("%s", error)
-            return messages.failure(line)
+            return messages.failure(line, name)
         logger.error("the client failed", exc_info=error)
         run = self._simulation(str(config.get("run", "")), str(config.get("token", "")))
         line = told(error) if self.experiment.hides_clients else brief(error)
         return messages.failure(
             with_traceback(line, error, run.traceback_file)
             if run
-            else f"{without_own_folders(line, self.node_config)} (see the node's log)"
+            else f"{without_own_folders(line, self.node_config)} (see the node's log)",
+            name,
         )

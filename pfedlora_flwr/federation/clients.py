@@ -105,8 +105,8 @@ class Clients:
         return messages
 
     def connected(self, round: Round, clients: Iterable[int]) -> dict[int, int]:
-        """Their nodes, by client. Waits for clients that are not connected; one that is away for
-        `node-timeout` has failed."""
+        """Their nodes, by client. Waits for clients that are not connected; one that is turned away
+        or is away for `node-timeout` has failed."""
         wanted, node_of = list(clients), self.roster.node_of
         if any(client not in node_of for client in wanted):
             there = sum(client in node_of for client in wanted)
@@ -114,9 +114,11 @@ class Clients:
                 self.roster.wait_for(wanted, self.execution.node_timeout, told.look)
             node_of = self.roster.node_of
             keep_sites(self.run, self.roster.own, self.roster.class_names, self.roster.columns)
+        turned_away = self.roster.turned_away
         for client in wanted:
             if client not in node_of:
-                self._fail(round, client, "not connected")
+                why = turned_away.get(client)
+                self._fail(round, client, f"turned away: {why}" if why else "not connected")
         return {client: node_of[client] for client in wanted if client in node_of}
 
     def ask(self, round: Round, messages: Mapping[int, Message], phase: Phase) -> Replies:

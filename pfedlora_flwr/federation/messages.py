@@ -22,7 +22,7 @@ LARGEST_COUNT = 10**9
 _LARGEST_LOSS = 1e30
 _WORDS = 200
 _MOST_CLASSES = 10**5
-_ERROR = "error"
+_ERROR, _NAME = "error", "name"
 
 
 def folder_name(token: str) -> str:
@@ -271,14 +271,16 @@ def held_out_from_metrics(
     return rows
 
 
-def failure(reason: str) -> Config:
-    """The answer of a client that could not do what it was told to."""
-    return {_ERROR: reason}
+def failure(reason: str, name: str = "") -> Config:
+    """The answer of a client that could not do what it was told to. name: by which the server knows
+    its node, where that was asked who it is."""
+    return {_ERROR: reason, _NAME: name} if name else {_ERROR: reason}
 
 
-def failure_in(metrics: Mapping[str, Any]) -> str | None:
-    """Why a client could not do what it was told to; None where it did."""
-    return str(metrics[_ERROR]) if _ERROR in metrics else None
+def failure_in(metrics: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Why a client could not do what it was told to, and its node's name, empty where it says none;
+    None where it could."""
+    return (str(metrics[_ERROR]), str(metrics.get(_NAME, ""))) if _ERROR in metrics else None
 
 
 def count(value: Any, what: str, low: int = 0, high: int = LARGEST_COUNT) -> int:

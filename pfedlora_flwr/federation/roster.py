@@ -20,7 +20,8 @@ from pfedlora_flwr.files import write_atomically
 _QUESTION = 60.0
 """Seconds that a node may take to say who it is; twice as long each time that it was silent."""
 _TRIED = 3
-"""Nodes that are alike are asked, one after the other, before all are given up."""
+"""Nodes that are alike are asked, one after the other, before all are given up; and the times that
+one with a name says a failure before no round waits for it."""
 
 
 class Roster:
@@ -65,8 +66,9 @@ class Roster:
         self._left = left
         self._alike = alike
         self._claims: dict[int, Claim] = {}  # by node, in the order in which they came
-        # by node without a good answer: how often it was asked, and when to ask again
-        self._unclear: dict[int, tuple[int, float]] = {}
+        # by node without a good answer: how often it was asked, when to ask again, and the name
+        # that it gave all the same
+        self._unclear: dict[int, tuple[int, float, str]] = {}
         # nodes that did not answer when they were asked last: theirs may be a process that is yet
         # to start
         self._silent: set[int] = set()
@@ -83,6 +85,19 @@ class Roster:
     def client_of(self) -> dict[int, int]:
         """The client behind each connected node."""
         return {node: client for client, node in self.node_of.items()}
+
+    @property
+    def turned_away(self) -> dict[int, str]:
+        """The clients whose nodes are connected and turned away, so that no round waits for them,
+        and why."""
+        names = {node: claim.name for node, claim in self._claims.items()} | {
+            node: name for node, (times, _, name) in self._unclear.items() if times >= _TRIED
+        }
+        return {
+            self._number_of[names[node]]: why
+            for node, why in self.refused.items()
+            if names.get(node) in self._number_of
+        }
 
     @property
     def partition(self) -> str:
@@ -111,13 +126,14 @@ class Roster:
         timeout: float,
         report: Callable[[int], None] = lambda connected: None,
     ) -> None:
-        """Waits until all these clients are connected, or each that is not has been away for
-        `timeout` seconds; reports how many are."""
+        """Waits until all these clients are connected, or each that is not is turned away or has
+        been away for `timeout` seconds; reports how many are."""
         pause = POLL
         while True:
             self.refresh(timeout)
-            missing = [self._gone[c] for c in clients if c not in self.node_of]
-            report(len(clients) - len(missing))
+            away = self._gone.keys() & set(clients)
+            report(len(clients) - len(away))
+            missing = [self._gone[c] for c in away - self.turned_away.keys()]
             left = max(missing, default=0.0) + timeout - time.monotonic()
             if not missing or left <= 0:
                 return
@@ -151,7 +167,7 @@ class Roster:
         self.refused = {node: why for node, why in self.refused.items() if node in online}
         self._unclear = {node: asked for node, asked in self._unclear.items() if node in online}
         settled = self._claims.keys() | {n for n in self.refused if n not in self._unclear}
-        due = {n for n, (_, when) in self._unclear.items() if when <= time.monotonic()}
+        due = {n for n, (_, when, _) in self._unclear.items() if when <= time.monotonic()}
         new = sorted(online - settled - (self._unclear.keys() - due))
         if self._alike:
             new = [] if self.node_of else new[:1]
@@ -176,8 +192,9 @@ class Roster:
             try:
                 claim = Claim.from_metrics(wire.read_reply(answer).metrics, self.clients)
             except wire.Failed as failure:
-                times = self._unclear.get(node, (0, 0.0))[0] + 1
-                self._unclear[node] = times, time.monotonic() + min(_QUESTION, 2.0**times)
+                times = self._unclear[node][0] + 1 if node in self._unclear else 1
+                again = time.monotonic() + min(_QUESTION, 2.0**times)
+                self._unclear[node] = times, again, failure.name
                 self._turn_away(node, str(failure))
             except ValueError as error:
                 self._unclear.pop(node, None)

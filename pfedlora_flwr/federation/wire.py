@@ -59,7 +59,13 @@ class Reply:
 
 
 class Failed(Exception):
-    """A client that answered with an error, or not at all; the text says why."""
+    """A client that answered with an error, or not at all; the text says why.
+
+    name: by which the server knows its node, where it says one."""
+
+    def __init__(self, why: str, name: str = "") -> None:
+        super().__init__(why)
+        self.name = name
 
 
 def to_arrays(tensors: Mapping[str, Tensor]) -> list[npt.NDArray[Any]]:
@@ -169,9 +175,10 @@ def read_reply(reply: Message | None) -> Reply:
         ) from None
     if status.code != Code.OK:
         raise Failed(_first_line(status.message))
-    reason = failure_in(read.metrics)
-    if reason is not None:
-        raise Failed(_first_line(reason))
+    failed = failure_in(read.metrics)
+    if failed is not None:
+        why, name = failed
+        raise Failed(_first_line(why), name)
     return read
 
 

@@ -233,6 +233,30 @@ def test_a_node_that_cannot_answer_is_asked_again_and_waiting_for_it_is_bounded(
     assert time.monotonic() - began < 0.9, "client 1 has been away for longer than that"
 
 
+@pytest.mark.slow
+def test_nobody_waits_for_a_client_whose_node_is_turned_away(tmp_path: Path) -> None:
+    """By the server at once; by itself when it has said so three times, since a disk may be
+    late."""
+    grid = Grid(n10=own("a", "cat"), n11=own("b", "cat"), n12=own("c", "cat"))
+    found, _ = roster(grid, 3, tmp_path)
+    assert found.wait_for_count(3, 5.0, [].append)
+    grid.nodes = {10: own("a", "cat"), 21: own("b", "owl"), 22: {"error": "no disk", "name": "c"}}
+    began = time.monotonic()
+    found.wait_for([0, 1], 60.0)
+    assert time.monotonic() - began < 1
+    assert found.turned_away.keys() == {1}
+    found.wait_for([0, 2], 60.0)
+    assert 5 < time.monotonic() - began < 30
+    assert "its classes are ['owl']" in found.turned_away[1]
+    assert found.turned_away[2] == "no disk"
+    assert grid.asked[3:] == [21, 22, 22, 22]
+    grid.nodes[22] = own("c", "cat")
+    del grid.nodes[21]
+    assert found.wait_for_count(2, 20.0, [].append), "it is asked again"
+    assert found.node_of == {0: 10, 2: 22}
+    assert not found.turned_away
+
+
 def test_all_nodes_turned_away_ends_the_wait(tmp_path: Path) -> None:
     found, _ = roster(Grid(n10={"error": "bad"}, n11={"error": "bad"}), 2, tmp_path)
     began = time.monotonic()

@@ -223,8 +223,8 @@ def _update(
     ins: the instruction in `message`. Raises UserError for an update that must not be masked: a sum
     of it would be wrong, and nobody could see that."""
     answer = wire.fit_answer(reply)
-    if (reason := failure_in(answer.metrics)) is not None:
-        raise UserError(reason)
+    if (failed := failure_in(answer.metrics)) is not None:
+        raise UserError(failed[0])
     before, after = (
         parameters_to_ndarrays(ins.parameters),
         parameters_to_ndarrays(answer.parameters),
