@@ -22,11 +22,13 @@ from tests.conftest import ROOT
 
 PATIENCE = 240.0
 """Seconds that anything here may take before the test fails."""
+_SHOWN = 20
+"""Lines of each log that are printed after an error."""
 
 
 class Federation:
     """Processes in one folder; the run goes to `output`. Leaving the context kills whatever is left
-    of them.
+    of them, and after an error prints the end of each one's log.
 
     tls: the folder that `scripts/certificates.py` made. isolation: Flower's, of ServerApp and
     ClientApps."""
@@ -65,6 +67,9 @@ class Federation:
 
     def __exit__(self, *error: object) -> None:
         stop_marked(self.marker, patience=3)
+        if error[0] is not None:
+            for log in sorted(self.folder.glob("*.log")):
+                print(f"== {log.name}", *self.log(log.stem).splitlines()[-_SHOWN:], sep="\n")
 
     def spawn(self, name: str, *command: str, **environment: str) -> subprocess.Popen[bytes]:
         """Starts a command, its output into NAME.log. It is a session of its own, as a service is:

@@ -3,6 +3,7 @@ of its own. `tests/test_life.py` tells the same in one process."""
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -35,6 +36,15 @@ class Life(Federation):
         self.gates.mkdir()
         self.said, self.seconds = "", 0.0
 
+    def anew(self, without: int, output: Path, *words: str) -> list[str]:
+        """The run trained anew without this client; what the command said."""
+        told, name = ["run", str(self.output), "--resume", "--without", str(without)], words[0]
+        run = self.spawn(name, "pfedlora", *told, "-o", f"output={output}", *words)
+        code, said = run.wait(2 * PATIENCE), self.log(name)
+        print(said)
+        assert code == 0, said
+        return said.splitlines()
+
     def go(
         self, *words: str, meanwhile: Callable[[Popen[bytes]], None] | None = None, **keys: object
     ) -> dict[str, Any]:
@@ -58,6 +68,11 @@ def rounds_kept(state_path: str) -> list[int]:
     return sorted(int(path.stem.removeprefix("round-")) for path in files)
 
 
+def contents(folder: Path) -> dict[Path, bytes]:
+    """Every file, by its path."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 def test_a_federation_through_its_life(tmp_path: Path, sites: list[dict[str, Any]]) -> None:
     """The first site's node is still up when it has left. In the place of the second's comes one
     with an empty state-path. The fourth's is started with a new class while round 5 ends."""
@@ -67,7 +82,6 @@ def test_a_federation_through_its_life(tmp_path: Path, sites: list[dict[str, Any
         for site in range(3):
             federation.start_node(site, **sites[site])
         federation.go(clients=3)
-        waits = max(30.0, federation.seconds)  # for a node: as long as this machine needs
         federation.start_node(3, **sites[3])
         joined = federation.go("--resume", clients=4, rounds=4)
         data = places(run.path, sites)
@@ -92,14 +106,15 @@ def test_a_federation_through_its_life(tmp_path: Path, sites: list[dict[str, Any
             rounds=6,
             clients_left=leaver,
             min_success=0.6,
-            node_timeout=waits,
         )
-        said = federation.said
+        said, its_log = federation.said, federation.log("node3")
     assert joined["joined"] == last["joined"] == {"3": 2}
     assert (last["left"], last["lost"]) == ({str(leaver): 4}, 1)
     assert f"client {leaver} has left (clients-left); stop its node" in said
     assert f"client {returner} had lost its model" in said
-    assert "has 11 classes, the run 10: restore its classes, or begin a new run" in said
+    refused = "dataset 'npz:%smore.npz' has 11 classes, the run 10: restore its classes, or begin"
+    assert f"round 6: client {changer}: turned away: {refused % ''}" in said
+    assert refused % f"{tmp_path}/" in its_log, "where its data lies, its own log alone says"
     rows = run.rounds()
     assert [row["admitted"] for row in rows] == [
         [0, 1, 2],
@@ -121,4 +136,48 @@ def test_a_federation_through_its_life(tmp_path: Path, sites: list[dict[str, Any
     assert last["shared_sha256"] == tensors_sha256(plain.state)
     for node, client in zip(where, (leaver, returner, stayer, changer), strict=True):
         held = load_trained(Path(node["state-path"]), client).sha256
+        assert held == tensors_sha256(tensors_of(plain.models[client])), f"client {client}"
+
+
+def test_a_federation_is_trained_anew_without_a_site(
+    tmp_path: Path, sites: list[dict[str, Any]]
+) -> None:
+    """It joined after round 1, and its node is still up."""
+    with Life(tmp_path) as federation:
+        run, new = RunDirectory(federation.output), RunDirectory(tmp_path / "new")
+        federation.start_superlink()
+        for site in range(2):
+            federation.start_node(site, **sites[site])
+        federation.go(clients=2, rounds=1)
+        federation.start_node(2, **sites[2])
+        federation.go("--resume", clients=3, rounds=3)
+        data, old = places(run.path, sites[:3]), contents(run.path)
+        planned = federation.anew(2, new.path, "--dry-run")
+        assert not new.path.exists()
+        said = "\n".join(federation.anew(2, new.path, "--superlink", "test"))
+    assert data[2] == sites[2]["dataset"]
+    cost = sum(row["seconds"] for row in run.rounds() if row["round"] > 1)
+    assert planned == [
+        "client 2 first took part in round 2; the state after round 1 is kept, and the run begins"
+        " there",
+        f"rounds to repeat: 2 with 6 visits, which took {cost:.0f} s",
+        f"it would run in {new.path}; nothing was started",
+    ]
+    assert "client 2 has left (clients-left); stop its node" in said
+    assert contents(run.path) == old, "the old run is as it was"
+
+    result = json.loads((new.path / "result.json").read_text())
+    assert result["begun_from"] == [{"run": str(run.path), "without": 2, "round": 1}]
+    assert (result["left"], result["lost"]) == ({"2": 1}, 0)
+    assert result["per_client"].keys() == {"0", "1"}
+    assert [row["sampled"] for row in new.rounds()] == [[0, 1]] * 3
+    assert {visit["client"] for visit in new.visits()} == {0, 1}
+    assert not (Path(sites[2]["state-path"]) / new.token).exists()
+
+    plain = OwnData(data, clients=2, rounds=3, participation=1.0)
+    plain.train(3)
+    assert result["shared_sha256"] == tensors_sha256(plain.state)
+    for node in sites[:2]:
+        [client] = [client for client, place in data.items() if place == node["dataset"]]
+        held = load_trained(Path(node["state-path"]) / new.token, client).sha256
         assert held == tensors_sha256(tensors_of(plain.models[client])), f"client {client}"
