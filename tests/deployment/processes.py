@@ -173,7 +173,7 @@ class Federation:
 
     def run(self, keys: dict[str, Any], *words: str) -> int:
         """The same to its end; the exit code."""
-        return self.submit(keys, *words).wait(PATIENCE)
+        return self.submit(keys, *words).wait(2 * PATIENCE)
 
     def flwr(self, *words: str) -> str:
         """The `flwr` command against this SuperLink."""

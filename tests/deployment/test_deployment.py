@@ -32,7 +32,7 @@ from tests.deployment.processes import PATIENCE, Federation, wait
 from tests.masked import pieces, secrets_of
 from tests.plain import Plain, make
 
-pytestmark = [pytest.mark.deployment, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.deployment, pytest.mark.timeout(900)]
 KEYS = {
     "clients": 3,
     "rounds": 2,
