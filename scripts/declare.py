@@ -57,8 +57,8 @@ _RESULT = (
     " determine its fingerprint."
 )
 _REST = (
-    "These keys say how and where an Experiment runs. None can change a result, and a resumed run"
-    " may change them."
+    "These keys say how and where an Experiment runs. None can change a result unless clients fail"
+    " or are refused, and a resumed run may change them."
 )
 
 

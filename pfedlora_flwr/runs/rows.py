@@ -27,8 +27,8 @@ class CostFields(TypedDict):
     bytes_down: int  # the same, from server to client
     wire_up: int  # bytes of whole messages: tensors, names, metrics and headers
     wire_down: int  # the same, from server to client
-    # of linear, convolutional and recurrent layers in training, from the first batch of each phase;
-    # evaluation is not counted
+    # of linear, convolutional and recurrent layers and of attention's products in training, from
+    # the first batch of each phase; evaluation is not counted
     flops: int
 
 
@@ -309,7 +309,7 @@ class OwnData(TypedDict):
     """The sites' own data, as far as they reported it."""
 
     sites: int  # number of sites that reported
-    kind: str  # kind of inputs: images, series or vectors
+    kind: str  # kind of inputs: images, series, vectors or text
     shape: list[int]  # shape of a model's input
     classes: int  # number of classes in the federation; a site may have fewer
     # training, validation and test samples of these sites; null if one did not report it, as with
