@@ -44,6 +44,8 @@ class Spent:
         self._parts = parts_of(samples, e.batch_size)
         self.steps = self._parts * epochs
         self._samples = samples
+        self.visits, self._round = 0, 0
+        self._noise: float | None = None
         self._read()
 
     @property
@@ -112,9 +114,9 @@ class Spent:
     def _read(self) -> None:
         """The account as it is on disk."""
         saved = read_record(self._path, _WHAT) if self._path else {}
-        self.visits: int = saved.get("visits", 0)
-        self._round: int = saved.get("round", 0)
-        self._noise: float | None = saved.get("noise")
+        self.visits = saved.get("visits", 0)
+        self._round = saved.get("round", 0)
+        self._noise = saved.get("noise")
         if (counted := saved.get("samples", self._samples)) != self._samples:
             raise UserError(
                 f"{_WHAT}, is of visits to {counted} of them, and client {self._client} has"
