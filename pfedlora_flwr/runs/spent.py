@@ -27,6 +27,10 @@ class Spent:
 
     visits: that drew noise so far. steps: of one visit."""
 
+    visits: int
+    _round: int
+    _noise: float | None
+
     def __init__(
         self, folder: Path | None, e: Experiment, client: int, samples: int, epochs: int
     ) -> None:
