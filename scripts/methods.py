@@ -126,7 +126,7 @@ _FOOT = """
   separately. A *composite* predicts with the client's model and its copy of the shared part together, so each prediction costs more. The
   others predict with a model of the client's own architecture.
 - **Assumes** lists the requirements beyond labelled data at each client. No method needs public data, and none needs all clients in
-  every round: FD, FedProto and FedSSA keep the last report of absent clients, the
+  every round: FD, FedProto, FedSSA and FedALT keep the last report of absent clients, the
   others use only the round's reports.
 """
 
