@@ -336,6 +336,23 @@ def pfedlora(
 
 
 @pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A comparison's runs are done in this process, as from Python: each worker would import for
+    seconds. Workers: tests/launch/test_worker.py, and the killed ones of tests/test_compare.py."""
+    from pfedlora_flwr.commands import run_queue
+
+    monkeypatch.setattr(run_queue, "_in_workers", run_queue._one_by_one)
+
+
+@pytest.fixture
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports have their tables and texts alone. Figures: tests/report/test_write.py."""
+    from pfedlora_flwr.report import write
+
+    monkeypatch.setattr(write, "_draw", lambda study, output: ([], []))
+
+
+@pytest.fixture
 def cli(tmp_path: Path) -> Iterator[Cli]:
     yield from _cli(tmp_path)
 
