@@ -33,8 +33,15 @@ MARKS = ("slow", "methods", "deployment", "cluster", "faults", "pretrained")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long tests first, so that no worker is left with one at the end."""
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    """Long tests first, so that no worker is left with one at the end: those that start commands
+    before other slow ones."""
+    starts = {"cli", "shared_cli"}
+    items.sort(
+        key=lambda item: (
+            item.get_closest_marker("slow") is None,
+            starts.isdisjoint(getattr(item, "fixturenames", ())),
+        )
+    )
 
 
 def pytest_collection_finish() -> None:
