@@ -1,4 +1,5 @@
-"""The personal baselines beside Standalone: runs.csv, of runs by `quick/personal`.
+"""The personal baselines beside themselves without sharing and beside Standalone: runs.csv, of runs
+by `quick/personal`.
 
 python -m benchmarks.results.personal FOLDER..."""
 
@@ -22,54 +23,61 @@ from benchmarks.results.page import (
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.runs.result import best_round
 
-KEYS = ("method", "sharing", "seed", "rounds")
+KEYS = ("dataset", "method", "sharing", "seed")
 COLUMNS = (*KEYS, "best_round", "at_best_validation", "final", "operations")
-COUNT, NOT_RUN = "at_best_validation", "not run"
-ROUNDS = (10, 20)
-"""A run of twenty rounds has one of ten in it."""
+COUNT = "at_best_validation"
 TEST = 174
-"""Test samples of all clients."""
+"""Test samples of all digits clients."""
 
 
 def make(page: Page) -> None:
     rows = page.rows("runs.csv")
-    lines = []
-    for method in registry.ordered({row["method"] for row in rows}):
-        cells = []
-        for rounds in map(str, ROUNDS):
-            alone, own = (
-                by_seed(rows, COUNT, method=m, sharing="mean", rounds=rounds)
-                for m in ("standalone", method)
+    for dataset in sorted({row["dataset"] for row in rows}):
+        of = [row for row in rows if row["dataset"] == dataset]
+        alone = by_seed(of, COUNT, method="standalone", sharing="mean")
+        lines = []
+        for method in registry.ordered({row["method"] for row in of}):
+            mean, none = (
+                by_seed(of, COUNT, method=method, sharing=kind) for kind in ("mean", "none")
             )
-            cells += [percent(estimate(own)) if own else NOT_RUN]
-            cells += [points(difference(own, alone)) if own and method != "standalone" else ""]
-            page.says(*([estimate(own), difference(own, alone)] if own else []), seeds=True)
-        counted = [
-            by_seed(rows, "operations", method=m, sharing="mean", rounds="10")
-            for m in (method, "standalone")
-        ]
-        work, unit = (sum(of.values()) / len(of) for of in counted)
-        lines.append([registry.title(method), *cells, f"{work / unit:.2f}"])
-    header = ("10 rounds", "− Standalone", "20 rounds", "− Standalone", "operations")
-    page.table("methods", ("method", *header), lines)
+            counted = [
+                by_seed(of, "operations", method=m, sharing="mean") for m in (method, "standalone")
+            ]
+            work, unit = (sum(each.values()) / len(each) for each in counted)
+            page.says(estimate(mean), seeds=True)
+            cells = [percent(estimate(mean)), "", "", ""]
+            if method != "standalone":
+                lead = difference(mean, alone)
+                page.says(lead, seeds=True)
+                cells[3] = points(lead)
+            if none:
+                gain = difference(mean, none)
+                page.says(estimate(none), gain, seeds=True)
+                cells[1:3] = percent(estimate(none)), points(gain)
+            elif method != "standalone":
+                cells[1] = "= Standalone"
+            lines.append([registry.title(method), *cells, f"{work / unit:.2f}"])
+        header = ("with sharing", "`sharing=none`", "gain", "− Standalone", "operations")
+        page.table(dataset, ("method", *header), lines)
     page.says(100 / TEST)
+    page.not_kept("0.55", "1.80")
 
 
 def joined(folders: Iterable[Path]) -> None:
     """Writes runs.csv of the completed runs in those folders."""
-    found: dict[tuple[object, ...], list[object]] = {}
+    found: list[list[object]] = []
     for folder in folders:
-        for run, _ in completed(folder):
+        for run, said in completed(folder):
             e, rows = run.experiment(), [*run.rounds()]
-            for rounds in (n for n in ROUNDS if n <= e.rounds):
-                until = [row for row in rows if row["round"] <= rounds]
-                best = best_round(e, until)
-                key = (e.method, e.sharing, e.seed, rounds)
-                found[key] = [
-                    *(*key, best["round"], best["accuracy"], until[-1]["accuracy"]),
-                    sum(row["flops"] for row in until),
+            best = best_round(e, rows)
+            found.append(
+                [
+                    *(e.dataset, e.method, e.sharing, e.seed),
+                    *(best["round"], best["accuracy"], said["accuracy"]["final"]),
+                    sum(row["flops"] for row in rows),
                 ]
-    write_csv(RESULTS / "personal" / "runs.csv", COLUMNS, [found[key] for key in sorted(found)])
+            )
+    write_csv(RESULTS / "personal" / "runs.csv", COLUMNS, sorted(found, key=str))
 
 
 if __name__ == "__main__":
