@@ -19,7 +19,14 @@ from pfedlora_flwr.launch.processes import MARKER, free_port, stop_marked
 from tests.conftest import ROOT, Cli, Done, run_locally
 
 pytestmark = pytest.mark.slow
-KEYS = {"clients": 5, "participation": 0.8, "rounds": 5, "batch-size": 16, "seed": 7}
+KEYS = {
+    "clients": 5,
+    "participation": 0.8,
+    "rounds": 5,
+    "batch-size": 16,
+    "partition.samples-per-client": 144,  # of 288: a round is still long enough for a kill
+    "seed": 7,
+}
 SMALL = [word for key, value in KEYS.items() for word in ("-o", f"{key}={value}")]
 
 
