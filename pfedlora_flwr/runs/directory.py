@@ -200,7 +200,7 @@ class RunDirectory(RunFiles):
         """The resolved configuration, with what made the run: versions, the git commit, and the
         history of its starts, this one added."""
         experiment = config.experiment
-        commit, now = git_commit(), datetime.now(UTC).isoformat(timespec="seconds")
+        commit, now = git_commit(), datetime.now(UTC).isoformat(timespec="milliseconds")
         begun = {
             "date": now,
             "git-commit": commit,
