@@ -29,6 +29,7 @@ from benchmarks.results import (
     pretrained,
     sensitivity,
     sharing,
+    start,
     which_method,
 )
 from benchmarks.results.page import RESULTS, Page
@@ -48,6 +49,7 @@ PAGES: Mapping[str, Callable[[Page], None]] = {
     "pretrained": pretrained.make,
     "sensitivity": sensitivity.make,
     "sharing": sharing.make,
+    "start": start.make,
     "which-method": which_method.make,
 }
 """What makes the page of a folder: a new page is a line here."""

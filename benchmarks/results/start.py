@@ -1,0 +1,76 @@
+"""A common start: runs.csv, of comparisons by `benchmarks/start.yaml`.
+
+python -m benchmarks.results.start FOLDER..."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from benchmarks.results.page import (
+    RESULTS,
+    Page,
+    by_seed,
+    completed,
+    difference,
+    estimate,
+    percent,
+    points,
+    write_csv,
+)
+from pfedlora_flwr.methods import registry
+from pfedlora_flwr.runs.result import best_round
+
+KEYS = ("method", "mu", "sharing", "seed")
+COLUMNS = (*KEYS, "best_round", "at_best_validation", "final", "operations")
+COUNT = "at_best_validation"
+
+
+def make(page: Page) -> None:
+    rows = page.rows("runs.csv")
+    alone = by_seed(rows, COUNT, method="standalone", sharing="mean")
+    page.says(estimate(alone), seeds=True)
+    lines = [["Standalone", percent(estimate(alone)), "", "", "", ""]]
+    for method in registry.ordered({row["method"] for row in rows} - {"standalone"}):
+        for mu in sorted({row["mu"] for row in rows if row["method"] == method}):
+            mean, none = (
+                by_seed(rows, COUNT, method=method, mu=mu, sharing=kind)
+                for kind in ("mean", "none")
+            )
+            gain, lead, own = (
+                difference(*pair) for pair in ((mean, none), (mean, alone), (none, alone))
+            )
+            page.says(estimate(mean), estimate(none), gain, lead, own, seeds=True)
+            lines.append(
+                [
+                    registry.title(method) + (f", μ = {mu}" if mu else ""),
+                    *(percent(estimate(kind)) for kind in (mean, none)),
+                    *(points(gain, seeds=gain.half is not None), points(lead), points(own)),
+                ]
+            )
+    header = ("with sharing", "`sharing=none`", "gain from sharing", "− Standalone")
+    page.table("start", ("method", *header, "none − Standalone"), lines)
+    page.settings("0.5", "0.9", "2.7", "25.68", "22.97")
+    page.quotes("sensitivity", "0.23 ± 1.22")
+
+
+def joined(folders: Iterable[Path]) -> None:
+    """Writes runs.csv of the completed runs in those folders."""
+    found: list[list[object]] = []
+    for folder in folders:
+        for run, said in completed(folder):
+            e, rows = run.experiment(), [*run.rounds()]
+            best = best_round(e, rows)
+            found.append(
+                [
+                    *(e.method, e.flat().get("mu", ""), e.sharing, e.seed),
+                    *(best["round"], best["accuracy"], said["accuracy"]["final"]),
+                    sum(row["flops"] for row in rows),
+                ]
+            )
+    write_csv(RESULTS / "start" / "runs.csv", COLUMNS, sorted(found, key=str))
+
+
+if __name__ == "__main__":
+    joined(map(Path, sys.argv[1:]))
