@@ -20,6 +20,7 @@ from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.class_means import ClassMeans
 from pfedlora_flwr.methods.method import Refused, Tensors, Upload, check_layout
 from pfedlora_flwr.methods.pfedlora import PFedLoRA
+from pfedlora_flwr.methods.standalone import Standalone
 from pfedlora_flwr.methods.tensors import tensors_of, weighted_mean
 from pfedlora_flwr.models.adapter import Adapter
 from pfedlora_flwr.models.linear import Linear
@@ -202,6 +203,21 @@ class Reading(Adapter):
             else representation
         )
         return logits if self.outside is None else logits.masked_fill(self.outside, float("-inf"))
+
+
+class NormalisedStandalone(Standalone):
+    """Standalone whose last layer reads what `features=normalised` gives an adapter: R without its
+    mean and of unit variance."""
+
+    def private_init(self, client: int, seed: int) -> nn.Module:
+        model = super().private_init(client, seed)
+        self.predictor(model).last_layer().register_forward_pre_hook(_normalised)
+        return model
+
+
+def _normalised(layer: nn.Module, inputs: tuple[Tensor]) -> Tensor:
+    (representation,) = inputs
+    return layer_norm(representation, representation.shape[1:])
 
 
 def _named(down: Linear) -> Tensors:

@@ -9,11 +9,12 @@ import pytest
 import torch
 from torch.nn.functional import layer_norm
 
-from benchmarks.variants import Kept, Variant
+from benchmarks.variants import Kept, NormalisedStandalone, Variant
 from pfedlora_flwr.comparison.spec import Comparison
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.methods.method import Refused, Tensors, Upload
 from pfedlora_flwr.methods.pfedlora import PFedLoRA
+from pfedlora_flwr.methods.standalone import Standalone
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.rng import torch_generator
 from pfedlora_flwr.training.loop import Samples, Visit
@@ -200,7 +201,23 @@ def test_the_weight_of_the_own_loss_may_warm_up() -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["gain", "gain-confirm", "gain-standalone", "sensitivity"])
+@pytest.mark.parametrize(
+    "name", ["gain", "gain-confirm", "gain-standalone", "normalised", "sensitivity"]
+)
 def test_the_files_of_benchmarks_are_valid_comparisons(name: str) -> None:
     file = Path(__file__).parent.parent.parent / "benchmarks" / f"{name}.yaml"
     assert all(cell.candidates for cell in Comparison.load(file).cells())
+
+
+def test_normalised_standalone_differs_from_standalone_by_what_its_last_layer_reads() -> None:
+    keys = {**BASE, "method": "standalone"}
+    theirs = Standalone(from_flat(keys), Task(10)).private_init(0, 3)
+    ours = NormalisedStandalone(
+        from_flat({**keys, "method": "benchmarks.variants:NormalisedStandalone"}), Task(10)
+    ).private_init(0, 3)
+    assert equal(ours.state_dict(), theirs.state_dict())
+    inputs = samples().inputs
+    representation = theirs.encode(inputs)
+    read = layer_norm(representation, representation.shape[1:])
+    assert torch.equal(ours(inputs), theirs.head(read))
+    assert not torch.equal(ours(inputs), theirs(inputs))
