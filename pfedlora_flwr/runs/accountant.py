@@ -15,8 +15,6 @@ from collections import Counter
 from collections.abc import Callable
 from functools import lru_cache
 
-from scipy.optimize import brentq
-
 from pfedlora_flwr.errors import needed
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.rng import sample_clients
@@ -80,6 +78,7 @@ def record_noise_for(wanted: float, parts: int, steps: int, delta: float) -> flo
 
 def _least(wanted: float, spent: Callable[[float], float], middle: float) -> float:
     """Just above the smallest z for which at most `wanted` is spent; middle: a guess at log z."""
+    from scipy.optimize import brentq  # at its first use: it takes a quarter of a second
 
     def above(logarithm: float) -> float:
         return math.log(max(spent(math.exp(logarithm)), 1e-12) / wanted)

@@ -7,7 +7,6 @@ import secrets
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import ndtri
 
 _NORMALS = 4
 """Normal numbers whose sum is one draw: in a single one, the bits of floating point tell more
@@ -16,6 +15,8 @@ _NORMALS = 4
 
 def gaussian(count: int) -> npt.NDArray[np.float64]:
     """So many independent standard normal numbers."""
+    from scipy.special import ndtri  # at its first use: it takes a quarter of a second
+
     words = _words(_NORMALS * count).reshape(_NORMALS, count)
     # within (0, 1): with one bit more the largest would be rounded to 1, which gives infinity
     uniform = ((words >> np.uint64(12)) + 0.5) * 2.0**-52
