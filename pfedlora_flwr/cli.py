@@ -102,7 +102,7 @@ def run(
         typer.Option(
             metavar="K",
             help="With --resume and a run's directory as CONF: train a new run without client K"
-            " into a new output, from the last kept round before K came.",
+            " into a new output, from the last kept round before K took part.",
         ),
     ] = None,
     port: Annotated[
