@@ -41,7 +41,7 @@ quick: $(VENV)/.installed
 test: $(VENV)/.installed
 	$(PYTEST) 3
 
-# Every method in every setting it takes.
+# Every method in every setting it takes, and every averaging one under masks.
 methods-test: $(VENV)/.installed
 	$(PYTEST) 2 -m methods
 

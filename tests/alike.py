@@ -10,35 +10,47 @@ from typing import Any
 import pytest
 
 from pfedlora_flwr.federation.model_cache import MODELS
-from tests.conftest import Cli, run_locally
+from tests.conftest import Cli, Done, run_locally
 
 SAME = ("accuracy", "flops", "shared_sha256", "models_sha256")
 """Of a result: what does not depend on how a run was carried out."""
 
 
 def ends_alike(
-    name: str, keys: Mapping[str, Any], cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch
+    name: str,
+    keys: Mapping[str, Any],
+    cli: Cli,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    flower: bool = False,
 ) -> Path:
-    """Asserts that a run of three rounds ends alike whole, through Flower with one and two actors,
-    extended from one round, and killed in round 2 and resumed, where every visit reads its model
-    from disk. Returns the last one's directory.
+    """Asserts that a run of three rounds ends alike whole, extended from one round, and killed in
+    round 2 and resumed, where every visit reads its model from disk. Held-out clients do, too, in
+    each round. Returns the last one's directory.
 
-    name: of its folders, which no other test has."""
+    name: of its folders, which no other test has. flower: whether it ends so through Flower with
+    two actors, too; whole it has one process."""
     keys = {**keys, "rounds": 3}
     ended = [run_locally(folder / "whole", keys)]
-    for actors in ("1", "2"):
-        ended.append(cli.run(f"{name}-{actors}", *_words(keys | {"actors": actors})))
+    if flower:
+        ended.append(cli.run(f"{name}-flower", *_words(keys | {"actors": 2}), "--quiet"))
     killed = _killed(f"{name}-killed", keys, cli)
     monkeypatch.setattr(MODELS, "take", lambda *_: None)
     assert run_locally(folder / "parts", keys | {"rounds": 1}).code == 0
     ended.append(run_locally(folder / "parts", keys | {"resume": True}))
     ended.append(run_locally(killed, keys | {"resume": True}))
-    assert [done.code for done in ended] == [0] * 5, [done.stderr for done in ended]
-    first = ended[0].result
-    for done in ended[1:]:
+    for done in ended:
+        assert done.code == 0, done.stderr
         for what in SAME:
-            assert first[what] == done.result[what], (done.output, what)
+            assert ended[0].result[what] == done.result[what], (done.output, what)
+        assert _held_out(ended[0]) == _held_out(done), done.output
     return killed
+
+
+def _held_out(done: Done) -> list[dict[str, Any]]:
+    """What a run tells of its held-out clients."""
+    return done.rows("held_out.jsonl") if (done.output / "held_out.jsonl").exists() else []
 
 
 def _killed(name: str, keys: Mapping[str, Any], cli: Cli) -> Path:

@@ -33,8 +33,15 @@ MARKS = ("slow", "methods", "deployment", "cluster", "faults", "pretrained")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long tests first, so that no worker is left with one at the end."""
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    """Long tests first, so that no worker is left with one at the end: those that start commands
+    before other slow ones."""
+    starts = {"cli", "shared_cli"}
+    items.sort(
+        key=lambda item: (
+            item.get_closest_marker("slow") is None,
+            starts.isdisjoint(getattr(item, "fixturenames", ())),
+        )
+    )
 
 
 def pytest_collection_finish() -> None:
@@ -333,6 +340,23 @@ def pfedlora(
         return int(raised.value.code or 0), *capsys.readouterr()
 
     return call
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A comparison's runs are done in this process, as from Python: each worker would import for
+    seconds. Workers: tests/launch/test_worker.py, and the killed ones of tests/test_compare.py."""
+    from pfedlora_flwr.commands import run_queue
+
+    monkeypatch.setattr(run_queue, "_in_workers", run_queue._one_by_one)
+
+
+@pytest.fixture
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports have their tables and texts alone. Figures: tests/report/test_write.py."""
+    from pfedlora_flwr.report import write
+
+    monkeypatch.setattr(write, "_draw", lambda study, output: ([], []))
 
 
 @pytest.fixture

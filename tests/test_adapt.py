@@ -26,7 +26,7 @@ from pfedlora_flwr.models.kept import kept
 from pfedlora_flwr.runs import shared_state
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.store import read_tensors, write_tensors
-from tests.conftest import Call, Cli, Done, made_once, run_locally
+from tests.conftest import Call, Done, made_once, run_locally
 from tests.models.bases import base
 from tests.plain import ANY_MODEL, Plain, make, runs
 
@@ -501,12 +501,11 @@ def test_every_method_adapts_a_client_and_leaves_what_it_received(method: str) -
 
 
 @pytest.mark.slow
-def test_flower_gives_the_lines_of_the_local_engine(
-    federation: Path, tmp_path: Path, cli: Cli
+def test_adapting_after_every_round_leaves_the_last_rounds_lines_as_they_are(
+    federation: Path, tmp_path: Path
 ) -> None:
-    words = [w for name, value in KEYS.items() for w in ("-o", f"{name}={value}")]
-    done = cli.run("flower", *words, "-o", "held-out.every=1", "-o", "actors=2", "--quiet")
-    assert done.code == 0, done.stderr
-    rows = lines(done.output)
+    """Through Flower, too: tests/models/test_text.py."""
+    assert run_locally(tmp_path / "run", {**KEYS, "held-out.every": 1}).code == 0
+    rows = lines(tmp_path / "run")
     assert [r["round"] for r in rows] == [1] * 4 + [2] * 4
     assert rows[4:] == lines(federation / "run")

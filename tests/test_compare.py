@@ -406,7 +406,7 @@ def test_what_is_standalone_by_construction_is_planned_and_not_run(tmp_path: Pat
 
 SMALL = (
     "methods: [standalone, pfedlora]\nbase: {clients: 2, rounds: 8, dataset: 'synthetic:400',"
-    " batch-size: 16, partition: {kind: iid}}\n"
+    " models: cnn5, batch-size: 16, partition: {kind: iid}}\n"
 )
 
 
@@ -454,6 +454,7 @@ def test_killed_midway_and_started_again_it_repeats_no_round_and_ends_with_the_s
         "clients": 2,
         "rounds": 8,
         "dataset": "synthetic:400",
+        "models": "cnn5",
         "batch-size": 16,
         "partition.kind": "iid",
     }
@@ -466,8 +467,9 @@ def test_killed_midway_and_started_again_it_repeats_no_round_and_ends_with_the_s
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("here", "no_figures")
 def test_several_runs_at_once_end_when_the_command_is_killed_and_go_on_when_it_is_started_again(
-    cli: Cli,
+    cli: Cli, pfedlora: Call
 ) -> None:
     conf(cli.folder, SMALL)
     command = cli.command("compare", "conf.yaml", "--jobs", "2")
@@ -489,15 +491,16 @@ def test_several_runs_at_once_end_when_the_command_is_killed_and_go_on_when_it_i
     while cli.processes():
         assert time.monotonic() < deadline
         time.sleep(0.1)
-    again = cli("compare", "conf.yaml", "--jobs", "2")
-    assert again.code == 0, again.stderr
+    code, _, err = pfedlora("compare", "conf.yaml", "--jobs", "2")
+    assert code == 0, err
     for run in runs:
         assert [row["round"] for row in run.rounds()] == list(range(9))
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("here", "no_figures")
 def test_a_worker_that_dies_is_replaced_and_its_run_is_named_and_goes_on_with_the_next_start(
-    cli: Cli,
+    cli: Cli, pfedlora: Call
 ) -> None:
     conf(cli.folder, SMALL.replace("rounds: 8", "rounds: 12"))
     output = cli.folder / "runs" / "conf"
@@ -523,8 +526,8 @@ def test_a_worker_that_dies_is_replaced_and_its_run_is_named_and_goes_on_with_th
     assert process.returncode == 1
     assert f"1 of 2: standalone, seed 0: failed: {died}\n2 of 2: pfedlora, seed 0: accuracy" in out
     assert f"failed: standalone/seed-0: {died}\n" in err
-    again = cli("compare", "conf.yaml", "--jobs", "1")
-    assert again.code == 0, again.stderr
+    code, _, err = pfedlora("compare", "conf.yaml", "--jobs", "1")
+    assert code == 0, err
     for run in (first, second):
         assert [row["round"] for row in run.rounds()] == list(range(13))
 
@@ -602,6 +605,7 @@ def test_without_a_gpu_or_a_cluster_runs_go_through_workers_one_a_core(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_figures")
 def test_shards_divide_the_runs_and_the_last_one_reports(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -651,6 +655,7 @@ def test_shards_divide_the_runs_and_the_last_one_reports(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_figures")
 def test_a_failed_run_does_not_stop_the_others_and_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -687,6 +692,7 @@ def test_a_failed_run_does_not_stop_the_others_and_is_named(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_figures")
 def test_runs_of_another_commit_are_named_before_anything_runs_and_in_the_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -733,6 +739,7 @@ TINY = (
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("here", "no_figures")
 def test_a_candidate_that_diverges_is_done_and_never_chosen(pfedlora: Call, tmp_path: Path) -> None:
     """Its run is not repeated, the exit code is 0, tables say so, and all counts agree."""
     conf(tmp_path, TINY + "axes: {lr: {tune: [0.01, 1.0e+18]}}\n")
@@ -765,6 +772,7 @@ def test_a_candidate_that_diverges_is_done_and_never_chosen(pfedlora: Call, tmp_
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("here", "no_figures")
 def test_a_comparison_is_extended_to_what_it_would_be_from_the_start(
     pfedlora: Call, tmp_path: Path
 ) -> None:

@@ -125,6 +125,9 @@ def test_a_round_has_fresh_noise_of_the_size_that_the_keys_say(
     assert abs(np.corrcoef(noises[0], noises[1])[0, 1]) < 4.5 / size**0.5
 
 
+UNDER_MASKS = ("pfedlora", "lg_fedavg", "fedmrl", "rolora")
+"""An adapter, a part of the model, a second model, and a part of what is shared. The other methods
+are under masks in `make methods-test`."""
 AVERAGING = [name for name in registry.NAMES if registry.find(name).averages]
 
 
@@ -143,8 +146,15 @@ def keys_of(method: str, folder: Path) -> dict[str, Any]:
     return keys | {"rounds": 1, "dataset": "synthetic:90"}
 
 
-@pytest.mark.parametrize("masks", [{}, MASKED])
-@pytest.mark.parametrize("method", AVERAGING)
+@pytest.mark.parametrize(
+    ("method", "masks"),
+    [
+        pytest.param(method, masks, marks=pytest.mark.methods if masks and other else ())
+        for method in AVERAGING
+        for other in [method not in UNDER_MASKS]
+        for masks in ({}, MASKED)
+    ],
+)
 def test_every_averaging_method_is_clipped_and_noised_in_what_a_round_renews(
     tmp_path: Path, method: str, masks: dict[str, Any]
 ) -> None:

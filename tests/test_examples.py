@@ -45,6 +45,7 @@ def test_the_commands_of_the_page_on_pretrained_models_run(
     assert (tmp_path / "client-0.safetensors").exists()
 
 
+@pytest.mark.usefixtures("here")
 @pytest.mark.parametrize(
     ("example", "clients", "models", "asked"),
     [

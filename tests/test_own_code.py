@@ -134,6 +134,7 @@ def test_an_older_versions_run_without_hashes_is_held_against_its_copy(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("here", "no_figures")
 def test_a_comparison_names_what_other_code_did_and_does_not_average_it_with_new_runs(
     pfedlora: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

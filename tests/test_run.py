@@ -16,7 +16,7 @@ import pytest
 
 from pfedlora_flwr.launch.flower import QUIET
 from pfedlora_flwr.launch.processes import MARKER, free_port, stop_marked
-from tests.conftest import ROOT, Cli, Done, run_locally
+from tests.conftest import ROOT, Call, Cli, Done, run_locally
 
 pytestmark = pytest.mark.slow
 KEYS = {
@@ -190,7 +190,7 @@ def test_killed_and_resumed_with_one_actor_it_gives_the_same_bits(
 
 
 def test_the_engines_go_on_with_each_others_runs_to_the_same_bits(
-    shared_cli: Cli, reference: Done
+    shared_cli: Cli, reference: Done, pfedlora: Call
 ) -> None:
     """Killed under the local engine, resumed and stopped by Ctrl-C under Flower's, completed by the
     local one."""
@@ -214,10 +214,10 @@ def test_the_engines_go_on_with_each_others_runs_to_the_same_bits(
     assert stopped["status"] == "stopped"
     assert stopped["accuracy"]["final"] > 0
 
-    done = shared_cli.run("both", "--resume", "--engine", "local")
-    assert done.code == 0, done.stderr
-    assert "round 5/5" in done.stdout
-    assert facts(done.result) == facts(reference.result)
+    code, out, err = pfedlora("run", "-o", f"output={output}", "--resume", "--engine", "local")
+    assert code == 0, err
+    assert "round 5/5" in out
+    assert facts(Done(code, out, err, output).result) == facts(reference.result)
 
 
 def test_the_local_engine_gives_the_same_bits(tmp_path: Path, reference: Done) -> None:
@@ -239,50 +239,37 @@ def test_the_quickstart_reaches_its_accuracy(cli: Cli) -> None:
     }
 
 
-def test_a_client_that_raises_in_every_round_fails_the_run(cli: Cli) -> None:
-    done = cli.run(
-        "raises",
-        *SMALL,
-        "-o",
-        "participation=1",
-        "-o",
-        "method=tests.failing:ClientRaises",
-        "--engine",
-        "local",
-        timeout=400,
-    )
-    assert done.code == 1
-    assert "4 of 5 clients succeeded" in done.stderr
+def test_a_client_that_raises_in_every_round_fails_the_run(pfedlora: Call, tmp_path: Path) -> None:
+    words = [*SMALL, "-o", "participation=1", "-o", "method=tests.failing:ClientRaises"]
+    code, _, err = pfedlora("run", *words, "--engine", "local", "-o", "output=raises")
+    assert code == 1
+    assert "4 of 5 clients succeeded" in err
     assert (
         "client 2: method 'tests.failing:ClientRaises': RuntimeError: the disk of client 2 is on"
-        " fire, at " in done.stderr
+        " fire, at " in err
     )
-    assert "Traceback" not in done.stderr
+    assert "Traceback" not in err
+    done = Done(code, "", err, tmp_path / "raises")
     assert done.result["status"] == "failed"
     failed = [row for row in done.rows("clients.jsonl") if row["status"] == "failed"]
     assert {row["client"] for row in failed} == {2}
 
 
-def test_a_server_that_raises_fails_the_run_and_it_can_be_resumed(cli: Cli) -> None:
-    mended = cli.folder / "mended"
-    words = [
-        *SMALL,
-        "-o",
-        "rounds=2",
-        "-o",
-        "method=tests.failing:ServerRaises",
-        "-o",
-        f"method-options=at=2 mended={mended}",
-    ]
-    done = cli.run("server", *words, "--engine", "local", timeout=400)
-    assert done.code == 1
-    assert "ZeroDivisionError: the server divides by nothing" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.result["rounds"] == 1
+def test_a_server_that_raises_fails_the_run_and_it_can_be_resumed(
+    pfedlora: Call, tmp_path: Path
+) -> None:
+    output, mended = tmp_path / "server", tmp_path / "mended"
+    local = ["run", "--engine", "local", "-o", f"output={output}"]
+    words = ["-o", "rounds=2", "-o", "method=tests.failing:ServerRaises", "-o"]
+    code, _, err = pfedlora(*local, *SMALL, *words, f"method-options=at=2 mended={mended}")
+    assert code == 1
+    assert "ZeroDivisionError: the server divides by nothing" in err
+    assert "Traceback" not in err
+    assert Done(code, "", err, output).result["rounds"] == 1
     mended.touch()
-    done = cli.run("server", "--resume", "--engine", "local", timeout=400)
-    assert done.code == 0, done.stderr
-    assert done.result["rounds"] == 2
+    code, _, err = pfedlora(*local, "--resume")
+    assert code == 0, err
+    assert Done(code, "", err, output).result["rounds"] == 2
 
 
 def wait_for_rounds(output: Path, rounds: int, timeout: float = 300) -> None:

@@ -28,6 +28,7 @@ from tests.test_run import facts
 KEYS: dict[str, Any] = {
     "clients": 3,
     "rounds": 3,
+    "dataset": "synthetic:150",
     "models": "cnn5",
     "batch-size": 16,
     "partition.kind": "iid",
@@ -84,7 +85,9 @@ def test_runs_one_after_the_other_give_the_bits_of_the_command(
     pfedlora: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An interrupted run is among them."""
-    (tmp_path / "conf.yaml").write_text("partition: {kind: iid}\nclients: 3\nmodels: cnn5\n")
+    (tmp_path / "conf.yaml").write_text(
+        "partition: {kind: iid}\nclients: 3\nmodels: cnn5\ndataset: 'synthetic:150'\n"
+    )
     words = ["-o", "rounds=3", "-o", "batch-size=16", "-o", "device=cpu", "-o", "output=command"]
     assert pfedlora("run", "conf.yaml", "--engine", "local", *words)[0] == 0
     torch.set_num_threads(2)
@@ -231,6 +234,7 @@ def test_what_a_run_has_left(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("here", "no_figures")
 def test_a_comparison(tmp_path: Path) -> None:
     keys = {key: value for key, value in KEYS.items() if key != "rounds"} | {"rounds": 1}
     where = tmp_path / "comparison"

@@ -104,10 +104,10 @@ def test_two_processes_that_build_the_cache_at_once_agree(tmp_path: Path) -> Non
         subprocess.Popen(
             [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=os.environ
         )
-        for _ in range(3)
+        for _ in range(2)
     ]
     printed = {process.communicate(timeout=60)[0] for process in both}
-    assert [process.returncode for process in both] == [0, 0, 0]
+    assert [process.returncode for process in both] == [0, 0]
     assert len(printed) == 1
     assert len([p for p in (tmp_path / "cache").iterdir() if p.is_dir()]) == 1, (
         "a half-built cache was left"

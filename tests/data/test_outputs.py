@@ -21,7 +21,7 @@ from pfedlora_flwr.models.kept import kept
 from pfedlora_flwr.models.own import Whole
 from pfedlora_flwr.training.flops import count_operations
 from pfedlora_flwr.training.loop import known_output
-from tests.conftest import Cli, run_locally
+from tests.conftest import run_locally
 from tests.models.bases import base
 from tests.plain import make
 
@@ -185,21 +185,15 @@ def test_a_cache_that_cannot_be_written_is_a_line(
 
 
 @pytest.mark.slow
-def test_runs_end_alike_with_kept_outputs_and_without_and_through_flower(
-    keys: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared_cli: Cli
+def test_runs_end_alike_with_kept_outputs_and_without(
+    keys: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Through Flower, too: tests/models/test_text.py."""
     ended = []
     more = keys | {"rounds": 2, "method": "pfedlora"}
     for place, cache in (("one", "a"), ("two", "a"), ("three", "b")):
         monkeypatch.setenv("PFEDLORA_CACHE", str(tmp_path / cache))
         done = run_locally(tmp_path / place, more)
-        assert done.code == 0, done.stderr
-        ended.append(done)
-    for actors in ("1", "2"):
-        given = (f"{name}={value}" for name, value in (more | {"actors": actors}).items())
-        third = {"PFEDLORA_CACHE": str(tmp_path / "c")}
-        monkeypatch.setattr(shared_cli, "environment", shared_cli.environment | third)
-        done = shared_cli.run(f"outputs-{actors}", *(word for one in given for word in ("-o", one)))
         assert done.code == 0, done.stderr
         ended.append(done)
     first = ended[0].result

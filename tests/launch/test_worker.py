@@ -28,7 +28,7 @@ KEYS = {
     "models": "cnn5",
     "clients": 2,
     "rounds": 2,
-    "dataset": "synthetic:200",
+    "dataset": "synthetic:60",
     "batch-size": 16,
     "partition.kind": "iid",
 }

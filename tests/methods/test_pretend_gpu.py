@@ -34,6 +34,12 @@ KEYS = {
     "partition.kind": "iid",
 }
 MODELS = {"heterogeneous": "cnn5,cnn4", "homogeneous": "cnn5"}
+LIKE_ANOTHER = [
+    (method, setting)
+    for method, setting in CELLS
+    if setting == "homogeneous" and (method, "heterogeneous") in CELLS and method != "pfedlora"
+]
+"""Methods with one model for all, where they also take several: `make methods-test` alone."""
 OPTIONS = [
     ("pfedlora", {"adapter.kind": "reduced", "models": "cnn5,cnn5"}),
     ("pfedlora", {"adapter.down": "fixed"}),
@@ -100,7 +106,14 @@ def through_the_wire(tensors: Tensors) -> Tensors:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "keys"),
-    [(method, {"setting": setting, "models": MODELS[setting]}) for method, setting in CELLS]
+    [
+        pytest.param(
+            method,
+            {"setting": setting, "models": MODELS[setting]},
+            marks=pytest.mark.methods if (method, setting) in LIKE_ANOTHER else (),
+        )
+        for method, setting in CELLS
+    ]
     + [(method, {"models": "cnn5,cnn4"} | keys) for method, keys in OPTIONS],
     ids=str,
 )

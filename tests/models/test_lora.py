@@ -409,7 +409,7 @@ def test_the_format_peft_is_for_lora_on_a_base(bases: dict[str, str], tmp_path: 
 
 
 @pytest.mark.slow
-def test_runs_end_alike_killed_extended_and_through_flower_with_one_and_two_actors(
+def test_runs_end_alike_whole_killed_and_extended(
     bases: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared_cli: Cli
 ) -> None:
     names = f"{bases['test_vit']},{bases['test_efficientnet']}"

@@ -33,7 +33,7 @@ from pfedlora_flwr.runs.trained import load_trained
 from pfedlora_flwr.training.flops import count_operations
 from pfedlora_flwr.training.kinds import TEXT
 from tests.alike import ends_alike
-from tests.conftest import Call, Cli, run_locally
+from tests.conftest import Call, Cli, Done, run_locally
 from tests.models.bases import documents, text_base
 
 transformers = pytest.importorskip("transformers")
@@ -307,10 +307,22 @@ def test_a_run_is_asked_and_exported(
 
 
 @pytest.mark.slow
-def test_runs_end_alike_killed_extended_and_through_flower_with_one_and_two_actors(
+def test_runs_end_alike_whole_killed_extended_and_through_flower(
     keys: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared_cli: Cli
 ) -> None:
-    ends_alike("text", keys, shared_cli, tmp_path, monkeypatch)
+    """A client with LoRA and its dropout, one that trains its whole model, one with a head on
+    outputs that are kept, and one that is held out."""
+    monkeypatch.setattr(
+        shared_cli,
+        "environment",
+        shared_cli.environment | {"PFEDLORA_CACHE": str(tmp_path / "cache")},
+    )
+    held = {"clients": 4, "clients-held-out": 1, "held-out.every": 1, "held-out.samples": "4,all"}
+    more = held | {"held-out.rounds": 2, "lora.dropout": 0.2}
+    ends_alike("text", keys | more, shared_cli, tmp_path, monkeypatch, flower=True)
+    assert [*tmp_path.glob("cache/outputs/*/*.npy")], "no outputs were kept"
+    rounds = [row["round"] for row in Done(0, "", "", tmp_path / "whole").rows("held_out.jsonl")]
+    assert rounds == [1, 1, 2, 2, 3, 3]
 
 
 @pytest.mark.pretrained
