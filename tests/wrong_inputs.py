@@ -503,6 +503,11 @@ YAML = [
     conf("rounds: 1:30\n", "rounds is '1:30'; allowed"),
     conf("rounds: '3'\n", "rounds is '3'; allowed"),
     conf("1: 2\n", "unknown key '1'"),
+    conf(
+        "clients: 3\ninput-shape: 4\ndata.class-names: benign,malignant,normal\n",
+        "which dataset 'digits' has; without --superlink this run is a simulation, of dataset"
+        " 'digits'",
+    ),
     conf("? [a]\n: 1\n", "not valid YAML"),
     conf("adapter: decomposed\n", "adapter is a section, not a key; its keys: adapter.kind, "),
     conf(

@@ -16,12 +16,16 @@ from pfedlora_flwr.commands.run import run
 from pfedlora_flwr.commands.submit import submit
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
+from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import absolute
 from pfedlora_flwr.launch.superlink import find_connection
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.output import of_run
 from pfedlora_flwr.runs.resume import check_unchanged, resumed, resumed_output
 from pfedlora_flwr.runs.without import Anew
+
+SITES = {"classes", "input-shape", "data.class-names"}
+"""Keys that say what data of the sites' own is like."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,19 @@ def start(words: Words, out: Console, err: Console) -> int:
     if words.superlink is not None:
         _check_superlink(words, named)
         return _on_nodes(words, words.superlink, named, options, out, err)
-    wanted = configured(path, of_conf, options, str(words.conf), out)
+    try:
+        return _here(words, configured(path, of_conf, options, str(words.conf), out), out, err)
+    except UserError as error:
+        if "dataset" in named or "resume" in named or SITES.isdisjoint(of_conf):
+            raise
+        raise UserError(
+            f"{error}; without --superlink this run is a simulation, of dataset"
+            f" {Experiment().dataset!r}"
+        ) from None
+
+
+def _here(words: Words, wanted: RunConfig, out: Console, err: Console) -> int:
+    """A simulation."""
     if words.dry_run:
         dry_run(wanted, out, engine=words.engine)
         return 0
