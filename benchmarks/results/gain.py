@@ -129,7 +129,7 @@ def _told(values: dict[str, float]) -> list[str]:
     return [*(f"{100 * values[kind]:.2f}" if kind in values else "" for kind in KINDS), gain]
 
 
-def confirmed(folders: Iterable[Path]) -> None:
+def confirmed(folders: Iterable[Path], where: Path = HERE / "confirmed.csv") -> None:
     found: dict[tuple[str, str], dict[int, Run]] = {}
     for run in (run for folder in folders for run in completed_runs(folder)):
         e = run.experiment
@@ -141,7 +141,7 @@ def confirmed(folders: Iterable[Path]) -> None:
         for accuracies in [(run.accuracy, run.rounds[-1]["accuracy"], run.validation)]
     )
     header = ("variant", "sharing", "seed", "at best validation", "final", "validation, best")
-    write_csv(HERE / "confirmed.csv", header, rows)
+    write_csv(where, header, rows)
 
 
 if __name__ == "__main__":

@@ -6,10 +6,21 @@ from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
-from benchmarks.results.page import RESULTS, Page, Row, completed, signed, write_csv
+from benchmarks.results.page import (
+    RESULTS,
+    Page,
+    Row,
+    by_seed,
+    completed,
+    difference,
+    estimate,
+    percent,
+    points,
+    write_csv,
+)
 from pfedlora_flwr.methods import registry
 
 COLUMNS = (
@@ -23,15 +34,19 @@ def make(page: Page) -> None:
     rows = page.rows("runs.csv")
     lines = []
     for method in registry.ordered({row["method"] for row in rows}):
+        own = [row for row in rows if row["method"] == method]
+        trained = by_seed(own, "trained_accuracy")
+        page.says(estimate(trained), seeds=True)
         cells = []
         for samples in SAMPLES:
-            own = [r for r in rows if (r["method"], r["samples"]) == (method, str(samples))]
-            adapted, alone = (_mean(own, name) for name in ("accuracy", "alone_accuracy"))
-            page.says(adapted, alone, adapted - alone)
-            cells.append(f"{adapted:.2f} ({alone:.2f}): {signed(adapted - alone)}")
-        trained = statistics.fmean(_percents(r for r in rows if r["method"] == method))
-        page.says(trained)
-        lines.append([registry.title(method), *cells, f"{trained:.2f}"])
+            adapted, alone = (
+                _mean_by_seed(own, samples, name) for name in ("accuracy", "alone_accuracy")
+            )
+            gain = difference(adapted, alone)
+            page.says(estimate(adapted), estimate(alone), gain, seeds=True)
+            means = (f"{100 * estimate(each).mean:.2f}" for each in (adapted, alone))
+            cells.append("{} ({}): {}".format(*means, points(gain)))
+        lines.append([registry.title(method), *cells, percent(estimate(trained))])
     page.table(
         "held-out",
         ("method", *(f"{n} samples" for n in SAMPLES), "sampled clients"),
@@ -39,29 +54,30 @@ def make(page: Page) -> None:
     )
 
 
-def _mean(rows: Sequence[Row], name: str) -> float:
-    """In %, over the held-out clients."""
-    return 100 * statistics.fmean(float(row[name]) for row in rows)
-
-
-def _percents(rows: Iterable[Row]) -> list[float]:
-    return [100 * float(row["trained_accuracy"]) for row in rows]
+def _mean_by_seed(rows: Iterable[Row], samples: int, column: str) -> dict[str, float]:
+    """The mean over the held-out clients of each seed."""
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        if row["samples"] == str(samples):
+            found.setdefault(row["seed"], []).append(float(row[column]))
+    return {seed: statistics.fmean(values) for seed, values in found.items()}
 
 
 def joined(folder: Path) -> None:
-    """Writes runs.csv of the completed runs in that folder."""
-    found = []
+    """Puts the completed runs in that folder among those of runs.csv."""
+    found: dict[tuple[str, ...], list[object]] = {
+        (row["method"], row["seed"], row["client"], row["samples"]): [*row.values()]
+        for row in Page(RESULTS / "held-out").rows("runs.csv")
+    }
     for run, said in completed(folder):
         e = run.experiment()
-        found += [
-            [
+        for row in run.held_out():
+            found[e.method, str(e.seed), str(row["client"]), str(row["samples"])] = [
                 *(e.method, e.seed, row["client"], row["model"], row["samples"], row["test"]),
                 *(row["visits"], row["alone_visits"], row["accuracy"], row["alone_accuracy"]),
                 *(row["flops"], row["alone_flops"], said["accuracy"]["final"]),
             ]
-            for row in run.held_out()
-        ]
-    write_csv(RESULTS / "held-out" / "runs.csv", COLUMNS, found)
+    write_csv(RESULTS / "held-out" / "runs.csv", COLUMNS, found.values())
 
 
 if __name__ == "__main__":

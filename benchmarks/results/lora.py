@@ -1,4 +1,4 @@
-"""Federated LoRA on texts: runs.csv, of a comparison by `quick/lora`, one seed.
+"""Federated LoRA on texts: runs.csv, of a comparison by `quick/lora`.
 
 python -m benchmarks.results.lora FOLDER"""
 
@@ -6,9 +6,22 @@ from __future__ import annotations
 
 import statistics
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from benchmarks.results.page import RESULTS, Page, Row, completed, signed, write_csv
+from benchmarks.results.page import (
+    RESULTS,
+    BySeed,
+    Page,
+    Row,
+    by_seed,
+    completed,
+    difference,
+    estimate,
+    percent,
+    points,
+    write_csv,
+)
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.runs.result import best_round
 
@@ -25,63 +38,60 @@ ALONE = {"fedex_lora": "fedit", "fedalt": "standalone"}
 
 def make(page: Page) -> None:
     rows = page.rows("runs.csv")
-    (alone,) = [row for row in rows if row["method"] == "standalone"]
-    lines = []
-    for method in registry.ordered({row["method"] for row in rows} - {"standalone"}):
-        of = {row["sharing"]: row for row in rows if row["method"] == method}
-        mean, none = of.get("mean"), of.get("none") or same_alone(rows, method)
-        gain = signed(_percent(mean) - _percent(none)) if mean and none else "not run"
-        lines.append(
-            [
-                registry.title(method),
-                f"{_percent(mean):.2f}" if mean else "not run",
-                f"{_percent(none):.2f}" if none else "not run",
-                gain,
-                *(_error(mean, name) for name in ERRORS),
-                *(
-                    f"{_visit(mean, f'parameters_{way}'):,.0f}" if mean else "–"
-                    for way in ("up", "down")
-                ),
-            ]
+    alone = [row for row in rows if row["method"] == "standalone"]
+    for head in sorted({row["head"] for row in rows}):
+        of = [row for row in rows if row["head"] == head]
+        # a head that is private or shared is the same to Standalone
+        of += [row for row in alone if row["head"] != head]
+        page.table(
+            head,
+            (
+                *("method", "with sharing", "`sharing=none`", "gain, points"),
+                *("error, round 1", "error, mean", "up a visit", "down a visit"),
+            ),
+            list(lines(page, of)),
         )
-        if mean and none:
-            page.says(_percent(mean) - _percent(none))
-    page.table(
-        "methods",
-        (
-            *("method", "shared", "`sharing=none`", "gain, points"),
-            *("error, round 1", "error, mean", "up a visit", "down a visit"),
-        ),
-        lines,
-    )
-    page.says(*map(_percent, rows), _percent(alone))
+    page.says(estimate(_tests(alone)), seeds=True)
     page.settings("0.003")
 
 
-def same_alone(rows: list[Row], method: str) -> Row | None:
-    """Of another method the run that this one's is alone."""
+def lines(page: Page, rows: list[Row]) -> Iterator[list[str]]:
+    """Of each method but Standalone, its cells."""
+    for method in registry.ordered({row["method"] for row in rows} - {"standalone"}):
+        own = [row for row in rows if row["method"] == method]
+        mean = [row for row in own if row["sharing"] == "mean"]
+        none = [row for row in own if row["sharing"] == "none"] or same_alone(rows, method)
+        gain = difference(_tests(mean), _tests(none))
+        page.says(*map(estimate, map(_tests, (mean, none))), gain, seeds=True)
+        yield [
+            registry.title(method),
+            *(percent(estimate(_tests(each))) for each in (mean, none)),
+            points(gain),
+            *(_error(mean, name) for name in ERRORS),
+            *(f"{_visit(mean, f'parameters_{way}'):,.0f}" for way in ("up", "down")),
+        ]
+
+
+def same_alone(rows: list[Row], method: str) -> list[Row]:
+    """Of another method the runs that this one's are alone."""
     sharing = {"fedit": "none", "standalone": "mean"}
-    found = [
-        row
-        for row in rows
-        if row["method"] == ALONE.get(method) and row["sharing"] == sharing[row["method"]]
-    ]
-    return found[0] if found else None
+    same = ALONE[method]
+    return [row for row in rows if (row["method"], row["sharing"]) == (same, sharing[same])]
 
 
-def _percent(row: Row) -> float:
-    return 100 * float(row["test"])
+def _tests(rows: Iterable[Row]) -> BySeed:
+    return by_seed(rows, "test")
 
 
-def _error(row: Row | None, name: str) -> str:
-    if row is None or not row[name]:
-        return "–"
-    return f"{float(row[name]):.3f}"
+def _error(rows: list[Row], name: str) -> str:
+    """The mean over the seeds."""
+    known = [float(row[name]) for row in rows if row[name]]
+    return f"{statistics.fmean(known):.3f}" if known else "–"
 
 
-def _visit(row: Row, name: str) -> float:
-    """Numbers of one client's visit, the mean over the run: ten clients in every round."""
-    return int(row[name]) / int(row["sampled_rounds"])
+def _visit(rows: list[Row], name: str) -> float:
+    """Numbers of one client's visit, the mean over the runs: ten clients in every round."""
+    return statistics.fmean(int(row[name]) / int(row["sampled_rounds"]) for row in rows)
 
 
 def joined(folder: Path) -> None:

@@ -23,7 +23,7 @@ from benchmarks.results.page import (
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.runs.result import best_round
 
-KEYS = ("dataset", "method", "sharing", "seed")
+KEYS = ("dataset", "clients", "method", "sharing", "seed")
 COLUMNS = (*KEYS, "best_round", "at_best_validation", "final", "operations")
 COUNT = "at_best_validation"
 TEST = 174
@@ -32,8 +32,8 @@ TEST = 174
 
 def make(page: Page) -> None:
     rows = page.rows("runs.csv")
-    for dataset in sorted({row["dataset"] for row in rows}):
-        of = [row for row in rows if row["dataset"] == dataset]
+    for dataset, clients in sorted({(row["dataset"], row["clients"]) for row in rows}):
+        of = [row for row in rows if (row["dataset"], row["clients"]) == (dataset, clients)]
         alone = by_seed(of, COUNT, method="standalone", sharing="mean")
         lines = []
         for method in registry.ordered({row["method"] for row in of}):
@@ -58,7 +58,7 @@ def make(page: Page) -> None:
                 cells[1] = "= Standalone"
             lines.append([registry.title(method), *cells, f"{work / unit:.2f}"])
         header = ("with sharing", "`sharing=none`", "gain", "− Standalone", "operations")
-        page.table(dataset, ("method", *header), lines)
+        page.table(f"{dataset}-{clients}", ("method", *header), lines)
     page.says(100 / TEST)
     page.not_kept("0.55", "1.80")
 
@@ -72,7 +72,7 @@ def joined(folders: Iterable[Path]) -> None:
             best = best_round(e, rows)
             found.append(
                 [
-                    *(e.dataset, e.method, e.sharing, e.seed),
+                    *(e.dataset, e.clients, e.method, e.sharing, e.seed),
                     *(best["round"], best["accuracy"], said["accuracy"]["final"]),
                     sum(row["flops"] for row in rows),
                 ]

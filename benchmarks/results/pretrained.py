@@ -8,6 +8,7 @@ copies the comparison's run table here."""
 from __future__ import annotations
 
 import shutil
+import statistics
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -64,6 +65,9 @@ def make(page: Page) -> None:
                     [name, registry.title(method), *_line(page, here, of, samples, reads, method)]
                 )
             page.says(estimate(alone))
+            page.says(*_operations(here).values())
+        best = of(samples, "features", "pfedlora_plus", "mean")
+        page.says(difference(best, of(samples, "pretrained-logits", "fedssa", "mean")))
         page.table(
             f"images-{samples}",
             (
@@ -75,6 +79,16 @@ def make(page: Page) -> None:
     pilot(page)
     page.settings("0.001", "0.003", "0.01", "0.03", "0.9")
     page.picture("study.png", lambda folder: draw(rows, of, folder))
+
+
+def _operations(rows: list[Row]) -> dict[str, float]:
+    """Of each method with sharing, as multiples of Standalone's, means over the seeds."""
+    counted: dict[str, list[int]] = {}
+    for row in rows:
+        if row["sharing"] == "mean":
+            counted.setdefault(row["method"], []).append(int(row["flops"]))
+    means = {method: statistics.fmean(values) for method, values in counted.items()}
+    return {method: mean / means["standalone"] for method, mean in means.items()}
 
 
 def _line(
