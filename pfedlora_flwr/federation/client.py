@@ -111,7 +111,13 @@ class PersonalisedClient(NumPyClient):
             classes=list(site.dataset.class_names) if own else [],
             name=self._name() if client < 0 else "",
             columns=list(site.dataset.feature_names or ()) if own else [],
+            base=self._base(site),
         )
+
+    def _base(self, site: Site) -> str:
+        """What the weights are known by in which LoRA is exchanged; they must be one everywhere."""
+        method = registry.make(self.experiment, site.task)
+        return base_of(method.client_model(0)) if method.shares_lora else ""
 
     def _instruction(self, config: Config) -> Instruction:
         """What this node is told. Raises UserError when it is for another client; a simulation's

@@ -21,6 +21,7 @@ LARGEST_COUNT = 10**9
 """Samples that an evaluation may claim to have seen."""
 _LARGEST_LOSS = 1e30
 _WORDS = 200
+_LONGEST_BASE = 4096
 _MOST_CLASSES = 10**5
 _ERROR, _NAME = "error", "name"
 
@@ -180,13 +181,15 @@ class Claim:
 
     partition_id: its client's number, -1 where it goes by `name`. partition: the fingerprint of the
     partition that its data comes from, or `own`. classes: the names of its own data's classes, in
-    order. columns: of its features, where it has a table of its own."""
+    order. columns: of its features, where it has a table of its own. base: what its weights are
+    known by, where LoRA is exchanged inside them; empty where there are none of others."""
 
     partition_id: int
     partition: str
     classes: list[str]
     name: str
     columns: list[str]
+    base: str
 
     def to_metrics(self) -> Config:
         return _written(self)
@@ -195,10 +198,11 @@ class Claim:
     def from_metrics(cls, metrics: Mapping[str, Any], clients: int) -> Claim:
         """A node's claim in a run of `clients`. Raises ValueError for one that no client of ours
         makes."""
-        number, partition, name = (
+        number, *texts = (
             metrics.get("partition_id"),
             metrics.get("partition"),
             metrics.get("name"),
+            metrics.get("base", ""),
         )
         try:
             classes, columns = (
@@ -207,7 +211,8 @@ class Claim:
             )
         except (KeyError, TypeError, ValueError, RecursionError):
             classes = columns = None
-        if type(number) is not int or not isinstance(partition, str) or not isinstance(name, str):
+        partition, name, base = (str(text) for text in texts)
+        if type(number) is not int or [partition, name, base] != texts:
             raise ValueError("its answer is not one of this app's clients'")
         if not isinstance(classes, list) or not isinstance(columns, list):
             raise ValueError("its answer is not one of this app's clients'")
@@ -218,11 +223,13 @@ class Claim:
             not all(isinstance(c, str) for names in named for c in names)
             or max(map(len, named)) > _MOST_CLASSES
             or len(name) > _WORDS
+            or len(base) > _LONGEST_BASE
         ):
             raise ValueError(
-                "its name, its class names or its columns are none that a client of ours gives"
+                "its name, its class names, its columns or its base are none that a client of ours"
+                " gives"
             )
-        return cls(number, partition, classes, name, columns)
+        return cls(number, partition, classes, name, columns, base)
 
 
 def counts_to_metrics(counts: Counts) -> Config:

@@ -58,6 +58,7 @@ class Roster:
         self._settled = self._fingerprint is not None
         self._names: list[str] = []
         self._columns: list[str] = []
+        self._base = ""
         self._memory = memory
         self._number_of: dict[str, int] = json.loads(memory.read_text()) if memory.exists() else {}
         self._refuse = refuse
@@ -216,6 +217,8 @@ class Roster:
             self._columns = _most_supported(
                 [claim.columns for claim in self._claims.values() if claim.columns]
             )
+            bases = Counter(claim.base for claim in self._claims.values())
+            self._base = bases.most_common(1)[0][0] if bases else ""
             self.node_of = {}
         self.node_of = {
             client: node for client, node in self.node_of.items() if node in self._claims
@@ -241,6 +244,11 @@ class Roster:
                         f"its columns are {claim.columns[:20]}, other nodes' {self._columns[:20]}"
                     )
                     raise ValueError(f"{told}: a feature needs the same place everywhere")
+                if claim.base != self._base:
+                    raise ValueError(
+                        f"its base is {claim.base or 'none'}, other nodes' {self._base or 'none'}:"
+                        " LoRA is exchanged inside one; give it the weights that they have"
+                    )
                 self._seat(node, claim)
             except ValueError as error:
                 self._turn_away(node, str(error))

@@ -12,6 +12,8 @@ from pfedlora_flwr.federation.server_state import check_state, first_state
 from pfedlora_flwr.federation.visit import logits as logits_of
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method
+from pfedlora_flwr.models.kept import frozen_names
+from pfedlora_flwr.models.model import given_names
 
 
 def check_trainable(config: RunConfig) -> None:
@@ -32,6 +34,8 @@ def check_trainable(config: RunConfig) -> None:
         models_own(experiment, method.task, client)
     for client in different:
         _check_model(method, method.private_init(client, 0))
+        if method.shares_lora:
+            _check_base(method, client)
     state = first_state(experiment, method)
     check_state(f"method {experiment.method!r}: download", method.download(state, 0, 1))
 
@@ -50,4 +54,16 @@ def _check_model(method: Method, model: object) -> None:
         raise UserError(
             f"method {name!r}: predictor gives {shape} for 2 {task.kind}, expected [2,"
             f" {task.classes}]"
+        )
+
+
+def _check_base(method: Method, client: int) -> None:
+    """Raises UserError if LoRA is exchanged inside weights that each client draws for itself."""
+    e, model = method.experiment, method.client_model(client)
+    alike = e.initial_models == "architecture" and len(set(method.model_names)) == 1
+    if not alike and not frozen_names(model) <= given_names(model):
+        raise UserError(
+            f"method {e.method} exchanges LoRA inside one base, and the frozen weights of"
+            f" {method.model_of(client)} are drawn at random: give models weights of others, or all"
+            " clients one model and initial-models=architecture"
         )

@@ -71,10 +71,13 @@ class FlexLoRA(FedIT):
         return max(self.ranks)
 
     def state_init(self, seed: int) -> Tensors:
+        client = self.ranks.index(self.largest)
         with seeded(seed):
-            first = self.shared(self.client_model(self.ranks.index(self.largest)))
+            first = self.shared(self.client_model(client))
+        scale = scale_of(self.model_of(client))  # B is 0 but where it is read from a folder
         return {
-            name: tensor.flatten(1) if is_factor(name) else tensor for name, tensor in first.items()
+            name: tensor.flatten(1) * (scale if B in name else 1) if is_factor(name) else tensor
+            for name, tensor in first.items()
         }
 
     def download(self, state: Tensors, client: int, round: int) -> Tensors:

@@ -170,6 +170,15 @@ def test_a_wrong_node_that_comes_first_does_not_settle_the_partition(tmp_path: P
     assert "its data or partition differs" in refused[0]
 
 
+def test_lora_is_exchanged_inside_one_base(tmp_path: Path) -> None:
+    bases = {10: "a sha256:1", 11: "a sha256:2", 12: "a sha256:1"}
+    nodes = {f"n{node}": client(node - 10) | {"base": base} for node, base in bases.items()}
+    found, refused = roster(Grid(**nodes), 3, tmp_path)
+    found.refresh()
+    assert found.node_of == {0: 10, 2: 12}
+    assert "its base is a sha256:2, other nodes' a sha256:1: LoRA is exchanged" in refused[0]
+
+
 def test_own_tables_need_the_same_columns_in_the_same_order(tmp_path: Path) -> None:
     columns = {10: '["age", "weight"]', 11: '["weight", "age"]', 12: '["age", "weight"]', 13: "[]"}
     nodes = {f"n{node}": own(str(node)) | {"columns": told} for node, told in columns.items()}

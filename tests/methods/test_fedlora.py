@@ -14,8 +14,9 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.methods import lora_factors, registry
 from pfedlora_flwr.methods.lora_factors import A, B
 from pfedlora_flwr.methods.method import Tensors, Upload
+from pfedlora_flwr.models import lora
 from pfedlora_flwr.models.kept import kept
-from tests.conftest import run_locally
+from tests.conftest import Call, run_locally
 from tests.models.bases import base
 from tests.plain import LORA, Plain, make, samples, visit
 
@@ -102,6 +103,39 @@ def mean_of(of: Any, sent: dict[int, Upload]) -> dict[str, torch.Tensor]:
 
 def distance(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
     return float(sum((one[n] - other[n]).square().sum() for n in one) ** 0.5)
+
+
+def test_weights_that_each_client_draws_are_no_base(pfedlora: Call) -> None:
+    """Ranks that differ are other models, which begin each by itself."""
+    keys = {"models": "timm:test_vit", "train": "lora", "clients": 2, "partition.kind": "iid"}
+    keys |= {"dataset": "synthetic:60", "rounds": 1, "output": "run"}
+    for more, code in (
+        ({"method": "fedit"}, 2),
+        ({"method": "fedit", "initial-models": "architecture"}, 0),
+        ({"method": "flexlora", "lora.rank": "2,4", "initial-models": "architecture"}, 2),
+    ):
+        words = [w for name, value in (keys | more).items() for w in ("-o", f"{name}={value}")]
+        ended, _, err = pfedlora("run", "--dry-run", *words)
+        assert ended == code, err
+        said = "are drawn at random: give models weights of others, or all clients one model"
+        assert (said in err) == (code == 2)
+
+
+@pytest.mark.parametrize("name", ["fedit", "flexlora", "fedex_lora"])
+def test_a_client_receives_the_lora_of_a_folder_first(
+    name: str, model: str, tmp_path: Path
+) -> None:
+    """With s = 1.5."""
+    trained = method(name, model).client_model(0)
+    draws = torch.Generator().manual_seed(4)
+    with torch.no_grad():
+        for one, p in trained.named_parameters():
+            if B in one:
+                p.copy_(torch.randn(p.shape, generator=draws))
+    lora.write(trained, tmp_path, {})
+    of = method(name, model, **{"lora.init": f"folder:{tmp_path}"})
+    theirs = {n: p.detach() for n, p in trained.named_parameters() if A in n or B in n}
+    assert same(function(of, of.state_init(3), client=0, round=1), dense(theirs, 1.5))
 
 
 def test_what_fedit_misses_is_the_covariance_of_the_factors(model: str) -> None:
