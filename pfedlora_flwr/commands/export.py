@@ -225,7 +225,9 @@ def _peft(trained: Trained, folder: Path, *, overwrite: bool) -> float:
     names = (*lora.files(predictor), "README.md")
     for name in names:
         check_replaceable(folder / name, overwrite=overwrite)
-    if not frozen_names(predictor) <= given_names(predictor):
+    lora.check_one(predictor)
+    frozen = {name for name in frozen_names(predictor) if not lora.is_factor(name)}
+    if not frozen <= given_names(predictor):
         raise UserError(
             f"format peft leaves the frozen weights out, and those of {predictor.description} were"
             " drawn at random: give --format safetensors"

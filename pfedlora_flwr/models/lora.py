@@ -153,16 +153,28 @@ def files(model: ClientModel) -> tuple[str, ...]:
     return (*FILES, HEAD) if isinstance(_inner(model), TextModel) else FILES
 
 
-def write(model: ClientModel, folder: Path, metadata: Mapping[str, str]) -> None:
-    """Writes LoRA and the head as `PeftModel.from_pretrained` reads them; a text model's head goes
-    to a file of its own, since its library has none for it. Raises UserError if there is no LoRA,
-    or more in the model than it and its head."""
+def check_one(model: ClientModel) -> None:
+    """Raises UserError if there is no LoRA, or more in the model than one, its base and its
+    head."""
     inner = _inner(model)
-    found = adapted_layers(inner.module)
-    if not found:
+    if not adapted_layers(inner.module):
         raise UserError(f"format peft is for LoRA, and {model.description} has none: train=lora")
     if why := altered(inner):
-        raise UserError(f"format peft is for one LoRA beside its base, and {why}: give safetensors")
+        others = "onnx or torch-export" if gated(inner) else "safetensors"
+        raise UserError(f"format peft is for one LoRA beside its base, and {why}: give {others}")
+
+
+def is_factor(name: str) -> bool:
+    """Whether a tensor of a model is LoRA's."""
+    return any(f".{part}." in name for part in _MATRICES)
+
+
+def write(model: ClientModel, folder: Path, metadata: Mapping[str, str]) -> None:
+    """Writes LoRA and the head as `PeftModel.from_pretrained` reads them; a text model's head goes
+    to a file of its own, since its library has none for it. Raises UserError as `check_one`."""
+    check_one(model)
+    inner = _inner(model)
+    found = adapted_layers(inner.module)
     place, saved = _head(inner), dict(_as_one(model).state_dict())
     config = copy.deepcopy(_config(inner.module))
     config.base_model_name_or_path, config.inference_mode = inner.description, True

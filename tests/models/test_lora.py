@@ -399,6 +399,11 @@ def test_the_format_peft_is_for_lora_on_a_base(bases: dict[str, str], tmp_path: 
             {"method": "fedmrl", "fedmrl.representation-dim": 32},
             "format peft is for LoRA in one model",
         ),
+        (
+            bases["test_vit"],
+            {"method": "flora", "train": "lora", "lora.rank": "4"},
+            "the method moved weights of the base: give safetensors",
+        ),
     )
     for models, keys, match in cases:
         run = tmp_path / str(len([*tmp_path.iterdir()]))
@@ -406,6 +411,17 @@ def test_the_format_peft_is_for_lora_on_a_base(bases: dict[str, str], tmp_path: 
         with pytest.raises(UserError, match=match):
             export(load_trained(run, 0), "peft", run / "peft")
         assert export(load_trained(run, 0), "safetensors", run / "merged") < 1e-5
+    one = {"rounds": 1, "train": "lora", "lora.rank": "4"}
+    keys = KEYS | {"models": bases["test_vit"]} | one
+    assert run_locally(tmp_path / "ffa", keys | {"method": "ffa_lora"}).code == 0
+    assert export(load_trained(tmp_path / "ffa", 0), "peft", tmp_path / "ffa" / "peft") < 1e-5
+    assert run_locally(tmp_path / "alt", keys | {"method": "fedalt"}).code == 0
+    for format, match in (
+        ("peft", "two LoRAs in it: give onnx or torch-export"),
+        ("safetensors", "onnx, torch-export"),
+    ):
+        with pytest.raises(UserError, match=match):
+            export(load_trained(tmp_path / "alt", 0), format, tmp_path / "alt" / format)
 
 
 @pytest.mark.slow
