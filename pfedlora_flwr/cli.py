@@ -408,7 +408,7 @@ def export(
     is written beside it. LoRA is merged into the weights.
 
     With --shared write what a client receives that was not in the run: keys, class names,
-    normalisation and shared tensors, and nothing of a client.
+    normalisation and shared tensors, and no client's upload or model.
 
     RUN is a run's directory; on a deployed node its state-path, or a run's folder there.
     """

@@ -15,6 +15,8 @@ import pytest
 import torch
 
 import pfedlora_flwr
+from pfedlora_flwr.config import from_flat
+from pfedlora_flwr.data import datasets
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.federation import visit as visits
 from pfedlora_flwr.federation.adapt import adapt as adapted_to
@@ -25,7 +27,8 @@ from pfedlora_flwr.methods.method import Refused
 from pfedlora_flwr.models.kept import kept
 from pfedlora_flwr.runs import shared_state
 from pfedlora_flwr.runs.directory import RunDirectory
-from pfedlora_flwr.runs.store import read_tensors, write_tensors
+from pfedlora_flwr.runs.shared_state import SharedState
+from pfedlora_flwr.runs.store import ClientStore, read_tensors, write_tensors
 from tests.conftest import Call, Done, made_once, run_locally
 from tests.models.bases import base
 from tests.plain import ANY_MODEL, Plain, make, runs
@@ -195,6 +198,97 @@ def test_the_exported_state_holds_no_tensor_of_a_client(federation: Path) -> Non
     assert all(a.equal(b) for a, b in zip(sent, state.tensors.values(), strict=False))
 
 
+@pytest.mark.slow
+def test_a_mean_of_one_clients_update_is_not_exported(tmp_path: Path) -> None:
+    keys: dict[str, object] = {"clients": 3, "clients-held-out": 1, "participation": 0.5}
+    keys |= {"rounds": 1, "models": "cnn5", "partition.kind": "iid", "held-out.samples": "4"}
+    assert run_locally(tmp_path / "run", {**KEYS, **keys, "held-out.rounds": 1}).code == 0
+    [client] = RunDirectory(tmp_path / "run").rounds()[-1]["admitted"]
+    with pytest.raises(UserError, match=f"merged client {client}'s alone, and a file would hold"):
+        shared_state.of_run(RunDirectory(tmp_path / "run")).write(tmp_path / "s.safetensors")
+    assert not (tmp_path / "s.safetensors").exists()
+
+
+def saved(shared: SharedState, file: Path) -> Path:
+    shared.write(file)
+    return file
+
+
+def digits(folder: Path, classes: int = 10) -> str:
+    """A file of sixty digits, of the first classes, by the federation's names."""
+    found = datasets.load("digits")
+    some = np.flatnonzero(np.asarray(found.labels) < classes)[:60]
+    names = np.array(found.class_names[:classes])
+    file = folder / f"{classes}.npz"
+    np.savez(file, images=found.inputs[some], labels=found.labels[some], class_names=names)
+    return f"npz:{file}"
+
+
+@pytest.mark.slow
+def test_who_joined_and_left_in_later_rounds_than_the_visits_does_not_matter(
+    federation: Path, tmp_path: Path
+) -> None:
+    """And the adapted model has all classes' names, of which the site knows two."""
+    shared = shared_state.read(federation / "shared.safetensors")
+    was = {"clients_held_out": 0, "clients": 8, "rounds": 80, "held_out_samples": "all"}
+    e = shared.experiment.replace(**was, clients_joined="50:3", clients_left="11:0")
+    file = saved(replace(shared, experiment=e), tmp_path / "s.safetensors")
+    options = {"dataset": digits(tmp_path, 2), "rounds": 1}
+    pfedlora_flwr.adapt(file, tmp_path / "new", samples=4, **options)
+    about = json.loads((tmp_path / "new" / "8" / "about.json").read_text())
+    assert about["class_names"] == [str(digit) for digit in range(10)]
+    assert about["experiment"].get("clients-left", "") == ""
+
+
+def test_what_diverges_is_no_result(federation: Path, tmp_path: Path) -> None:
+    shared = shared_state.read(federation / "shared.safetensors")
+    plain = Plain({**KEYS, "lr": 1e18})
+    [received] = [*{id(one): one for one in shared.downloads.values()}.values()]
+    with pytest.raises(UserError, match=r"client 8 by pfedlora diverged in visit \d of its adapt"):
+        adapted_to(plain.method, received, plain.data(8), 8, 2)
+    wrong = {k: {n: t * torch.nan for n, t in one.items()} for k, one in shared.downloads.items()}
+    file = saved(replace(shared, downloads=wrong), tmp_path / "s.safetensors")
+    with pytest.raises(UserError, match="has values that are not finite in"):
+        pfedlora_flwr.adapt(file, tmp_path / "new", client=8, samples=4, rounds=1)
+
+
+def test_a_state_that_its_own_method_cannot_take_is_a_line(
+    federation: Path, tmp_path: Path
+) -> None:
+    shared = shared_state.read(federation / "shared.safetensors")
+    e = from_flat(shared.experiment.flat() | {"method": "fedproto"})
+    file = saved(replace(shared, experiment=e), tmp_path / "s.safetensors")
+    with pytest.raises(UserError, match="holds a shared state that method fedproto cannot take"):
+        pfedlora_flwr.adapt(file, tmp_path / "new", client=8, samples=4, rounds=1)
+
+
+def test_what_is_there_stays_until_all_is_written(
+    federation: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def adapt(**more: Any) -> Any:
+        given = {"client": 8, "samples": 4, "rounds": 1} | more
+        return pfedlora_flwr.adapt(federation / "shared.safetensors", tmp_path / "new", **given)
+
+    for wrong, told in (
+        ({"samples": 0}, "samples is 0; allowed: None, or an integer ≥ 2"),
+        ({"samples": "all"}, "samples is 'all'"),
+        ({"client": -1}, "client is -1; allowed: None, or an integer ≥ 0"),
+    ):
+        with pytest.raises(UserError, match=told):
+            adapt(**wrong)
+    adapt()
+    before = (tmp_path / "new" / "adapted.json").read_bytes()
+    with monkeypatch.context() as patch:
+        full = OSError(28, "No space left on device")
+        patch.setattr(ClientStore, "save", lambda *_: (_ for _ in ()).throw(full))
+        with pytest.raises(UserError, match=r"new cannot be written \(No space left on device\)"):
+            adapt(overwrite=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]
+    assert (tmp_path / "new" / "adapted.json").read_bytes() == before
+    adapt(overwrite=True, rounds=2)
+    assert (tmp_path / "new" / "adapted.json").read_bytes() != before
+
+
 @pytest.mark.parametrize("method", ["fd", "fedproto"])
 def test_a_server_that_remembers_reports_exports_their_means_alone(
     method: str, tmp_path: Path
@@ -275,7 +369,10 @@ WRONG = {
         ("{file}", "--client", "8", "-o", "lr=1"),
         "lr is as in the run; allowed with adapt: dataset, data-path, models, rounds, device",
     ),
-    "an unknown key": (("{file}", "-o", "dattaset=x"), "dattaset is as in the run"),
+    "an unknown key": (
+        ("{file}", "-o", "dattaset=x"),
+        "unknown key 'dattaset'; did you mean 'dataset'?",
+    ),
     "another number of classes": (
         ("{file}", "-o", "dataset=npz:three.npz"),
         "dataset 'npz:three.npz' has the classes a, b, c, and the shared state 0, 1, 2, 3",

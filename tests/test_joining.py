@@ -30,7 +30,7 @@ from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.joining import joined_after, left_after
 from pfedlora_flwr.runs.resume import resumed
 from pfedlora_flwr.runs.without import Anew
-from tests.conftest import run_locally
+from tests.conftest import Call, run_locally
 from tests.plain import Plain
 
 KEYS = {
@@ -329,3 +329,22 @@ def test_joins_say_who_takes_part_in_a_round() -> None:
     assert [e.sampled_in(round) for round in (1, 3, 6)] == [1, 3, 5]
     assert config.run_config({}).experiment.joins == ()
     assert joined_after(e) == {"3": 2, "4": 2, "5": 2} | {str(k): 5 for k in range(6, 10)}
+
+
+@pytest.mark.slow
+def test_a_leave_that_cannot_be_is_refused_before_anything_is_touched(pfedlora: Call) -> None:
+    words = ["-o", "output=run", "--engine", "local"]
+    keys = {**KEYS, "clients": 3, "partition.kind": "iid", "participation": 1.0, "rounds": 1}
+    named = [word for name, value in keys.items() for word in ("-o", f"{name}={value}")]
+    assert pfedlora("run", *words, *named)[0] == 0
+    before = Path("run/result.json").read_bytes()
+    for more, told in (
+        (["clients-left=0"], "clients-left is '0', and round 1 was the run's last: give more"),
+        (["clients-left=1:0", "rounds=3"], ""),
+        (["clients-left=2:1", "rounds=3"], "is after round 1: clients-left=1 lets client 1 leave"),
+    ):
+        given = [word for one in more for word in ("-o", one)]
+        for dry in (["--dry-run"], []) if told else (["--dry-run"],):
+            code, _, err = pfedlora("run", *words, "--resume", *given, *dry)
+            assert (code, told in err) == (2 if told else 0, True), err
+            assert Path("run/result.json").read_bytes() == before

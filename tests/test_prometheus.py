@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import importlib
 import re
+import shutil
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -74,7 +76,7 @@ def test_failures_and_the_time_left_of_a_running_run(tmp_path: Path) -> None:
     run = RunDirectory(done.output)
     run.write_config(run.run_config().__class__(run.experiment().replace(rounds=9)))
     observer = prometheus.Prometheus()
-    observer.begin({"output": str(done.output)})
+    observer.begin(run.run_config().flat() | {"output": str(done.output)})
     assert samples(run.metrics)["pfedlora_seconds_left"][()] > 0
     rows: list[Any] = [
         {"round": 3, "client": 0, "status": "failed", "reason": "refused: too large"},
@@ -87,6 +89,28 @@ def test_failures_and_the_time_left_of_a_running_run(tmp_path: Path) -> None:
     assert found["pfedlora_client_refused_updates_total"]["0",] == 1
     assert found["pfedlora_client_refused_updates_total"]["1",] == 0
     assert found["pfedlora_client_failures_in_a_row"]["1",] == 1
+
+
+@pytest.mark.trackers
+def test_a_client_has_its_counters_before_it_fails(tmp_path: Path) -> None:
+    """An increase from 0 is one; a series that begins with 1 has none."""
+    done = run_locally(tmp_path / "run", KEYS | {"rounds": 1, "participation": 0.5})
+    run = RunDirectory(done.output)
+    observer = prometheus.Prometheus()
+    observer.begin(run.run_config().flat() | {"output": str(done.output)})
+    found, clients = samples(run.metrics), {(str(k),) for k in range(int(KEYS["clients"]))}
+    for name in ("failures_total", "refused_updates_total", "failures_in_a_row", "round"):
+        assert found[f"pfedlora_client_{name}"].keys() == clients
+    assert found["pfedlora_client_seen_timestamp_seconds"].keys() < clients
+
+
+@pytest.mark.trackers
+def test_alerts_fire_when_they_say_and_not_of_runs_that_have_ended() -> None:
+    if (promtool := shutil.which("promtool")) is None:
+        pytest.skip("promtool, of Prometheus (Debian's package `prometheus`), is not installed")
+    cases = [promtool, "test", "rules", str(ROOT / "tests" / "alerts.yml")]
+    done = subprocess.run(cases, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_every_alert_is_about_what_is_written() -> None:

@@ -4,7 +4,7 @@ state and its own data. Beside it stands the same client alone, with as many ope
 from __future__ import annotations
 
 import json
-import shutil
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,8 +19,8 @@ from pfedlora_flwr.data import registry as datasets
 from pfedlora_flwr.data.local import OWN, Site, models_own, site_settings
 from pfedlora_flwr.errors import UserError, some
 from pfedlora_flwr.experiment import Experiment, parted
+from pfedlora_flwr.federation.adapt import Adapted, row_of, site_with
 from pfedlora_flwr.federation.adapt import adapt as adapted_to
-from pfedlora_flwr.federation.adapt import row_of, site_with
 from pfedlora_flwr.files import absolute, check_writable, make_folder, write_atomically
 from pfedlora_flwr.methods.method import Method, Refused, Tensors, check_layout
 from pfedlora_flwr.models import registry as models
@@ -38,6 +38,8 @@ from pfedlora_flwr.training.kinds import TEXT
 RESULT = "adapted.json"
 _KEYS = ("dataset", "data-path", "models", "rounds", "device")
 """Keys that a client may set for itself, beside those of its own data, `data.…`."""
+_NOBODY_ELSE = {"clients-joined": "", "clients-left": ""}
+"""Who came and went after which of the run's rounds says nothing of the client's visits."""
 _NAMED = 10
 
 
@@ -64,6 +66,9 @@ def adapt(
 
     client: its number; None: the first one that no client of the run has. samples: the largest
     number of its training samples; None: all. options: keys, as `-o` has them. Raises UserError."""
+    for name, number, least in (("samples", samples, 2), ("client", client, 0)):
+        if number is not None and (type(number) is not int or number < least):
+            raise UserError(f"{name} is {number!r}; allowed: None, or an integer ≥ {least}")
     _check_output(output, overwrite=overwrite)
     shared = shared_state.find(place)
     if place.is_dir() and "data-path" not in options and "dataset" not in options:
@@ -76,18 +81,45 @@ def adapt(
     site = _site(shared, who)
     device = find_device(e.device)
     prepare_process(device)
+    if bad := [n for n, t in received.items() if t.is_floating_point() and not t.isfinite().all()]:
+        raise UserError(f"the shared state of {place} has values that are not finite in {bad[0]}")
     received = {name: tensor.to(device) for name, tensor in received.items()}
     data = site_with(site, samples, e.seed, k).load(device)
-    found = adapted_to(method, received, data, k, e.rounds)
+    try:
+        found = adapted_to(method, received, data, k, e.rounds)
+    except (KeyError, IndexError, RuntimeError, ValueError) as error:
+        if place.is_dir():  # else what the file says of itself may be wrong
+            raise
+        raise UserError(
+            f"{place} holds a shared state that method {e.method} cannot take"
+            f" ({type(error).__name__}: {str(error).splitlines()[0]})"
+        ) from error
     row = row_of(method, found, data, k, shared.round, samples)
-    if overwrite:
-        shutil.rmtree(output, ignore_errors=True)
-    make_folder(output)
-    store = ClientStore(output / str(k))
-    store.save(e.rounds, found.tensors(), 0, found.counts, base_of(found.model))
-    store.write_about(e.rounds, lambda: about_of(site, e, k, who.where))
-    write_atomically(output / RESULT, (json.dumps(row, indent=1) + "\n").encode())
+    about = about_of(site, e, k, who.where)
+    if shared.class_names:  # the client's own may lack some
+        about["class_names"] = [*shared.class_names]
+    _write(output, found, about, row, overwrite=overwrite)
     return row
+
+
+def _write(
+    output: Path, found: Adapted, about: dict[str, Any], row: HeldOutRow, *, overwrite: bool
+) -> None:
+    """Writes beside the folder first, so that what is there stays until all is written."""
+    output = output.absolute()
+    try:
+        make_folder(output.parent)
+        with tempfile.TemporaryDirectory(prefix=".adapt-", dir=output.parent) as aside:
+            new = Path(aside) / output.name
+            store = ClientStore(new / str(row["client"]))
+            store.save(found.visits, found.tensors(), 0, found.counts, base_of(found.model))
+            store.write_about(found.visits, lambda: about)
+            write_atomically(new / RESULT, (json.dumps(row, indent=1) + "\n").encode())
+            if overwrite and output.exists():
+                output.rename(Path(aside) / "old")
+            new.rename(output)
+    except OSError as error:
+        raise UserError(f"{output} cannot be written ({error.strerror})") from None
 
 
 def answer(
@@ -152,12 +184,14 @@ def _newcomer(shared: SharedState, client: int | None, options: Mapping[str, obj
     """Raises UserError for keys that are the run's, and for a client that was in it."""
     for name in options:
         if name not in _KEYS and not name.startswith("data."):
+            config.parse({name: options[name]})  # an unknown key is named as such
             raise UserError(
                 f"{name} is as in the run; allowed with adapt: {', '.join(_KEYS)}, and data.… of"
                 " the client's own dataset"
             )
     e = shared.experiment
-    keys = config.run_config(e.flat() | {"rounds": e.held_out_rounds} | dict(options))
+    own_keys = {"rounds": e.held_out_rounds, **_NOBODY_ELSE, **options}
+    keys = config.run_config(e.flat() | own_keys)
     wanted, path = keys.experiment, keys.execution.data_path
     where = {"data-path": str(absolute(path))} if path else {}
     own = "dataset" in options

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pfedlora_flwr.commands.progress_text import duration, megabytes
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.runs.layout import RunFiles
 from pfedlora_flwr.runs.status import (
     ClientStatus,
@@ -39,6 +40,8 @@ _LISTED = 20
 def local_status(path: Path, out: Console, *, as_json: bool) -> int:
     """Prints how the run in a directory stands; the exit code. Raises UserError when there is
     none."""
+    if path.is_file():
+        raise UserError(f"{path} is a file; allowed: a run's directory")
     return show(find_status(RunFiles(path.absolute())), out, as_json=as_json)
 
 

@@ -6,9 +6,9 @@ call it, and get the same bits."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, isfinite
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from pfedlora_flwr.data.local import LocalData, Site
 from pfedlora_flwr.data.outputs import operations, with_outputs_kept
 from pfedlora_flwr.data.partition import few
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.federation import visit as visits
 from pfedlora_flwr.files import tensors_sha256
 from pfedlora_flwr.methods import registry
@@ -48,7 +49,8 @@ class Adapted:
 def adapt(method: Method, received: Tensors, data: LocalData, client: int, count: int) -> Adapted:
     """The client's model after `count` visits, numbered from 1 as in a run of that many rounds.
 
-    received: what a client is sent that was not in the run, where `data` is."""
+    received: what a client is sent that was not in the run, where `data` is. Raises UserError if
+    its training diverges."""
     e = method.experiment.replace(rounds=count)
     method = registry.make(e, method.task)
     model = channels_last(method.initial_model(client).to(data.train.labels.device))
@@ -56,8 +58,18 @@ def adapt(method: Method, received: Tensors, data: LocalData, client: int, count
     data = with_outputs_kept(model, data, e)
     for number in range(1, count + 1):
         _, done = visits.visit(method, model, received, data.train, client, number)
+        if not all(map(isfinite, done.losses.values())):
+            raise UserError(
+                f"the training of client {client} by {e.method} diverged in visit {number} of its"
+                f" adaptation: its loss is {_first_bad(done.losses)}; a smaller lr, or inputs of a"
+                " smaller range may help"
+            )
         flops += sum(done.flops.values())
     return Adapted(model, count, flops, visits.evaluate(method, model, data))
+
+
+def _first_bad(losses: Mapping[str, float]) -> float:
+    return next(loss for loss in losses.values() if not isfinite(loss))
 
 
 def alone(method: Method, data: LocalData, client: int, adapted: Adapted) -> Adapted:

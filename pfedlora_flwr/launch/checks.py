@@ -22,6 +22,7 @@ from pfedlora_flwr.methods import registry
 from pfedlora_flwr.observers.registry import observers_of
 from pfedlora_flwr.runs.code_copy import check_unchanged, collect
 from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.runs.joining import membership
 from pfedlora_flwr.runs.privacy import notes_of
 from pfedlora_flwr.training.device import emulates_bf16
 
@@ -129,6 +130,11 @@ def _directory(start: Start) -> Iterable[str]:
     return ()
 
 
+def _membership(start: Start) -> Iterable[str]:
+    membership(start.run, start.config)
+    return ()
+
+
 def _data(start: Start) -> Iterable[str]:
     e, x = start.config.experiment, start.config.execution
     dataset, partition = shared_partition(e, x.data_path)
@@ -169,6 +175,7 @@ CHECKS: tuple[Callable[[Start], Iterable[str]], ...] = (
     _method,
     _resources,
     _directory,
+    _membership,
     _same_code,
     _data,
     _port,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from pfedlora_flwr.errors import needed
+from pfedlora_flwr.experiment import leaves_of
 from pfedlora_flwr.keys import Scalar
 from pfedlora_flwr.observers.observer import Observer
 from pfedlora_flwr.runs.layout import RunFiles
@@ -51,6 +52,8 @@ class Prometheus(Observer):
 
     def begin(self, keys: Mapping[str, Scalar]) -> None:
         self._run = RunFiles(Path(str(keys["output"])))
+        self._trained = int(keys["clients"]) - int(keys["clients-held-out"])
+        self._left = {str(client) for _, client in leaves_of(str(keys["clients-left"]))}
         self._standing = self._run.standing()
         self._write("running")
 
@@ -95,8 +98,12 @@ class Prometheus(Observer):
         return self._core.GaugeMetricFamily(f"pfedlora_{name}", meaning, labels=["run", *labels])
 
     def _by_client(self, family: Any, field: str) -> Any:
-        for number, client in self._status["per_client"].items():
-            values: Mapping[str, Any] = client
-            if values[field] is not None:
-                family.add_metric([self._run.path.name, number], values[field])
+        """A sample of each client that has not left: 0 before its first line, from which a counter
+        can then rise; of `seen` none."""
+        known = self._status["per_client"]
+        for number in map(str, range(self._trained)):
+            values: Mapping[str, Any] = known.get(number, {})
+            value = values.get(field, None if field == "seen" else 0)
+            if value is not None and number not in self._left:
+                family.add_metric([self._run.path.name, number], value)
         return family

@@ -55,6 +55,8 @@ class SharedState:
     class_names: tuple[str, ...]
     feature_names: tuple[str, ...]
     constants: Constants | None
+    merged: tuple[int, ...] = ()
+    """The clients whose uploads the last round merged, as far as they are known."""
 
     def method(self, e: Experiment | None = None) -> Method:
         """The run's method, by the keys of `e` where they are given."""
@@ -67,6 +69,12 @@ class SharedState:
             raise UserError(
                 f"method {self.experiment.method} sends clients' factors side by side, and a file"
                 " would hold single clients'; adapt from the run's directory"
+            )
+        if len(self.merged) == 1:
+            raise UserError(
+                f"the last round that merged updates merged client {self.merged[0]}'s alone, and a"
+                " file would hold these; train a round with more clients, or adapt from the run's"
+                " directory"
             )
         check_replaceable(file, overwrite=overwrite)
         make_folder(file.absolute().parent)
@@ -164,7 +172,9 @@ def of_run(run: RunDirectory) -> SharedState:
             f"method {e.method} shares nothing with a client that comes later: it would train alone"
         )
     names, columns, constants = _data(run, e, task, path)
-    return SharedState(e, task, state.round, downloads, names, columns, constants)
+    last = [tuple(row["admitted"]) for row in run.rounds() if row["round"] <= state.round]
+    merged = next(filter(None, reversed(last)), ())
+    return SharedState(e, task, state.round, downloads, names, columns, constants, merged)
 
 
 def download(method: Method, state: Tensors, client: int, after: int) -> Tensors:

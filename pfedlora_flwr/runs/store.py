@@ -140,7 +140,9 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             expected = metadata["sha256"]
     except FileNotFoundError:
         raise UserError(f"{path} is missing") from None
-    except (KeyError, safetensors.SafetensorError) as error:
+    except KeyError as error:
+        raise UserError(f"{path} cannot be read: its metadata have no {error}") from None
+    except safetensors.SafetensorError as error:
         raise UserError(f"{path} cannot be read: {error}") from None
     if tensors_sha256(tensors) != expected:
         raise UserError(f"{path} is damaged: its checksum differs")

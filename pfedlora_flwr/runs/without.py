@@ -34,7 +34,9 @@ class Anew:
         run.check_whole()
         e, told = run.experiment(), f"--without is {client}"
         if not 0 <= client < e.trained_clients:
-            raise UserError(f"{told}; allowed: a client of {run.path}, 0 to {e.clients - 1}")
+            raise UserError(
+                f"{told}; allowed: a client of {run.path}, 0 to {e.trained_clients - 1}"
+            )
         if run.partition != OWN:
             raise UserError(
                 f"{told}, and the clients of {run.path} share one dataset, of which every client's"
