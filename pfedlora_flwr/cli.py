@@ -254,6 +254,7 @@ def report(
 
     Each RUN_OR_DIR is a comparison, a run, or a folder of runs.
     """
+    from pfedlora_flwr.commands.report_told import told
     from pfedlora_flwr.report.write import write_report
 
     if output is None and len(paths) > 1:
@@ -265,6 +266,8 @@ def report(
         highlight=False,
         soft_wrap=True,
     )
+    for line in told(paths, written.folder):
+        err.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 @cli.command(cls=PlainCommand)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import run_locally
+from tests.conftest import Call, run_locally
 from tests.test_resume import KEYS
 
 pytestmark = pytest.mark.trackers
@@ -33,7 +33,9 @@ def trained(output: Path, observers: str) -> Any:
     return done
 
 
-def test_mlflow_has_keys_rounds_and_result_in_one_run(tmp_path: Path) -> None:
+def test_mlflow_has_keys_rounds_result_and_report_in_one_run(
+    tmp_path: Path, pfedlora: Call
+) -> None:
     done = trained(tmp_path / "run", "mlflow")
     tracking = importlib.import_module("mlflow.tracking")
     client = tracking.MlflowClient(f"sqlite:///{done.output / 'mlflow.db'}")
@@ -45,15 +47,31 @@ def test_mlflow_has_keys_rounds_and_result_in_one_run(tmp_path: Path) -> None:
     rows = done.rows("rounds.jsonl")
     assert [(m.step, m.value) for m in history] == [(r["round"], r["accuracy"]) for r in rows]
     assert [file.path for file in client.list_artifacts(run.info.run_id)] == ["result.json"]
+    code, _, err = pfedlora("report", str(done.output))
+    assert (code, "warning" in err) == (0, False), err
+    there = {file.path for file in client.list_artifacts(run.info.run_id, "report")}
+    assert {"report/report.md", "report/report.html", "report/runs.csv"} <= there
 
 
-def test_wandb_has_keys_rounds_and_result_of_one_run(tmp_path: Path) -> None:
+def test_wandb_has_keys_rounds_result_and_report_of_one_run(tmp_path: Path, pfedlora: Call) -> None:
     done = trained(tmp_path / "run", "wandb")
+    code, _, err = pfedlora("report", str(done.output))
+    assert (code, "warning" in err) == (0, False), err
     files = sorted((done.output / "wandb").glob("offline-run-*/*.wandb"))
     assert len({file.name for file in files}) == 1  # one id, so one run where they are synced
     records = [record for file in files for record in records_of(file)]
     keys = {item.key for r in records if r.HasField("run") for item in r.run.config.update}
     assert {"method", "clients"} <= keys
+    said = {
+        "/".join([i.key, *i.nested_key]).strip("/"): i.value_json
+        for r in records
+        if r.HasField("summary")
+        for i in r.summary.update
+    }
+    assert '"completed"' in said.get("result/status", said.get("result", "")), said
+    [artefact] = [r.artifact for r in records if r.HasField("artifact")]
+    assert artefact.type == "report"
+    assert "report.html" in {entry.path for entry in artefact.manifest.contents}
     logged: dict[int, float] = {}
     for record in records:
         if record.HasField("history"):

@@ -205,16 +205,13 @@ class Claim:
             metrics.get("base", ""),
         )
         try:
-            classes, columns = (
-                json.loads(metrics["classes"]),
-                json.loads(metrics.get("columns", "[]")),
-            )
+            told = metrics["classes"], metrics.get("columns", "[]")
+            classes, columns = map(json.loads, told)
         except (KeyError, TypeError, ValueError, RecursionError):
             classes = columns = None
         partition, name, base = (str(text) for text in texts)
-        if type(number) is not int or [partition, name, base] != texts:
-            raise ValueError("its answer is not one of this app's clients'")
-        if not isinstance(classes, list) or not isinstance(columns, list):
+        lists = isinstance(classes, list) and isinstance(columns, list)
+        if type(number) is not int or [partition, name, base] != texts or not lists:
             raise ValueError("its answer is not one of this app's clients'")
         if number >= clients or (number < 0 and not name):
             raise ValueError(f"partition-id is {number}; allowed: 0 to {clients - 1}")
@@ -225,10 +222,7 @@ class Claim:
             or len(name) > _WORDS
             or len(base) > _LONGEST_BASE
         ):
-            raise ValueError(
-                "its name, its class names, its columns or its base are none that a client of ours"
-                " gives"
-            )
+            raise ValueError("its name, classes, columns or base are none that a client gives")
         return cls(number, partition, classes, name, columns, base)
 
 

@@ -23,6 +23,7 @@ from pfedlora_flwr.methods.standalone import train_locally
 from pfedlora_flwr.methods.tensors import frozen
 from pfedlora_flwr.models.kept import kept, load_kept
 from pfedlora_flwr.models.model import ClientModel
+from pfedlora_flwr.rng import derive
 from pfedlora_flwr.training.loop import Samples, Visit
 
 _WINDOW = 10
@@ -99,7 +100,10 @@ class FedALA(FedAvg):
         old = {name: tensor.clone() for name, tensor in kept(model.model).items()}
         load_kept(model.model, received)
         if model.visits > _FIRST:
-            self.learn_weights(model, old, received, data, visit)
+            # draws of its own: training Θ̂_i shuffles as FedAvg's does
+            seed = derive(visit.experiment.seed, "weights", visit.client, visit.round)
+            draws = torch.Generator().manual_seed(seed)
+            self.learn_weights(model, old, received, data, replace(visit, generator=draws))
             with torch.no_grad():
                 load_kept(model.model, received | model.mixture(old, received))
         model.visits.add_(1).clamp_(max=_LATER)

@@ -1,4 +1,4 @@
-"""A run in MLflow (`observers=mlflow`): its keys, its rounds' lines, its result.
+"""A run in MLflow (`observers=mlflow`): its keys, its rounds' lines, its result, its reports.
 
 Where runs go is MLflow's own affair, by MLFLOW_TRACKING_URI and MLFLOW_EXPERIMENT_NAME; without the
 first they go to the file `mlflow.db` of the run's directory."""
@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from pfedlora_flwr.errors import needed
 from pfedlora_flwr.keys import Scalar
@@ -36,14 +37,8 @@ class MLflow(Observer):
     def begin(self, keys: Mapping[str, Scalar]) -> None:
         output = Path(str(keys["output"]))
         run = RunDirectory(output)
-        uri = os.environ.get("MLFLOW_TRACKING_URI")
-        self._client = self._client_of(tracking_uri=uri or f"sqlite:///{output / 'mlflow.db'}")
-        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "pfedlora")
-        found = self._client.get_experiment_by_name(name)
-        where = None if uri else (output / "mlflow").as_uri()
-        experiment = found.experiment_id if found else self._client.create_experiment(name, where)
-        tag = f"tags.`{_OUTPUT}` = '{output}'"
-        runs = self._client.search_runs([experiment], tag, max_results=1) if keys["resume"] else []
+        experiment = self._experiment(output)
+        runs = self._known(experiment, output) if keys["resume"] else []
         if runs:
             self._id = runs[0].info.run_id
             self._client.update_run(self._id, status="RUNNING")
@@ -61,6 +56,21 @@ class MLflow(Observer):
             if row["round"] > last:
                 self.round(row)
 
+    def _experiment(self, output: Path) -> str:
+        """The id of MLflow's experiment, which is made if there is none; the client is, too."""
+        uri = os.environ.get("MLFLOW_TRACKING_URI")
+        self._client = self._client_of(tracking_uri=uri or f"sqlite:///{output / 'mlflow.db'}")
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "pfedlora")
+        if found := self._client.get_experiment_by_name(name):
+            return str(found.experiment_id)
+        where = None if uri else (output / "mlflow").as_uri()
+        return str(self._client.create_experiment(name, where))
+
+    def _known(self, experiment: str, output: Path) -> list[Any]:
+        """The last run of MLflow for this directory, if there is one."""
+        tag = f"tags.`{_OUTPUT}` = '{output}'"
+        return list(self._client.search_runs([experiment], tag, max_results=1))
+
     def round(self, row: RoundRow) -> None:
         now = int(time.time() * 1000)
         metrics = [
@@ -72,3 +82,8 @@ class MLflow(Observer):
     def end(self, result: Result) -> None:
         self._client.log_dict(self._id, dict(result), "result.json")
         self._client.set_terminated(self._id, _STATUS.get(result["status"], "FAILED"))
+
+    def report(self, keys: Mapping[str, Scalar], folder: Path) -> None:
+        output = Path(str(keys["output"]))
+        for run in self._known(self._experiment(output), output):
+            self._client.log_artifacts(run.info.run_id, str(folder), "report")

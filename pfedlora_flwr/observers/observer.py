@@ -8,6 +8,8 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from pfedlora_flwr.errors import brief
@@ -49,6 +51,14 @@ class Observer:
         Args:
             result: what `result.json` will hold; of a server that is asked to stop, `status` and
             `error` alone.
+        """
+
+    def report(self, keys: Mapping[str, Scalar], folder: Path) -> None:
+        """`pfedlora report` has written a report of this run alone, in a process of its own.
+
+        Args:
+            keys: as for `begin`.
+            folder: the report's.
         """
 
 
@@ -100,6 +110,12 @@ class Observers:
         result.pop("observers", None)
         if self.failed:
             result["observers"] = self.failed
+
+    def report(self, keys: Mapping[str, Scalar], folder: Path) -> None:
+        """Tells each of a report of the run; a user's own need not have such a method."""
+        for name, observer in self._named.items():
+            told = getattr(observer, "report", Observer().report)
+            self._ask(name, partial(told, folder=folder), keys)
 
     def _ask(self, name: str, tell: Callable[[Any], Any], about: Mapping[str, Any]) -> Any:
         try:

@@ -56,11 +56,12 @@ class RoundRow(CostFields):
     # empty
     other_accuracies: dict[str, float]
     loss: float | None  # mean of the admitted visits' `loss`; null if there is none
-    # of layers that the server trains while merging; sums and means are not counted
+    # of layers that the server trains while merging; sums, means, products and decompositions of
+    # LoRA's factors are not counted
     server_flops: int
     # of methods that exchange LoRA, from round 1: the merge's error against the mean of the
     # uploads' products, relative to their change. Null if undefined: a factor is private, secagg,
-    # the controls of `sharing`, no merge, or no change
+    # dp, the controls of `sharing`, no merge, or no change
     aggregation_error: NotRequired[float | None]
     # with dp, in rounds with an admitted update: the largest ε so far of a client, or with
     # dp.level=record the largest that this round's clients told. If infinite null, or not there

@@ -399,6 +399,16 @@ def test_fedala_takes_the_global_model_whole_at_first() -> None:
     assert "weights" not in visit_of(method("fedala"), 1)
 
 
+def test_fedala_and_fedavg_are_the_same_alone() -> None:
+    """W's training draws by itself."""
+    ended = []
+    for name in ("fedala", "fedavg"):
+        plain = Plain({**FEW, "method": name, "rounds": 3})
+        plain.train(3, alone=0)
+        ended.append(kept(plain.method.predictor(plain.models[0])))
+    assert all(ended[0][name].equal(tensor) for name, tensor in ended[1].items())
+
+
 def visit_of(fedala: Any, visits: int) -> dict[str, int]:
     """What the last of a client's first visits spent."""
     model = fedala.private_init(1, 1)
