@@ -58,7 +58,7 @@ class Roster:
         self._settled = self._fingerprint is not None
         self._names: list[str] = []
         self._columns: list[str] = []
-        self._base = ""
+        self._base: str | None = None
         self._memory = memory
         self._number_of: dict[str, int] = json.loads(memory.read_text()) if memory.exists() else {}
         self._refuse = refuse
@@ -217,9 +217,9 @@ class Roster:
             self._columns = _most_supported(
                 [claim.columns for claim in self._claims.values() if claim.columns]
             )
-            bases = Counter(claim.base for claim in self._claims.values())
-            self._base = bases.most_common(1)[0][0] if bases else ""
             self.node_of = {}
+        if self._claims and (not self._settled or self._base is None):
+            self._base = Counter(c.base for c in self._claims.values()).most_common(1)[0][0]
         self.node_of = {
             client: node for client, node in self.node_of.items() if node in self._claims
         }

@@ -177,6 +177,10 @@ def test_lora_is_exchanged_inside_one_base(tmp_path: Path) -> None:
     found.refresh()
     assert found.node_of == {0: 10, 2: 12}
     assert "its base is a sha256:2, other nodes' a sha256:1: LoRA is exchanged" in refused[0]
+    resumed, refused = roster(Grid(**nodes), 3, tmp_path, fingerprint="p")
+    resumed.refresh()
+    assert resumed.node_of == {0: 10, 2: 12}
+    assert len(refused) == 1
 
 
 def test_own_tables_need_the_same_columns_in_the_same_order(tmp_path: Path) -> None:

@@ -20,9 +20,10 @@ from pfedlora_flwr.methods import registry
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.trained import load_trained
 from scripts import methods as written
-from tests.conftest import Done, run_locally
+from tests.conftest import Done, made_once, run_locally
 from tests.federation import malice
-from tests.plain import ANY_MODEL, CELLS, Plain
+from tests.models.bases import base
+from tests.plain import ANY_MODEL, CELLS, LORA, Plain
 
 pytestmark = pytest.mark.methods
 SMALLEST = {"heterogeneous": "cnn5,cnn4", "homogeneous": "cnn5"}
@@ -39,7 +40,7 @@ KEYS = {
 }
 GROUPS = [
     pytest.param(cell, marks=pytest.mark.xdist_group("-".join(cell)), id="-".join(cell))
-    for cell in CELLS
+    for cell in [*CELLS, *((name, "lora") for name in LORA)]
 ]
 """All tests of a cell on one worker, so that its runs are made once."""
 
@@ -48,6 +49,14 @@ OTHERWISE = {
     ("standalone", "other names"): "its 0 arrays have the names",
 }
 """Method, malice and a part of the reason, where it is not the one in `malice.py`."""
+
+
+def keys_of(method: str, setting: str, bases: pytest.TempPathFactory) -> dict[str, Any]:
+    """A run of the method. setting: the key, or `lora`: LoRA in a pretrained model."""
+    if setting != "lora":
+        return KEYS | {"method": method, "setting": setting, "models": SMALLEST[setting]}
+    model = base(made_once(bases, "base", lambda folder: None), "test_vit")
+    return KEYS | {"method": method, "models": model, "train": "lora", "lora.rank": "4"}
 
 
 class Killed(NamedTuple):
@@ -63,10 +72,12 @@ class Killed(NamedTuple):
 
 
 @pytest.fixture(scope="module", params=GROUPS)
-def keys(request: pytest.FixtureRequest) -> dict[str, Any]:
+def keys(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
     torch.set_num_threads(1)  # before the runs of this module, which the tests share
     method, setting = request.param
-    return KEYS | {"method": method, "setting": setting, "models": SMALLEST[setting]}
+    return keys_of(method, setting, tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
@@ -156,24 +167,18 @@ def test_export_and_predict_give_the_model_that_was_evaluated(
         )
         assert trained.counts is not None
         assert (said == true).sum() == trained.counts.validation_correct
-    form = "torch-export" if keys["setting"] == "heterogeneous" else "safetensors"
+    program = keys.get("setting") == "heterogeneous" or keys["method"] == "fedalt"
+    form = "torch-export" if program else "safetensors"
     assert export(trained, form, tmp_path / "model") < 1e-4
 
 
-@pytest.mark.parametrize("name", ANY_MODEL)
-def test_malicious_uploads_are_refused_and_change_nothing(name: str, tmp_path: Path) -> None:
-    setting = dict(reversed(CELLS))[name]
-    keys = (
-        KEYS
-        | malice.KEYS
-        | {
-            "method": name,
-            "setting": setting,
-            "models": SMALLEST[setting],
-            "rounds": 1,
-            "participation": 1.0,
-        }
-    )
+@pytest.mark.parametrize("name", [*ANY_MODEL, *LORA])
+def test_malicious_uploads_are_refused_and_change_nothing(
+    name: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    setting = dict(reversed(CELLS)).get(name, "lora")
+    own = keys_of(name, setting, tmp_path_factory)
+    keys = own | malice.KEYS | {"models": own["models"], "rounds": 1, "participation": 1.0}
     alone = Plain(keys)
     alone.play([0, 1])
     sent = alone.uploads[0].tensors
