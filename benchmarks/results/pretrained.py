@@ -27,6 +27,7 @@ from benchmarks.results.page import (
     percent,
     points,
 )
+from benchmarks.results.pretrained_federations import federations
 from benchmarks.results.pretrained_pilot import pilot
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import style
@@ -76,6 +77,7 @@ def make(page: Page) -> None:
             ),
             lines,
         )
+    federations(page)
     pilot(page)
     page.settings("0.001", "0.003", "0.01", "0.03", "0.9")
     page.picture("study.png", lambda folder: draw(rows, of, folder))

@@ -1,0 +1,67 @@
+"""Pretrained backbones in other federations: federations.csv, the run table of a comparison by
+`benchmarks/pretrained-partitions.yaml`.
+
+    python -m benchmarks.results.pretrained_federations FOLDER
+
+copies it to docs/results/pretrained."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+from benchmarks.results.page import (
+    RESULTS,
+    BySeed,
+    Page,
+    Row,
+    by_seed,
+    difference,
+    estimate,
+    percent,
+    points,
+)
+from pfedlora_flwr.methods import registry
+
+FILE = "federations.csv"
+READS = {"features": "features", "pretrained-logits": "logits"}
+NAMES = {"3": "own-backbones", "10": "own-classes"}
+"""By the number of clients: the table's name."""
+
+
+def federations(page: Page) -> None:
+    """A table for each federation: what each method gains, on features and on logits."""
+    every = [row for row in page.rows(FILE) if row["final"]]
+    for clients in sorted({row["clients"] for row in every}, key=int):
+        rows, lines = [row for row in every if row["clients"] == clients], list[list[str]]()
+        for reads, title in READS.items():
+            here = [row for row in rows if row["representation"] == reads]
+            alone = _of(here, "standalone", "mean")
+            for method in registry.ordered({row["method"] for row in here}):
+                lines.append([title, registry.title(method), *_line(page, here, method, alone)])
+        header = ("with sharing", "`sharing=none`", "gain from sharing", "− Standalone")
+        best = _of(rows, "pfedlora_plus", "mean", representation="features")
+        page.says(difference(best, _of(rows, "fedssa", "mean", representation="pretrained-logits")))
+        page.table(NAMES[clients], ("the head sees", "method", "rate", *header), lines)
+
+
+def _line(page: Page, rows: list[Row], method: str, alone: BySeed) -> list[str]:
+    rates = dict.fromkeys(row["lr"] for row in rows if row["method"] == method)
+    mean, none = (_of(rows, method, kind) for kind in ("mean", "none"))
+    if method == "standalone":
+        page.says(estimate(mean))
+        return ["; ".join(rates), percent(estimate(mean)), "", "", ""]
+    gain, lead = difference(mean, none), difference(mean, alone)
+    page.says(gain, lead, difference(none, alone))
+    cells = percent(estimate(mean)), percent(estimate(none)), points(gain), points(lead)
+    return ["; ".join(rates), *cells]
+
+
+def _of(rows: list[Row], method: str, sharing: str, **where: str) -> BySeed:
+    return by_seed(rows, "final", method=method, sharing=sharing, **where)
+
+
+if __name__ == "__main__":
+    table = Path(sys.argv[1]) / "report" / "runs.csv"
+    shutil.copyfile(table, RESULTS / "pretrained" / FILE)
