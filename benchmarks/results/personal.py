@@ -52,7 +52,7 @@ def make(page: Page) -> None:
                 cells[3] = points(lead)
             if none:
                 gain = difference(mean, none)
-                page.says(estimate(none), gain, seeds=True)
+                page.says(estimate(none), gain, difference(none, alone), seeds=True)
                 cells[1:3] = percent(estimate(none)), points(gain)
             elif method != "standalone":
                 cells[1] = "= Standalone"
@@ -60,6 +60,12 @@ def make(page: Page) -> None:
         header = ("with sharing", "`sharing=none`", "gain", "− Standalone", "operations")
         page.table(f"{dataset}-{clients}", ("method", *header), lines)
     page.says(100 / TEST)
+    ten = [row for row in rows if row["clients"] == "10"]
+    for method in ("standalone", "lg_fedavg"):
+        mean, none = (
+            by_seed(ten, "final", method=method, sharing=kind) for kind in ("mean", "none")
+        )
+        page.says(estimate(mean), difference(mean, none) if none else None)
     page.not_kept("0.55", "1.80")
 
 
