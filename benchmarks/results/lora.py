@@ -63,6 +63,9 @@ def lines(page: Page, rows: list[Row]) -> Iterator[list[str]]:
         none = [row for row in own if row["sharing"] == "none"] or same_alone(rows, method)
         gain = difference(_tests(mean), _tests(none))
         page.says(*map(estimate, map(_tests, (mean, none))), gain, seeds=True)
+        page.says(
+            difference(_tests(mean), _tests([r for r in rows if r["method"] == "standalone"]))
+        )
         yield [
             registry.title(method),
             *(percent(estimate(_tests(each))) for each in (mean, none)),
