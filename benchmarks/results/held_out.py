@@ -44,6 +44,9 @@ def make(page: Page) -> None:
             )
             gain = difference(adapted, alone)
             page.says(estimate(adapted), estimate(alone), gain, seeds=True)
+            if method == "standalone":  # it is itself alone
+                cells.append(percent(estimate(adapted)))
+                continue
             means = (f"{100 * estimate(each).mean:.2f}" for each in (adapted, alone))
             cells.append("{} ({}): {}".format(*means, points(gain)))
         lines.append([registry.title(method), *cells, percent(estimate(trained))])
