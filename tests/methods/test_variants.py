@@ -206,7 +206,10 @@ def test_the_weight_of_the_own_loss_may_warm_up() -> None:
 )
 def test_the_files_of_benchmarks_are_valid_comparisons(name: str) -> None:
     file = Path(__file__).parent.parent.parent / "benchmarks" / f"{name}.yaml"
-    assert all(cell.candidates for cell in Comparison.load(file).cells())
+    alone = "benchmarks.variants:NormalisedStandalone"  # its own control, which is not run
+    cells = Comparison.load(file).cells()
+    assert all(cell.candidates for cell in cells if cell.method != alone)
+    assert all(cell.candidates for cell in cells if cell.scenario.get("sharing") != "none")
 
 
 def test_normalised_standalone_differs_from_standalone_by_what_its_last_layer_reads() -> None:
