@@ -166,6 +166,7 @@ def test_augmented_images_go_through_the_encoder(
 ) -> None:
     e = from_flat(keys | {"method": "standalone", "augment": True})
     method, data = make(e), Site.find(e, 0, {}).load(CPU)
+    visit(method, method.initial_model(0), {}, data.train, 0, 1)  # what is known of models is kept
     ran = []
     real = Whole.encode
     monkeypatch.setattr(Whole, "encode", lambda self, x: (ran.append(len(x)), real(self, x))[1])
