@@ -25,6 +25,7 @@ from pfedlora_flwr.data import registry as datasets
 from pfedlora_flwr.errors import UserError, needed, some
 from pfedlora_flwr.files import check_replaceable, make_folder, write_atomically
 from pfedlora_flwr.methods import registry
+from pfedlora_flwr.methods.lora_factors import is_factor
 from pfedlora_flwr.methods.tensors import tensors_of
 from pfedlora_flwr.models import lora
 from pfedlora_flwr.models.kept import base_of, frozen_names
@@ -226,7 +227,7 @@ def _peft(trained: Trained, folder: Path, *, overwrite: bool) -> float:
     for name in names:
         check_replaceable(folder / name, overwrite=overwrite)
     lora.check_one(predictor)
-    frozen = {name for name in frozen_names(predictor) if not lora.is_factor(name)}
+    frozen = {name for name in frozen_names(predictor) if not is_factor(name)}
     if not frozen <= given_names(predictor):
         raise UserError(
             f"format peft leaves the frozen weights out, and those of {predictor.description} were"

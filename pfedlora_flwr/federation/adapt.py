@@ -6,7 +6,7 @@ call it, and get the same bits."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import ceil, isfinite
 
@@ -58,18 +58,14 @@ def adapt(method: Method, received: Tensors, data: LocalData, client: int, count
     data = with_outputs_kept(model, data, e)
     for number in range(1, count + 1):
         _, done = visits.visit(method, model, received, data.train, client, number)
-        if not all(map(isfinite, done.losses.values())):
+        if bad := [loss for loss in done.losses.values() if not isfinite(loss)]:
             raise UserError(
                 f"the training of client {client} by {e.method} diverged in visit {number} of its"
-                f" adaptation: its loss is {_first_bad(done.losses)}; a smaller lr, or inputs of a"
+                f" adaptation: its loss is {bad[0]}; a smaller lr, or inputs of a"
                 " smaller range may help"
             )
         flops += sum(done.flops.values())
     return Adapted(model, count, flops, visits.evaluate(method, model, data))
-
-
-def _first_bad(losses: Mapping[str, float]) -> float:
-    return next(loss for loss in losses.values() if not isfinite(loss))
 
 
 def alone(method: Method, data: LocalData, client: int, adapted: Adapted) -> Adapted:

@@ -198,20 +198,17 @@ class Claim:
     def from_metrics(cls, metrics: Mapping[str, Any], clients: int) -> Claim:
         """A node's claim in a run of `clients`. Raises ValueError for one that no client of ours
         makes."""
-        number, *texts = (
-            metrics.get("partition_id"),
-            metrics.get("partition"),
-            metrics.get("name"),
-            metrics.get("base", ""),
-        )
+        number, partition = metrics.get("partition_id"), metrics.get("partition")
+        name, base = metrics.get("name"), metrics.get("base", "")
         try:
             told = metrics["classes"], metrics.get("columns", "[]")
             classes, columns = map(json.loads, told)
         except (KeyError, TypeError, ValueError, RecursionError):
             classes = columns = None
-        partition, name, base = (str(text) for text in texts)
         lists = isinstance(classes, list) and isinstance(columns, list)
-        if type(number) is not int or [partition, name, base] != texts or not lists:
+        if type(number) is not int or not isinstance(partition, str) or not lists:
+            raise ValueError("its answer is not one of this app's clients'")
+        if not isinstance(name, str) or not isinstance(base, str):
             raise ValueError("its answer is not one of this app's clients'")
         if number >= clients or (number < 0 and not name):
             raise ValueError(f"partition-id is {number}; allowed: 0 to {clients - 1}")

@@ -23,7 +23,7 @@ from pfedlora_flwr.methods.standalone import train_locally
 from pfedlora_flwr.methods.tensors import frozen
 from pfedlora_flwr.models.kept import kept, load_kept
 from pfedlora_flwr.models.model import ClientModel
-from pfedlora_flwr.rng import derive
+from pfedlora_flwr.rng import torch_generator
 from pfedlora_flwr.training.loop import Samples, Visit
 
 _WINDOW = 10
@@ -101,8 +101,7 @@ class FedALA(FedAvg):
         load_kept(model.model, received)
         if model.visits > _FIRST:
             # draws of its own: training Θ̂_i shuffles as FedAvg's does
-            seed = derive(visit.experiment.seed, "weights", visit.client, visit.round)
-            draws = torch.Generator().manual_seed(seed)
+            draws = torch_generator(visit.experiment.seed, "weights", visit.client, visit.round)
             self.learn_weights(model, old, received, data, replace(visit, generator=draws))
             with torch.no_grad():
                 load_kept(model.model, received | model.mixture(old, received))

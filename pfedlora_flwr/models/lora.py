@@ -164,11 +164,6 @@ def check_one(model: ClientModel) -> None:
         raise UserError(f"format peft is for one LoRA beside its base, and {why}: give {others}")
 
 
-def is_factor(name: str) -> bool:
-    """Whether a tensor of a model is LoRA's."""
-    return any(f".{part}." in name for part in _MATRICES)
-
-
 def write(model: ClientModel, folder: Path, metadata: Mapping[str, str]) -> None:
     """Writes LoRA and the head as `PeftModel.from_pretrained` reads them; a text model's head goes
     to a file of its own, since its library has none for it. Raises UserError as `check_one`."""
