@@ -57,15 +57,14 @@ def make(page: Page) -> None:
 
 def lines(page: Page, rows: list[Row]) -> Iterator[list[str]]:
     """Of each method but Standalone, its cells."""
+    alone = _tests(row for row in rows if row["method"] == "standalone")
     for method in registry.ordered({row["method"] for row in rows} - {"standalone"}):
         own = [row for row in rows if row["method"] == method]
         mean = [row for row in own if row["sharing"] == "mean"]
         none = [row for row in own if row["sharing"] == "none"] or same_alone(rows, method)
         gain = difference(_tests(mean), _tests(none))
         page.says(*map(estimate, map(_tests, (mean, none))), gain, seeds=True)
-        page.says(
-            difference(_tests(mean), _tests([r for r in rows if r["method"] == "standalone"]))
-        )
+        page.says(difference(_tests(mean), alone))
         yield [
             registry.title(method),
             *(percent(estimate(_tests(each))) for each in (mean, none)),

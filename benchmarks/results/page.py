@@ -19,9 +19,11 @@ from typing import Any
 
 from scipy.stats import t as student
 
+from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.report import measures
 from pfedlora_flwr.report.measures import Estimate
 from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.runs.result import best_round
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 Row = dict[str, str]
@@ -169,6 +171,24 @@ def completed(folder: Path) -> Iterator[tuple[RunDirectory, Any]]:
         result = json.loads(file.read_text(encoding="utf-8"))
         if result["status"] == "completed":
             yield RunDirectory(file.parent), result
+
+
+COUNTED = ("best_round", "at_best_validation", "final", "operations")
+
+
+def counted(
+    folders: Iterable[Path], keys: Callable[[Experiment], Sequence[object]]
+) -> list[list[object]]:
+    """A row for each completed run in those folders: `keys` of its Experiment, and COUNTED."""
+    found: list[list[object]] = []
+    for folder in folders:
+        for run, said in completed(folder):
+            e, rows = run.experiment(), [*run.rounds()]
+            best = best_round(e, rows)
+            accuracies = best["accuracy"], said["accuracy"]["final"]
+            operations = sum(row["flops"] for row in rows)
+            found.append([*keys(e), best["round"], *accuracies, operations])
+    return sorted(found, key=str)
 
 
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

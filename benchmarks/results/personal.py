@@ -10,10 +10,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from benchmarks.results.page import (
+    COUNTED,
     RESULTS,
     Page,
     by_seed,
-    completed,
+    counted,
     difference,
     estimate,
     percent,
@@ -21,10 +22,9 @@ from benchmarks.results.page import (
     write_csv,
 )
 from pfedlora_flwr.methods import registry
-from pfedlora_flwr.runs.result import best_round
 
 KEYS = ("dataset", "clients", "method", "sharing", "seed")
-COLUMNS = (*KEYS, "best_round", "at_best_validation", "final", "operations")
+COLUMNS = (*KEYS, *COUNTED)
 COUNT = "at_best_validation"
 TEST = 174
 """Test samples of all digits clients."""
@@ -71,19 +71,8 @@ def make(page: Page) -> None:
 
 def joined(folders: Iterable[Path]) -> None:
     """Writes runs.csv of the completed runs in those folders."""
-    found: list[list[object]] = []
-    for folder in folders:
-        for run, said in completed(folder):
-            e, rows = run.experiment(), [*run.rounds()]
-            best = best_round(e, rows)
-            found.append(
-                [
-                    *(e.dataset, e.clients, e.method, e.sharing, e.seed),
-                    *(best["round"], best["accuracy"], said["accuracy"]["final"]),
-                    sum(row["flops"] for row in rows),
-                ]
-            )
-    write_csv(RESULTS / "personal" / "runs.csv", COLUMNS, sorted(found, key=str))
+    rows = counted(folders, lambda e: (e.dataset, e.clients, e.method, e.sharing, e.seed))
+    write_csv(RESULTS / "personal" / "runs.csv", COLUMNS, rows)
 
 
 if __name__ == "__main__":

@@ -27,12 +27,11 @@ from benchmarks.results.page import (
     percent,
     points,
 )
-from benchmarks.results.pretrained_federations import federations
+from benchmarks.results.pretrained_federations import READS, federations
 from benchmarks.results.pretrained_pilot import pilot
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import style
 
-READS = {"features": "features", "pretrained-logits": "logits"}
 COLOURS = {
     "pfedlora_plus": "#D55E00",
     "fedssa": "#0072B2",

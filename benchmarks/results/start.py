@@ -9,10 +9,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from benchmarks.results.page import (
+    COUNTED,
     RESULTS,
     Page,
     by_seed,
-    completed,
+    counted,
     difference,
     estimate,
     percent,
@@ -20,10 +21,9 @@ from benchmarks.results.page import (
     write_csv,
 )
 from pfedlora_flwr.methods import registry
-from pfedlora_flwr.runs.result import best_round
 
 KEYS = ("method", "mu", "sharing", "seed")
-COLUMNS = (*KEYS, "best_round", "at_best_validation", "final", "operations")
+COLUMNS = (*KEYS, *COUNTED)
 COUNT = "at_best_validation"
 
 
@@ -57,19 +57,8 @@ def make(page: Page) -> None:
 
 def joined(folders: Iterable[Path]) -> None:
     """Writes runs.csv of the completed runs in those folders."""
-    found: list[list[object]] = []
-    for folder in folders:
-        for run, said in completed(folder):
-            e, rows = run.experiment(), [*run.rounds()]
-            best = best_round(e, rows)
-            found.append(
-                [
-                    *(e.method, e.flat().get("mu", ""), e.sharing, e.seed),
-                    *(best["round"], best["accuracy"], said["accuracy"]["final"]),
-                    sum(row["flops"] for row in rows),
-                ]
-            )
-    write_csv(RESULTS / "start" / "runs.csv", COLUMNS, sorted(found, key=str))
+    rows = counted(folders, lambda e: (e.method, e.flat().get("mu", ""), e.sharing, e.seed))
+    write_csv(RESULTS / "start" / "runs.csv", COLUMNS, rows)
 
 
 if __name__ == "__main__":
