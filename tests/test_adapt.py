@@ -391,6 +391,15 @@ WRONG = {
         ("{file}", "--client", "8", "-o", "models=cnn1"),
         "models is for a client with data of its own",
     ),
+    "columns of the run's data": (
+        ("{file}", "--client", "8", "-o", "data.label-column=x"),
+        "data.label-column is for a client with data of its own; give -o dataset, too, or leave it"
+        " out",
+    ),
+    "columns that its own data does not have": (
+        ("{file}", "-o", "dataset=npz:ten.npz", "-o", "data.label-column=x"),
+        "data.label-column is not used: dataset 'npz:ten.npz' does not take it; leave it out",
+    ),
     "several models": (
         ("{file}", "-o", "dataset=npz:ten.npz", "-o", "models=cnn1,cnn2"),
         "models is 'cnn1,cnn2'; allowed with adapt: one model",

@@ -26,15 +26,21 @@ from pfedlora_flwr.methods import registry
 
 FILE = "federations.csv"
 READS = {"features": "features", "pretrained-logits": "logits"}
-NAMES = {"3": "own-backbones", "10": "own-classes"}
-"""By the number of clients: the table's name."""
+NAMES = {
+    ("3", "iid"): "own-backbones",
+    ("10", ""): "own-classes",
+    ("100", "dirichlet"): "dirichlet",
+    ("100", "iid"): "all-classes",
+}
+"""By the number of clients and `partition.kind`: the table's name."""
 
 
 def federations(page: Page) -> None:
     """A table for each federation: what each method gains, on features and on logits."""
     every = [row for row in page.rows(FILE) if row["final"]]
-    for clients in sorted({row["clients"] for row in every}, key=int):
-        rows, lines = [row for row in every if row["clients"] == clients], list[list[str]]()
+    for federation in sorted({_federation(row) for row in every}, key=[*NAMES].index):
+        rows = [row for row in every if _federation(row) == federation]
+        lines = list[list[str]]()
         for reads, title in READS.items():
             here = [row for row in rows if row["representation"] == reads]
             alone = _of(here, "standalone", "mean")
@@ -43,7 +49,11 @@ def federations(page: Page) -> None:
         header = ("with sharing", "`sharing=none`", "gain from sharing", "− Standalone")
         best = _of(rows, "pfedlora_plus", "mean", representation="features")
         page.says(difference(best, _of(rows, "fedssa", "mean", representation="pretrained-logits")))
-        page.table(NAMES[clients], ("the head sees", "method", "rate", *header), lines)
+        page.table(NAMES[federation], ("the head sees", "method", "rate", *header), lines)
+
+
+def _federation(row: Row) -> tuple[str, str]:
+    return row["clients"], row["partition.kind"]
 
 
 def _line(page: Page, rows: list[Row], method: str, alone: BySeed) -> list[str]:

@@ -202,10 +202,17 @@ def _newcomer(shared: SharedState, client: int | None, options: Mapping[str, obj
             raise UserError(
                 "models is for a client with data of its own; give -o dataset, too, or leave it out"
             )
+        if of_data := [name for name in options if name.startswith("data.")]:
+            raise UserError(
+                f"{of_data[0]} is for a client with data of its own; give -o dataset, too, or leave"
+                " it out"
+            )
         if client is None or client not in e.held_out:
             which = "no client is given" if client is None else f"client {client} has no data"
             raise UserError(f"{which}; {_allowed(e)}")
         return Newcomer(client, wanted, where)
+    if unused := config.unused(options, keys):
+        raise UserError(f"{unused[0]}; leave it out")
     if client is not None and client in e.held_out:
         raise UserError(
             f"client {client} is held out and has its part of the run's data; leave -o dataset or"
