@@ -1,9 +1,9 @@
 """Clients with frozen pretrained backbones: runs.csv of the study (the comparison's
-report/runs.csv), and the pilot (pretrained_pilot.py).
+report/runs.csv), other federations (pretrained_federations.py) and the pilot (pretrained_pilot.py).
 
-    python -m benchmarks.results.pretrained runs/benchmarks-pretrained
+    python -m benchmarks.results.pretrained runs/benchmarks-pretrained [cifar10.csv]
 
-copies the comparison's run table here."""
+copies a comparison's run table here."""
 
 from __future__ import annotations
 
@@ -45,15 +45,32 @@ Values = Callable[[str, str, str, str], BySeed]
 
 
 def make(page: Page) -> None:
-    rows = [row for row in page.rows("runs.csv") if row["final"]]
+    rows = _evaluated(page, "runs.csv")
+    _tables(page, rows, "images")
+    federations(page)
+    pilot(page)
+    page.settings("0.001", "0.003", "0.01", "0.03", "0.9")
+    page.picture("study.png", lambda folder: draw(rows, _values(rows), folder))
 
+
+def _evaluated(page: Page, name: str) -> list[Row]:
+    return [row for row in page.rows(name) if row["final"]]
+
+
+def _values(rows: list[Row]) -> Values:
     def of(samples: str, reads: str, method: str, sharing: str) -> BySeed:
         where = {"partition.samples-per-client": samples, "representation": reads}
         return by_seed(rows, "final", **where, method=method, sharing=sharing)
 
+    return of
+
+
+def _tables(page: Page, rows: list[Row], name: str) -> None:
+    """A table for each number of images per client."""
+    of = _values(rows)
     for samples in _samples(rows):
         lines = []
-        for reads, name in READS.items():
+        for reads, title in READS.items():
             here = [
                 row
                 for row in rows
@@ -62,24 +79,20 @@ def make(page: Page) -> None:
             alone = of(samples, reads, "standalone", "mean")
             for method in registry.ordered({row["method"] for row in here}):
                 lines.append(
-                    [name, registry.title(method), *_line(page, here, of, samples, reads, method)]
+                    [title, registry.title(method), *_line(page, here, of, samples, reads, method)]
                 )
             page.says(estimate(alone))
             page.says(*_operations(here).values())
         best = of(samples, "features", "pfedlora_plus", "mean")
         page.says(difference(best, of(samples, "pretrained-logits", "fedssa", "mean")))
         page.table(
-            f"images-{samples}",
+            f"{name}-{samples}",
             (
                 *("the head sees", "method", "rate, h", "with sharing", "`sharing=none`"),
                 *("gain from sharing", "− Standalone", "numbers up a visit"),
             ),
             lines,
         )
-    federations(page)
-    pilot(page)
-    page.settings("0.001", "0.003", "0.01", "0.03", "0.9")
-    page.picture("study.png", lambda folder: draw(rows, of, folder))
 
 
 def _operations(rows: list[Row]) -> dict[str, float]:
@@ -166,5 +179,5 @@ def _samples(rows: list[Row]) -> list[str]:
 
 
 if __name__ == "__main__":
-    table = Path(sys.argv[1]) / "report" / "runs.csv"
-    shutil.copyfile(table, RESULTS / "pretrained" / "runs.csv")
+    folder, name = [*sys.argv[1:], "runs.csv"][:2]
+    shutil.copyfile(Path(folder) / "report" / "runs.csv", RESULTS / "pretrained" / name)
