@@ -28,11 +28,15 @@ _KEPT_WHILE_RUNNING = 3
 
 
 def work(config: RunConfig) -> float:
-    """The operations of a run of plain local training: every method's are of this size."""
+    """The operations of a run of plain local training: every method's are of this size. A frozen
+    encoder's outputs are kept, so every sample passes it once."""
     e, path = config.experiment, config.execution.data_path
     held = 0.8 * datasets.count_samples(e.dataset, Reading.of(e, path)) / e.clients
     samples = min(held, e.partition_samples_per_client or held)
-    return e.rounds * e.sampled * samples * e.local_epochs * 3 * sample_flops(e, task_of(e, path))
+    forward = sample_flops(e, task_of(e, path))
+    if {*e.trained} == {"head"} and not e.augment:
+        return e.clients * (samples + held / 4) * forward
+    return e.rounds * e.sampled * samples * e.local_epochs * 3 * forward
 
 
 class Speed:

@@ -11,7 +11,8 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from pfedlora_flwr.config import from_flat
+from pfedlora_flwr.comparison.estimate import work
+from pfedlora_flwr.config import from_flat, run_config
 from pfedlora_flwr.data.local import Site, models_own
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import in_full, parted
@@ -255,3 +256,17 @@ def test_inputs_are_normalised_as_a_frozen_models_weights_were_made(
         "of grey images, the channels' mean"
     )
     assert len(std) == 1
+
+
+def test_a_plan_counts_one_pass_through_a_frozen_encoder() -> None:
+    """Augmented samples pass it in every epoch."""
+    keys = {"models": "timm:test_vit", "train": "head", "clients": 2, "partition.kind": "iid"}
+    keys |= {"dataset": "synthetic:100", "local-epochs": 2}
+    once, longer, anew, anew_longer = (
+        work(run_config(keys | {"rounds": rounds, "augment": augment}))
+        for augment in (False, True)
+        for rounds in (5, 50)
+    )
+    assert once == longer
+    assert anew == pytest.approx(once * 5 * 2 * 3 * 0.8)
+    assert anew_longer == pytest.approx(10 * anew)
