@@ -12,7 +12,9 @@ from pathlib import Path
 from benchmarks.results.page import (
     COUNTED,
     RESULTS,
+    BySeed,
     Page,
+    bonferroni,
     by_seed,
     counted,
     difference,
@@ -28,6 +30,8 @@ COLUMNS = (*KEYS, *COUNTED)
 COUNT = "at_best_validation"
 TEST = 174
 """Test samples of all digits clients."""
+TESTS = 24
+"""Gains and leads of a table."""
 
 
 def make(page: Page) -> None:
@@ -59,6 +63,15 @@ def make(page: Page) -> None:
             lines.append([registry.title(method), *cells, f"{work / unit:.2f}"])
         header = ("with sharing", "`sharing=none`", "gain", "− Standalone", "operations")
         page.table(f"{dataset}-{clients}", ("method", *header), lines)
+    fifty = [row for row in rows if row["clients"] == "50"]
+
+    def of_fifty(method: str, sharing: str) -> BySeed:
+        return by_seed(fifty, COUNT, method=method, sharing=sharing)
+
+    lead = difference(of_fifty("fedrep", "mean"), of_fifty("standalone", "mean"))
+    page.says(bonferroni(lead, TESTS))
+    page.says(difference(of_fifty("fedrep", "none"), of_fifty("fedrod", "mean")))
+    page.says(difference(of_fifty("fedrod", "mean"), of_fifty("fedavg", "mean")))
     page.says(100 / TEST)
     ten = [row for row in rows if row["clients"] == "10"]
     for method in ("standalone", "lg_fedavg"):
