@@ -8,7 +8,6 @@ copies a comparison's run table here."""
 from __future__ import annotations
 
 import shutil
-import statistics
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -27,7 +26,7 @@ from benchmarks.results.page import (
     percent,
     points,
 )
-from benchmarks.results.pretrained_federations import READS, federations
+from benchmarks.results.pretrained_federations import READS, federations, operations
 from benchmarks.results.pretrained_pilot import pilot
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import style
@@ -82,7 +81,7 @@ def _tables(page: Page, rows: list[Row], name: str) -> None:
                     [title, registry.title(method), *_line(page, here, of, samples, reads, method)]
                 )
             page.says(estimate(alone))
-            page.says(*_operations(here).values())
+            page.says(*operations(here).values())
         best = of(samples, "features", "pfedlora_plus", "mean")
         page.says(difference(best, of(samples, "pretrained-logits", "fedssa", "mean")))
         page.table(
@@ -93,16 +92,6 @@ def _tables(page: Page, rows: list[Row], name: str) -> None:
             ),
             lines,
         )
-
-
-def _operations(rows: list[Row]) -> dict[str, float]:
-    """Of each method with sharing, as multiples of Standalone's, means over the seeds."""
-    counted: dict[str, list[int]] = {}
-    for row in rows:
-        if row["sharing"] == "mean":
-            counted.setdefault(row["method"], []).append(int(row["flops"]))
-    means = {method: statistics.fmean(values) for method, values in counted.items()}
-    return {method: mean / means["standalone"] for method, mean in means.items()}
 
 
 def _line(

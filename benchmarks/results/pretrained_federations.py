@@ -8,6 +8,7 @@ copies it to docs/results/pretrained."""
 from __future__ import annotations
 
 import shutil
+import statistics
 import sys
 from pathlib import Path
 
@@ -44,12 +45,23 @@ def federations(page: Page) -> None:
         for reads, title in READS.items():
             here = [row for row in rows if row["representation"] == reads]
             alone = _of(here, "standalone", "mean")
+            page.says(*operations(here).values())
             for method in registry.ordered({row["method"] for row in here}):
                 lines.append([title, registry.title(method), *_line(page, here, method, alone)])
         header = ("with sharing", "`sharing=none`", "gain from sharing", "− Standalone")
         best = _of(rows, "pfedlora_plus", "mean", representation="features")
         page.says(difference(best, _of(rows, "fedssa", "mean", representation="pretrained-logits")))
         page.table(NAMES[federation], ("the head sees", "method", "rate", *header), lines)
+
+
+def operations(rows: list[Row]) -> dict[str, float]:
+    """Of each method with sharing, as multiples of Standalone's, means over the seeds."""
+    counted: dict[str, list[int]] = {}
+    for row in rows:
+        if row["sharing"] == "mean":
+            counted.setdefault(row["method"], []).append(int(row["flops"]))
+    means = {method: statistics.fmean(values) for method, values in counted.items()}
+    return {method: mean / means["standalone"] for method, mean in means.items()}
 
 
 def _federation(row: Row) -> tuple[str, str]:
@@ -64,6 +76,7 @@ def _line(page: Page, rows: list[Row], method: str, alone: BySeed) -> list[str]:
         return ["; ".join(rates), percent(estimate(mean)), "", "", ""]
     gain, lead = difference(mean, none), difference(mean, alone)
     page.says(gain, lead, difference(none, alone))
+    assert mean.keys() == none.keys() == alone.keys(), f"{method}: seeds differ"
     cells = percent(estimate(mean)), percent(estimate(none)), points(gain), points(lead)
     return ["; ".join(rates), *cells]
 
