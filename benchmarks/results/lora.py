@@ -14,6 +14,7 @@ from benchmarks.results.page import (
     BySeed,
     Page,
     Row,
+    bonferroni,
     by_seed,
     completed,
     difference,
@@ -25,19 +26,22 @@ from benchmarks.results.page import (
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.runs.result import best_round
 
-KEYS = ("method", "head", "sharing", "seed")
+KEYS = ("method", "head", "start", "sharing", "seed")
 COLUMNS = (
     *(*KEYS, "validation", "test", "sampled_rounds"),
     *("error_first", "error_mean", "parameters_up", "parameters_down"),
 )
 COUNT = "at_best_validation"
+TESTS = 10
+"""Gains of a table."""
 ERRORS = ("error_first", "error_mean")
 ALONE = {"fedex_lora": "fedit", "fedalt": "standalone"}
 """Whose runs a method is with `sharing=none`, to the bit."""
 
 
 def make(page: Page) -> None:
-    rows = page.rows("runs.csv")
+    every = page.rows("runs.csv")
+    rows = [row for row in every if row["start"] == "each"]
     alone = [row for row in rows if row["method"] == "standalone"]
     for head in sorted({row["head"] for row in rows}):
         of = [row for row in rows if row["head"] == head]
@@ -52,6 +56,14 @@ def make(page: Page) -> None:
             list(lines(page, of)),
         )
     page.says(estimate(_tests(alone)), seeds=True)
+    fedit, *others = (
+        by_seed(rows, "test", method=name, head="shared", sharing="mean")
+        for name in ("fedit", "feddpa", "fedalt", "fedex_lora", "rolora", "ffa_lora", "flexlora")
+    )
+    page.says(*(difference(other, fedit) for other in others))
+    alike = [row for row in every if row["start"] == "architecture"]
+    fedalt, none = (by_seed(alike, "test", method=name) for name in ("fedalt", "standalone"))
+    page.says(estimate(fedalt), difference(fedalt, none), difference(others[1], fedalt))
     page.settings("0.003")
 
 
@@ -61,10 +73,15 @@ def lines(page: Page, rows: list[Row]) -> Iterator[list[str]]:
     for method in registry.ordered({row["method"] for row in rows} - {"standalone"}):
         own = [row for row in rows if row["method"] == method]
         mean = [row for row in own if row["sharing"] == "mean"]
-        none = [row for row in own if row["sharing"] == "none"] or same_alone(rows, method)
+        none = [row for row in own if row["sharing"] == "none"]
+        run = {row["seed"] for row in none}
+        none += [row for row in same_alone(rows, method) if row["seed"] not in run]
+        none.sort(key=lambda row: row["seed"])
         gain = difference(_tests(mean), _tests(none))
         page.says(*map(estimate, map(_tests, (mean, none))), gain, seeds=True)
         page.says(difference(_tests(mean), alone))
+        if gain.half is not None:
+            page.says(bonferroni(gain, TESTS))
         yield [
             registry.title(method),
             *(percent(estimate(_tests(each))) for each in (mean, none)),
@@ -76,6 +93,8 @@ def lines(page: Page, rows: list[Row]) -> Iterator[list[str]]:
 
 def same_alone(rows: list[Row], method: str) -> list[Row]:
     """Of another method the runs that this one's are alone."""
+    if method not in ALONE:
+        return []
     sharing = {"fedit": "none", "standalone": "mean"}
     same = ALONE[method]
     return [row for row in rows if (row["method"], row["sharing"]) == (same, sharing[same])]
@@ -107,8 +126,9 @@ def joined(folder: Path) -> None:
         best = best_round(e, rounds)
         errors = [error for row in rounds if (error := row.get("aggregation_error")) is not None]
         sent = said["communication"]
-        found[e.method, e.lora_head, e.sharing, str(e.seed)] = [
-            *(e.method, e.lora_head, e.sharing, e.seed),
+        keys = e.method, e.lora_head, e.initial_models, e.sharing, str(e.seed)
+        found[keys] = [
+            *keys,
             *(best["validation_accuracy"], said["accuracy"][COUNT]),
             sum(len(row["admitted"]) for row in rounds),
             *((errors[0], statistics.fmean(errors)) if errors else ("", "")),
