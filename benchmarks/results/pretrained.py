@@ -1,15 +1,15 @@
 """Clients with frozen pretrained backbones: runs.csv of the study (the comparison's
 report/runs.csv), other federations (pretrained_federations.py) and the pilot (pretrained_pilot.py).
 
-    python -m benchmarks.results.pretrained runs/benchmarks-pretrained [cifar10.csv]
+    python -m benchmarks.results.pretrained runs/benchmarks-pretrained...
 
-copies a comparison's run table here."""
+joins those comparisons' run tables here."""
 
 from __future__ import annotations
 
-import shutil
+import csv
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from benchmarks.results.page import (
     estimate,
     percent,
     points,
+    write_csv,
 )
 from benchmarks.results.pretrained_federations import READS, federations, operations
 from benchmarks.results.pretrained_pilot import pilot
@@ -36,24 +37,25 @@ COLOURS = {
     "fedssa": "#0072B2",
     "fedrod": "#CC79A7",
     "lg_fedavg": "#009E73",
+    "fedgh": "#E69F00",
+    "fd": "#56B4E9",
 }
+CHOSEN = ("lr", "adapter.hidden-dim", "fedgh.server-lr")
 LABELS = {"none": "without sharing", "mean": "with sharing"}
+TESTS = 22
+"""Gains and leads of a table."""
 VISITS = 40 * 20
 """Of all clients in a run."""
 Values = Callable[[str, str, str, str], BySeed]
 
 
 def make(page: Page) -> None:
-    rows = _evaluated(page, "runs.csv")
-    _tables(page, rows, "images")
+    rows = [row for row in page.rows("runs.csv") if row["final"]]
+    _tables(page, rows)
     federations(page)
     pilot(page)
     page.settings("0.001", "0.003", "0.01", "0.03", "0.9")
     page.picture("study.png", lambda folder: draw(rows, _values(rows), folder))
-
-
-def _evaluated(page: Page, name: str) -> list[Row]:
-    return [row for row in page.rows(name) if row["final"]]
 
 
 def _values(rows: list[Row]) -> Values:
@@ -64,7 +66,7 @@ def _values(rows: list[Row]) -> Values:
     return of
 
 
-def _tables(page: Page, rows: list[Row], name: str) -> None:
+def _tables(page: Page, rows: list[Row]) -> None:
     """A table for each number of images per client."""
     of = _values(rows)
     for samples in _samples(rows):
@@ -85,7 +87,7 @@ def _tables(page: Page, rows: list[Row], name: str) -> None:
         best = of(samples, "features", "pfedlora_plus", "mean")
         page.says(difference(best, of(samples, "pretrained-logits", "fedssa", "mean")))
         page.table(
-            f"{name}-{samples}",
+            f"images-{samples}",
             (
                 *("the head sees", "method", "rate, h", "with sharing", "`sharing=none`"),
                 *("gain from sharing", "− Standalone", "numbers up a visit"),
@@ -101,19 +103,21 @@ def _line(
     mine = [row for row in rows if row["method"] == method]
     mean, none = (of(samples, reads, method, sharing) for sharing in ("mean", "none"))
     alone = of(samples, reads, "standalone", "mean")
-    chosen = dict.fromkeys(
-        ", ".join(filter(None, [row["lr"], row["adapter.hidden-dim"]])) for row in mine
-    )
+    chosen = dict.fromkeys(", ".join(filter(None, (row[name] for name in CHOSEN))) for row in mine)
     if method == "standalone":
         return [*chosen, percent(estimate(mean)), "", "", "", "0"]
-    gain, lead = difference(mean, none), difference(mean, alone)
-    page.says(gain, lead, difference(none, alone), bonferroni(gain, 8), bonferroni(lead, 8))
+    lead = difference(mean, alone)
+    page.says(lead, bonferroni(lead, TESTS))
+    without = ["= Standalone", ""]
+    if none:
+        gain = difference(mean, none)
+        page.says(gain, difference(none, alone), bonferroni(gain, TESTS))
+        without = [percent(estimate(none)), points(gain)]
     up = {round(int(row["parameters_up"]) / VISITS) for row in mine if row["sharing"] == "mean"}
     return [
         "; ".join(chosen),
         percent(estimate(mean)),
-        percent(estimate(none)),
-        points(gain),
+        *without,
         points(lead),
         ", ".join(f"{numbers:,}" for numbers in up),
     ]
@@ -144,7 +148,10 @@ def _panel(axis: Any, of: Callable[[str, str], BySeed]) -> None:
         if not of(method, "mean"):
             axis.annotate("not run", (0.02, at), xycoords=("axes fraction", "data"), va="center")
             continue
-        found = {sharing: estimate(of(method, sharing)) for sharing in ("none", "mean")}
+        found = {
+            sharing: estimate(of(method, sharing) or of("standalone", "mean"))
+            for sharing in ("none", "mean")
+        }
         means = [100 * e.mean for e in found.values()]
         colour = COLOURS[method]
         axis.plot(means, [at, at], color=colour, alpha=0.4, linewidth=2)
@@ -167,6 +174,17 @@ def _samples(rows: list[Row]) -> list[str]:
     return sorted({row["partition.samples-per-client"] for row in rows}, key=int)
 
 
+def gathered(folders: Iterable[Path]) -> None:
+    """Writes runs.csv of those comparisons' run tables, which need not have the same columns."""
+    tables = [
+        list(csv.DictReader((folder / "report" / "runs.csv").open(encoding="utf-8")))
+        for folder in folders
+    ]
+    rows = [row for table in tables for row in table]
+    columns = dict.fromkeys(name for table in tables for name in table[0])
+    values = ([row.get(name, "") for name in columns] for row in rows)
+    write_csv(RESULTS / "pretrained" / "runs.csv", [*columns], values)
+
+
 if __name__ == "__main__":
-    folder, name = [*sys.argv[1:], "runs.csv"][:2]
-    shutil.copyfile(Path(folder) / "report" / "runs.csv", RESULTS / "pretrained" / name)
+    gathered(map(Path, sys.argv[1:]))
