@@ -42,10 +42,10 @@ def make(page: Page) -> None:
             mean, none = (
                 by_seed(of, COUNT, method=method, sharing=kind) for kind in ("mean", "none")
             )
-            counted = [
+            operations = [
                 by_seed(of, "operations", method=m, sharing="mean") for m in (method, "standalone")
             ]
-            work, unit = (sum(each.values()) / len(each) for each in counted)
+            work, unit = (sum(each.values()) / len(each) for each in operations)
             page.says(estimate(mean))
             cells = [percent(estimate(mean)), "", "", ""]
             if method != "standalone":

@@ -198,13 +198,9 @@ def _newcomer(shared: SharedState, client: int | None, options: Mapping[str, obj
     if client is not None and client in range(e.trained_clients):
         raise UserError(f"client {client} was in the run; {_allowed(e)}")
     if not own:
-        if "models" in options:
+        if of_own := [n for n in options if n == "models" or n.startswith("data.")]:
             raise UserError(
-                "models is for a client with data of its own; give -o dataset, too, or leave it out"
-            )
-        if of_data := [name for name in options if name.startswith("data.")]:
-            raise UserError(
-                f"{of_data[0]} is for a client with data of its own; give -o dataset, too, or leave"
+                f"{of_own[0]} is for a client with data of its own; give -o dataset, too, or leave"
                 " it out"
             )
         if client is None or client not in e.held_out:

@@ -153,16 +153,17 @@ def test_the_mean_is_of_samples_whoever_holds_them(name: str) -> None:
     """Equal uploads leave it, and neither order nor a client split in two changes it."""
     of = method(name)
     state, draws = of.state_init(9), torch.Generator().manual_seed(1)
-    sent = [{n: torch.randn(t.shape, generator=draws) for n, t in state.items()} for _ in range(3)]
-    after = of.aggregate({k: Upload(sent[k], (7, 100, 13)[k]) for k in range(3)}, state, 1)
+    counts = (7, 100, 13)
+    sent = [{n: torch.randn(t.shape, generator=draws) for n, t in state.items()} for _ in counts]
+    uploads = {k: Upload(sent[k], n) for k, n in enumerate(counts)}
+    after = of.aggregate(uploads, state, 1)
     exact = {
-        n: sum(w * one[n].double() for w, one in zip((7, 100, 13), sent, strict=True)) / 120
+        n: sum(one.samples * one.tensors[n].double() for one in uploads.values()) / sum(counts)
         for n in state
     }
     assert_close(after, {n: tensor.float() for n, tensor in exact.items()})
     assert_close(of.aggregate({0: Upload(sent[0], 7), 2: Upload(sent[0], 90)}, state, 1), sent[0])
-    turned = {k: Upload(sent[k], (7, 100, 13)[k]) for k in (2, 0, 1)}
-    assert_close(of.aggregate(turned, state, 1), after)
+    assert_close(of.aggregate({k: uploads[k] for k in (2, 0, 1)}, state, 1), after)
     shares = {0: (0, 7), 1: (1, 60), 2: (2, 13), 3: (1, 40)}
     split = {k: Upload(sent[whose], n) for k, (whose, n) in shares.items()}
     assert_close(of.aggregate(split, state, 1), after)
