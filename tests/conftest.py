@@ -6,6 +6,7 @@ reads this file, too."""
 
 from __future__ import annotations
 
+import atexit
 import gc
 import json
 import os
@@ -44,14 +45,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     )
 
 
-def pytest_collection_finish() -> None:
-    """The libraries' objects stay: the garbage collector need not look through them again."""
-    gc.freeze()
-
-
-def pytest_unconfigure() -> None:
-    """They end with the process, as without it."""
-    gc.unfreeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[object]:
+    """What collecting makes stays to the end: the garbage collector need not look through it, then
+    or later. It is given back as the process ends, or libraries report it."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+        atexit.register(gc.unfreeze)
 
 
 TOGETHER = tuple(

@@ -61,7 +61,8 @@ def make(page: Page) -> None:
             lines.append([registry.title(method), *cells, f"{work / unit:.2f}"])
         header = ("with sharing", "`sharing=none`", "gain", "− Standalone", "operations")
         page.table(f"{dataset}-{clients}", ("method", *header), lines)
-    fifty = [row for row in rows if row["clients"] == "50"]
+    digits = [row for row in rows if row["dataset"] == "digits"]
+    fifty = [row for row in digits if row["clients"] == "50"]
 
     def of_fifty(method: str, sharing: str) -> BySeed:
         return by_seed(fifty, COUNT, method=method, sharing=sharing)
@@ -76,11 +77,11 @@ def make(page: Page) -> None:
     ):
         for method in methods:
             mean, none = (
-                by_seed(rows, "final", clients=clients, method=method, sharing=kind)
+                by_seed(digits, "final", clients=clients, method=method, sharing=kind)
                 for kind in ("mean", "none")
             )
             page.says(difference(mean, none))
-    page.says(estimate(by_seed(rows, "final", clients="10", method="standalone", sharing="mean")))
+    page.says(estimate(by_seed(digits, "final", clients="10", method="standalone", sharing="mean")))
     page.not_kept("0.55", "1.80")
 
 
