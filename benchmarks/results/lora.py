@@ -46,19 +46,32 @@ def make(page: Page) -> None:
     for head in sorted({row["head"] for row in rows}):
         of = [row for row in rows if row["head"] == head]
         # a head that is private or shared is the same to Standalone
-        of += [row for row in alone if row["head"] != head]
+        run = {row["seed"] for row in of if row["method"] == "standalone"}
+        of += [row for row in alone if row["head"] != head and row["seed"] not in run]
         page.table(
             head,
             (
-                *("method", "with sharing", "`sharing=none`", "gain, points"),
+                *("method", "with sharing", "`sharing=none`", "gain, points", "− Standalone"),
                 *("error, round 1", "error, mean", "up a visit", "down a visit"),
             ),
             list(lines(page, of)),
         )
-    page.says(estimate(_tests(alone)), seeds=True)
+        heads = by_seed(of, "test", method="lg_fedavg", sharing="mean")
+        for method in {row["method"] for row in of}:
+            mean = by_seed(of, "test", method=method, sharing="mean")
+            page.says(difference(mean, heads))
     fedit, *others = (
         by_seed(rows, "test", method=name, head="shared", sharing="mean")
-        for name in ("fedit", "feddpa", "fedalt", "fedex_lora", "rolora", "ffa_lora", "flexlora")
+        for name in (
+            "fedit",
+            "feddpa",
+            "fedalt",
+            "fedex_lora",
+            "rolora",
+            "ffa_lora",
+            "flexlora",
+            "flora",
+        )
     )
     page.says(*(difference(other, fedit) for other in others))
     alike = [row for row in every if row["start"] == "architecture"]
@@ -68,8 +81,10 @@ def make(page: Page) -> None:
 
 
 def lines(page: Page, rows: list[Row]) -> Iterator[list[str]]:
-    """Of each method but Standalone, its cells."""
+    """Of each method its cells."""
     alone = _tests(row for row in rows if row["method"] == "standalone")
+    page.says(estimate(alone), seeds=True)
+    yield ["Standalone", percent(estimate(alone)), *[""] * 3, "–", "–", "0", "0"]
     for method in registry.ordered({row["method"] for row in rows} - {"standalone"}):
         own = [row for row in rows if row["method"] == method]
         mean = [row for row in own if row["sharing"] == "mean"]
@@ -77,15 +92,14 @@ def lines(page: Page, rows: list[Row]) -> Iterator[list[str]]:
         run = {row["seed"] for row in none}
         none += [row for row in same_alone(rows, method) if row["seed"] not in run]
         none.sort(key=lambda row: row["seed"])
-        gain = difference(_tests(mean), _tests(none))
-        page.says(*map(estimate, map(_tests, (mean, none))), gain, seeds=True)
-        page.says(difference(_tests(mean), alone))
+        gain, lead = difference(_tests(mean), _tests(none)), difference(_tests(mean), alone)
+        page.says(*map(estimate, map(_tests, (mean, none))), gain, lead, seeds=True)
         if gain.half is not None:
             page.says(bonferroni(gain, TESTS))
         yield [
             registry.title(method),
             *(percent(estimate(_tests(each))) for each in (mean, none)),
-            points(gain),
+            *map(points, (gain, lead)),
             *(_error(mean, name) for name in ERRORS),
             *(f"{_visit(mean, f'parameters_{way}'):,.0f}" for way in ("up", "down")),
         ]

@@ -86,12 +86,12 @@ class Page:
         or numbers as they are."""
         for value in values:
             if isinstance(value, Estimate):
-                half = "" if value.half is None else f"{100 * value.half:.4f}"
-                self._say(f"{100 * abs(value.mean):.4f}", half)
+                half = "" if value.half is None else f"{100 * value.half:.9f}"
+                self._say(f"{100 * abs(value.mean):.9f}", half)
                 for each in value.values if seeds else ():
-                    self._say(f"{100 * abs(each):.4f}", "")
+                    self._say(f"{100 * abs(each):.9f}", "")
             elif value is not None:
-                self._say(f"{abs(value):.4f}", "")
+                self._say(f"{abs(value):.9f}", "")
 
     def settings(self, *numbers: str) -> None:
         """Numbers of the prose that are settings, or that others have published: as they stand."""

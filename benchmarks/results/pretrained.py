@@ -84,6 +84,10 @@ def _tables(page: Page, rows: list[Row]) -> None:
                 )
             page.says(estimate(alone))
             page.says(*operations(here).values())
+            others = (of(samples, reads, other, "mean") for other in ("lg_fedavg", "fedrod"))
+            for plain in filter(None, others):
+                for method in ("fd", "fedgh", "fedssa", "pfedlora_plus"):
+                    page.says(difference(of(samples, reads, method, "mean"), plain))
         best = of(samples, "features", "pfedlora_plus", "mean")
         page.says(difference(best, of(samples, "pretrained-logits", "fedssa", "mean")))
         page.table(
