@@ -38,17 +38,16 @@ def make(page: Page) -> None:
                 by_seed(rows, COUNT, method=method, mu=mu, sharing=kind)
                 for kind in ("mean", "none")
             )
-            gain, lead, own = (
-                difference(*pair) for pair in ((mean, none), (mean, alone), (none, alone))
-            )
-            page.says(estimate(mean), estimate(none), gain, lead, own, seeds=True)
-            lines.append(
-                [
-                    registry.title(method) + (f", μ = {mu}" if mu else ""),
-                    *(percent(estimate(kind)) for kind in (mean, none)),
-                    *(points(gain, seeds=gain.half is not None), points(lead), points(own)),
-                ]
-            )
+            lead = difference(mean, alone)
+            page.says(estimate(mean), lead, seeds=True)
+            cells = ["= Standalone", "", points(lead), ""]
+            if none:
+                gain, own = difference(mean, none), difference(none, alone)
+                page.says(estimate(none), gain, own, seeds=True)
+                shown = points(gain, seeds=gain.half is not None)
+                cells = [percent(estimate(none)), shown, points(lead), points(own)]
+            name = registry.title(method) + (f", μ = {mu}" if mu else "")
+            lines.append([name, percent(estimate(mean)), *cells])
     header = ("with sharing", "`sharing=none`", "gain from sharing", "− Standalone")
     page.table("start", ("method", *header, "none − Standalone"), lines)
     page.settings("0.5", "0.9", "2.7", "25.68", "22.97")
@@ -56,9 +55,14 @@ def make(page: Page) -> None:
 
 
 def joined(folders: Iterable[Path]) -> None:
-    """Writes runs.csv of the completed runs in those folders."""
-    rows = counted(folders, lambda e: (e.method, e.flat().get("mu", ""), e.sharing, e.seed))
-    write_csv(RESULTS / "start" / "runs.csv", COLUMNS, rows)
+    """Puts the completed runs in those folders among those of runs.csv."""
+    found: dict[tuple[str, ...], list[object]] = {
+        tuple(row[name] for name in KEYS): [*row.values()]
+        for row in Page(RESULTS / "start").rows("runs.csv")
+    }
+    new = counted(folders, lambda e: (e.method, e.flat().get("mu", ""), e.sharing, e.seed))
+    found |= {tuple(map(str, row[: len(KEYS)])): row for row in new}
+    write_csv(RESULTS / "start" / "runs.csv", COLUMNS, sorted(found.values(), key=str))
 
 
 if __name__ == "__main__":
