@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.results.__main__ import PAGES, check, locked
-from benchmarks.results.page import RESULTS
+from benchmarks.results.page import RESULTS, Page, estimate
 from tests.conftest import ROOT
 
 
@@ -39,6 +39,12 @@ def test_a_changed_number_is_named(
     assert any(named in line for line in check(folder, pictures=False, write=True))
     if file.endswith(".csv"):  # written anew, its tables are what it gives: no table differs now
         assert not [line for line in check(folder, pictures=False, write=False) if "table" in line]
+
+
+def test_a_number_of_the_prose_is_rounded_once(tmp_path: Path) -> None:
+    page = Page(tmp_path)
+    page.says(estimate({"0": 0.9923496}))
+    assert page.unknown("99.23, not 99.24") == ["99.24"]
 
 
 def test_a_page_that_nothing_makes_is_named() -> None:
