@@ -37,9 +37,9 @@ check: lint quick
 quick: $(VENV)/.installed
 	$(PYTEST) 2 --hold-quick -m 'not slow and $(APART)'
 
-# The suite. Three tests at a time on two cores: a federation waits a good part of its time.
+# The suite. Four tests at a time on two cores: a federation waits a good part of its time.
 test: $(VENV)/.installed
-	$(PYTEST) 3
+	$(PYTEST) 4
 
 # Every method in every setting it takes, and every averaging one under masks.
 methods-test: $(VENV)/.installed

@@ -485,10 +485,8 @@ def test_several_runs_at_once_end_when_the_command_is_killed_and_go_on_when_it_i
         assert time.monotonic() < deadline
         assert process.poll() is None
         time.sleep(0.02)
-    assert len(cli.processes()) in (
-        4,
-        5,
-    )  # two workers, and their runs, of which one may have ended
+    # the command, two workers, and their runs, of which one may have ended
+    assert len(cli.processes()) in (4, 5)
     process.kill()
     process.wait()
     while cli.processes():
