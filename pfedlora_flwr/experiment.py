@@ -447,6 +447,11 @@ class Experiment:
         return "secagg.enabled" if self.secagg_enabled else "dp" if self.dp_enabled else ""
 
     @property
+    def state_per_client(self) -> bool:
+        """Whether each client is a federation of one, which has a state of its own."""
+        return self.sharing == "none"
+
+    @property
     def masked_weight(self) -> int:
         """The largest weight under masks: of `dp`, which weighs all clients alike, 1."""
         return 1 if self.dp_of_users else self.secagg_max_samples

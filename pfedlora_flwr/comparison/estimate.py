@@ -71,9 +71,9 @@ def model_bytes(config: RunConfig) -> int:
 
 
 def state_bytes(config: RunConfig) -> int:
-    """Disk, at most, for one version of the states that lie beside the server's checkpoint: with
-    `sharing=none`, one a client."""
-    if config.experiment.sharing != "none":
+    """Disk, at most, for one version of the states that lie beside the server's checkpoint: of
+    clients that have one each."""
+    if not config.experiment.state_per_client:
         return 0
     return _state_bytes(config.experiment.replace(seed=0), config.execution.data_path)
 

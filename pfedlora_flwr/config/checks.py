@@ -124,7 +124,7 @@ def _held_out(config: RunConfig, method: type[Method]) -> None:
             f"clients-held-out is {e.clients_held_out}; allowed: at most {e.clients - 1}, one fewer"
             " than clients"
         )
-    if e.sharing == "none":
+    if e.state_per_client:
         raise UserError(
             f"clients-held-out is {e.clients_held_out} and sharing is none, where no state is"
             " shared; allowed with it: mean, start"

@@ -178,4 +178,4 @@ def _why_standalone(e: Experiment, method: Method, state: Tensors) -> str:
 def _may_return(e: Experiment) -> bool:
     """Whether what clients upload may come back to them, so that what they first receive decides
     nothing."""
-    return e.sharing == "mean" or (e.sharing == "none" and registry.find(e.method).returns_own)
+    return e.sharing == "mean" or (e.state_per_client and registry.find(e.method).returns_own)

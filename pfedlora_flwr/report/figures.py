@@ -15,7 +15,6 @@ from pfedlora_flwr.comparison.plan import Keys
 from pfedlora_flwr.comparison.spec import short, slug
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import measures, words
-from pfedlora_flwr.report.gains import is_control
 from pfedlora_flwr.report.load import Study
 from pfedlora_flwr.report.style import drawing, large_numbers, legend, of_method, save
 from pfedlora_flwr.runs.completed import Run
@@ -42,7 +41,7 @@ def drawers(study: Study, scenario: Keys) -> dict[str, Drawer]:
     found: dict[str, Drawer] = {"curves": curves}
     if len(study.runs) > 1:
         found["box plot"] = boxes
-        if not any(map(is_control, study.in_scenario(scenario))):
+        if study.communicates(scenario):
             found["trade-off"] = trade_off  # its markers are what is sent
     return found
 
@@ -56,9 +55,8 @@ def curves(study: Study, scenario: Keys, folder: Path) -> Picture:
         ("sent, up and down", "log", lambda row: row["bytes_up"] + row["bytes_down"]),
         ("operations in training (FLOP)", "linear", lambda row: row["flops"]),
     ]
-    control = any(map(is_control, outcomes))
-    if control:
-        del panels[1]  # what a control sends is no method's communication
+    if not (sent := study.communicates(scenario)):
+        del panels[1]
     with drawing(1, len(panels), (7.0 * len(panels) / 3, 2.6), sharey=True) as (figure, axes):
         for axis, (label, scale, measure) in zip(axes[0], panels, strict=True):
             for outcome in outcomes:
@@ -72,7 +70,7 @@ def curves(study: Study, scenario: Keys, folder: Path) -> Picture:
     silent = (
         "A method that sends nothing is a level line at its last accuracy in the second panel. "
     )
-    against = "rounds and operations" if control else "rounds, bytes and operations"
+    against = "rounds, bytes and operations" if sent else "rounds and operations"
     caption = f"Accuracy against {against}, {words.keys(scenario)}: the mean over seeds"
     spread = (
         "; the band reaches from the lowest to the highest seed. "

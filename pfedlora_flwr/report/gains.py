@@ -34,11 +34,6 @@ def gains(study: Study) -> Table:
     return Table("sharing", HEADING, rows, note)
 
 
-def is_control(outcome: Outcome) -> bool:
-    """Whether these runs are of a control: what it sends is no method's communication."""
-    return any(run.experiment.sharing != "mean" for run in outcome.runs.values())
-
-
 def shared(study: Study) -> list[Keys]:
     """The scenarios in which methods share, and of which there is a control."""
     found = [s for s in study.scenarios if s.get("sharing") == "mean"]

@@ -51,6 +51,10 @@ class Study:
             scenario | {"sharing": "mean"} if "sharing" in scenario else scenario, "standalone"
         )
 
+    def communicates(self, scenario: Keys) -> bool:
+        """Whether what all runs of a scenario send is their methods' communication."""
+        return all(map(communicates, self.in_scenario(scenario)))
+
     def in_scenario(self, scenario: Keys) -> list[Outcome]:
         """The outcomes of a scenario that have a completed run."""
         return [o for o in self.outcomes if o.scenario == scenario and o.runs]
@@ -63,6 +67,11 @@ class Study:
     def in_order(self) -> list[Outcome]:
         """All outcomes that have runs, scenario by scenario, as tables list them."""
         return [outcome for scenario in self.scenarios for outcome in self.ordered(scenario)]
+
+
+def communicates(outcome: Outcome) -> bool:
+    """Whether what these runs send is their method's communication: a control's is not."""
+    return all(run.experiment.sharing == "mean" for run in outcome.runs.values())
 
 
 def load(paths: Iterable[Path], target: float | None = None) -> Study:

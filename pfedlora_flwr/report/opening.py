@@ -15,7 +15,6 @@ from pfedlora_flwr.data.source import Reading
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import measures, words
-from pfedlora_flwr.report.gains import is_control
 from pfedlora_flwr.report.load import Study
 from pfedlora_flwr.report.measures import FEWEST, Estimate
 from pfedlora_flwr.report.own_code import own_code
@@ -52,9 +51,7 @@ def conclusion(study: Study) -> str:
     """What the intervals of the paired differences say; below three seeds nothing but the values.
     Accuracy is that at best validation."""
     several = [scenario for scenario in study.scenarios if len(study.in_scenario(scenario)) > 1]
-    compared = [
-        scenario for scenario in several if not any(map(is_control, study.in_scenario(scenario)))
-    ] or several
+    compared = [scenario for scenario in several if study.communicates(scenario)] or several
     if not compared:
         return _alone(study)
     if not all(measures.same_data(study.in_scenario(scenario)) for scenario in compared):

@@ -14,8 +14,8 @@ from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import countings, held_out, measures, paper, words
 from pfedlora_flwr.report.aggregation import errors
 from pfedlora_flwr.report.audits import audits
-from pfedlora_flwr.report.gains import STANDALONE, gains, is_control
-from pfedlora_flwr.report.load import Study
+from pfedlora_flwr.report.gains import STANDALONE, gains
+from pfedlora_flwr.report.load import Study, communicates
 from pfedlora_flwr.report.single_run import clients
 from pfedlora_flwr.report.table import Table
 from pfedlora_flwr.runs.completed import DIVERGED, Run
@@ -163,7 +163,7 @@ def costs(study: Study) -> Table:
             "FLOP, server": words.count(_average(o, "operations/server")),
             "seconds": words.count(_average(o, "seconds/total")),
         }
-        rows.append(row | (dict.fromkeys(_SENT, "–") if is_control(o) else {}))
+        rows.append(row | ({} if communicates(o) else dict.fromkeys(_SENT, "–")))
     note = (
         "Until the mean test accuracy first reaches the target, the mean over the seeds that reach"
         " it. `full`: up and down, all sampled clients, and all operations that they executed;"
@@ -241,7 +241,7 @@ def runs_csv(study: Study) -> str:
         for seed, run in o.runs.items():
             keys = o.scenario | (o.chosen.tuned if o.chosen else {})
             keys = {name: without_folders(value) for name, value in keys.items()}
-            left_out = ("parameters_up", "parameters_down") if is_control(o) else ()
+            left_out = () if communicates(o) else ("parameters_up", "parameters_down")
             numbers = {
                 name: "" if name in left_out else measures.value(run, place)
                 for name, place in _OF_RUN.items()

@@ -290,12 +290,12 @@ def to_target(e: Experiment, rows: list[RoundRow]) -> ToTarget:
 
 
 def shared_sha256(e: Experiment, state: ServerState) -> str:
-    """SHA-256 of the server's tensors; under `sharing=none` over all clients' states, in client
+    """SHA-256 of the server's tensors; where each client has a state, over all of them in client
     order (the first if none was merged)."""
     whole = tensors_sha256(state.tensors)
     return (
         _over_clients({k: state.states.get(k, whole) for k in range(e.clients)})
-        if e.sharing == "none"
+        if e.state_per_client
         else whole
     )
 

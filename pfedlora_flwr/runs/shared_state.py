@@ -153,9 +153,10 @@ def of_run(run: RunDirectory) -> SharedState:
         raise UserError(f"{run.path} holds no run")
     config = run.run_config()
     e, path = config.experiment, config.execution.data_path
-    if e.sharing == "none":
+    if e.state_per_client:
         raise UserError(
-            f"{run.path} has sharing=none: every client had a state of its own, and none is shared"
+            f"{run.path} has sharing={e.sharing}: every client had a state of its own, and none is"
+            " shared"
         )
     state = run.checkpoints.load()
     if state is None or not state.round:
