@@ -1,6 +1,7 @@
-"""Federated LoRA on texts: runs.csv, of a comparison by `quick/lora`.
+"""Federated LoRA on texts: runs.csv, of comparisons by `quick/lora`; and rates.csv, of shared heads
+without LoRA and of FedIT at several rates, by `benchmarks/text-head.yaml` and `quick/lora`.
 
-python -m benchmarks.results.lora FOLDER"""
+python -m benchmarks.results.lora runs.csv|rates.csv FOLDER..."""
 
 from __future__ import annotations
 
@@ -26,15 +27,21 @@ from benchmarks.results.page import (
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.runs.result import best_round
 
-KEYS = ("method", "head", "start", "sharing", "seed")
+KEYS = ("method", "head", "start", "lr", "sharing", "seed")
 COLUMNS = (
     *(*KEYS, "validation", "test", "sampled_rounds"),
     *("error_first", "error_mean", "parameters_up", "parameters_down"),
 )
+TRIED = (
+    *("method", "train", "alpha", "lr", "sharing", "seed"),
+    *("validation", "test", "parameters_up", "sampled_rounds"),
+)
+"""Columns of rates.csv."""
 COUNT = "at_best_validation"
 TESTS = 10
 """Gains of a table."""
 ERRORS = ("error_first", "error_mean")
+USUAL = {"head": "shared", "start": "each", "lr": "0.003", "sharing": "mean"}
 ALONE = {"fedex_lora": "fedit", "fedalt": "standalone"}
 """Whose runs a method is with `sharing=none`, to the bit."""
 
@@ -42,42 +49,71 @@ ALONE = {"fedex_lora": "fedit", "fedalt": "standalone"}
 def make(page: Page) -> None:
     every = page.rows("runs.csv")
     rows = [row for row in every if row["start"] == "each"]
-    alone = [row for row in rows if row["method"] == "standalone"]
-    for head in sorted({row["head"] for row in rows}):
-        of = [row for row in rows if row["head"] == head]
+    for head, lr in sorted({(row["head"], row["lr"]) for row in rows}):
+        of = [row for row in rows if (row["head"], row["lr"]) == (head, lr)]
         # a head that is private or shared is the same to Standalone
+        seeds = {row["seed"] for row in of}
         run = {row["seed"] for row in of if row["method"] == "standalone"}
-        of += [row for row in alone if row["head"] != head and row["seed"] not in run]
+        of += [
+            row
+            for row in rows
+            if (row["method"], row["lr"]) == ("standalone", lr)
+            and row["head"] != head
+            and row["seed"] in seeds - run
+        ]
         page.table(
-            head,
+            f"{head}-{lr}",
             (
                 *("method", "with sharing", "`sharing=none`", "gain, points", "− Standalone"),
                 *("error, round 1", "error, mean", "up a visit", "down a visit"),
             ),
             list(lines(page, of)),
         )
-        heads = by_seed(of, "test", method="lg_fedavg", sharing="mean")
-        for method in {row["method"] for row in of}:
-            mean = by_seed(of, "test", method=method, sharing="mean")
-            page.says(difference(mean, heads))
-    fedit, *others = (
-        by_seed(rows, "test", method=name, head="shared", sharing="mean")
-        for name in (
-            "fedit",
-            "feddpa",
-            "fedalt",
-            "fedex_lora",
-            "rolora",
-            "ffa_lora",
-            "flexlora",
-            "flora",
-        )
-    )
-    page.says(*(difference(other, fedit) for other in others))
+        means = {
+            name: by_seed(of, "test", method=name, sharing="mean")
+            for name in {row["method"] for row in of}
+        }
+        for mean in means.values():
+            for other in ("lg_fedavg", "fedit"):
+                if other in means:
+                    page.says(difference(mean, means[other]))
+    fedit, own = (by_seed(rows, "test", method=name, **USUAL) for name in ("fedit", "fedalt"))
     alike = [row for row in every if row["start"] == "architecture"]
     fedalt, none = (by_seed(alike, "test", method=name) for name in ("fedalt", "standalone"))
-    page.says(estimate(fedalt), difference(fedalt, none), difference(others[1], fedalt))
+    page.says(estimate(fedalt), difference(fedalt, none), difference(own, fedalt))
+    rates(page, fedit)
     page.settings("0.003")
+
+
+def rates(page: Page, usual: BySeed) -> None:
+    """A shared head without LoRA, and FedIT, at each rate.
+
+    usual: FedIT's accuracies at 0.003, the rate of runs.csv."""
+    tried = page.rows("rates.csv")
+
+    def of(method: str, lr: str, sharing: str = "mean") -> BySeed:
+        found = by_seed(tried, "test", method=method, alpha="", lr=lr, sharing=sharing)
+        return found or (usual if (method, lr) == ("fedit", "0.003") else {})
+
+    cells = []
+    every = sorted({row["lr"] for row in tried}, key=float)
+    for lr in every:
+        alone, head, none, lora = (
+            *(of("standalone", lr), of("lg_fedavg", lr), of("lg_fedavg", lr, "none")),
+            of("fedit", lr),
+        )
+        shown = (percent(estimate(values)) if values else "" for values in (alone, none, head))
+        gain = points(difference(head, none)) if none else ""
+        cells.append([lr, *shown, gain, percent(estimate(lora)) if lora else ""])
+        for other in filter(None, (of("fedit", rate) for rate in every)):
+            page.says(*([difference(head, other)] if head else []))
+    usual_head = by_seed(page.rows("runs.csv"), "test", method="lg_fedavg", **USUAL)
+    page.says(difference(usual_head, of("lg_fedavg", "0.003")))
+    header = ("Standalone", "`sharing=none`", "head shared", "gain, points", "FedIT, head and LoRA")
+    page.table("rates", ("rate", *header), cells)
+    page.settings(*every)
+    for row in tried:
+        page.says(100 * float(row["test"]))
 
 
 def lines(page: Page, rows: list[Row]) -> Iterator[list[str]]:
@@ -140,7 +176,7 @@ def joined(folder: Path) -> None:
         best = best_round(e, rounds)
         errors = [error for row in rounds if (error := row.get("aggregation_error")) is not None]
         sent = said["communication"]
-        keys = e.method, e.lora_head, e.initial_models, e.sharing, str(e.seed)
+        keys = e.method, e.lora_head, e.initial_models, str(e.lr), e.sharing, str(e.seed)
         found[keys] = [
             *keys,
             *(best["validation_accuracy"], said["accuracy"][COUNT]),
@@ -151,5 +187,26 @@ def joined(folder: Path) -> None:
     write_csv(RESULTS / "lora" / "runs.csv", COLUMNS, found.values())
 
 
+def tried(folders: Iterable[Path]) -> None:
+    """Writes rates.csv of the completed runs in those folders."""
+    rows = []
+    for run, said in (each for folder in folders for each in completed(folder)):
+        e, rounds = run.experiment(), [*run.rounds()]
+        rows.append(
+            [
+                *(e.method, e.train, e.lora_alpha, e.lr, e.sharing, e.seed),
+                *(best_round(e, rounds)["validation_accuracy"], said["accuracy"][COUNT]),
+                said["communication"]["parameters_up"],
+                sum(len(row["admitted"]) for row in rounds),
+            ]
+        )
+    write_csv(RESULTS / "lora" / "rates.csv", TRIED, sorted(rows, key=str))
+
+
 if __name__ == "__main__":
-    joined(Path(sys.argv[1]))
+    what, *folders = sys.argv[1:]
+    if what == "rates.csv":
+        tried(map(Path, folders))
+    else:
+        for each in folders:
+            joined(Path(each))

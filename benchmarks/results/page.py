@@ -29,7 +29,7 @@ RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 Row = dict[str, str]
 BySeed = Mapping[str, float]
 
-_MADE = re.compile(r"(<!-- table: ([\w-]+) -->\n\n)(.*?)(\n\n<!-- end -->)", re.DOTALL)
+_MADE = re.compile(r"(<!-- table: ([\w.-]+) -->\n\n)(.*?)(\n\n<!-- end -->)", re.DOTALL)
 _BY_HAND = re.compile(r"<!-- by hand: .+? -->\n\n.*?\n\n<!-- end -->", re.DOTALL)
 _NO_PROSE = re.compile(
     r"```.*?```|`[^`]*`|\]\([^)]*\)|<!--.*?-->|(?:PyTorch|Flower|version) [\d.]+", re.DOTALL

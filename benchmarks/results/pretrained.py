@@ -1,9 +1,9 @@
 """Clients with frozen pretrained backbones: runs.csv of the study (the comparison's
 report/runs.csv), other federations (pretrained_federations.py) and the pilot (pretrained_pilot.py).
 
-    python -m benchmarks.results.pretrained runs/benchmarks-pretrained...
+    python -m benchmarks.results.pretrained runs.csv runs/benchmarks-pretrained...
 
-joins those comparisons' run tables here."""
+joins those comparisons' run tables in that file here."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ Values = Callable[[str, str, str, str], BySeed]
 
 def make(page: Page) -> None:
     rows = [row for row in page.rows("runs.csv") if row["final"]]
-    _tables(page, rows)
+    for samples in _samples(rows):
+        _table(page, rows, samples, f"images-{samples}")
     federations(page)
     pilot(page)
     page.settings("0.001", "0.003", "0.01", "0.03", "0.9")
@@ -66,38 +67,38 @@ def _values(rows: list[Row]) -> Values:
     return of
 
 
-def _tables(page: Page, rows: list[Row]) -> None:
-    """A table for each number of images per client."""
+def _table(page: Page, rows: list[Row], samples: str, name: str) -> None:
+    """The table of a number of images per client."""
     of = _values(rows)
-    for samples in _samples(rows):
-        lines = []
-        for reads, title in READS.items():
-            here = [
-                row
-                for row in rows
-                if (row["partition.samples-per-client"], row["representation"]) == (samples, reads)
-            ]
-            alone = of(samples, reads, "standalone", "mean")
-            for method in registry.ordered({row["method"] for row in here}):
-                lines.append(
-                    [title, registry.title(method), *_line(page, here, of, samples, reads, method)]
-                )
-            page.says(estimate(alone))
-            page.says(*operations(here).values())
-            others = (of(samples, reads, other, "mean") for other in ("lg_fedavg", "fedrod"))
-            for plain in filter(None, others):
-                for method in ("fd", "fedgh", "fedssa", "pfedlora_plus"):
-                    page.says(difference(of(samples, reads, method, "mean"), plain))
-        best = of(samples, "features", "pfedlora_plus", "mean")
-        page.says(difference(best, of(samples, "pretrained-logits", "fedssa", "mean")))
-        page.table(
-            f"images-{samples}",
-            (
-                *("the head sees", "method", "rate, h", "with sharing", "`sharing=none`"),
-                *("gain from sharing", "− Standalone", "numbers up a visit"),
-            ),
-            lines,
-        )
+    lines = []
+    for reads, title in READS.items():
+        here = [
+            row
+            for row in rows
+            if (row["partition.samples-per-client"], row["representation"]) == (samples, reads)
+        ]
+        alone = of(samples, reads, "standalone", "mean")
+        for method in registry.ordered({row["method"] for row in here}):
+            lines.append(
+                [title, registry.title(method), *_line(page, here, of, samples, reads, method)]
+            )
+        page.says(estimate(alone))
+        page.says(*operations(here).values())
+        others = (of(samples, reads, other, "mean") for other in ("lg_fedavg", "fedrod"))
+        for plain in filter(None, others):
+            for method in ("fd", "fedgh", "fedssa", "pfedlora_plus"):
+                if mean := of(samples, reads, method, "mean"):
+                    page.says(difference(mean, plain))
+    best = of(samples, "features", "pfedlora_plus", "mean")
+    page.says(difference(best, of(samples, "pretrained-logits", "fedssa", "mean")))
+    page.table(
+        name,
+        (
+            *("the head sees", "method", "rate, h", "with sharing", "`sharing=none`"),
+            *("gain from sharing", "− Standalone", "numbers up a visit"),
+        ),
+        lines,
+    )
 
 
 def _line(
@@ -178,8 +179,8 @@ def _samples(rows: list[Row]) -> list[str]:
     return sorted({row["partition.samples-per-client"] for row in rows}, key=int)
 
 
-def gathered(folders: Iterable[Path]) -> None:
-    """Writes runs.csv of those comparisons' run tables, which need not have the same columns."""
+def gathered(name: str, folders: Iterable[Path]) -> None:
+    """Writes a CSV of those comparisons' run tables, which need not have the same columns."""
     tables = [
         list(csv.DictReader((folder / "report" / "runs.csv").open(encoding="utf-8")))
         for folder in folders
@@ -187,8 +188,9 @@ def gathered(folders: Iterable[Path]) -> None:
     rows = [row for table in tables for row in table]
     columns = dict.fromkeys(name for table in tables for name in table[0])
     values = ([row.get(name, "") for name in columns] for row in rows)
-    write_csv(RESULTS / "pretrained" / "runs.csv", [*columns], values)
+    write_csv(RESULTS / "pretrained" / name, [*columns], values)
 
 
 if __name__ == "__main__":
-    gathered(map(Path, sys.argv[1:]))
+    where, *folders = sys.argv[1:]
+    gathered(where, map(Path, folders))
