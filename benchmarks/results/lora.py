@@ -40,7 +40,6 @@ TRIED = (
 COUNT = "at_best_validation"
 TESTS = 10
 """Gains of a table."""
-ERRORS = ("error_first", "error_mean")
 USUAL = {"head": "shared", "start": "each", "lr": "0.003", "sharing": "mean"}
 ALONE = {"fedex_lora": "fedit", "fedalt": "standalone"}
 """Whose runs a method is with `sharing=none`, to the bit."""
@@ -61,13 +60,15 @@ def make(page: Page) -> None:
             and row["head"] != head
             and row["seed"] in seeds - run
         ]
+        bare = bare_head(page, lr) if head == "shared" else {}
         page.table(
             f"{head}-{lr}",
             (
                 *("method", "with sharing", "`sharing=none`", "gain, points", "− Standalone"),
-                *("error, round 1", "error, mean", "up a visit", "down a visit"),
+                *(["− head without LoRA"] if bare else []),
+                *("error", "up a visit", "down a visit"),
             ),
-            list(lines(page, of)),
+            list(lines(page, of, bare)),
         )
         means = {
             name: by_seed(of, "test", method=name, sharing="mean")
@@ -83,6 +84,12 @@ def make(page: Page) -> None:
     page.says(estimate(fedalt), difference(fedalt, none), difference(own, fedalt))
     rates(page, fedit)
     page.settings("0.003")
+
+
+def bare_head(page: Page, lr: str) -> BySeed:
+    """What a shared head without LoRA has at a rate."""
+    of_head = {"method": "lg_fedavg", "train": "head", "sharing": "mean"}
+    return by_seed(page.rows("rates.csv"), "test", lr=lr, **of_head)
 
 
 def rates(page: Page, usual: BySeed) -> None:
@@ -116,11 +123,11 @@ def rates(page: Page, usual: BySeed) -> None:
         page.says(100 * float(row["test"]))
 
 
-def lines(page: Page, rows: list[Row]) -> Iterator[list[str]]:
-    """Of each method its cells."""
+def lines(page: Page, rows: list[Row], bare: BySeed) -> Iterator[list[str]]:
+    """Of each method its cells; `bare`: what a shared head without LoRA has, if it is compared."""
     alone = _tests(row for row in rows if row["method"] == "standalone")
     page.says(estimate(alone), seeds=True)
-    yield ["Standalone", percent(estimate(alone)), *[""] * 3, "–", "–", "0", "0"]
+    yield ["Standalone", percent(estimate(alone)), *[""] * (4 if bare else 3), "–", "0", "0"]
     for method in registry.ordered({row["method"] for row in rows} - {"standalone"}):
         own = [row for row in rows if row["method"] == method]
         mean = [row for row in own if row["sharing"] == "mean"]
@@ -135,8 +142,8 @@ def lines(page: Page, rows: list[Row]) -> Iterator[list[str]]:
         yield [
             registry.title(method),
             *(percent(estimate(_tests(each))) for each in (mean, none)),
-            *map(points, (gain, lead)),
-            *(_error(mean, name) for name in ERRORS),
+            *map(points, (gain, lead, *([difference(_tests(mean), bare)] if bare else []))),
+            _error(mean, "error_mean"),
             *(f"{_visit(mean, f'parameters_{way}'):,.0f}" for way in ("up", "down")),
         ]
 
