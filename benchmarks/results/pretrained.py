@@ -1,4 +1,4 @@
-"""Clients with frozen pretrained backbones: runs.csv of the study (the comparison's
+"""Clients with frozen pretrained backbones: runs.csv and cifar10.csv of the study (the comparison's
 report/runs.csv), other federations (pretrained_federations.py) and the pilot (pretrained_pilot.py).
 
     python -m benchmarks.results.pretrained runs.csv runs/benchmarks-pretrained...
@@ -44,6 +44,7 @@ CHOSEN = ("lr", "adapter.hidden-dim", "fedgh.server-lr")
 LABELS = {"none": "without sharing", "mean": "with sharing"}
 TESTS = 22
 """Gains and leads of a table."""
+CIFAR10 = "cifar10.csv"
 VISITS = 40 * 20
 """Of all clients in a run."""
 Values = Callable[[str, str, str, str], BySeed]
@@ -53,6 +54,7 @@ def make(page: Page) -> None:
     rows = [row for row in page.rows("runs.csv") if row["final"]]
     for samples in _samples(rows):
         _table(page, rows, samples, f"images-{samples}")
+    _table(page, [row for row in page.rows(CIFAR10) if row["final"]], "10", "cifar10")
     federations(page)
     pilot(page)
     page.settings("0.001", "0.003", "0.01", "0.03", "0.9")
@@ -108,7 +110,7 @@ def _line(
     mine = [row for row in rows if row["method"] == method]
     mean, none = (of(samples, reads, method, sharing) for sharing in ("mean", "none"))
     alone = of(samples, reads, "standalone", "mean")
-    chosen = dict.fromkeys(", ".join(filter(None, (row[name] for name in CHOSEN))) for row in mine)
+    chosen = dict.fromkeys(", ".join(filter(None, (row.get(name) for name in CHOSEN))) for row in mine)
     if method == "standalone":
         return [*chosen, percent(estimate(mean)), "", "", "", "0"]
     lead = difference(mean, alone)
