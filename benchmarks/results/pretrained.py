@@ -110,7 +110,9 @@ def _line(
     mine = [row for row in rows if row["method"] == method]
     mean, none = (of(samples, reads, method, sharing) for sharing in ("mean", "none"))
     alone = of(samples, reads, "standalone", "mean")
-    chosen = dict.fromkeys(", ".join(filter(None, (row.get(name) for name in CHOSEN))) for row in mine)
+    chosen = dict.fromkeys(
+        ", ".join(filter(None, (row.get(name) for name in CHOSEN))) for row in mine
+    )
     if method == "standalone":
         return [*chosen, percent(estimate(mean)), "", "", "", "0"]
     lead = difference(mean, alone)
