@@ -80,9 +80,9 @@ def test_where_the_module_cannot_be_imported_the_command_that_uses_the_copy_is_t
         f" PYTHONPATH={source} pfedlora evaluate {tmp_path / 'run'} --client 1\n"
     )
     assert ask(elsewhere, source) == (0, "")
-    changed = tmp_path / "own_models.py"
-    changed.write_text(MODELS.replace("20", "30"))
-    os.utime(changed, (later := time.time() + 10, later))  # else its bytecode may pass for new
+    module = tmp_path / "own_models.py"
+    module.write_text(MODELS.replace("20", "30"))
+    os.utime(module, (later := time.time() + 10, later))  # else its bytecode may pass for new
     code, said = ask(tmp_path)
     assert code == 2
     changed, refused = said.splitlines()
