@@ -403,7 +403,7 @@ def test_what_is_not_covered_is_what_this_run_has(tmp_path: Path) -> None:
     for words in (
         "what a node says of itself",
         "which are taken to be public",
-        "when to end this one or go on by what it gave",
+        "when to end or extend this one by what it gave",
     ):
         assert words in told()
         assert words in told(**of_records)

@@ -78,11 +78,11 @@ def make(page: Page) -> None:
             for other in ("lg_fedavg", "fedit"):
                 if other in means:
                     page.says(difference(mean, means[other]))
-    fedit, own = (by_seed(rows, "test", method=name, **USUAL) for name in ("fedit", "fedalt"))
+    own = by_seed(rows, "test", method="fedalt", **USUAL)
     alike = [row for row in every if row["start"] == "architecture"]
     fedalt, none = (by_seed(alike, "test", method=name) for name in ("fedalt", "standalone"))
     page.says(estimate(fedalt), difference(fedalt, none), difference(own, fedalt))
-    rates(page, fedit)
+    rates(page, rows)
     page.settings("0.003")
 
 
@@ -92,30 +92,32 @@ def bare_head(page: Page, lr: str) -> BySeed:
     return by_seed(page.rows("rates.csv"), "test", lr=lr, **of_head)
 
 
-def rates(page: Page, usual: BySeed) -> None:
+def rates(page: Page, compared: list[Row]) -> None:
     """A shared head without LoRA, and FedIT, at each rate.
 
-    usual: FedIT's accuracies at 0.003, the rate of runs.csv."""
+    compared: rows of runs.csv, which have FedIT at the rates of its tables."""
     tried = page.rows("rates.csv")
 
     def of(method: str, lr: str, sharing: str = "mean") -> BySeed:
-        found = by_seed(tried, "test", method=method, alpha="", lr=lr, sharing=sharing)
-        return found or (usual if (method, lr) == ("fedit", "0.003") else {})
+        return by_seed(tried, "test", method=method, alpha="", lr=lr, sharing=sharing)
+
+    def of_fedit(lr: str) -> BySeed:
+        return of("fedit", lr) or by_seed(compared, "test", method="fedit", **USUAL | {"lr": lr})
 
     cells = []
     every = sorted({row["lr"] for row in tried}, key=float)
     for lr in every:
         alone, head, none, lora = (
             *(of("standalone", lr), of("lg_fedavg", lr), of("lg_fedavg", lr, "none")),
-            of("fedit", lr),
+            of_fedit(lr),
         )
         shown = (percent(estimate(values)) if values else "" for values in (alone, none, head))
         gain = points(difference(head, none)) if none else ""
         cells.append([lr, *shown, gain, percent(estimate(lora)) if lora else ""])
-        for other in filter(None, (of("fedit", rate) for rate in every)):
+        for other in filter(None, map(of_fedit, every)):
             page.says(*([difference(head, other)] if head else []))
-    usual_head = by_seed(page.rows("runs.csv"), "test", method="lg_fedavg", **USUAL)
-    page.says(difference(usual_head, of("lg_fedavg", "0.003")))
+    usual_head = by_seed(compared, "test", method="lg_fedavg", **USUAL)
+    page.says(difference(usual_head, bare_head(page, USUAL["lr"])))
     header = ("Standalone", "`sharing=none`", "head shared", "gain, points", "FedIT, head and LoRA")
     page.table("rates", ("rate", *header), cells)
     page.settings(*every)

@@ -43,8 +43,8 @@ _CLEAR = (
     " roughly, seconds, the hash of the model, what a node says of itself when it connects"
 )
 _CHOICES = (
-    "dp: choices of keys by what earlier runs on the same data gave, and of when to end this one"
-    " or go on by what it gave"
+    "dp: choices of keys by what earlier runs on the same data gave, and of when to end or extend"
+    " this one by what it gave"
 )
 _PUBLIC = "dp: weights of encoders and the file of adapter.basis, which are taken to be public"
 _NOISED = (
