@@ -1,5 +1,6 @@
-"""Clients with frozen pretrained backbones: runs.csv and cifar10.csv of the study (the comparison's
-report/runs.csv), other federations (pretrained_federations.py) and the pilot (pretrained_pilot.py).
+"""Clients with frozen pretrained backbones: run tables of comparisons (their report/runs.csv). In
+runs.csv and cifar10.csv those of the study; other federations (pretrained_federations.py) and the
+pilot (pretrained_pilot.py).
 
     python -m benchmarks.results.pretrained runs.csv runs/benchmarks-pretrained...
 
@@ -47,52 +48,62 @@ TESTS = 22
 CIFAR10 = "cifar10.csv"
 VISITS = 40 * 20
 """Of all clients in a run."""
-Values = Callable[[str, str, str, str], BySeed]
+Values = Callable[[str, str, str], BySeed]
 
 
 def make(page: Page) -> None:
-    rows = [row for row in page.rows("runs.csv") if row["final"]]
-    for samples in _samples(rows):
-        _table(page, rows, samples, f"images-{samples}")
-    _table(page, [row for row in page.rows(CIFAR10) if row["final"]], "10", "cifar10")
+    rows = _rows(page, "runs.csv")
+    for samples, of_samples in _by_samples(rows).items():
+        _table(page, of_samples, f"images-{samples}")
+    _table(page, _rows(page, CIFAR10), "cifar10")
     federations(page)
     pilot(page)
-    page.settings("0.001", "0.003", "0.01", "0.03", "0.9")
-    page.picture("study.png", lambda folder: draw(rows, _values(rows), folder))
+    page.settings("0.001", "0.003", "0.01", "0.03", "0.1", "0.9")
+    page.picture("study.png", lambda folder: draw(rows, folder))
+
+
+def _rows(page: Page, name: str) -> list[Row]:
+    return [row for row in page.rows(name) if row["final"]]
+
+
+def _by_samples(rows: list[Row]) -> dict[str, list[Row]]:
+    """The rows of each number of images per client, in order."""
+    column = "partition.samples-per-client"
+    counts = sorted({row[column] for row in rows}, key=int)
+    return {count: [row for row in rows if row[column] == count] for count in counts}
 
 
 def _values(rows: list[Row]) -> Values:
-    def of(samples: str, reads: str, method: str, sharing: str) -> BySeed:
-        where = {"partition.samples-per-client": samples, "representation": reads}
-        return by_seed(rows, "final", **where, method=method, sharing=sharing)
+    def of(reads: str, method: str, sharing: str) -> BySeed:
+        return by_seed(rows, "final", representation=reads, method=method, sharing=sharing)
 
     return of
 
 
-def _table(page: Page, rows: list[Row], samples: str, name: str) -> None:
-    """The table of a number of images per client."""
+def _table(page: Page, rows: list[Row], name: str) -> None:
+    """A line for what the head sees and each method."""
     of = _values(rows)
     lines = []
     for reads, title in READS.items():
-        here = [
-            row
-            for row in rows
-            if (row["partition.samples-per-client"], row["representation"]) == (samples, reads)
-        ]
-        alone = of(samples, reads, "standalone", "mean")
+        here = [row for row in rows if row["representation"] == reads]
+        alone = of(reads, "standalone", "mean")
         for method in registry.ordered({row["method"] for row in here}):
-            lines.append(
-                [title, registry.title(method), *_line(page, here, of, samples, reads, method)]
-            )
+            lines.append([title, registry.title(method), *_line(page, here, method)])
         page.says(estimate(alone))
-        page.says(*operations(here).values())
-        others = (of(samples, reads, other, "mean") for other in ("lg_fedavg", "fedrod"))
+        page.says(*operations(here).values(), *operations(here, "none").values())
+        others = (of(reads, other, "mean") for other in ("lg_fedavg", "fedrod"))
         for plain in filter(None, others):
             for method in ("fd", "fedgh", "fedssa", "pfedlora_plus"):
-                if mean := of(samples, reads, method, "mean"):
+                if mean := of(reads, method, "mean"):
                     page.says(difference(mean, plain))
-    best = of(samples, "features", "pfedlora_plus", "mean")
-    page.says(difference(best, of(samples, "pretrained-logits", "fedssa", "mean")))
+    leaders = ("features", "pfedlora_plus"), ("pretrained-logits", "fedssa")
+    plus, fedssa = (of(*leader, "mean") for leader in leaders)
+    page.says(difference(plus, fedssa))
+    gains = (gain(of(*leader, "mean"), of(*leader, "none")) for leader in leaders)
+    page.says(difference(*gains))
+    standalone = of("pretrained-logits", "standalone", "mean")
+    page.says(difference(standalone, of("features", "standalone", "mean")))
+    page.says(difference(plus, standalone))
     page.table(
         name,
         (
@@ -103,13 +114,18 @@ def _table(page: Page, rows: list[Row], samples: str, name: str) -> None:
     )
 
 
-def _line(
-    page: Page, rows: list[Row], of: Values, samples: str, reads: str, method: str
-) -> list[str]:
-    """The cells of a method's line: what was chosen, accuracies, differences, numbers sent."""
+def gain(mean: BySeed, none: BySeed) -> BySeed:
+    """What sharing gains, by seed."""
+    return {seed: mean[seed] - none[seed] for seed in mean}
+
+
+def _line(page: Page, rows: list[Row], method: str) -> list[str]:
+    """The cells of a method's line: what was chosen, accuracies, differences, numbers sent.
+
+    rows: of what the head sees, with Standalone's."""
     mine = [row for row in rows if row["method"] == method]
-    mean, none = (of(samples, reads, method, sharing) for sharing in ("mean", "none"))
-    alone = of(samples, reads, "standalone", "mean")
+    mean, none = (by_seed(mine, "final", sharing=sharing) for sharing in ("mean", "none"))
+    alone = by_seed(rows, "final", method="standalone", sharing="mean")
     chosen = dict.fromkeys(
         ", ".join(filter(None, (row.get(name) for name in CHOSEN))) for row in mine
     )
@@ -119,9 +135,9 @@ def _line(
     page.says(lead, bonferroni(lead, TESTS))
     without = ["= Standalone", ""]
     if none:
-        gain = difference(mean, none)
-        page.says(gain, difference(none, alone), bonferroni(gain, TESTS))
-        without = [percent(estimate(none)), points(gain)]
+        gained = difference(mean, none)
+        page.says(gained, difference(none, alone), bonferroni(gained, TESTS))
+        without = [percent(estimate(none)), points(gained)]
     up = {round(int(row["parameters_up"]) / VISITS) for row in mine if row["sharing"] == "mean"}
     return [
         "; ".join(chosen),
@@ -132,15 +148,16 @@ def _line(
     ]
 
 
-def draw(rows: list[Row], of: Values, folder: Path) -> Path:
+def draw(rows: list[Row], folder: Path) -> Path:
     """A panel for what the head sees and the number of images: a line a method, from its accuracy
     without sharing to that with it."""
-    counts = _samples(rows)
+    counts = _by_samples(rows)
     size = (7.0, 0.6 + 1.6 * len(counts))
     with style.drawing(len(counts), len(READS), size, sharex=True, sharey=True) as (figure, axes):
-        for samples, line in zip(counts, axes, strict=True):
+        for (samples, of_samples), line in zip(counts.items(), axes, strict=True):
+            of = _values(of_samples)
             for axis, (reads, name) in zip(line, READS.items(), strict=True):
-                _panel(axis, partial(of, samples, reads))
+                _panel(axis, partial(of, reads))
                 axis.set_title(f"{name}, {samples} images per client")
         for axis in axes[-1]:
             axis.set_xlabel("test accuracy in %")
@@ -177,10 +194,6 @@ def _panel(axis: Any, of: Callable[[str, str], BySeed]) -> None:
             )
     axis.set_yticks(range(len(every)), [registry.title(method) for method in every])
     axis.set_ylim(-0.6, len(every) - 0.4)
-
-
-def _samples(rows: list[Row]) -> list[str]:
-    return sorted({row["partition.samples-per-client"] for row in rows}, key=int)
 
 
 def gathered(name: str, folders: Iterable[Path]) -> None:

@@ -54,11 +54,11 @@ def federations(page: Page) -> None:
         page.table(NAMES[federation], ("the head sees", "method", "rate", *header), lines)
 
 
-def operations(rows: list[Row]) -> dict[str, float]:
-    """Of each method with sharing, as multiples of Standalone's, means over the seeds."""
+def operations(rows: list[Row], sharing: str = "mean") -> dict[str, float]:
+    """Of each method, as multiples of Standalone's, means over the seeds."""
     counted: dict[str, list[int]] = {}
     for row in rows:
-        if row["sharing"] == "mean":
+        if row["sharing"] == sharing or row["method"] == "standalone":
             counted.setdefault(row["method"], []).append(int(row["flops"]))
     means = {method: statistics.fmean(values) for method, values in counted.items()}
     return {method: mean / means["standalone"] for method, mean in means.items()}
