@@ -1,7 +1,9 @@
-"""Federated LoRA on texts: runs.csv, of comparisons by `quick/lora`; and rates.csv, of shared heads
-without LoRA and of FedIT at several rates, by `benchmarks/text-head.yaml` and `quick/lora`.
+"""Federated LoRA on texts: runs.csv, of comparisons by `quick/lora` and, of heads without LoRA, by
+`benchmarks/text-head.yaml`.
 
-python -m benchmarks.results.lora runs.csv|rates.csv FOLDER..."""
+    python -m benchmarks.results.lora FOLDER...
+
+puts those comparisons' completed runs into runs.csv."""
 
 from __future__ import annotations
 
@@ -27,28 +29,29 @@ from benchmarks.results.page import (
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.runs.result import best_round
 
-KEYS = ("method", "head", "start", "lr", "sharing", "seed")
+KEYS = ("method", "train", "head", "alpha", "start", "lr", "sharing", "seed")
 COLUMNS = (
-    *(*KEYS, "validation", "test", "sampled_rounds"),
-    *("error_first", "error_mean", "parameters_up", "parameters_down"),
+    *(*KEYS, "validation", "test", "best_round", "final", "visits", "error_mean"),
+    *("parameters_up", "parameters_down", "operations"),
 )
-TRIED = (
-    *("method", "train", "alpha", "lr", "sharing", "seed"),
-    *("validation", "test", "parameters_up", "sampled_rounds"),
-)
-"""Columns of rates.csv."""
 COUNT = "at_best_validation"
 TESTS = 10
 """Gains of a table."""
-USUAL = {"head": "shared", "start": "each", "lr": "0.003", "sharing": "mean"}
+USUAL = {"train": "lora", "head": "shared", "alpha": "", "start": "each", "sharing": "mean"}
+HEAD = {"train": "head", "method": "lg_fedavg"}
+"""A shared head without LoRA."""
+LORA = ("fedit", "ffa_lora", "fedsa_lora", "flexlora", "rolora", "flora", "fedex_lora")
+LORA += ("feddpa", "fedalt")
 ALONE = {"fedex_lora": "fedit", "fedalt": "standalone"}
 """Whose runs a method is with `sharing=none`, to the bit."""
 
 
 def make(page: Page) -> None:
     every = page.rows("runs.csv")
-    rows = [row for row in every if row["start"] == "each"]
-    for head, lr in sorted({(row["head"], row["lr"]) for row in rows}):
+    usual = ("train", "alpha", "start")
+    rows = [row for row in every if all(row[key] == USUAL[key] for key in usual)]
+    tables = {(row["head"], row["lr"]) for row in rows if row["method"] == "lg_fedavg"}
+    for head, lr in sorted(tables):
         of = [row for row in rows if (row["head"], row["lr"]) == (head, lr)]
         # a head that is private or shared is the same to Standalone
         seeds = {row["seed"] for row in of}
@@ -60,7 +63,7 @@ def make(page: Page) -> None:
             and row["head"] != head
             and row["seed"] in seeds - run
         ]
-        bare = bare_head(page, lr) if head == "shared" else {}
+        bare = by_seed(every, "test", **HEAD, lr=lr, sharing="mean") if head == "shared" else {}
         page.table(
             f"{head}-{lr}",
             (
@@ -78,51 +81,67 @@ def make(page: Page) -> None:
             for other in ("lg_fedavg", "fedit"):
                 if other in means:
                     page.says(difference(mean, means[other]))
-    own = by_seed(rows, "test", method="fedalt", **USUAL)
+    own = by_seed(rows, "test", method="fedalt", lr="0.003", **USUAL)
     alike = [row for row in every if row["start"] == "architecture"]
     fedalt, none = (by_seed(alike, "test", method=name) for name in ("fedalt", "standalone"))
     page.says(estimate(fedalt), difference(fedalt, none), difference(own, fedalt))
-    rates(page, rows)
+    rates(page, every)
+    after_the_last_round(page, every)
+    for row in every:
+        if row["alpha"]:
+            page.says(100 * float(row["test"]))
     page.settings("0.003")
 
 
-def bare_head(page: Page, lr: str) -> BySeed:
-    """What a shared head without LoRA has at a rate."""
-    of_head = {"method": "lg_fedavg", "train": "head", "sharing": "mean"}
-    return by_seed(page.rows("rates.csv"), "test", lr=lr, **of_head)
+def rates(page: Page, rows: list[Row]) -> None:
+    """A shared head without LoRA, and FedIT, at each rate."""
 
+    def of_lora(method: str, lr: str) -> BySeed:
+        return by_seed(rows, "test", method=method, lr=lr, **USUAL)
 
-def rates(page: Page, compared: list[Row]) -> None:
-    """A shared head without LoRA, and FedIT, at each rate.
-
-    compared: rows of runs.csv, which have FedIT at the rates of its tables."""
-    tried = page.rows("rates.csv")
-
-    def of(method: str, lr: str, sharing: str = "mean") -> BySeed:
-        return by_seed(tried, "test", method=method, alpha="", lr=lr, sharing=sharing)
-
-    def of_fedit(lr: str) -> BySeed:
-        return of("fedit", lr) or by_seed(compared, "test", method="fedit", **USUAL | {"lr": lr})
+    def of_head(lr: str, sharing: str = "mean", **method: str) -> BySeed:
+        return by_seed(rows, "test", **HEAD | method, lr=lr, sharing=sharing)
 
     cells = []
-    every = sorted({row["lr"] for row in tried}, key=float)
+    every = sorted({row["lr"] for row in rows}, key=float)
+    best = max(every, key=lambda lr: _validation(rows, **HEAD, lr=lr, sharing="mean"))
     for lr in every:
-        alone, head, none, lora = (
-            *(of("standalone", lr), of("lg_fedavg", lr), of("lg_fedavg", lr, "none")),
-            of_fedit(lr),
-        )
+        head, none, lora = of_head(lr), of_head(lr, "none"), of_lora("fedit", lr)
+        alone = of_head(lr, method="standalone")
         shown = (percent(estimate(values)) if values else "" for values in (alone, none, head))
         gain = points(difference(head, none)) if none else ""
         cells.append([lr, *shown, gain, percent(estimate(lora)) if lora else ""])
-        for other in filter(None, map(of_fedit, every)):
-            page.says(*([difference(head, other)] if head else []))
-    usual_head = by_seed(compared, "test", method="lg_fedavg", **USUAL)
-    page.says(difference(usual_head, bare_head(page, USUAL["lr"])))
+        if head and lora:
+            page.says(difference(lora, head))
+        for method in LORA:
+            if mean := of_lora(method, lr):
+                page.says(difference(mean, of_head(best)))
+        if head and (private := of_lora("lg_fedavg", lr)):
+            page.says(difference(private, head))
+            page.says(difference(of_lora("standalone", lr), alone))
+    for method in LORA:
+        page.says(difference(of_lora(method, "0.01"), of_lora(method, "0.003")))
     header = ("Standalone", "`sharing=none`", "head shared", "gain, points", "FedIT, head and LoRA")
     page.table("rates", ("rate", *header), cells)
     page.settings(*every)
-    for row in tried:
-        page.says(100 * float(row["test"]))
+
+
+def after_the_last_round(page: Page, rows: list[Row]) -> None:
+    """At 0.01, of the methods that are less accurate then than at their best round."""
+    head = by_seed(rows, "final", **HEAD, lr="0.01", sharing="mean")
+    for method, control in (
+        ("fedsa_lora", ("fedsa_lora", "none")),
+        ("fedalt", ("standalone", "mean")),
+    ):
+        mean = by_seed(rows, "final", method=method, lr="0.01", **USUAL)
+        other = USUAL | {"sharing": control[1]}
+        none = by_seed(rows, "final", method=control[0], lr="0.01", **other)
+        page.says(estimate(mean), difference(mean, none), difference(mean, head))
+
+
+def _validation(rows: list[Row], **where: str) -> float:
+    """The mean validation accuracy over the seeds; 0 where nothing was run."""
+    return statistics.fmean(by_seed(rows, "validation", **where).values() or [0.0])
 
 
 def lines(page: Page, rows: list[Row], bare: BySeed) -> Iterator[list[str]]:
@@ -170,52 +189,34 @@ def _error(rows: list[Row], name: str) -> str:
 
 
 def _visit(rows: list[Row], name: str) -> float:
-    """Numbers of one client's visit, the mean over the runs: ten clients in every round."""
-    return statistics.fmean(int(row[name]) / int(row["sampled_rounds"]) for row in rows)
+    """Numbers of one client's visit, the mean over the runs."""
+    return statistics.fmean(int(row[name]) / int(row["visits"]) for row in rows)
 
 
-def joined(folder: Path) -> None:
-    """Puts the completed runs in that folder among those of runs.csv."""
-    rows = Page(RESULTS / "lora").rows("runs.csv")
+def joined(folders: Iterable[Path]) -> None:
+    """Puts the completed runs in those folders among those of runs.csv."""
     found: dict[tuple[str, ...], list[object]] = {
-        tuple(row[name] for name in KEYS): [*row.values()] for row in rows
+        tuple(row[name] for name in KEYS): [*row.values()]
+        for row in Page(RESULTS / "lora").rows("runs.csv")
     }
-    for run, said in completed(folder):
+    for run, said in (each for folder in folders for each in completed(folder)):
         e, rounds = run.experiment(), [*run.rounds()]
         best = best_round(e, rounds)
         errors = [error for row in rounds if (error := row.get("aggregation_error")) is not None]
         sent = said["communication"]
-        keys = e.method, e.lora_head, e.initial_models, str(e.lr), e.sharing, str(e.seed)
-        found[keys] = [
+        lora = (e.lora_head, e.lora_alpha or "") if e.train == "lora" else ("", "")
+        keys = e.method, e.train, *lora, e.initial_models, e.lr, e.sharing, e.seed
+        found[tuple(map(str, keys))] = [
             *keys,
             *(best["validation_accuracy"], said["accuracy"][COUNT]),
+            *(best["round"], said["accuracy"]["final"]),
             sum(len(row["admitted"]) for row in rounds),
-            *((errors[0], statistics.fmean(errors)) if errors else ("", "")),
+            statistics.fmean(errors) if errors else "",
             *(sent[f"parameters_{way}"] for way in ("up", "down")),
+            sum(row["flops"] for row in rounds),
         ]
-    write_csv(RESULTS / "lora" / "runs.csv", COLUMNS, found.values())
-
-
-def tried(folders: Iterable[Path]) -> None:
-    """Writes rates.csv of the completed runs in those folders."""
-    rows = []
-    for run, said in (each for folder in folders for each in completed(folder)):
-        e, rounds = run.experiment(), [*run.rounds()]
-        rows.append(
-            [
-                *(e.method, e.train, e.lora_alpha, e.lr, e.sharing, e.seed),
-                *(best_round(e, rounds)["validation_accuracy"], said["accuracy"][COUNT]),
-                said["communication"]["parameters_up"],
-                sum(len(row["admitted"]) for row in rounds),
-            ]
-        )
-    write_csv(RESULTS / "lora" / "rates.csv", TRIED, sorted(rows, key=str))
+    write_csv(RESULTS / "lora" / "runs.csv", COLUMNS, sorted(found.values(), key=str))
 
 
 if __name__ == "__main__":
-    what, *folders = sys.argv[1:]
-    if what == "rates.csv":
-        tried(map(Path, folders))
-    else:
-        for each in folders:
-            joined(Path(each))
+    joined(map(Path, sys.argv[1:]))

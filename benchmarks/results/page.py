@@ -217,11 +217,14 @@ def _lines(what: str, had: Sequence[str], made: Sequence[str]) -> Iterator[str]:
 
 def by_seed(rows: Iterable[Row], column: str, **where: str) -> BySeed:
     """A column of a run table by seed, of the rows in which these columns have these values."""
-    return {
-        row["seed"]: float(row[column])
+    found = {
+        (row["seed"], float(row[column]))
         for row in rows
         if all(row[key] == value for key, value in where.items())
     }
+    values = dict(sorted(found))
+    assert len(values) == len(found), f"a seed has two values of {column}: {where}"
+    return values
 
 
 def estimate(values: BySeed) -> Estimate:
