@@ -40,8 +40,10 @@ TESTS = 10
 USUAL = {"train": "lora", "head": "shared", "alpha": "", "start": "each", "sharing": "mean"}
 HEAD = {"train": "head", "method": "lg_fedavg"}
 """A shared head without LoRA."""
-LORA = ("fedit", "ffa_lora", "fedsa_lora", "flexlora", "rolora", "flora", "fedex_lora")
-LORA += ("feddpa", "fedalt")
+LORA = (
+    *("fedit", "ffa_lora", "fedsa_lora", "flexlora", "rolora", "flora", "fedex_lora"),
+    *("feddpa", "fedalt"),
+)
 ALONE = {"fedex_lora": "fedit", "fedalt": "standalone"}
 """Whose runs a method is with `sharing=none`, to the bit."""
 
