@@ -120,7 +120,6 @@ def rates(page: Page, rows: list[Row]) -> None:
                 page.says(difference(mean, of_head(best)))
         if head and (private := of_lora("lg_fedavg", lr)):
             page.says(difference(private, head))
-            page.says(difference(of_lora("standalone", lr), alone))
     for method in LORA:
         page.says(difference(of_lora(method, "0.01"), of_lora(method, "0.003")))
     header = ("Standalone", "`sharing=none`", "head shared", "gain, points", "FedIT, head and LoRA")
