@@ -20,7 +20,7 @@ CELLS = {
     "inf": "ε = ∞: clipping, equal weights, no noise",
     "eps8": "ε = 8",
     "eps2": "ε = 2",
-    "start": "no adapter (as μ = 1)",
+    "start": "no adapter",
     "none": "`sharing=none`",
     "noise8": "noise alone, as for ε = 8",
     "noise2": "noise alone, as for ε = 2",

@@ -57,7 +57,7 @@ def make(page: Page) -> None:
         lines.append([registry.title(method), *cells, percent(estimate(trained))])
     page.table(
         "held-out",
-        ("method", *(f"{n} samples" for n in SAMPLES), "sampled clients"),
+        ("method", *(f"{n} samples" for n in SAMPLES), "trained clients"),
         lines,
     )
 

@@ -8,6 +8,7 @@ from benchmarks.results.page import (
     BySeed,
     Page,
     Row,
+    bonferroni,
     by_seed,
     difference,
     estimate,
@@ -123,6 +124,10 @@ def digits(page: Page) -> None:
             )
     beside_untrained = of(rows, "fedkd", clients="50")
     page.says(difference(beside_untrained["start"], beside_untrained["Standalone"]))
+    for count in (COUNT, "final"):
+        found = of(rows, "fd", count, clients="50")
+        lead = difference(found["mean"], found["Standalone"])
+        page.says(bonferroni(lead, len(methods) - 1))
     names = ("− Standalone", "mean − none", "mean − start")
     header = ("method", "N = 10: as it is", *names, "N = 50: as it is", *names)
     page.table("digits", header, lines)
