@@ -3,10 +3,11 @@ operations as a share of the sgemm rate.
 
     python -m benchmarks.training [--methods standalone,pfedlora] [--models cnn1,cnn5] [--precision
     fp32] [--samples 1920] [--epochs 1]
-        [--classes 10]
+        [--classes 10] [--csv FILE]
 
 A client holds a tenth of the classes, and at least two. The sides run alternately, five times each;
-medians, with the spread. The sgemm rate (PyTorch's own, one thread) is taken in between."""
+medians, with the spread; FILE gets a row a method and CNN. The sgemm rate (PyTorch's own, one
+thread) is taken in between."""
 
 from __future__ import annotations
 
@@ -14,11 +15,13 @@ import argparse
 import json
 import statistics
 import time
+from pathlib import Path
 
 import torch
 
 from benchmarks import sides
 from benchmarks.machine import sgemm
+from benchmarks.results.page import write_csv
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.federation.visit import visit
 from pfedlora_flwr.methods import registry
@@ -35,6 +38,7 @@ def main() -> None:
     cli.add_argument("--samples", type=int, default=1920)
     cli.add_argument("--epochs", type=int, default=1)
     cli.add_argument("--classes", type=int, default=10)
+    cli.add_argument("--csv", type=Path)
     a = cli.parse_args()
     torch.set_num_threads(1)
     pixels = torch.randint(0, 256, (a.samples, 32, 32, 3), dtype=torch.uint8)
@@ -54,23 +58,30 @@ def main() -> None:
             seconds, flops[cell] = visit_once(*cell, data, a.precision, a.epochs, a.classes)
             times[cell].append(seconds)
     rate = statistics.median(rates)
-    rows = []
+    rows, speeds = [], []
     for cell in cells:
         median = statistics.median(times[cell])
         spread = (max(times[cell]) - min(times[cell])) / median
         share = flops[cell] / median / rate / 1e9
+        speed = a.samples * a.epochs / median
+        speeds.append((f"{speed:.1f}", f"{spread:.3f}"))
         rows.append(
             {
                 "method": cell[0],
                 "model": cell[1],
-                "samples_per_second": a.samples * a.epochs / median,
+                "samples_per_second": speed,
                 "sgemm_share": share,
                 "spread": spread,
             }
         )
         print(
-            f"{cell[0]:>10} {cell[1]}  {a.samples * a.epochs / median:8.0f} samples/s  {share:5.0%}"
+            f"{cell[0]:>10} {cell[1]}  {speed:8.0f} samples/s  {share:5.0%}"
             f" of sgemm  ± {spread / 2:.0%}"
+        )
+    if a.csv:
+        columns = ("method", "model", "samples per CPU second", "spread")
+        write_csv(
+            a.csv, columns, ((*cell, *told) for cell, told in zip(cells, speeds, strict=True))
         )
     print(f"sgemm, one thread: {rate:.0f} GFLOP/s")
     print(json.dumps({"sgemm_gflops": rate, "precision": a.precision, "rows": rows}))

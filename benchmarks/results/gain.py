@@ -72,7 +72,7 @@ def make(page: Page) -> None:
     seed0 = next(r for r in rows if (r["variant"], r["seed"]) == ("standalone", "0"))
     first = float(seed0["validation, best"]), float(seed0["at best validation"])
     tried_table(page, first)
-    page.quotes("sharing", "5.05", "4.30")
+    page.quotes("sharing", "11.31", "5.05", "4.30", "4.01", "3.80")
     page.settings("0.5")
 
 

@@ -155,7 +155,9 @@ def variants(page: Page, rows: Sequence[Row], last: Mapping[str, float]) -> None
     header = ("method-options", "as it is", "`sharing=none`", "gain from sharing, points")
     more = ("after 1st visits: as it is", "`sharing=none`")
     page.table("variants", (*header, *more), lines)
-    page.says(last[VARIANTS[1]] - last[ALONE])
+    page.says(*(last[name] - last[ALONE] for name in (*VARIANTS, f"{VARIANTS[1]}, sharing=none")))
+    page.says(last[f"{VARIANTS[0]}, sharing=none"] - last[ALONE])
+    page.says(last["adapter.init=lora"] - last["pFedLoRA"])
     page.says(last["lr=0.02 adapter-lr=0.01"] - last["pFedLoRA"])
 
 
