@@ -3,14 +3,14 @@ accurate variants of pFedLoRA, which read them: runs.csv, of a comparison by
 `benchmarks/normalised.yaml`; and Standalone at a larger rate, rates.csv. Standalone and the
 variants are in `docs/results/gain`.
 
-python -m benchmarks.results.normalised FOLDER RATES"""
+    python -m benchmarks.results.normalised runs.csv|rates.csv FOLDER"""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-from benchmarks.results.gain import FRESH, confirmed
+from benchmarks.results.gain import CONFIRMED, FRESH, confirmed
 from benchmarks.results.page import (
     RESULTS,
     Page,
@@ -27,6 +27,7 @@ COUNT = "at best validation"
 VARIANTS = (
     "features=normalised",
     "rows=classes features=normalised",
+    "rows=classes features=normalised mu=0.8",
     "rows=classes down=fixed features=normalised",
     "rows=classes down=fixed features=normalised server-lr=0.3",
 )
@@ -52,6 +53,8 @@ def make(page: Page) -> None:
             ],
         ],
     )
+    for variant in CONFIRMED:
+        page.says(difference(fresh[1], _fractions(gain, "confirmed.csv", variant)))
     first = {name: 100 * each["0"] for name, each in (("alone", alone), ("control", control))}
     tried = {row["method-options"]: row for row in gain.rows("tried.csv")}
     lines = [["Standalone, normalised features", f"{first['control']:.2f}", ""]]
@@ -61,7 +64,7 @@ def make(page: Page) -> None:
                 lead_of = float(found) - first["control"]
                 page.says(float(found), lead_of)
                 lines.append([f"`{options}`{told}", found, signed(lead_of)])
-    page.says(*first.values(), 100 * alone["1"])
+    page.says(*first.values(), first["control"] - first["alone"], 100 * alone["1"])
     page.says(*(100 * each for each in _fractions(page, "rates.csv", "standalone").values()))
     page.settings("0.01", "0.03", "0.1")
     page.table("search", ("", "accuracy", "− Standalone, normalised"), lines)
@@ -73,5 +76,5 @@ def _fractions(page: Page, file: str, variant: str) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    for folder, file in zip(sys.argv[1:], ("runs.csv", "rates.csv"), strict=True):
-        confirmed([Path(folder)], RESULTS / "normalised" / file)
+    file, folder = sys.argv[1:]
+    confirmed([Path(folder)], RESULTS / "normalised" / file)
