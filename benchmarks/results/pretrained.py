@@ -1,6 +1,7 @@
 """Clients with frozen pretrained backbones: run tables of comparisons (their report/runs.csv). In
-runs.csv and cifar10.csv those of the study; other federations (pretrained_federations.py) and the
-pilot (pretrained_pilot.py).
+runs.csv and cifar10.csv those of the study, in rates.csv those by
+`benchmarks/pretrained-rates.yaml`; other federations (pretrained_federations.py) and the pilot
+(pretrained_pilot.py).
 
     python -m benchmarks.results.pretrained runs.csv runs/benchmarks-pretrained...
 
@@ -48,6 +49,7 @@ TESTS = 22
 CIFAR10 = "cifar10.csv"
 VISITS = 40 * 20
 """Of all clients in a run."""
+RATES = "rates.csv"
 Values = Callable[[str, str, str], BySeed]
 
 
@@ -57,6 +59,7 @@ def make(page: Page) -> None:
         _table(page, of_samples, f"images-{samples}")
     _table(page, _rows(page, CIFAR10), "cifar10")
     federations(page)
+    _table(page, _rows(page, RATES), "rates")
     pilot(page)
     page.settings("0.001", "0.003", "0.01", "0.03", "0.1", "0.9")
     page.picture("study.png", lambda folder: draw(rows, folder))
