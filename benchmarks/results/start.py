@@ -12,6 +12,7 @@ from benchmarks.results.page import (
     COUNTED,
     RESULTS,
     Page,
+    Row,
     by_seed,
     counted,
     difference,
@@ -46,12 +47,20 @@ def make(page: Page) -> None:
                 page.says(estimate(none), gain, own, seeds=True)
                 shown = points(gain, seeds=gain.half is not None)
                 cells = [percent(estimate(none)), shown, points(lead), points(own)]
+            page.says(*work(rows, method, mu))
             name = registry.title(method) + (f", μ = {mu}" if mu else "")
             lines.append([name, percent(estimate(mean)), *cells])
     header = ("with sharing", "`sharing=none`", "gain from sharing", "− Standalone")
     page.table("start", ("method", *header, "none − Standalone"), lines)
     page.settings("0.5", "0.9", "2.7", "25.68", "22.97")
     page.quotes("sensitivity", "0.23 ± 1.22")
+
+
+def work(rows: list[Row], method: str, mu: str) -> list[float]:
+    """The operations by seed, as multiples of Standalone's."""
+    mine = by_seed(rows, "operations", method=method, mu=mu, sharing="mean")
+    alone = by_seed(rows, "operations", method="standalone", sharing="mean")
+    return [mine[seed] / alone[seed] for seed in mine]
 
 
 def joined(folders: Iterable[Path]) -> None:
