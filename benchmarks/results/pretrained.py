@@ -1,5 +1,5 @@
 """Clients with frozen pretrained backbones: run tables of comparisons (their report/runs.csv). In
-runs.csv and cifar10.csv those of the study, in rates.csv those by
+runs.csv and cifar10.csv those of the study, in rates.csv and longer.csv those by
 `benchmarks/pretrained-rates.yaml`; other federations (pretrained_federations.py) and the pilot
 (pretrained_pilot.py).
 
@@ -29,7 +29,7 @@ from benchmarks.results.page import (
     points,
     write_csv,
 )
-from benchmarks.results.pretrained_federations import READS, federations, operations
+from benchmarks.results.pretrained_federations import READS, by_samples, federations, operations
 from benchmarks.results.pretrained_pilot import pilot
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import style
@@ -50,6 +50,8 @@ CIFAR10 = "cifar10.csv"
 VISITS = 40 * 20
 """Of all clients in a run."""
 RATES = "rates.csv"
+LONGER = "longer.csv"
+"""Standalone with four times the rounds."""
 Values = Callable[[str, str, str], BySeed]
 
 
@@ -59,7 +61,9 @@ def make(page: Page) -> None:
         _table(page, of_samples, f"images-{samples}")
     _table(page, _rows(page, CIFAR10), "cifar10")
     federations(page)
+    by_samples(page)
     _table(page, _rows(page, RATES), "rates")
+    longer(page)
     pilot(page)
     page.settings("0.001", "0.003", "0.01", "0.03", "0.1", "0.9")
     page.picture("study.png", lambda folder: draw(rows, folder))
@@ -149,6 +153,20 @@ def _line(page: Page, rows: list[Row], method: str) -> list[str]:
         points(lead),
         ", ".join(f"{numbers:,}" for numbers in up),
     ]
+
+
+def longer(page: Page) -> None:
+    """Standalone with four times the rounds, and beside it the others with their own."""
+    short, long = (_values(_rows(page, name)) for name in (RATES, LONGER))
+    lines = []
+    for reads, title in READS.items():
+        alone, own = (of(reads, "standalone", "mean") for of in (long, short))
+        leads = [difference(short(reads, m, "mean"), alone) for m in ("fedssa", "pfedlora_plus")]
+        more = difference(alone, own)
+        page.says(more, *leads)
+        lines.append([title, *map(percent, map(estimate, (own, alone))), *map(points, leads)])
+    header = ("Standalone, 40 rounds", "160 rounds", "FedSSA − 160 rounds")
+    page.table("longer", ("the head sees", *header, "pFedLoRA+ − 160 rounds"), lines)
 
 
 def draw(rows: list[Row], folder: Path) -> Path:

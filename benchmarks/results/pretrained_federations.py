@@ -26,6 +26,8 @@ from benchmarks.results.page import (
 from pfedlora_flwr.methods import registry
 
 FILE = "federations.csv"
+SAMPLES = "rows-samples.csv"
+"""pFedLoRA+ with `adapter.rows=samples`, asked about all classes."""
 READS = {"features": "features", "pretrained-logits": "logits"}
 NAMES = {
     ("3", "iid"): "own-backbones",
@@ -52,6 +54,26 @@ def federations(page: Page) -> None:
         best = _of(rows, "pfedlora_plus", "mean", representation="features")
         page.says(difference(best, _of(rows, "fedssa", "mean", representation="pretrained-logits")))
         page.table(NAMES[federation], ("the head sees", "method", "rate", *header), lines)
+
+
+def by_samples(page: Page) -> None:
+    """pFedLoRA+ that averages all rows, where clients are asked about all classes."""
+    every = [row for row in page.rows(FILE) if row["final"] and _federation(row) == ("100", "iid")]
+    lines = []
+    for reads, title in READS.items():
+        mine = [
+            row for row in page.rows(SAMPLES) if row["final"] and row["representation"] == reads
+        ]
+        rows = by_seed(mine, "final")
+        leads = [
+            difference(rows, _of(every, method, "mean", representation=reads))
+            for method in ("standalone", "pfedlora_plus", "lg_fedavg")
+        ]
+        page.says(*leads)
+        cells = percent(estimate(rows)), *map(points, leads)
+        lines.append([title, "; ".join(dict.fromkeys(row["lr"] for row in mine)), *cells])
+    header = ("− Standalone", "− pFedLoRA+ with rows by class", "− LG-FedAvg")
+    page.table("rows-samples", ("the head sees", "rate", "with sharing", *header), lines)
 
 
 def operations(rows: list[Row], sharing: str = "mean") -> dict[str, float]:
