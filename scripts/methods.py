@@ -55,7 +55,7 @@ _ONE_MODEL = """
 ## Methods for one architecture
 
 All clients need the same model, and the same frozen base unless `train=all`; other runs are refused. FedRoD, which also takes different models, is in the table above.
-Every upload is averaged, weighted by n_k, so secure aggregation takes all of them. *Alone* says what the method is with `sharing=none`, where a client receives only its own upload ([controls](fidelity.md#controls)). [Personal baselines](results/personal/README.md) has nine of them on digits, beside Standalone.
+Every upload is averaged, weighted by n_k, so secure aggregation takes all of them. *Alone* says what the method is with `sharing=none`, where a client receives only its own upload ([controls](fidelity.md#controls)). [Personal baselines](results/personal/README.md) has nine of them on digits and CIFAR-10, beside Standalone.
 
 | `method` | idea | what is shared | up | down | cost | server | alone | paper |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- |
