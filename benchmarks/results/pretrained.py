@@ -63,6 +63,7 @@ def make(page: Page) -> None:
     federations(page)
     by_samples(page)
     _table(page, _rows(page, RATES), "rates")
+    more_rates(page, rows)
     longer(page)
     pilot(page)
     page.settings("0.001", "0.003", "0.01", "0.03", "0.1", "0.9")
@@ -153,6 +154,20 @@ def _line(page: Page, rows: list[Row], method: str) -> list[str]:
         points(lead),
         ", ".join(f"{numbers:,}" for numbers in up),
     ]
+
+
+def more_rates(page: Page, rows: list[Row]) -> None:
+    """What more rates and a larger width change, beside ten images of the study."""
+    new, old = _values(_rows(page, RATES)), _values(_by_samples(rows)["10"])
+    for reads in READS:
+        gains = [
+            gain(*(of(reads, "pfedlora_plus", kind) for kind in ("mean", "none")))
+            for of in (new, old)
+        ]
+        page.says(difference(*gains))
+    fedssa = old("pretrained-logits", "fedssa", "mean")
+    page.says(difference(new("pretrained-logits", "fedssa", "mean"), fedssa))
+    page.says(difference(new("features", "pfedlora_plus", "mean"), fedssa))
 
 
 def longer(page: Page) -> None:

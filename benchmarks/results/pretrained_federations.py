@@ -69,7 +69,8 @@ def by_samples(page: Page) -> None:
             difference(rows, _of(every, method, "mean", representation=reads))
             for method in ("standalone", "pfedlora_plus", "lg_fedavg")
         ]
-        page.says(*leads)
+        logits = _of(every, "lg_fedavg", "mean", representation="pretrained-logits")
+        page.says(*leads, difference(rows, logits))
         cells = percent(estimate(rows)), *map(points, leads)
         lines.append([title, "; ".join(dict.fromkeys(row["lr"] for row in mine)), *cells])
     header = ("− Standalone", "− pFedLoRA+ with rows by class", "− LG-FedAvg")
