@@ -48,6 +48,8 @@ def federations(page: Page) -> None:
             here = [row for row in rows if row["representation"] == reads]
             alone = _of(here, "standalone", "mean")
             page.says(*operations(here).values())
+            if plain := _of(here, "lg_fedavg", "mean"):
+                page.says(difference(_of(here, "fedssa", "mean"), plain))
             for method in registry.ordered({row["method"] for row in here}):
                 lines.append([title, registry.title(method), *_line(page, here, method, alone)])
         header = ("with sharing", "`sharing=none`", "gain from sharing", "− Standalone")
