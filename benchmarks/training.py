@@ -58,13 +58,12 @@ def main() -> None:
             seconds, flops[cell] = visit_once(*cell, data, a.precision, a.epochs, a.classes)
             times[cell].append(seconds)
     rate = statistics.median(rates)
-    rows, speeds = [], []
+    rows = []
     for cell in cells:
         median = statistics.median(times[cell])
         spread = (max(times[cell]) - min(times[cell])) / median
         share = flops[cell] / median / rate / 1e9
         speed = a.samples * a.epochs / median
-        speeds.append((f"{speed:.1f}", f"{spread:.3f}"))
         rows.append(
             {
                 "method": cell[0],
@@ -80,9 +79,11 @@ def main() -> None:
         )
     if a.csv:
         columns = ("method", "model", "samples per CPU second", "spread")
-        write_csv(
-            a.csv, columns, ((*cell, *told) for cell, told in zip(cells, speeds, strict=True))
+        values = (
+            (*cell, f"{row['samples_per_second']:.1f}", f"{row['spread']:.3f}")
+            for cell, row in zip(cells, rows, strict=True)
         )
+        write_csv(a.csv, columns, values)
     print(f"sgemm, one thread: {rate:.0f} GFLOP/s")
     print(json.dumps({"sgemm_gflops": rate, "precision": a.precision, "rows": rows}))
 

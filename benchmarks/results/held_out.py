@@ -18,9 +18,9 @@ from benchmarks.results.page import (
     completed,
     difference,
     estimate,
+    merged,
     percent,
     points,
-    write_csv,
 )
 from pfedlora_flwr.methods import registry
 
@@ -73,19 +73,19 @@ def _mean_by_seed(rows: Iterable[Row], samples: int, column: str) -> dict[str, f
 
 def joined(folder: Path) -> None:
     """Puts the completed runs in that folder among those of runs.csv."""
-    found: dict[tuple[str, ...], list[object]] = {
-        (row["method"], row["seed"], row["client"], row["samples"]): [*row.values()]
-        for row in Page(RESULTS / "held-out").rows("runs.csv")
-    }
+    found = list[list[object]]()
     for run, said in completed(folder):
         e = run.experiment()
         for row in run.held_out():
-            found[e.method, str(e.seed), str(row["client"]), str(row["samples"])] = [
-                *(e.method, e.seed, row["client"], row["model"], row["samples"], row["test"]),
-                *(row["visits"], row["alone_visits"], row["accuracy"], row["alone_accuracy"]),
-                *(row["flops"], row["alone_flops"], said["accuracy"]["final"]),
-            ]
-    write_csv(RESULTS / "held-out" / "runs.csv", COLUMNS, found.values())
+            found.append(
+                [
+                    *(e.method, e.seed, row["client"], row["model"], row["samples"], row["test"]),
+                    *(row["visits"], row["alone_visits"], row["accuracy"], row["alone_accuracy"]),
+                    *(row["flops"], row["alone_flops"], said["accuracy"]["final"]),
+                ]
+            )
+    keys = ("method", "seed", "client", "samples")
+    merged(RESULTS / "held-out" / "runs.csv", COLUMNS, keys, found)
 
 
 if __name__ == "__main__":

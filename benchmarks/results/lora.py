@@ -22,9 +22,9 @@ from benchmarks.results.page import (
     completed,
     difference,
     estimate,
+    merged,
     percent,
     points,
-    write_csv,
 )
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.runs.result import best_round
@@ -40,10 +40,6 @@ TESTS = 10
 USUAL = {"train": "lora", "head": "shared", "alpha": "", "start": "each", "sharing": "mean"}
 HEAD = {"train": "head", "method": "lg_fedavg"}
 """A shared head without LoRA."""
-LORA = (
-    *("fedit", "ffa_lora", "fedsa_lora", "flexlora", "rolora", "flora", "fedex_lora"),
-    *("feddpa", "fedalt"),
-)
 ALONE = {"fedex_lora": "fedit", "fedalt": "standalone"}
 """Whose runs a method is with `sharing=none`, to the bit."""
 
@@ -106,7 +102,13 @@ def rates(page: Page, rows: list[Row]) -> None:
 
     cells = []
     every = sorted({row["lr"] for row in rows}, key=float)
-    best = max(every, key=lambda lr: _validation(rows, **HEAD, lr=lr, sharing="mean"))
+    validated = {
+        lr: by_seed(rows, "validation", **HEAD, lr=lr, sharing="mean").values()
+        for lr in every
+        if of_head(lr)
+    }
+    best = of_head(max(validated, key=lambda lr: statistics.fmean(validated[lr])))
+    methods = {row["method"] for row in rows} - {"standalone", "lg_fedavg"}
     for lr in every:
         head, none, lora = of_head(lr), of_head(lr, "none"), of_lora("fedit", lr)
         alone = of_head(lr, method="standalone")
@@ -115,12 +117,12 @@ def rates(page: Page, rows: list[Row]) -> None:
         cells.append([lr, *shown, gain, percent(estimate(lora)) if lora else ""])
         if head and lora:
             page.says(difference(lora, head))
-        for method in LORA:
+        for method in methods:
             if mean := of_lora(method, lr):
-                page.says(difference(mean, of_head(best)))
+                page.says(difference(mean, best))
         if head and (private := of_lora("lg_fedavg", lr)):
             page.says(difference(private, head))
-    for method in LORA:
+    for method in methods:
         page.says(difference(of_lora(method, "0.01"), of_lora(method, "0.003")))
     header = ("Standalone", "`sharing=none`", "head shared", "gain, points", "FedIT, head and LoRA")
     page.table("rates", ("rate", *header), cells)
@@ -130,19 +132,12 @@ def rates(page: Page, rows: list[Row]) -> None:
 def after_the_last_round(page: Page, rows: list[Row]) -> None:
     """At 0.01, of the methods that are less accurate then than at their best round."""
     head = by_seed(rows, "final", **HEAD, lr="0.01", sharing="mean")
-    for method, control in (
-        ("fedsa_lora", ("fedsa_lora", "none")),
-        ("fedalt", ("standalone", "mean")),
-    ):
-        mean = by_seed(rows, "final", method=method, lr="0.01", **USUAL)
-        other = USUAL | {"sharing": control[1]}
-        none = by_seed(rows, "final", method=control[0], lr="0.01", **other)
+    where = {key: value for key, value in USUAL.items() if key != "sharing"} | {"lr": "0.01"}
+    of = [row for row in rows if all(row[key] == value for key, value in where.items())]
+    for method in ("fedsa_lora", "fedalt"):
+        mean = by_seed(of, "final", method=method, sharing="mean")
+        none = by_seed(alone_of(of, method), "final")
         page.says(estimate(mean), difference(mean, none), difference(mean, head))
-
-
-def _validation(rows: list[Row], **where: str) -> float:
-    """The mean validation accuracy over the seeds; 0 where nothing was run."""
-    return statistics.fmean(by_seed(rows, "validation", **where).values() or [0.0])
 
 
 def lines(page: Page, rows: list[Row], bare: BySeed) -> Iterator[list[str]]:
@@ -153,10 +148,7 @@ def lines(page: Page, rows: list[Row], bare: BySeed) -> Iterator[list[str]]:
     for method in registry.ordered({row["method"] for row in rows} - {"standalone"}):
         own = [row for row in rows if row["method"] == method]
         mean = [row for row in own if row["sharing"] == "mean"]
-        none = [row for row in own if row["sharing"] == "none"]
-        run = {row["seed"] for row in none}
-        none += [row for row in same_alone(rows, method) if row["seed"] not in run]
-        none.sort(key=lambda row: row["seed"])
+        none = alone_of(rows, method)
         gain, lead = difference(_tests(mean), _tests(none)), difference(_tests(mean), alone)
         page.says(*map(estimate, map(_tests, (mean, none))), gain, lead, seeds=True)
         if gain.half is not None:
@@ -170,13 +162,17 @@ def lines(page: Page, rows: list[Row], bare: BySeed) -> Iterator[list[str]]:
         ]
 
 
-def same_alone(rows: list[Row], method: str) -> list[Row]:
-    """Of another method the runs that this one's are alone."""
+def alone_of(rows: list[Row], method: str) -> list[Row]:
+    """A method's runs without sharing; for seeds that have none, another method's that are the
+    same."""
+    own = [row for row in rows if (row["method"], row["sharing"]) == (method, "none")]
     if method not in ALONE:
-        return []
+        return own
+    run = {row["seed"] for row in own}
     sharing = {"fedit": "none", "standalone": "mean"}
-    same = ALONE[method]
-    return [row for row in rows if (row["method"], row["sharing"]) == (same, sharing[same])]
+    same = ALONE[method], sharing[ALONE[method]]
+    there = [row for row in rows if (row["method"], row["sharing"]) == same]
+    return own + [row for row in there if row["seed"] not in run]
 
 
 def _tests(rows: Iterable[Row]) -> BySeed:
@@ -196,27 +192,25 @@ def _visit(rows: list[Row], name: str) -> float:
 
 def joined(folders: Iterable[Path]) -> None:
     """Puts the completed runs in those folders among those of runs.csv."""
-    found: dict[tuple[str, ...], list[object]] = {
-        tuple(row[name] for name in KEYS): [*row.values()]
-        for row in Page(RESULTS / "lora").rows("runs.csv")
-    }
+    found = list[list[object]]()
     for run, said in (each for folder in folders for each in completed(folder)):
         e, rounds = run.experiment(), [*run.rounds()]
         best = best_round(e, rounds)
         errors = [error for row in rounds if (error := row.get("aggregation_error")) is not None]
         sent = said["communication"]
         lora = (e.lora_head, e.lora_alpha or "") if e.train == "lora" else ("", "")
-        keys = e.method, e.train, *lora, e.initial_models, e.lr, e.sharing, e.seed
-        found[tuple(map(str, keys))] = [
-            *keys,
-            *(best["validation_accuracy"], said["accuracy"][COUNT]),
-            *(best["round"], said["accuracy"]["final"]),
-            sum(len(row["admitted"]) for row in rounds),
-            statistics.fmean(errors) if errors else "",
-            *(sent[f"parameters_{way}"] for way in ("up", "down")),
-            sum(row["flops"] for row in rounds),
-        ]
-    write_csv(RESULTS / "lora" / "runs.csv", COLUMNS, sorted(found.values(), key=str))
+        found.append(
+            [
+                *(e.method, e.train, *lora, e.initial_models, e.lr, e.sharing, e.seed),
+                *(best["validation_accuracy"], said["accuracy"][COUNT]),
+                *(best["round"], said["accuracy"]["final"]),
+                sum(len(row["admitted"]) for row in rounds),
+                statistics.fmean(errors) if errors else "",
+                *(sent[f"parameters_{way}"] for way in ("up", "down")),
+                sum(row["flops"] for row in rounds),
+            ]
+        )
+    merged(RESULTS / "lora" / "runs.csv", COLUMNS, KEYS, found)
 
 
 if __name__ == "__main__":

@@ -150,13 +150,12 @@ def variants(page: Page, rows: Sequence[Row], last: Mapping[str, float]) -> None
     for name in VARIANTS:
         own = f"{name}, sharing=none"
         firsts = (change(apart(visits(rows, run), alone, 1)) for run in (name, own))
+        page.says(*(last[run] - last[ALONE] for run in (name, own)))
         gain = signed(last[name] - last[own])
         lines.append([f"`{name}`", f"{last[name]:.2f}", f"{last[own]:.2f}", gain, *firsts])
     header = ("method-options", "as it is", "`sharing=none`", "gain from sharing, points")
     more = ("after 1st visits: as it is", "`sharing=none`")
     page.table("variants", (*header, *more), lines)
-    page.says(*(last[name] - last[ALONE] for name in (*VARIANTS, f"{VARIANTS[1]}, sharing=none")))
-    page.says(last[f"{VARIANTS[0]}, sharing=none"] - last[ALONE])
     page.says(last["adapter.init=lora"] - last["pFedLoRA"])
     page.says(last["lr=0.02 adapter-lr=0.01"] - last["pFedLoRA"])
 

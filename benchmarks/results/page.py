@@ -10,6 +10,7 @@ import csv
 import io
 import json
 import re
+import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import ROUND_HALF_UP, Decimal
 from functools import cached_property
@@ -191,6 +192,21 @@ def counted(
     return sorted(found, key=str)
 
 
+def merged(
+    path: Path, columns: Sequence[str], keys: Sequence[str], rows: Iterable[Sequence[object]]
+) -> None:
+    """Puts rows among those of a CSV: in the place of one with the same keys, else at its end."""
+    at = [columns.index(name) for name in keys]
+    with path.open(encoding="utf-8", newline="") as file:
+        there = [*csv.reader(file)][1:]
+    found = {
+        tuple(texts[place] for place in at): texts
+        for row in (*there, *rows)
+        for texts in [[*map(str, row)]]
+    }
+    write_csv(path, columns, found.values())
+
+
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     path.write_text(_csv(header, rows), encoding="utf-8")
 
@@ -239,6 +255,18 @@ def difference(ours: BySeed, theirs: BySeed) -> Estimate:
     found = measures.difference(ours, theirs)
     assert found is not None, "no common seed"
     return found
+
+
+def operations(
+    rows: Iterable[Row], column: str = "operations", sharing: str = "mean"
+) -> dict[str, float]:
+    """Of each method, as multiples of Standalone's, means over the seeds."""
+    counted: dict[str, list[int]] = {}
+    for row in rows:
+        if row["sharing"] == sharing or row["method"] == "standalone":
+            counted.setdefault(row["method"], []).append(int(row[column]))
+    means = {method: statistics.fmean(values) for method, values in counted.items()}
+    return {method: mean / means["standalone"] for method, mean in means.items()}
 
 
 def bonferroni(e: Estimate, tests: int) -> Estimate:

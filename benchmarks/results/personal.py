@@ -19,6 +19,7 @@ from benchmarks.results.page import (
     counted,
     difference,
     estimate,
+    operations,
     percent,
     points,
     write_csv,
@@ -37,15 +38,12 @@ def make(page: Page) -> None:
     for dataset, clients in sorted({(row["dataset"], row["clients"]) for row in rows}):
         of = [row for row in rows if (row["dataset"], row["clients"]) == (dataset, clients)]
         alone = by_seed(of, COUNT, method="standalone", sharing="mean")
+        work = operations(of)
         lines = []
         for method in registry.ordered({row["method"] for row in of}):
             mean, none = (
                 by_seed(of, COUNT, method=method, sharing=kind) for kind in ("mean", "none")
             )
-            operations = [
-                by_seed(of, "operations", method=m, sharing="mean") for m in (method, "standalone")
-            ]
-            work, unit = (sum(each.values()) / len(each) for each in operations)
             page.says(estimate(mean))
             cells = [percent(estimate(mean)), "", "", ""]
             if method != "standalone":
@@ -58,7 +56,7 @@ def make(page: Page) -> None:
                 cells[1:3] = percent(estimate(none)), points(gain)
             elif method != "standalone":
                 cells[1] = "= Standalone"
-            lines.append([registry.title(method), *cells, f"{work / unit:.2f}"])
+            lines.append([registry.title(method), *cells, f"{work[method]:.2f}"])
         header = ("with sharing", "`sharing=none`", "gain", "− Standalone", "operations")
         page.table(f"{dataset}-{clients}", ("method", *header), lines)
     digits = [row for row in rows if row["dataset"] == "digits"]

@@ -1,6 +1,7 @@
 """Clients with frozen pretrained backbones: run tables of comparisons (their report/runs.csv). In
 runs.csv and cifar10.csv those of the study, in rates.csv and longer.csv those by
-`benchmarks/pretrained-rates.yaml`; other federations (pretrained_federations.py) and the pilot
+`benchmarks/pretrained-rates.yaml`, in federations.csv and rows-samples.csv those by
+`benchmarks/pretrained-partitions.yaml` (pretrained_federations.py); and the pilot
 (pretrained_pilot.py).
 
     python -m benchmarks.results.pretrained runs.csv runs/benchmarks-pretrained...
@@ -25,11 +26,18 @@ from benchmarks.results.page import (
     by_seed,
     difference,
     estimate,
+    operations,
     percent,
     points,
     write_csv,
 )
-from benchmarks.results.pretrained_federations import READS, by_samples, federations, operations
+from benchmarks.results.pretrained_federations import (
+    FLOPS,
+    READS,
+    all_rows_averaged,
+    ended,
+    federations,
+)
 from benchmarks.results.pretrained_pilot import pilot
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import style
@@ -56,22 +64,19 @@ Values = Callable[[str, str, str], BySeed]
 
 
 def make(page: Page) -> None:
-    rows = _rows(page, "runs.csv")
-    for samples, of_samples in _by_samples(rows).items():
+    rows = ended(page, "runs.csv")
+    by_samples = _by_samples(rows)
+    for samples, of_samples in by_samples.items():
         _table(page, of_samples, f"images-{samples}")
-    _table(page, _rows(page, CIFAR10), "cifar10")
+    _table(page, ended(page, CIFAR10), "cifar10")
     federations(page)
-    by_samples(page)
-    _table(page, _rows(page, RATES), "rates")
-    more_rates(page, rows)
+    all_rows_averaged(page)
+    _table(page, ended(page, RATES), "rates")
+    more_rates(page, by_samples["10"])
     longer(page)
     pilot(page)
     page.settings("0.001", "0.003", "0.01", "0.03", "0.1", "0.9")
     page.picture("study.png", lambda folder: draw(rows, folder))
-
-
-def _rows(page: Page, name: str) -> list[Row]:
-    return [row for row in page.rows(name) if row["final"]]
 
 
 def _by_samples(rows: list[Row]) -> dict[str, list[Row]]:
@@ -98,7 +103,7 @@ def _table(page: Page, rows: list[Row], name: str) -> None:
         for method in registry.ordered({row["method"] for row in here}):
             lines.append([title, registry.title(method), *_line(page, here, method)])
         page.says(estimate(alone))
-        page.says(*operations(here).values(), *operations(here, "none").values())
+        page.says(*(each for kind in LABELS for each in operations(here, FLOPS, kind).values()))
         others = (of(reads, other, "mean") for other in ("lg_fedavg", "fedrod"))
         for plain in filter(None, others):
             for method in ("fd", "fedgh", "fedssa", "pfedlora_plus"):
@@ -157,8 +162,8 @@ def _line(page: Page, rows: list[Row], method: str) -> list[str]:
 
 
 def more_rates(page: Page, rows: list[Row]) -> None:
-    """What more rates and a larger width change, beside ten images of the study."""
-    new, old = _values(_rows(page, RATES)), _values(_by_samples(rows)["10"])
+    """What more rates and a larger width change, beside these rows of the study."""
+    new, old = _values(ended(page, RATES)), _values(rows)
     for reads in READS:
         gains = [
             gain(*(of(reads, "pfedlora_plus", kind) for kind in ("mean", "none")))
@@ -172,13 +177,12 @@ def more_rates(page: Page, rows: list[Row]) -> None:
 
 def longer(page: Page) -> None:
     """Standalone with four times the rounds, and beside it the others with their own."""
-    short, long = (_values(_rows(page, name)) for name in (RATES, LONGER))
+    short, long = (_values(ended(page, name)) for name in (RATES, LONGER))
     lines = []
     for reads, title in READS.items():
         alone, own = (of(reads, "standalone", "mean") for of in (long, short))
         leads = [difference(short(reads, m, "mean"), alone) for m in ("fedssa", "pfedlora_plus")]
-        more = difference(alone, own)
-        page.says(more, *leads)
+        page.says(difference(alone, own))
         lines.append([title, *map(percent, map(estimate, (own, alone))), *map(points, leads)])
     header = ("Standalone, 40 rounds", "160 rounds", "FedSSA − 160 rounds")
     page.table("longer", ("the head sees", *header, "pFedLoRA+ − 160 rounds"), lines)

@@ -1,25 +1,17 @@
 """Pretrained backbones in other federations: federations.csv, the run table of a comparison by
-`benchmarks/pretrained-partitions.yaml`.
-
-    python -m benchmarks.results.pretrained_federations FOLDER
-
-copies it to docs/results/pretrained."""
+`benchmarks/pretrained-partitions.yaml`, and rows-samples.csv; `benchmarks.results.pretrained`
+writes both."""
 
 from __future__ import annotations
 
-import shutil
-import statistics
-import sys
-from pathlib import Path
-
 from benchmarks.results.page import (
-    RESULTS,
     BySeed,
     Page,
     Row,
     by_seed,
     difference,
     estimate,
+    operations,
     percent,
     points,
 )
@@ -28,6 +20,8 @@ from pfedlora_flwr.methods import registry
 FILE = "federations.csv"
 SAMPLES = "rows-samples.csv"
 """pFedLoRA+ with `adapter.rows=samples`, asked about all classes."""
+FLOPS = "flops"
+"""The operations of a run, in these run tables."""
 READS = {"features": "features", "pretrained-logits": "logits"}
 NAMES = {
     ("3", "iid"): "own-backbones",
@@ -38,16 +32,21 @@ NAMES = {
 """By the number of clients and `partition.kind`: the table's name."""
 
 
+def ended(page: Page, name: str) -> list[Row]:
+    """The rows of the runs that came to their end."""
+    return [row for row in page.rows(name) if row["final"]]
+
+
 def federations(page: Page) -> None:
     """A table for each federation: what each method gains, on features and on logits."""
-    every = [row for row in page.rows(FILE) if row["final"]]
+    every = ended(page, FILE)
     for federation in sorted({_federation(row) for row in every}, key=[*NAMES].index):
         rows = [row for row in every if _federation(row) == federation]
         lines = list[list[str]]()
         for reads, title in READS.items():
             here = [row for row in rows if row["representation"] == reads]
             alone = _of(here, "standalone", "mean")
-            page.says(*operations(here).values())
+            page.says(*operations(here, FLOPS).values())
             if plain := _of(here, "lg_fedavg", "mean"):
                 page.says(difference(_of(here, "fedssa", "mean"), plain))
             for method in registry.ordered({row["method"] for row in here}):
@@ -58,14 +57,12 @@ def federations(page: Page) -> None:
         page.table(NAMES[federation], ("the head sees", "method", "rate", *header), lines)
 
 
-def by_samples(page: Page) -> None:
+def all_rows_averaged(page: Page) -> None:
     """pFedLoRA+ that averages all rows, where clients are asked about all classes."""
-    every = [row for row in page.rows(FILE) if row["final"] and _federation(row) == ("100", "iid")]
+    every = [row for row in ended(page, FILE) if _federation(row) == ("100", "iid")]
     lines = []
     for reads, title in READS.items():
-        mine = [
-            row for row in page.rows(SAMPLES) if row["final"] and row["representation"] == reads
-        ]
+        mine = [row for row in ended(page, SAMPLES) if row["representation"] == reads]
         rows = by_seed(mine, "final")
         leads = [
             difference(rows, _of(every, method, "mean", representation=reads))
@@ -77,16 +74,6 @@ def by_samples(page: Page) -> None:
         lines.append([title, "; ".join(dict.fromkeys(row["lr"] for row in mine)), *cells])
     header = ("− Standalone", "− pFedLoRA+ with rows by class", "− LG-FedAvg")
     page.table("rows-samples", ("the head sees", "rate", "with sharing", *header), lines)
-
-
-def operations(rows: list[Row], sharing: str = "mean") -> dict[str, float]:
-    """Of each method, as multiples of Standalone's, means over the seeds."""
-    counted: dict[str, list[int]] = {}
-    for row in rows:
-        if row["sharing"] == sharing or row["method"] == "standalone":
-            counted.setdefault(row["method"], []).append(int(row["flops"]))
-    means = {method: statistics.fmean(values) for method, values in counted.items()}
-    return {method: mean / means["standalone"] for method, mean in means.items()}
 
 
 def _federation(row: Row) -> tuple[str, str]:
@@ -108,8 +95,3 @@ def _line(page: Page, rows: list[Row], method: str, alone: BySeed) -> list[str]:
 
 def _of(rows: list[Row], method: str, sharing: str, **where: str) -> BySeed:
     return by_seed(rows, "final", method=method, sharing=sharing, **where)
-
-
-if __name__ == "__main__":
-    table = Path(sys.argv[1]) / "report" / "runs.csv"
-    shutil.copyfile(table, RESULTS / "pretrained" / FILE)

@@ -130,8 +130,8 @@ def h_table(page: Page, table: Table) -> None:
         lines.append([h, *cells, table.blew_up("30", "0.5", h, "mean")])
     for count in COUNTS:
         page.says(table.estimates(count, ("30", "0.5", "20"))["mean − mean at μ = 0.5, h = 60"])
-    by_width = {h: table.accuracies(COUNTS[0], "pfedlora", "mean", "30", "0.5", h) for h in WIDTHS}
-    page.says(measures.difference(by_width["40"], by_width["80"]))
+    widths = (table.accuracies(COUNTS[0], "pfedlora", "mean", "30", "0.5", h) for h in ("40", "80"))
+    page.says(measures.difference(*widths))
     header = ("h", "as it is", "− Standalone", "− h = 60", "numbers of one visit, each way")
     page.table("h", (*header, "blew up"), lines)
 

@@ -12,14 +12,14 @@ from benchmarks.results.page import (
     COUNTED,
     RESULTS,
     Page,
-    Row,
     by_seed,
     counted,
     difference,
     estimate,
+    merged,
+    operations,
     percent,
     points,
-    write_csv,
 )
 from pfedlora_flwr.methods import registry
 
@@ -47,31 +47,19 @@ def make(page: Page) -> None:
                 page.says(estimate(none), gain, own, seeds=True)
                 shown = points(gain, seeds=gain.half is not None)
                 cells = [percent(estimate(none)), shown, points(lead), points(own)]
-            page.says(*work(rows, method, mu))
             name = registry.title(method) + (f", μ = {mu}" if mu else "")
             lines.append([name, percent(estimate(mean)), *cells])
     header = ("with sharing", "`sharing=none`", "gain from sharing", "− Standalone")
     page.table("start", ("method", *header, "none − Standalone"), lines)
+    page.says(*operations(rows).values())
     page.settings("0.5", "0.9", "2.7", "25.68", "22.97")
     page.quotes("sensitivity", "0.23 ± 1.22")
 
 
-def work(rows: list[Row], method: str, mu: str) -> list[float]:
-    """The operations by seed, as multiples of Standalone's."""
-    mine = by_seed(rows, "operations", method=method, mu=mu, sharing="mean")
-    alone = by_seed(rows, "operations", method="standalone", sharing="mean")
-    return [mine[seed] / alone[seed] for seed in mine]
-
-
 def joined(folders: Iterable[Path]) -> None:
     """Puts the completed runs in those folders among those of runs.csv."""
-    found: dict[tuple[str, ...], list[object]] = {
-        tuple(row[name] for name in KEYS): [*row.values()]
-        for row in Page(RESULTS / "start").rows("runs.csv")
-    }
-    new = counted(folders, lambda e: (e.method, e.flat().get("mu", ""), e.sharing, e.seed))
-    found |= {tuple(map(str, row[: len(KEYS)])): row for row in new}
-    write_csv(RESULTS / "start" / "runs.csv", COLUMNS, sorted(found.values(), key=str))
+    rows = counted(folders, lambda e: (e.method, e.flat().get("mu", ""), e.sharing, e.seed))
+    merged(RESULTS / "start" / "runs.csv", COLUMNS, KEYS, rows)
 
 
 if __name__ == "__main__":
