@@ -43,7 +43,7 @@ def make(page: Page) -> None:
         cells = []
         for samples in SAMPLES:
             adapted, alone = (
-                _mean_by_seed(own, samples, name) for name in ("accuracy", "alone_accuracy")
+                mean_by_seed(own, samples, name) for name in ("accuracy", "alone_accuracy")
             )
             if method == "standalone":  # it is itself alone
                 page.says(estimate(adapted), seeds=True)
@@ -62,7 +62,7 @@ def make(page: Page) -> None:
     )
 
 
-def _mean_by_seed(rows: Iterable[Row], samples: int, column: str) -> dict[str, float]:
+def mean_by_seed(rows: Iterable[Row], samples: int, column: str) -> dict[str, float]:
     """The mean over the held-out clients of each seed."""
     found: dict[str, list[float]] = {}
     for row in rows:

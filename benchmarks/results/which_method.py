@@ -1,9 +1,370 @@
-"""The table of decisions: words, which rest on the pages that its cells name."""
+"""The table of decisions. Its numbers are computed from the run tables of the pages that its cells
+name."""
 
 from __future__ import annotations
 
-from benchmarks.results.page import Page
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from benchmarks.results.gain import FRESH
+from benchmarks.results.held_out import mean_by_seed
+from benchmarks.results.normalised import NORMALISED
+from benchmarks.results.page import RESULTS, BySeed, Page, Row, by_seed, difference, minus, signed
+from benchmarks.results.pretrained import VISITS
+from pfedlora_flwr.methods import registry
+from pfedlora_flwr.report.measures import Estimate
+
+BEST = "at_best_validation"
+FEATURES, LOGITS = "features", "pretrained-logits"
+WORDS = {FEATURES: "on features", LOGITS: "on logits"}
+PRETRAINED = "../pretrained/README.md"
+COUNTS = ("10", "30", "50")
+"""Images a client."""
+MU = ("0.5", "0.9")
+Line = tuple[str, str, str]
+"""Whose clients, what helped, what helped less or not."""
 
 
 def make(page: Page) -> None:
-    page.settings("0.5", "0.9")
+    lines = [*few_images(), *other_federations(), *private(), *scratch(), *one_model(), *texts()]
+    header = ("your clients", "what helped, in points (numbers up a visit)", "helped less, or not")
+    page.table("decisions", header, lines)
+    page.settings(*MU)
+
+
+@dataclass(frozen=True)
+class Runs:
+    """A run table, and which of its accuracies counts."""
+
+    rows: list[Row]
+    count: str = BEST
+
+    def only(self, **where: str) -> Runs:
+        rows = [row for row in self.rows if all(row[key] == where[key] for key in where)]
+        return Runs(rows, self.count)
+
+    def gain(self, method: str, **where: str) -> Estimate:
+        """With sharing, minus without."""
+        return difference(
+            *(
+                by_seed(self.rows, self.count, method=method, sharing=kind, **where)
+                for kind in ("mean", "none")
+            )
+        )
+
+    def lead(self, method: str, **where: str) -> Estimate:
+        """Minus Standalone."""
+        return difference(
+            *(
+                by_seed(self.rows, self.count, method=name, sharing="mean", **where)
+                for name in (method, "standalone")
+            )
+        )
+
+    def up(self, method: str, visits: int, **where: str) -> str:
+        """Numbers that a visit sends on average, to three places."""
+        sent = by_seed(self.rows, "parameters_up", method=method, sharing="mean", **where)
+        return f"{float(f'{sum(sent.values()) / len(sent) / visits:.3g}'):,.0f}"
+
+
+def runs(folder: str, file: str, count: str = BEST) -> Runs:
+    return Runs([{"sharing": "mean", **row} for row in Page(RESULTS / folder).rows(file)], count)
+
+
+def told(e: Estimate) -> str:
+    """`+18.0 ± 0.9`; of one seed `+11.3`."""
+    half = "" if e.half is None else f" ± {100 * e.half:.1f}"
+    return signed(100 * e.mean, 1) + half
+
+
+def span(estimates: Iterable[Estimate]) -> str:
+    """`8 to 9`: of the means, the lowest and the highest."""
+    means = sorted(round(100 * e.mean) for e in estimates)
+    return minus(" to ".join(map(str, dict.fromkeys((means[0], means[-1])))))
+
+
+def of_heads(of: Runs, which: Iterable[tuple[str, str]], visits: int) -> str:
+    """`FedSSA on logits +18.2 ± 1.1 (10,010); ...`: what they gain by sharing, and send."""
+    return "; ".join(
+        f"{registry.title(method)} {WORDS[reads]} "
+        f"{told(of.gain(method, representation=reads))}"
+        f" ({of.up(method, visits, representation=reads)})"
+        for method, reads in which
+    )
+
+
+def few_images() -> Iterable[Line]:
+    """A hundred clients with different backbones, which are asked about the classes they hold."""
+    every, pilot = runs("pretrained", "runs.csv", "final"), runs("pretrained", "pilot.csv", "test")
+    plus, fedssa = ("pfedlora_plus", FEATURES), ("fedssa", LOGITS)
+    ten, thirty = (every.only(**{"partition.samples-per-client": n}) for n in ("10", "30"))
+    plain = [("lg_fedavg", FEATURES), ("fedrod", FEATURES), ("fedrod", LOGITS)]
+    averaged = span(ten.gain(method, representation=reads) for method, reads in plain)
+    on_logits = told(ten.gain("lg_fedavg", representation=LOGITS))
+    at = link(PRETRAINED, "ten-images-per-client")
+    yield (
+        "**different frozen pretrained backbones**, one image of each of ten classes",
+        at(of_heads(ten, (fedssa, plus), VISITS)),
+        at(f"last layers averaged {averaged}, LG-FedAvg on logits {on_logits}; FedGH; FD"),
+    )
+    at, more = (
+        link(PRETRAINED, section)
+        for section in ("thirty-images-per-client", "the-pilot-more-images-and-private-necks")
+    )
+    fifty = pilot.only(samples="50")
+    less = span(fifty.gain("pfedlora_plus", reads=reads) for reads in ("features", "logits"))
+    best = told(fifty.gain("fedssa", reads="logits"))
+    yield (
+        "the same, three images of each",
+        at(of_heads(thirty, (fedssa, plus), VISITS))
+        + "; "
+        + more(f"five, one seed: FedSSA on logits {best}"),
+        more(f"five, one seed: pFedLoRA+ {less}"),
+    )
+    necks = {row["method"] for row in fifty.rows if row["reads"] == "neck"} - {"standalone"}
+    most = max(pilot.gain(m, reads="neck", samples=n).mean for m in necks for n in COUNTS)
+    yield (
+        "the same, behind private necks",
+        "",
+        more(f"{titles(registry.ordered(necks))}: {signed(100 * most, 1)} at most, one seed"),
+    )
+    at = link(PRETRAINED, "cifar-10")
+    yield (
+        "two images of each of five classes of CIFAR-10",
+        at(of_heads(runs("pretrained", "cifar10.csv", "final"), (fedssa, plus), VISITS)),
+        at("other methods were not run"),
+    )
+
+
+def other_federations() -> Iterable[Line]:
+    """Different backbones, and other partitions or numbers of clients."""
+    every = runs("pretrained", "federations.csv", "final")
+    leaders = [("fedssa", LOGITS), ("pfedlora_plus", FEATURES), ("lg_fedavg", LOGITS)]
+
+    def rest(of: Runs, leaders: list[tuple[str, str]]) -> str:
+        found = {(row["method"], row["representation"]) for row in of.rows}
+        others = [each for each in found if each not in leaders and each[0] != "standalone"]
+        return span(of.gain(method, representation=reads) for method, reads in others)
+
+    dirichlet = every.only(**{"partition.kind": "dirichlet"})
+    at = link(PRETRAINED, "a-hundred-clients-with-a-dirichlet-partition")
+    yield (
+        "Dirichlet partition, one image of each of about 30 classes",
+        at(of_heads(dirichlet, leaders, VISITS)),
+        at(f"the others {rest(dirichlet, leaders)}"),
+    )
+    asked = every.only(clients="100", **{"partition.kind": "iid"})
+    at = link(PRETRAINED, "a-hundred-clients-that-are-asked-about-all-classes")
+    samples = runs("pretrained", "rows-samples.csv", "final")
+    alone = asked.only(method="standalone")
+    lead = Runs(samples.rows + alone.rows, "final").lead("pfedlora_plus", representation=FEATURES)
+    class_ = [(method, reads) for method in ("fedssa", "pfedlora_plus") for reads in WORDS]
+    by_class = span(asked.gain(method, representation=reads) for method, reads in class_)
+    sent = samples.up("pfedlora_plus", VISITS, representation=FEATURES)
+    yield (
+        "one image of each of ten classes, asked about all hundred",
+        at(
+            of_heads(asked, leaders[2:], VISITS) + "; pFedLoRA+ on features with"
+            f" `adapter.rows=samples`, lead {told(lead)} ({sent})"
+        ),
+        at(f"the others by class {by_class}, averaged {rest(asked, [*leaders[2:], *class_])}"),
+    )
+    own = every.only(clients="10")
+    at = link(PRETRAINED, "ten-clients-whose-classes-nobody-else-holds")
+    yield (
+        "ten clients whose classes nobody else holds",
+        "",
+        at(f"pFedLoRA+, FedSSA {rest(own, [])}: sharing by class cannot; others not run"),
+    )
+    three = every.only(clients="3")
+    at = link(PRETRAINED, "three-clients-each-with-a-backbone-that-nobody-else-has")
+    yield (
+        "three clients, each with its own backbone, one image of each of a hundred classes",
+        at(of_heads(three, [leaders[0], leaders[2], leaders[1]], 3 * 20)),
+        at(f"the others {rest(three, leaders)}, none on features above Standalone"),
+    )
+
+
+def private() -> Iterable[Line]:
+    """One frozen backbone, and a bound on what leaks."""
+    helped, less = [], []
+    for file, whose, section in (
+        ("runs.csv", "client", "whole-clients"),
+        ("records.csv", "record", "single-records"),
+    ):
+        rows = Page(RESULTS / "dp").rows(file)
+        plain, eps8, eps2 = (
+            difference(*(by_seed(rows, "accuracy", cell=cell) for cell in (name, "start")))
+            for name in ("plain", "eps8", "eps2")
+        )
+        at = link("../dp/README.md", section)
+        helped.append(at(f"per {whose} {told(eps8)} of {100 * plain.mean:.1f}"))
+        less.append(at(f"per {whose} {told(eps2)}"))
+    yield (
+        "one frozen pretrained backbone, a bound ε on what leaks",
+        f"pFedLoRA+ over no adapter (170), ε = 8: {'; '.join(helped)}",
+        f"ε = 2: {'; '.join(less)}",
+    )
+
+
+def scratch() -> Iterable[Line]:
+    """Models of different size, trained from scratch."""
+    board = runs("leaderboard", "runs.csv")
+    at = link("../leaderboard/README.md")
+    flops = [
+        sum(by_seed(board.rows, "flops", method=name, sharing="mean").values())
+        for name in ("fedmrl", "standalone")
+    ]
+    yield (
+        "**models of different size from scratch**, ten classes each, six visits, CIFAR-100",
+        at(f"{leads(board, ('fedproto', 'fd'), 600)}"),
+        at(
+            f"FedMRL, lead {told(board.lead('fedmrl'))} at {flops[0] / flops[1]:.1f} times the"
+            f" operations; pFedLoRA (μ = 0.5), lead {told(board.lead('pfedlora'))}"
+        ),
+    )
+    start, early = runs("start", "runs.csv"), runs("sharing", "cifar100-runs.csv")
+    normalised = difference(
+        _fractions("normalised", "runs.csv", NORMALISED),
+        _fractions("gain", "confirmed.csv", "standalone"),
+    )
+    none = ("lg_fedavg", "fedmrl", "pfedlora")
+    gains = [start.gain(m, mu=mu) for m in none for mu in (MU if m == "pfedlora" else ("",))]
+    assert not any(gain.sign for gain in gains), "a gain or a loss is shown"
+    at = link("../start/README.md")
+    yield (
+        "the same, three visits",
+        at(f"FedProto {told(start.gain('fedproto'))}; FD, lead {told(start.lead('fd'))}")
+        + "; "
+        + link("../sharing/README.md", "cifar-100-early-in-training")(
+            f"pFedMoE {told(early.gain('pfedmoe'))}, one seed ({early.up('pfedmoe', 300)})"
+        )
+        + "; "
+        + link("../normalised/README.md")(
+            f"Standalone on normalised features, lead {told(normalised)}"
+        ),
+        at(f"{titles(none)}: no gain shown"),
+    )
+    small = runs("cifar10-table2", "runs.csv").only(clients="100")
+    at = link("../cifar10-table2/README.md")
+    yield (
+        "two classes each, CIFAR-10",
+        at(f"{leads(small, ('fedproto',), 1500)}, not with Bonferroni correction"),
+        at(f"pFedLoRA, LG-FedAvg: leads {span(small.lead(m) for m in ('pfedlora', 'lg_fedavg'))}"),
+    )
+    digits = runs("sharing", "digits-runs.csv")
+    fifty, ten = (digits.only(clients=n, sharing="mean") for n in ("50", "10"))
+    others = {row["method"] for row in fifty.rows} - {"standalone", "fd"}
+    assert not any(fifty.lead(method).sign == 1 for method in others), "others lead, too"
+    at = link("../sharing/README.md", "digits-every-method-and-both-controls")
+    most = max(100 * ten.lead(method).mean for method in others | {"fd"})
+    yield (
+        "small digits, 50 clients",
+        at(f"FD, lead {told(fifty.lead('fd'))}"),
+        at(f"{len(others)} others: no lead shown; with ten clients leads of {most:.1f} at most"),
+    )
+    late = Page(RESULTS / "held-out").rows("runs.csv")
+    by = {
+        method: difference(
+            *(
+                mean_by_seed([row for row in late if row["method"] == method], 80, column)
+                for column in ("accuracy", "alone_accuracy")
+            )
+        )
+        for method in ("lg_fedavg", "fedproto", "fedmrl", "pfedlora")
+    }
+    at = link("../held-out/README.md")
+    first, *rest = (f"{registry.title(method)} {told(e)}" for method, e in by.items())
+    yield (
+        "a client that comes after the training, 80 samples of two classes of CIFAR-10",
+        at(f"over training alone: {first}; {rest[0]}, not with Bonferroni correction"),
+        at("; ".join(rest[1:])),
+    )
+
+
+def one_model() -> Iterable[Line]:
+    """One architecture, trained from scratch."""
+    every = runs("personal", "runs.csv").only(clients="50")
+    digits, cifar10 = (every.only(dataset=name) for name in ("digits", "cifar10"))
+    whole = ("apfl", "fedala", "fedavg", "fedbabu")
+    others = ("ditto", "fedper", "lg_fedavg", "pfedlora")
+    at = link("../personal/README.md", "fifty-clients-four-visits")
+    yield (
+        "**one architecture from scratch**, small digits, 50 clients, four visits",
+        at(
+            f"{titles(whole)} {span(map(digits.gain, whole))}; leads: FedRep"
+            f" {told(digits.lead('fedrep'))}, FedRoD {told(digits.lead('fedrod'))}, their gain not"
+            " shown. With Bonferroni correction FedRep's lead alone"
+        ),
+        at(f"{titles(others)} {span(map(digits.gain, others))}"),
+    )
+    at = link("../personal/README.md", "fifty-clients-on-cifar-10-one-seed")
+    best = ("fedbabu", "ditto", "fedrod", "fedrep")
+    rest = {row["method"] for row in cifar10.rows} - {*best, "standalone"}
+    yield (
+        "the same on CIFAR-10, 100 images each (one seed)",
+        at(
+            f"{titles(best)} {span(map(cifar10.gain, best))}; leads {span(map(cifar10.lead, best))}"
+        ),
+        at(f"the others: leads {span(map(cifar10.lead, rest))}"),
+    )
+
+
+def texts() -> Iterable[Line]:
+    """20 Newsgroups, and a pretrained encoder."""
+    every = runs("lora", "runs.csv", "test").only(alpha="", start="each", lr="0.01")
+    head = every.only(train="head")
+    lora = every.only(train="lora", head="shared")
+    yield (
+        "**a pretrained text encoder** at different depths, one document of each class",
+        link("../../../examples/text/README.md", "the-result")(
+            "LG-FedAvg, FedSSA, leads of 27, untuned"
+        ),
+        "",
+    )
+    at = link("../lora/README.md", "a-head-with-and-without-lora")
+    yield (
+        "one encoder, frozen",
+        at(
+            f"LG-FedAvg with `train=head` {told(head.gain('lg_fedavg'))}"
+            f" ({head.up('lg_fedavg', 100)})"
+        ),
+        at(f"beside a LoRA that stays private {told(lora.gain('lg_fedavg'))}"),
+    )
+    at = link("../lora/README.md", "ten-methods-at-001")
+    best = ("rolora", "flexlora", "fedit")
+    sent = [lora.up(method, 100) for method in best]
+    yield (
+        "one encoder, LoRA inside",
+        at(
+            f"{titles(best)} with `lora.head=shared` {span(map(lora.gain, best))}"
+            f" ({sent[0]} to {sent[1]}); above the shared head not with Bonferroni correction"
+        ),
+        at(f"FedSA-LoRA, FedALT {span([lora.gain('fedsa_lora'), lora.lead('fedalt')])}")
+        + "; "
+        + link("../lora/README.md", "private-heads")("private heads 2 at most, one seed"),
+    )
+
+
+def titles(methods: Iterable[str]) -> str:
+    return ", ".join(map(registry.title, methods))
+
+
+def leads(of: Runs, methods: Iterable[str], visits: int) -> str:
+    return "; ".join(
+        f"{registry.title(method)}, lead {told(of.lead(method))} ({of.up(method, visits)})"
+        for method in methods
+    )
+
+
+def link(page: str, section: str = "") -> Callable[[str], str]:
+    """Makes a text a link to that section."""
+    target = page + (f"#{section}" if section else "")
+    return lambda text: f"[{text}]({target})"
+
+
+def _fractions(folder: str, file: str, variant: str) -> BySeed:
+    """Of the seeds that chose nothing."""
+    rows = Page(RESULTS / folder).rows(file)
+    found = by_seed(rows, "at best validation", variant=variant, sharing="mean")
+    return {seed: found[seed] / 100 for seed in FRESH}
