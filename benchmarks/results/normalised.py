@@ -36,8 +36,8 @@ VARIANTS = (
 
 def make(page: Page) -> None:
     gain = Page(RESULTS / "gain")
-    alone = _fractions(gain, "confirmed.csv", "standalone")
-    control = _fractions(page, "runs.csv", NORMALISED)
+    alone = fractions(gain, "confirmed.csv", "standalone")
+    control = fractions(page, "runs.csv", NORMALISED)
     fresh = [{seed: each[seed] for seed in FRESH} for each in (alone, control)]
     lead = difference(fresh[1], fresh[0])
     page.says(estimate(fresh[0]), estimate(fresh[1]), lead, seeds=True)
@@ -54,7 +54,7 @@ def make(page: Page) -> None:
         ],
     )
     for variant in CONFIRMED:
-        page.says(difference(fresh[1], _fractions(gain, "confirmed.csv", variant)))
+        page.says(difference(fresh[1], fractions(gain, "confirmed.csv", variant)))
     first = {name: 100 * each["0"] for name, each in (("alone", alone), ("control", control))}
     tried = {row["method-options"]: row for row in gain.rows("tried.csv")}
     lines = [["Standalone, normalised features", f"{first['control']:.2f}", ""]]
@@ -65,12 +65,12 @@ def make(page: Page) -> None:
                 page.says(float(found), lead_of)
                 lines.append([f"`{options}`{told}", found, signed(lead_of)])
     page.says(*first.values(), first["control"] - first["alone"], 100 * alone["1"])
-    page.says(*(100 * each for each in _fractions(page, "rates.csv", "standalone").values()))
+    page.says(*(100 * each for each in fractions(page, "rates.csv", "standalone").values()))
     page.settings("0.01", "0.03", "0.1")
     page.table("search", ("", "accuracy", "− Standalone, normalised"), lines)
 
 
-def _fractions(page: Page, file: str, variant: str) -> dict[str, float]:
+def fractions(page: Page, file: str, variant: str) -> dict[str, float]:
     found = by_seed(page.rows(file), COUNT, variant=variant, sharing="mean")
     return {seed: value / 100 for seed, value in found.items()}
 

@@ -8,19 +8,29 @@ from dataclasses import dataclass
 
 from benchmarks.results.gain import FRESH
 from benchmarks.results.held_out import mean_by_seed
-from benchmarks.results.normalised import NORMALISED
-from benchmarks.results.page import RESULTS, BySeed, Page, Row, by_seed, difference, minus, signed
+from benchmarks.results.normalised import NORMALISED, fractions
+from benchmarks.results.page import (
+    RESULTS,
+    Page,
+    Row,
+    bonferroni,
+    by_seed,
+    difference,
+    minus,
+    operations,
+    signed,
+)
 from benchmarks.results.pretrained import VISITS
+from benchmarks.results.pretrained_federations import READS
+from benchmarks.results.pretrained_pilot import SAMPLES
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report.measures import Estimate
 
 BEST = "at_best_validation"
 FEATURES, LOGITS = "features", "pretrained-logits"
-WORDS = {FEATURES: "on features", LOGITS: "on logits"}
+LEADERS = [("fedssa", LOGITS), ("pfedlora_plus", FEATURES), ("lg_fedavg", LOGITS)]
+"""On different backbones."""
 PRETRAINED = "../pretrained/README.md"
-COUNTS = ("10", "30", "50")
-"""Images a client."""
-MU = ("0.5", "0.9")
 Line = tuple[str, str, str]
 """Whose clients, what helped, what helped less or not."""
 
@@ -29,7 +39,6 @@ def make(page: Page) -> None:
     lines = [*few_images(), *other_federations(), *private(), *scratch(), *one_model(), *texts()]
     header = ("your clients", "what helped, in points (numbers up a visit)", "helped less, or not")
     page.table("decisions", header, lines)
-    page.settings(*MU)
 
 
 @dataclass(frozen=True)
@@ -83,91 +92,96 @@ def span(estimates: Iterable[Estimate]) -> str:
     return minus(" to ".join(map(str, dict.fromkeys((means[0], means[-1])))))
 
 
-def of_heads(of: Runs, which: Iterable[tuple[str, str]], visits: int) -> str:
-    """`FedSSA on logits +18.2 ± 1.1 (10,010); ...`: what they gain by sharing, and send."""
-    return "; ".join(
-        f"{registry.title(method)} {WORDS[reads]} "
-        f"{told(of.gain(method, representation=reads))}"
-        f" ({of.up(method, visits, representation=reads)})"
-        for method, reads in which
-    )
+def of_heads(of: Runs, which: Iterable[tuple[str, str]], visits: int = 0) -> str:
+    """`FedSSA on logits +18.2 ± 1.1 (10,000); ...`: what they gain by sharing, and with the visits
+    of all clients what one sends."""
+    found = []
+    for method, reads in which:
+        gain = told(of.gain(method, representation=reads))
+        sent = f" ({of.up(method, visits, representation=reads)})" if visits else ""
+        found.append(f"{registry.title(method)} on {READS[reads]} {gain}{sent}")
+    return "; ".join(found)
 
 
 def few_images() -> Iterable[Line]:
     """A hundred clients with different backbones, which are asked about the classes they hold."""
     every, pilot = runs("pretrained", "runs.csv", "final"), runs("pretrained", "pilot.csv", "test")
-    plus, fedssa = ("pfedlora_plus", FEATURES), ("fedssa", LOGITS)
     ten, thirty = (every.only(**{"partition.samples-per-client": n}) for n in ("10", "30"))
+    led, crossed = LEADERS[:2], [("fedssa", FEATURES), ("pfedlora_plus", LOGITS)]
     plain = [("lg_fedavg", FEATURES), ("fedrod", FEATURES), ("fedrod", LOGITS)]
     averaged = span(ten.gain(method, representation=reads) for method, reads in plain)
-    on_logits = told(ten.gain("lg_fedavg", representation=LOGITS))
+    fedgh, fd = (
+        max((ten.lead(method, representation=reads) for reads in READS), key=lambda e: e.mean)
+        for method in ("fedgh", "fd")
+    )
+    assert fd.mean < 0, "FD leads"
     at = link(PRETRAINED, "ten-images-per-client")
     yield (
         "**different frozen pretrained backbones**, one image of each of ten classes",
-        at(of_heads(ten, (fedssa, plus), VISITS)),
-        at(f"last layers averaged {averaged}, LG-FedAvg on logits {on_logits}; FedGH; FD"),
+        at(of_heads(ten, led, VISITS)),
+        at(
+            f"{of_heads(ten, crossed)}; last layers averaged {averaged}, but"
+            f" {of_heads(ten, LEADERS[2:])}; FedGH, lead {told(fedgh)} at best; FD, no lead"
+        ),
     )
-    at, more = (
-        link(PRETRAINED, section)
-        for section in ("thirty-images-per-client", "the-pilot-more-images-and-private-necks")
-    )
+    at = link(PRETRAINED, "thirty-images-per-client")
+    more = link(PRETRAINED, "the-pilot-more-images-and-private-necks")
     fifty = pilot.only(samples="50")
-    less = span(fifty.gain("pfedlora_plus", reads=reads) for reads in ("features", "logits"))
     best = told(fifty.gain("fedssa", reads="logits"))
+    less = span(fifty.gain("pfedlora_plus", reads=reads) for reads in READS.values())
     yield (
         "the same, three images of each",
-        at(of_heads(thirty, (fedssa, plus), VISITS))
-        + "; "
-        + more(f"five, one seed: FedSSA on logits {best}"),
-        more(f"five, one seed: pFedLoRA+ {less}"),
+        at(of_heads(thirty, led, VISITS)) + "; " + more(f"five, one seed: FedSSA on logits {best}"),
+        at(of_heads(thirty, crossed)) + "; " + more(f"five, one seed: pFedLoRA+ {less}"),
     )
     necks = {row["method"] for row in fifty.rows if row["reads"] == "neck"} - {"standalone"}
-    most = max(pilot.gain(m, reads="neck", samples=n).mean for m in necks for n in COUNTS)
+    gains = [pilot.gain(method, reads="neck", samples=n) for method in necks for n in SAMPLES]
+    assert all(gain.mean < 0 for gain in gains), "a method gains behind necks"
     yield (
-        "the same, behind private necks",
+        "the same behind private necks, one to five images of each",
         "",
-        more(f"{titles(registry.ordered(necks))}: {signed(100 * most, 1)} at most, one seed"),
+        more(f"{titles(registry.ordered(necks))}: {span(gains)}, one seed"),
     )
+    other = runs("pretrained", "cifar10.csv", "final")
     at = link(PRETRAINED, "cifar-10")
     yield (
         "two images of each of five classes of CIFAR-10",
-        at(of_heads(runs("pretrained", "cifar10.csv", "final"), (fedssa, plus), VISITS)),
-        at("other methods were not run"),
+        at(of_heads(other, led, VISITS)),
+        at(of_heads(other, crossed)),
     )
 
 
 def other_federations() -> Iterable[Line]:
     """Different backbones, and other partitions or numbers of clients."""
     every = runs("pretrained", "federations.csv", "final")
-    leaders = [("fedssa", LOGITS), ("pfedlora_plus", FEATURES), ("lg_fedavg", LOGITS)]
 
-    def rest(of: Runs, leaders: list[tuple[str, str]]) -> str:
+    def rest(of: Runs, but: list[tuple[str, str]]) -> str:
         found = {(row["method"], row["representation"]) for row in of.rows}
-        others = [each for each in found if each not in leaders and each[0] != "standalone"]
+        others = [each for each in found if each not in but and each[0] != "standalone"]
         return span(of.gain(method, representation=reads) for method, reads in others)
 
     dirichlet = every.only(**{"partition.kind": "dirichlet"})
     at = link(PRETRAINED, "a-hundred-clients-with-a-dirichlet-partition")
     yield (
         "Dirichlet partition, one image of each of about 30 classes",
-        at(of_heads(dirichlet, leaders, VISITS)),
-        at(f"the others {rest(dirichlet, leaders)}"),
+        at(of_heads(dirichlet, LEADERS, VISITS)),
+        at(f"the others {rest(dirichlet, LEADERS)}"),
     )
     asked = every.only(clients="100", **{"partition.kind": "iid"})
     at = link(PRETRAINED, "a-hundred-clients-that-are-asked-about-all-classes")
     samples = runs("pretrained", "rows-samples.csv", "final")
     alone = asked.only(method="standalone")
     lead = Runs(samples.rows + alone.rows, "final").lead("pfedlora_plus", representation=FEATURES)
-    class_ = [(method, reads) for method in ("fedssa", "pfedlora_plus") for reads in WORDS]
-    by_class = span(asked.gain(method, representation=reads) for method, reads in class_)
+    by_class = [(method, reads) for method in ("fedssa", "pfedlora_plus") for reads in READS]
+    classes = span(asked.gain(method, representation=reads) for method, reads in by_class)
     sent = samples.up("pfedlora_plus", VISITS, representation=FEATURES)
     yield (
         "one image of each of ten classes, asked about all hundred",
         at(
-            of_heads(asked, leaders[2:], VISITS) + "; pFedLoRA+ on features with"
+            of_heads(asked, LEADERS[2:], VISITS) + "; pFedLoRA+ on features with"
             f" `adapter.rows=samples`, lead {told(lead)} ({sent})"
         ),
-        at(f"the others by class {by_class}, averaged {rest(asked, [*leaders[2:], *class_])}"),
+        at(f"by class {classes}; other averages {rest(asked, LEADERS[2:] + by_class)}"),
     )
     own = every.only(clients="10")
     at = link(PRETRAINED, "ten-clients-whose-classes-nobody-else-holds")
@@ -180,8 +194,8 @@ def other_federations() -> Iterable[Line]:
     at = link(PRETRAINED, "three-clients-each-with-a-backbone-that-nobody-else-has")
     yield (
         "three clients, each with its own backbone, one image of each of a hundred classes",
-        at(of_heads(three, [leaders[0], leaders[2], leaders[1]], 3 * 20)),
-        at(f"the others {rest(three, leaders)}, none on features above Standalone"),
+        at(of_heads(three, [LEADERS[place] for place in (0, 2, 1)], 3 * 20)),
+        at(f"the others {rest(three, LEADERS)}, none on features above Standalone"),
     )
 
 
@@ -198,10 +212,10 @@ def private() -> Iterable[Line]:
             for name in ("plain", "eps8", "eps2")
         )
         at = link("../dp/README.md", section)
-        helped.append(at(f"per {whose} {told(eps8)} of {100 * plain.mean:.1f}"))
+        helped.append(at(f"per {whose} {told(eps8)} (without a bound {100 * plain.mean:.1f})"))
         less.append(at(f"per {whose} {told(eps2)}"))
     yield (
-        "one frozen pretrained backbone, a bound ε on what leaks",
+        "one frozen pretrained backbone, 30 images each of CIFAR-10, a bound ε on what leaks",
         f"pFedLoRA+ over no adapter (170), ε = 8: {'; '.join(helped)}",
         f"ε = 2: {'; '.join(less)}",
     )
@@ -211,30 +225,37 @@ def scratch() -> Iterable[Line]:
     """Models of different size, trained from scratch."""
     board = runs("leaderboard", "runs.csv")
     at = link("../leaderboard/README.md")
-    flops = [
-        sum(by_seed(board.rows, "flops", method=name, sharing="mean").values())
-        for name in ("fedmrl", "standalone")
-    ]
+    flops = operations(board.rows, "flops")["fedmrl"]
+    assert not bonferroni(board.lead("fedmrl"), 5).sign, "FedMRL's lead is significant"
     yield (
         "**models of different size from scratch**, ten classes each, six visits, CIFAR-100",
-        at(f"{leads(board, ('fedproto', 'fd'), 600)}"),
+        at(leads(board, ("fedproto", "fd"), 600)),
         at(
-            f"FedMRL, lead {told(board.lead('fedmrl'))} at {flops[0] / flops[1]:.1f} times the"
-            f" operations; pFedLoRA (μ = 0.5), lead {told(board.lead('pfedlora'))}"
+            f"FedMRL, lead {told(board.lead('fedmrl'))} at {flops:.1f} times the operations, not"
+            f" with Bonferroni correction; pFedLoRA (μ = 0.5), lead {told(board.lead('pfedlora'))}"
         ),
     )
     start, early = runs("start", "runs.csv"), runs("sharing", "cifar100-runs.csv")
     normalised = difference(
-        _fractions("normalised", "runs.csv", NORMALISED),
-        _fractions("gain", "confirmed.csv", "standalone"),
+        *(
+            {seed: found[seed] for seed in FRESH}
+            for found in (
+                fractions(Page(RESULTS / "normalised"), "runs.csv", NORMALISED),
+                fractions(Page(RESULTS / "gain"), "confirmed.csv", "standalone"),
+            )
+        )
     )
     none = ("lg_fedavg", "fedmrl", "pfedlora")
-    gains = [start.gain(m, mu=mu) for m in none for mu in (MU if m == "pfedlora" else ("",))]
+    gains = [
+        start.gain(m, mu=mu) for m in none for mu in (("0.5", "0.9") if m == "pfedlora" else ("",))
+    ]
     assert not any(gain.sign for gain in gains), "a gain or a loss is shown"
     at = link("../start/README.md")
     yield (
         "the same, three visits",
-        at(f"FedProto {told(start.gain('fedproto'))}; FD, lead {told(start.lead('fd'))}")
+        at(
+            f"if clients begin alike: FedProto {told(start.gain('fedproto'))}; FD, lead {told(start.lead('fd'))}"
+        )
         + "; "
         + link("../sharing/README.md", "cifar-100-early-in-training")(
             f"pFedMoE {told(early.gain('pfedmoe'))}, one seed ({early.up('pfedmoe', 300)})"
@@ -259,9 +280,12 @@ def scratch() -> Iterable[Line]:
     at = link("../sharing/README.md", "digits-every-method-and-both-controls")
     most = max(100 * ten.lead(method).mean for method in others | {"fd"})
     yield (
-        "small digits, 50 clients",
+        "small digits, three classes each, 50 clients",
         at(f"FD, lead {told(fifty.lead('fd'))}"),
-        at(f"{len(others)} others: no lead shown; with ten clients leads of {most:.1f} at most"),
+        at(
+            f"{len(others)} others: leads {span(map(fifty.lead, others))}, none shown; with ten clients"
+            f" {most:.1f} at most"
+        ),
     )
     late = Page(RESULTS / "held-out").rows("runs.csv")
     by = {
@@ -277,7 +301,7 @@ def scratch() -> Iterable[Line]:
     first, *rest = (f"{registry.title(method)} {told(e)}" for method, e in by.items())
     yield (
         "a client that comes after the training, 80 samples of two classes of CIFAR-10",
-        at(f"over training alone: {first}; {rest[0]}, not with Bonferroni correction"),
+        at(f"over training alone: {first}; {rest[0]}; neither with Bonferroni correction"),
         at("; ".join(rest[1:])),
     )
 
@@ -329,18 +353,24 @@ def texts() -> Iterable[Line]:
             f"LG-FedAvg with `train=head` {told(head.gain('lg_fedavg'))}"
             f" ({head.up('lg_fedavg', 100)})"
         ),
-        at(f"beside a LoRA that stays private {told(lora.gain('lg_fedavg'))}"),
+        "",
     )
     at = link("../lora/README.md", "ten-methods-at-001")
     best = ("rolora", "flexlora", "fedit")
-    sent = [lora.up(method, 100) for method in best]
+    sent = sorted(lora.up(method, 100) for method in best)
+    others = ("fedex_lora", "flora", "ffa_lora", "feddpa")
+    head_only = told(lora.gain("lg_fedavg"))
     yield (
         "one encoder, LoRA inside",
         at(
             f"{titles(best)} with `lora.head=shared` {span(map(lora.gain, best))}"
-            f" ({sent[0]} to {sent[1]}); above the shared head not with Bonferroni correction"
+            f" ({sent[0]} to {sent[-1]}); above the shared head not with Bonferroni correction"
         ),
-        at(f"FedSA-LoRA, FedALT {span([lora.gain('fedsa_lora'), lora.lead('fedalt')])}")
+        at(
+            f"{titles(others)} {span(map(lora.gain, others))}; FedSA-LoRA, FedALT"
+            f" {span([lora.gain('fedsa_lora'), lora.lead('fedalt')])}; LG-FedAvg beside private LoRA"
+            f" {head_only}"
+        )
         + "; "
         + link("../lora/README.md", "private-heads")("private heads 2 at most, one seed"),
     )
@@ -361,10 +391,3 @@ def link(page: str, section: str = "") -> Callable[[str], str]:
     """Makes a text a link to that section."""
     target = page + (f"#{section}" if section else "")
     return lambda text: f"[{text}]({target})"
-
-
-def _fractions(folder: str, file: str, variant: str) -> BySeed:
-    """Of the seeds that chose nothing."""
-    rows = Page(RESULTS / folder).rows(file)
-    found = by_seed(rows, "at best validation", variant=variant, sharing="mean")
-    return {seed: found[seed] / 100 for seed in FRESH}
