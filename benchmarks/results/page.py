@@ -192,6 +192,39 @@ def counted(
     return sorted(found, key=str)
 
 
+OF_ROUND = ("round", "validation", "accuracy", "sampled", "operations")
+"""Means in [0, 1] over all clients, and over the sampled ones right after their training; and FLOP
+from the beginning."""
+
+
+def each_round(
+    folders: Iterable[Path], keys: Callable[[Experiment], Sequence[object]]
+) -> Iterator[list[object]]:
+    """A row for each round of the completed runs in those folders: `keys` of the Experiment, and
+    OF_ROUND."""
+    for folder in folders:
+        for run, _ in completed(folder):
+            of_sampled: dict[int, list[float]] = {}
+            for visit in run.visits():
+                if visit["status"] == "ok":
+                    of_sampled.setdefault(visit["round"], []).append(visit["accuracy"])
+            done = 0
+            for row in run.rounds():
+                done += row["flops"]
+                there = of_sampled.get(row["round"])
+                means = row["validation_accuracy"], row["accuracy"]
+                mean = statistics.fmean(there) if there else ""
+                yield [*keys(run.experiment()), row["round"], *means, mean, done]
+
+
+def end_of(rounds: Sequence[Row]) -> list[float]:
+    """Accuracies of a run, in [0, 1], of its rows by `each_round`: at the best validation accuracy,
+    the earliest of ties, and final; of the sampled clients, of the last round and the highest."""
+    best = max(rounds, key=lambda row: float(row["validation"]))
+    of_sampled = [float(row["sampled"]) for row in rounds if row["sampled"]]
+    return [float(best["accuracy"]), float(rounds[-1]["accuracy"]), of_sampled[-1], max(of_sampled)]
+
+
 def merged(
     path: Path, columns: Sequence[str], keys: Sequence[str], rows: Iterable[Sequence[object]]
 ) -> None:
