@@ -1,9 +1,10 @@
 """Standalone whose last layer reads normalised features, beside Standalone and beside the most
 accurate variants of pFedLoRA, which read them: runs.csv, of a comparison by
 `benchmarks/normalised.yaml`; and Standalone at a larger rate, rates.csv. Standalone and the
-variants are in `docs/results/gain`.
+variants are in `docs/results/gain`. And pFedLoRA+ on the leaderboard: plus.csv, a row a round.
 
-    python -m benchmarks.results.normalised runs.csv|rates.csv FOLDER"""
+    python -m benchmarks.results.normalised runs.csv|rates.csv FOLDER
+    python -m benchmarks.results.normalised plus.csv FOLDER..."""
 
 from __future__ import annotations
 
@@ -12,11 +13,17 @@ from pathlib import Path
 
 from benchmarks.results.gain import CONFIRMED, FRESH, confirmed
 from benchmarks.results.page import (
+    OF_ROUND,
     RESULTS,
+    BySeed,
     Page,
+    Row,
     by_seed,
     difference,
+    each_round,
+    end_of,
     estimate,
+    merged,
     percent,
     points,
     signed,
@@ -32,9 +39,15 @@ VARIANTS = (
     "rows=classes down=fixed features=normalised server-lr=0.3",
 )
 """Of the search on seed 0."""
+KEYS = ("method", "sharing", "seed")
 
 
 def make(page: Page) -> None:
+    features(page)
+    plus(page)
+
+
+def features(page: Page) -> None:
     gain = Page(RESULTS / "gain")
     alone = fractions(gain, "confirmed.csv", "standalone")
     control = fractions(page, "runs.csv", NORMALISED)
@@ -70,11 +83,54 @@ def make(page: Page) -> None:
     page.table("search", ("", "accuracy", "− Standalone, normalised"), lines)
 
 
+def plus(page: Page) -> None:
+    """pFedLoRA+ in the leaderboard's setting: beside its control, Standalone and others there."""
+    board = Page(RESULTS / "leaderboard").rows("runs.csv")
+
+    def there(column: str, method: str = "standalone") -> BySeed:
+        return by_seed(board, column, method=method, sharing="mean")
+
+    runs: dict[str, dict[str, list[Row]]] = {"mean": {}, "none": {}}
+    for row in page.rows("plus.csv"):
+        runs[row["sharing"]].setdefault(row["seed"], []).append(row)
+    ends = {
+        kind: {seed: end_of(rows) for seed, rows in seeds.items()} for kind, seeds in runs.items()
+    }
+    alone = {seed: there("at_best_validation")[seed] for seed in ends["mean"]}
+    lines = [["Standalone", percent(estimate(alone)), "", ""]]
+    for place, count in enumerate(("at_best_validation", "final")):
+        mean, none = ({seed: end[place] for seed, end in ends[kind].items()} for kind in runs)
+        lead, own = (difference(each, there(count)) for each in (mean, none))
+        gain = difference(mean, none)
+        page.says(estimate(mean), estimate(none), gain, lead, own, seeds=True)
+        for method in ("fd", "fedproto", "fedmrl", "pfedlora"):
+            page.says(difference(mean, there(count, method)), seeds=True)
+        if place == 0:
+            shown = [points(each) for each in (lead, gain, own)]
+            lines.append(["pFedLoRA+", percent(estimate(mean)), *shown[:2]])
+            lines.append(["pFedLoRA+, `sharing=none`", percent(estimate(none)), shown[2], ""])
+    page.table("plus", ("", "accuracy", "− Standalone", "gain from sharing"), lines)
+    most = there("flops")
+    within = {
+        seed: [row for row in rows if float(row["operations"]) <= most[seed]][-1]
+        for seed, rows in runs["mean"].items()
+    }
+    equal = {seed: float(row["accuracy"]) for seed, row in within.items()}
+    page.says(difference(equal, there("final")), seeds=True)
+    done = {seed: float(rows[-1]["operations"]) for seed, rows in runs["mean"].items()}
+    page.says(*(done[seed] / most[seed] for seed in done))
+
+
 def fractions(page: Page, file: str, variant: str) -> dict[str, float]:
     found = by_seed(page.rows(file), COUNT, variant=variant, sharing="mean")
     return {seed: value / 100 for seed, value in found.items()}
 
 
 if __name__ == "__main__":
-    file, folder = sys.argv[1:]
-    confirmed([Path(folder)], RESULTS / "normalised" / file)
+    file, *given = sys.argv[1:]
+    folders, target = [Path(folder) for folder in given], RESULTS / "normalised" / file
+    if file == "plus.csv":
+        rows = each_round(folders, lambda e: (e.method, e.sharing, e.seed))
+        merged(target, (*KEYS, *OF_ROUND), (*KEYS, "round"), rows)
+    else:
+        confirmed(folders, target)
