@@ -23,6 +23,7 @@ from benchmarks.results.page import (
     each_round,
     end_of,
     estimate,
+    last_within,
     merged,
     percent,
     points,
@@ -51,7 +52,7 @@ def features(page: Page) -> None:
     gain = Page(RESULTS / "gain")
     alone = fractions(gain, "confirmed.csv", "standalone")
     control = fractions(page, "runs.csv", NORMALISED)
-    fresh = [{seed: each[seed] for seed in FRESH} for each in (alone, control)]
+    fresh = [of_fresh(each) for each in (alone, control)]
     lead = difference(fresh[1], fresh[0])
     page.says(estimate(fresh[0]), estimate(fresh[1]), lead, seeds=True)
     page.table(
@@ -111,14 +112,18 @@ def plus(page: Page) -> None:
             lines.append(["pFedLoRA+, `sharing=none`", percent(estimate(none)), shown[2], ""])
     page.table("plus", ("", "accuracy", "− Standalone", "gain from sharing"), lines)
     most = there("flops")
-    within = {
-        seed: [row for row in rows if float(row["operations"]) <= most[seed]][-1]
+    equal = {
+        seed: float(last_within(rows, most[seed])["accuracy"])
         for seed, rows in runs["mean"].items()
     }
-    equal = {seed: float(row["accuracy"]) for seed, row in within.items()}
     page.says(difference(equal, there("final")), seeds=True)
     done = {seed: float(rows[-1]["operations"]) for seed, rows in runs["mean"].items()}
     page.says(*(done[seed] / most[seed] for seed in done))
+
+
+def of_fresh(values: BySeed) -> BySeed:
+    """Those of the seeds that chose nothing."""
+    return {seed: values[seed] for seed in FRESH}
 
 
 def fractions(page: Page, file: str, variant: str) -> dict[str, float]:

@@ -24,7 +24,7 @@ from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.report import measures
 from pfedlora_flwr.report.measures import Estimate
 from pfedlora_flwr.runs.directory import RunDirectory
-from pfedlora_flwr.runs.result import best_round
+from pfedlora_flwr.runs.result import best_round, sampled_by_round
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 Row = dict[str, str]
@@ -204,17 +204,12 @@ def each_round(
     OF_ROUND."""
     for folder in folders:
         for run, _ in completed(folder):
-            of_sampled: dict[int, list[float]] = {}
-            for visit in run.visits():
-                if visit["status"] == "ok":
-                    of_sampled.setdefault(visit["round"], []).append(visit["accuracy"])
-            done = 0
+            who, of_sampled, done = keys(run.experiment()), sampled_by_round(run.visits()), 0
             for row in run.rounds():
                 done += row["flops"]
-                there = of_sampled.get(row["round"])
                 means = row["validation_accuracy"], row["accuracy"]
-                mean = statistics.fmean(there) if there else ""
-                yield [*keys(run.experiment()), row["round"], *means, mean, done]
+                mean = of_sampled.get(row["round"], "")
+                yield [*who, row["round"], *means, mean, done]
 
 
 def end_of(rounds: Sequence[Row]) -> list[float]:
@@ -223,6 +218,11 @@ def end_of(rounds: Sequence[Row]) -> list[float]:
     best = max(rounds, key=lambda row: float(row["validation"]))
     of_sampled = [float(row["sampled"]) for row in rounds if row["sampled"]]
     return [float(best["accuracy"]), float(rounds[-1]["accuracy"]), of_sampled[-1], max(of_sampled)]
+
+
+def last_within(rounds: Iterable[Row], most: float) -> Row:
+    """Of a run's rows by `each_round` the last at which no more operations were executed."""
+    return [row for row in rounds if float(row["operations"]) <= most][-1]
 
 
 def merged(

@@ -21,6 +21,7 @@ from benchmarks.results.page import (
     each_round,
     end_of,
     estimate,
+    last_within,
     merged,
     operations,
     percent,
@@ -143,9 +144,9 @@ def at_equal_operations(page: Page, runs: Mapping[Long, list[Row]]) -> None:
     alone = runs[ALONE][-1]
     for key, rows in runs.items():
         page.says(float(rows[-1]["operations"]) / float(runs[ALONE][len(rows) - 1]["operations"]))
-        within = [row for row in rows if float(row["operations"]) <= float(alone["operations"])]
-        if key != ALONE and len(within) < len(rows):
-            page.says(100 * (float(within[-1]["accuracy"]) - float(alone["accuracy"])))
+        there = last_within(rows, float(alone["operations"]))
+        if key != ALONE and there is not rows[-1]:
+            page.says(100 * (float(there["accuracy"]) - float(alone["accuracy"])))
 
 
 def titled(method: str, mu: str, sharing: str = "mean") -> str:
@@ -163,7 +164,6 @@ def draw(runs: Mapping[Long, list[Row]], folder: Path) -> Path:
         axis = axes[0][0]
         for key, rows in runs.items():
             colour, _, line = style.of_method(key[0])
-            line = {"0.9": "-.", "0.5": line, "": line}[key[1]]
             line = ":" if key[2] == "none" else line
             accuracies = [100 * float(row["accuracy"]) for row in rows]
             label = titled(*key).replace("`", "")

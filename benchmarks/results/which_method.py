@@ -6,9 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from benchmarks.results.gain import FRESH
 from benchmarks.results.held_out import mean_by_seed
-from benchmarks.results.normalised import NORMALISED, fractions
+from benchmarks.results.normalised import NORMALISED, fractions, of_fresh
 from benchmarks.results.page import (
     RESULTS,
     Page,
@@ -238,13 +237,8 @@ def scratch() -> Iterable[Line]:
     )
     start, early = runs("start", "runs.csv"), runs("sharing", "cifar100-runs.csv")
     normalised = difference(
-        *(
-            {seed: found[seed] for seed in FRESH}
-            for found in (
-                fractions(Page(RESULTS / "normalised"), "runs.csv", NORMALISED),
-                fractions(Page(RESULTS / "gain"), "confirmed.csv", "standalone"),
-            )
-        )
+        of_fresh(fractions(Page(RESULTS / "normalised"), "runs.csv", NORMALISED)),
+        of_fresh(fractions(Page(RESULTS / "gain"), "confirmed.csv", "standalone")),
     )
     none = ("lg_fedavg", "fedmrl", "pfedlora")
     ran = sorted({(row["method"], row["mu"]) for row in start.rows if row["method"] in none})

@@ -248,14 +248,19 @@ def best_round(e: Experiment, rows: list[RoundRow]) -> RoundRow:
     return max(evaluated or over_all, key=lambda row: row["validation_accuracy"])
 
 
-def sampled(visits: Iterable[VisitRow | FailedVisitRow]) -> Sampled:
-    """The means over the clients that a round admitted, from their lines: of the last round that
-    has one, and the highest."""
+def sampled_by_round(visits: Iterable[VisitRow | FailedVisitRow]) -> dict[int, float]:
+    """The mean accuracy over the clients that a round admitted, from their lines, by round in
+    order."""
     by_round: dict[int, list[float]] = {}
     for row in visits:
         if row["status"] == "ok" and "accuracy" in row:
             by_round.setdefault(row["round"], []).append(row["accuracy"])
-    means = [statistics.fmean(by_round[round]) for round in sorted(by_round)]
+    return {round: statistics.fmean(by_round[round]) for round in sorted(by_round)}
+
+
+def sampled(visits: Iterable[VisitRow | FailedVisitRow]) -> Sampled:
+    """The means by round: of the last round that has one, and the highest."""
+    means = [*sampled_by_round(visits).values()]
     return {
         "sampled_last": means[-1] if means else None,
         "sampled_highest": max(means, default=None),
