@@ -2,10 +2,10 @@
 where it is faster.
 
 PyTorch sends fp32 matrix products to MKL, which takes AVX2 code on AMD processors; oneDNN takes
-AVX-512 where there is one, and is up to twice as fast there. On an Intel Xeon MKL is faster: 111
-against 97 GFLOP/s for 800 → 500, 75 against 40 for 500 → 60 (benchmarks/RECORDS.md). So the rule is
-by maker and size, fixed, and a run's bits depend on no measurement. `torch.nn.functional.linear` is
-the reference, and tests hold the two equal to rounding."""
+AVX-512 where there is one, and is up to twice as fast there. On an Intel Xeon MKL is faster: 133
+against 101 GFLOP/s for 800 → 500, 90 against 46 for 500 → 60 (benchmarks/RECORDS.md). So the rule
+is by maker and size, fixed, and a run's bits depend on no measurement. `torch.nn.functional.linear`
+is the reference, and tests hold the two equal to rounding."""
 
 from __future__ import annotations
 
