@@ -104,7 +104,7 @@ def plus(page: Page) -> None:
         lead, own = (difference(each, there(count)) for each in (mean, none))
         gain = difference(mean, none)
         page.says(estimate(mean), estimate(none), gain, lead, own, seeds=True)
-        for method in ("fd", "fedproto", "fedmrl", "pfedlora"):
+        for method in ("fd", "fedproto", "pfedmoe", "fedmrl"):
             page.says(difference(mean, there(count, method)), seeds=True)
         if place == 0:
             shown = [points(each) for each in (lead, gain, own)]

@@ -6,8 +6,9 @@ rounds.csv, a row a round, of comparisons by `quick/leaderboard` with more round
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 
 from benchmarks.results.page import (
     COUNTED,
@@ -37,12 +38,15 @@ KEYS = ("method", "mu", "sharing", "seed")
 COLUMNS = (*KEYS, *COUNTED)
 COUNT = "at_best_validation"
 EVERY = 30
+LAST = 50
 BOARD = 60
 """The leaderboard's rounds."""
 ROUNDS = 300
 ALONE = ("standalone", "", "mean")
 Long = tuple[str, str, str]
-"""A run: its method, μ and sharing."""
+"""A run of one seed: its method, μ and sharing."""
+Runs = dict[Long, list[Row]]
+"""The rows of each, one a round."""
 PAPER = ACCURACY["heterogeneous"]["cifar100"]
 
 
@@ -79,66 +83,99 @@ def common_start(page: Page) -> None:
 
 
 def long(page: Page) -> None:
-    """One seed beyond the leaderboard's rounds: its end by all ways of counting, and its course."""
-    found: dict[Long, list[Row]] = {}
+    """Beyond the leaderboard's rounds, seed by seed: the end by all ways of counting, and the
+    course."""
+    found: dict[str, Runs] = {}
     for row in page.rows("rounds.csv"):
-        found.setdefault((row["method"], row["mu"], row["sharing"]), []).append(row)
-    order = registry.ordered({method for method, _, _ in found})
-    runs = {key: found[key] for key in sorted(found, key=lambda key: (order.index(key[0]), key))}
-    alone = runs[ALONE]
-    ends = {key: [100 * value for value in end_of(rows)] for key, rows in runs.items()}
+        run = row["method"], row["mu"], row["sharing"]
+        found.setdefault(row["seed"], {}).setdefault(run, []).append(row)
+    order = registry.ordered({method for runs in found.values() for method, _, _ in runs})
+    seeds = {
+        seed: {run: runs[run] for run in sorted(runs, key=lambda run: (order.index(run[0]), run))}
+        for seed, runs in found.items()
+    }
     lines, course = [], []
-    for key, rows in runs.items():
-        if len(rows) == len(alone):
-            leads = [one - other for one, other in zip(ends[key], ends[ALONE], strict=True)]
-            page.says(*ends[key], *leads)
-            shown = [f"{value:.2f}" for value in ends[key]]
-            lead = "" if key == ALONE else signed(leads[0])
-            printed = PAPER[key[0]][-1] if key[0] in PAPER and key[2] == "mean" else None
-            above = "" if key == ALONE else above_from(rows, alone)
-            cells = [shown[0], lead, above, *shown[1:], f"{printed:.2f}" if printed else ""]
-            lines.append([titled(*key), *cells])
-        course.append([titled(*key), *apart(page, rows, None if key == ALONE else alone)])
-        if (with_ := runs.get((*key[:2], "mean"))) and key[2] == "none":
-            course.append([f"gain from sharing{mu_of(key[1])}", *apart(page, with_, rows)])
+    for seed, runs in seeds.items():
+        alone = runs[ALONE]
+        ends = {run: [100 * value for value in end_of(rows)] for run, rows in runs.items()}
+        for run, rows in runs.items():
+            if len(rows) == len(alone):
+                cells = end_cells(page, run, ends, above_from(rows, alone))
+                lines.append([seed, alone[-1]["round"], *cells])
+            others = None if run == ALONE else alone
+            course.append([seed, titled(*run), *apart(page, rows, others)])
+            if (with_ := runs.get((*run[:2], "mean"))) and run[2] == "none":
+                page.says(mean_of(with_, BOARD, 1) - mean_of(rows, BOARD, 1))
+                course.append(
+                    [seed, f"gain from sharing{mu_of(run[1])}", *apart(page, with_, rows)]
+                )
+        at_equal_operations(page, runs)
+        page.says(*(mean_of(rows, BOARD, 1) for rows in runs.values()))
+        for rows in runs.values():
+            later(page, rows, alone)
     header = ("all clients, at best validation", "− Standalone", "above it from round", "final")
     sampled = ("sampled, last round", "sampled, highest round", "the paper")
-    page.table("long", ("method", *header, *sampled), lines)
-    page.table("course", ("round", *(row["round"] for row in alone[EVERY::EVERY])), course)
-    page.picture("long.png", lambda folder: draw(runs, folder))
-    at_equal_operations(page, runs)
-    there = Page(RESULTS / "leaderboard").rows("runs.csv")
-    page.says(100 * by_seed(there, "final", method="pfedlora", sharing="mean")["0"])
-    page.says(*(100 * float(rows[BOARD]["accuracy"]) for rows in runs.values()))
-    page.says(100 * (float(alone[-1]["accuracy"]) - float(alone[ROUNDS // 2]["accuracy"])))
+    page.table("long", ("seed", "rounds", "method", *header, *sampled), lines)
+    marks = (f"{end - EVERY + 1} to {end}" for end in range(EVERY, ROUNDS + 1, EVERY))
+    page.table("course", ("seed", "rounds", *marks), course)
+    page.picture("long.png", lambda folder: draw(seeds, folder))
+    board = Page(RESULTS / "leaderboard").rows("runs.csv")
+    mean, none = (
+        100 * by_seed(board, "final", method="pfedlora", sharing=kind)["0"]
+        for kind in ("mean", "none")
+    )
+    page.says(mean, none, mean - none)
+
+
+def later(page: Page, rows: list[Row], alone: list[Row]) -> None:
+    """Of the last LAST rounds: a run's lead, by all clients and by those sampled."""
+    end = len(rows) - 1
+    for column in ("accuracy", "sampled"):
+        page.says(mean_of(rows, end, LAST, column) - mean_of(alone, end, LAST, column))
+
+
+def end_cells(page: Page, run: Long, ends: Mapping[Long, list[float]], above: str) -> list[str]:
+    """A run's line of the table of ends, after its seed."""
+    leads = [one - other for one, other in zip(ends[run], ends[ALONE], strict=True)]
+    page.says(*ends[run], *leads)
+    first, *others = (f"{value:.2f}" for value in ends[run])
+    lead = "" if run == ALONE else signed(leads[0])
+    printed = PAPER[run[0]][-1] if run[0] in PAPER and run[2] == "mean" else None
+    return [titled(*run), first, lead, above, *others, f"{printed:.2f}" if printed else ""]
 
 
 def above_from(rows: list[Row], alone: list[Row]) -> str:
     """The round from which on a run is above Standalone in every one; empty where it is not."""
+    if rows is alone:
+        return ""
     below = [
         int(ours["round"])
         for ours, theirs in zip(rows, alone, strict=True)
         if float(ours["accuracy"]) <= float(theirs["accuracy"])
     ]
-    return "" if max(below) == ROUNDS else str(max(below) + 1)
+    return "" if max(below) == int(alone[-1]["round"]) else str(max(below) + 1)
 
 
 def apart(page: Page, rows: list[Row], others: list[Row] | None) -> list[str]:
-    """Accuracies every some rounds in percent, or their differences to others' in points; empty
-    where one of the two has ended."""
+    """Accuracies in percent, or their differences to others' in points, each the mean over EVERY
+    rounds; empty where one of the two has ended before."""
     cells = []
-    for t in range(EVERY, ROUNDS + 1, EVERY):
-        if t >= min(len(rows), len(others or rows)):
+    for end in range(EVERY, ROUNDS + 1, EVERY):
+        if end >= min(len(rows), len(others or rows)):
             cells.append("")
             continue
-        value = 100 * float(rows[t]["accuracy"])
-        value -= 100 * float(others[t]["accuracy"]) if others else 0
+        value = mean_of(rows, end, EVERY) - (mean_of(others, end, EVERY) if others else 0)
         page.says(value)
         cells.append(signed(value) if others else f"{value:.2f}")
     return cells
 
 
-def at_equal_operations(page: Page, runs: Mapping[Long, list[Row]]) -> None:
+def mean_of(rows: Sequence[Row], end: int, count: int, column: str = "accuracy") -> float:
+    """The mean of an accuracy in % over some rounds, of which `end` is the last."""
+    return 100 * fmean(float(row[column]) for row in rows[end - count + 1 : end + 1])
+
+
+def at_equal_operations(page: Page, runs: Runs) -> None:
     """Where the others have executed Standalone's operations, their accuracy minus Standalone's
     at its end."""
     alone = runs[ALONE][-1]
@@ -158,20 +195,21 @@ def mu_of(mu: str) -> str:
     return f", μ = {mu}" if mu else ""
 
 
-def draw(runs: Mapping[Long, list[Row]], folder: Path) -> Path:
-    """All clients' mean accuracy against rounds, a line a run."""
-    with style.drawing(1, 1, (5, 2.6)) as (figure, axes):
-        axis = axes[0][0]
-        for key, rows in runs.items():
-            colour, _, line = style.of_method(key[0])
-            line = ":" if key[2] == "none" else line
-            accuracies = [100 * float(row["accuracy"]) for row in rows]
-            label = titled(*key).replace("`", "")
-            axis.plot(accuracies, color=colour, linestyle=line, label=label)
-        axis.axvline(BOARD, color="#808080", linewidth=0.8)
-        axis.set_xlabel("round")
-        axis.set_ylabel("accuracy, all clients, %")
-        axis.legend(frameon=False)
+def draw(seeds: Mapping[str, Runs], folder: Path) -> Path:
+    """All clients' mean accuracy against rounds, a panel a seed, a line a run."""
+    with style.drawing(1, len(seeds), (3.2 * len(seeds), 2.6), sharey=True) as (figure, axes):
+        for axis, (seed, runs) in zip(axes[0], seeds.items(), strict=True):
+            for run, rows in runs.items():
+                colour, _, line = style.of_method(run[0])
+                line = ":" if run[2] == "none" else line
+                accuracies = [100 * float(row["accuracy"]) for row in rows]
+                label = titled(*run).replace("`", "")
+                axis.plot(accuracies, color=colour, linestyle=line, label=label)
+            axis.axvline(BOARD, color="#808080", linewidth=0.8)
+            axis.set_title(f"seed {seed}")
+            axis.set_xlabel("round")
+        axes[0][0].set_ylabel("accuracy, all clients, %")
+        axes[0][0].legend(frameon=False)
         figure.savefig(folder / "long.png")
     return folder / "long.png"
 
