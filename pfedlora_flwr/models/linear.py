@@ -2,10 +2,11 @@
 where it is faster.
 
 PyTorch sends fp32 matrix products to MKL, which takes AVX2 code on AMD processors; oneDNN takes
-AVX-512 where there is one, and is up to twice as fast there. On an Intel Xeon MKL is faster: 133
-against 101 GFLOP/s for 800 → 500, 90 against 46 for 500 → 60 (benchmarks/RECORDS.md). So the rule
-is by maker and size, fixed, and a run's bits depend on no measurement. `torch.nn.functional.linear`
-is the reference, and tests hold the two equal to rounding."""
+AVX-512 where there is one, and is up to twice as fast there. Elsewhere MKL is faster, at every size
+tried: on an Intel Xeon with AVX-512 133 against 101 GFLOP/s for 800 → 500, on an AMD EPYC without
+it 55 against 46 (benchmarks/RECORDS.md). So the rule is by maker, AVX-512 and size, fixed, and a
+run's bits depend on no measurement. `torch.nn.functional.linear` is the reference, and tests hold
+the two equal to rounding."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ from torch.autograd.function import once_differentiable
 
 _WORTH = 2**14
 """Weights below this size gain nothing: the call costs more than the product."""
-_MAKER = "AuthenticAMD"
-"""Whose processors gain."""
+_GAINS = "AuthenticAMD", "AVX512"
+"""The maker of processors that gain, and PyTorch's word for the instructions they need."""
 
 
 def maker_of_cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
@@ -32,16 +33,17 @@ def maker_of_cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     return ""
 
 
-def faster_there(maker: str) -> bool:
-    """Whether large products go to oneDNN on a processor of this maker."""
+def faster_there(maker: str, instructions: str) -> bool:
+    """Whether large products go to oneDNN on a processor of this maker, which has the instructions
+    that `torch.backends.cpu.get_cpu_capability` names."""
     return (
-        maker == _MAKER
+        (maker, instructions) == _GAINS
         and torch.backends.mkldnn.is_available()
         and hasattr(torch.ops.mkldnn, "_linear_pointwise")
     )
 
 
-_AVAILABLE = faster_there(maker_of_cpu())
+_AVAILABLE = faster_there(maker_of_cpu(), torch.backends.cpu.get_cpu_capability())
 
 
 class Linear(nn.Linear):

@@ -81,14 +81,21 @@ def test_large_products_run_on_onednn_and_small_ones_do_not() -> None:
 
 
 @pytest.mark.parametrize(
-    ("maker", "fast"), [("AuthenticAMD", True), ("GenuineIntel", False), ("", False)]
+    ("maker", "instructions", "fast"),
+    [
+        ("AuthenticAMD", "AVX512", True),
+        ("AuthenticAMD", "AVX2", False),
+        ("GenuineIntel", "AVX512", False),
+        ("", "DEFAULT", False),
+    ],
 )
-def test_only_on_amd_processors_products_go_to_onednn(
-    maker: str, fast: bool, tmp_path: Path
+def test_only_on_amd_processors_with_avx512_products_go_to_onednn(
+    maker: str, instructions: str, fast: bool, tmp_path: Path
 ) -> None:
-    """By a fixed rule, in a process that sees a processor of this maker."""
+    """By a fixed rule, in a process that sees such a processor."""
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text("processor\t: 0\n" + (f"vendor_id\t: {maker}\n" if maker else ""))
     assert linear.maker_of_cpu(cpuinfo) == maker
-    assert linear.faster_there(maker) == (fast and torch.backends.mkldnn.is_available())
+    there = linear.faster_there(maker, instructions)
+    assert there == (fast and torch.backends.mkldnn.is_available())
     assert linear.maker_of_cpu(tmp_path / "none") == ""
