@@ -308,7 +308,7 @@ def test_a_submission_that_is_not_taken_is_one_line_and_code_1(
 
 def test_a_run_in_words() -> None:
     e = from_flat({"rounds": 10})
-    sent = {"accuracy": 0.5, "bytes_up": 1_000_000, "bytes_down": 500_000}
+    sent = {"accuracy": 0.5, "evaluated": 1, "bytes_up": 1_000_000, "bytes_down": 500_000}
     rows = [
         {"round": r, "seconds": s, **sent}
         for r, s in enumerate([50.0, 9.0, 2.0, 2.0, 2.0, 2.0, 2.0])
@@ -321,13 +321,16 @@ def test_a_run_in_words() -> None:
     assert (
         round_line(e, after[7]) == "round 6/10 · about 8 s left · accuracy 0.5000 · 10.50 MB sent"
     )
+    unknown = SoFar().after({**rows[0], "accuracy": 0.0, "evaluated": 0})  # type: ignore[typeddict-item]
+    assert round_line(e, unknown) == "round 0/10 · 1.50 MB sent", "no accuracy is not one of 0"
 
 
 def test_a_run_as_it_goes_on() -> None:
     now = 0.0
     guesses = []
     course = Course(from_flat({"rounds": 10}), lambda: guesses.append(1) or 600.0, lambda: now)
-    row = {"round": 0, "seconds": 1.0, "accuracy": 0.1, "bytes_up": 0, "bytes_down": 0}
+    row = {"round": 0, "seconds": 1.0, "accuracy": 0.1, "evaluated": 1}
+    row |= {"bytes_up": 0, "bytes_down": 0}
 
     def look(
         phase: str | None, round: int = 0, done: int = 0, of: int = 4, rounds: int = -1

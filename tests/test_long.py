@@ -14,6 +14,7 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.launch import submission
 from pfedlora_flwr.launch.flower import LaunchError
 from pfedlora_flwr.launch.submission import Submission
+from pfedlora_flwr.observers.scalars import scalars
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.lines import SoFar
 from tests.conftest import run_locally
@@ -51,6 +52,30 @@ def test_each_rounds_line_is_read_once_to_be_shown_and_once_for_the_result(
     }
     assert run_locally(tmp_path / "run", keys | {"models": "tests.methods.narrow:Narrow"}).code == 0
     assert sorted(read) == sorted([*range(5), *range(5)])
+
+
+def test_before_any_evaluation_no_accuracy_is_told(tmp_path: Path) -> None:
+    """Its line has 0 for none; a watcher, a tracker and the log name none."""
+    keys = {
+        "clients": 2,
+        "rounds": 2,
+        "partition.kind": "iid",
+        "dataset": "synthetic:40",
+        "method": "standalone",
+        "models": "tests.methods.narrow:Narrow",
+        "evaluate-initial": False,
+        "evaluate-every": 2,
+    }
+    assert run_locally(tmp_path / "run", keys).code == 0
+    before, after = RunDirectory(tmp_path / "run").rounds()
+    assert (before["accuracy"], before["evaluated"], after["evaluated"]) == (0.0, 0, 2)
+    assert SoFar().after(before).accuracy is None
+    assert SoFar().after(after).accuracy == after["accuracy"]
+    assert not [tag for tag in scalars(before) if tag.startswith("accuracy")]
+    assert scalars(after)["accuracy/test"] == after["accuracy"]
+    log = (tmp_path / "run" / "logs" / "run.log").read_text()
+    assert "round 1/2 · not evaluated yet · 2 of 2 clients" in log
+    assert f"round 2/2 · accuracy {after['accuracy']:.4f} · " in log
 
 
 def test_a_line_that_is_being_written_waits_for_its_end(tmp_path: Path) -> None:

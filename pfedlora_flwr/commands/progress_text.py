@@ -155,9 +155,6 @@ def _now(e: Experiment, state: Row, phase: str, running: int) -> str:
 
 
 def _figures(so_far: SoFar) -> list[str]:
-    """The accuracy that was found last, and what has been sent."""
-    return (
-        [f"accuracy {so_far.accuracy:.4f}", f"{megabytes(so_far.bytes)} sent"]
-        if so_far.lines
-        else []
-    )
+    """The accuracy that was found last, if any, and what has been sent."""
+    found = [] if so_far.accuracy is None else [f"accuracy {so_far.accuracy:.4f}"]
+    return [*found, f"{megabytes(so_far.bytes)} sent"] if so_far.lines else []

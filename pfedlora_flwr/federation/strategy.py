@@ -34,7 +34,7 @@ from pfedlora_flwr.runs.data_name import data_told
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.layout import origin_of
 from pfedlora_flwr.runs.ledger import Cost, parameters, payload_bytes
-from pfedlora_flwr.runs.rows import REFUSED, HeldOutRow, RoundRow
+from pfedlora_flwr.runs.rows import REFUSED, HeldOutRow, RoundRow, accuracy_of
 from pfedlora_flwr.runs.shared_state import download
 from pfedlora_flwr.training.flops import count_operations
 
@@ -343,10 +343,10 @@ class PersonalisedStrategy(Strategy):
         stop = self._told(row)
         self.run.progress(phase="round", round=round.number)
         who = f"{len(visits)} of {len(round.sampled)} clients" if round.number else "initial models"
-        text = "round %d/%d · accuracy %.4f · %s · %.1f s"
-        logger.info(
-            text, round.number, self.experiment.rounds, row["accuracy"], who, row["seconds"]
-        )
+        known = accuracy_of(row)
+        said = "not evaluated yet" if known is None else f"accuracy {known:.4f}"
+        text = "round %d/%d · %s · %s · %.1f s"
+        logger.info(text, round.number, self.experiment.rounds, said, who, row["seconds"])
         if stop is not None and state.round < self.experiment.rounds:
             raise stop
         return next_clock

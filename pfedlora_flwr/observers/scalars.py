@@ -26,6 +26,8 @@ _SCALARS = {
 def scalars(row: RoundRow) -> dict[str, float]:
     """By tag; what the line does not have is left out."""
     values: Mapping[str, Any] = row
+    if not row["evaluated"]:
+        values = {**row, "accuracy": None, "validation_accuracy": None}
     named = {tag: values.get(name) for tag, name in _SCALARS.items()}
     named |= {f"accuracy/{name}": value for name, value in row["other_accuracies"].items()}
     return {tag: value for tag, value in named.items() if value is not None}

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -256,7 +257,7 @@ def _curve(
     summed up to the round."""
     colour, marker, line = of_method(outcome.method)
     runs = [run.rounds for run in outcome.runs.values()]
-    ys = [[100 * row["accuracy"] for row in rows] for rows in runs]
+    ys = [[100 * row["accuracy"] if row["evaluated"] else nan for row in rows] for rows in runs]
     mean = [statistics.fmean(values) for values in zip(*ys, strict=True)]
     if measure is None:
         xs = [float(row["round"]) for row in runs[0]]

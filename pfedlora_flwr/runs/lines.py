@@ -14,7 +14,7 @@ from typing import Any
 
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import whole_lines, write_atomically
-from pfedlora_flwr.runs.rows import RoundRow
+from pfedlora_flwr.runs.rows import RoundRow, accuracy_of
 
 RECENT = 5
 """Rounds that the time left is judged by."""
@@ -54,12 +54,13 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
 
 @dataclass(frozen=True)
 class SoFar:
-    """What the rounds' lines come to: how many there are, the last one's round and accuracy, the
-    bytes of all, up and down, and the seconds of the last five after round 0."""
+    """What the rounds' lines come to: how many there are, the last one's round and accuracy (None
+    before any evaluation), the bytes of all, up and down, and the seconds of the last five after
+    round 0."""
 
     lines: int = 0
     round: int = 0
-    accuracy: float = 0.0
+    accuracy: float | None = None
     bytes: int = 0
     recent: tuple[float, ...] = ()
 
@@ -68,7 +69,7 @@ class SoFar:
         return SoFar(
             self.lines + 1,
             row["round"],
-            row["accuracy"],
+            accuracy_of(row),
             self.bytes + row["bytes_up"] + row["bytes_down"],
             (*self.recent, row["seconds"])[-RECENT:] if row["round"] else self.recent,
         )

@@ -76,6 +76,11 @@ class RoundRow(CostFields):
     ended: NotRequired[float]  # Unix time of the round's end; older versions wrote none
 
 
+def accuracy_of(row: RoundRow) -> float | None:
+    """A round's accuracy; None before any evaluation, where its line has 0."""
+    return row["accuracy"] if row["evaluated"] else None
+
+
 class VisitRow(CostFields):
     """A line of `clients.jsonl` with `status` ok: a client's visit in a round, with an admitted
     update."""

@@ -107,7 +107,7 @@ def status_of(run: RunFiles, state: State, reason: str | None, standing: Standin
         "rounds": rounds,
         "done": doing.get("done", 0),
         "of": doing.get("of", 0),
-        "accuracy": so_far.accuracy if so_far.lines else None,
+        "accuracy": so_far.accuracy,
         "seconds_left": _left(standing, rounds) if state == "running" and rounds else None,
         "written": doing.get("time"),
         "host": doing.get("host"),
