@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 
 import pytest
 
+from pfedlora_flwr import Run
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.launch import submission
 from pfedlora_flwr.launch.flower import LaunchError
@@ -76,6 +77,11 @@ def test_before_any_evaluation_no_accuracy_is_told(tmp_path: Path) -> None:
     log = (tmp_path / "run" / "logs" / "run.log").read_text()
     assert "round 1/2 · not evaluated yet · 2 of 2 clients" in log
     assert f"round 2/2 · accuracy {after['accuracy']:.4f} · " in log
+    file = tmp_path / "run" / "result.json"
+    result = json.loads(file.read_text())
+    result |= {"status": "stopped", "accuracy": result["accuracy"] | {"evaluated": 0}}
+    file.write_text(json.dumps(result))
+    assert repr(Run(tmp_path / "run")) == f"<Run {tmp_path / 'run'}: stopped>"
 
 
 def test_a_line_that_is_being_written_waits_for_its_end(tmp_path: Path) -> None:

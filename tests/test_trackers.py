@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from pfedlora_flwr.observers.mlflow import MLflow
+from pfedlora_flwr.runs.directory import RunDirectory
 from tests.conftest import Call, run_locally
 from tests.test_resume import KEYS
 
@@ -51,6 +53,18 @@ def test_mlflow_has_keys_rounds_result_and_report_in_one_run(
     assert (code, "warning" in err) == (0, False), err
     there = {file.path for file in client.list_artifacts(run.info.run_id, "report")}
     assert {"report/report.md", "report/report.html", "report/runs.csv"} <= there
+
+
+def test_mlflow_logs_a_round_once_where_nothing_had_been_evaluated(tmp_path: Path) -> None:
+    """A run that was stopped before its first evaluation, and resumed."""
+    keys = KEYS | {"evaluate-initial": False, "rounds": 4}
+    assert run_locally(tmp_path / "run", keys).code == 0
+    RunDirectory(tmp_path / "run").rewind(2)
+    observer = MLflow()
+    for resume in (False, True):
+        observer.begin({"output": str(tmp_path / "run"), "resume": resume})
+    history = observer._client.get_metric_history(observer._id, "seconds/round")
+    assert [metric.step for metric in history] == [1, 2]
 
 
 def test_wandb_has_keys_rounds_result_and_report_of_one_run(tmp_path: Path, pfedlora: Call) -> None:

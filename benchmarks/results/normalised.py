@@ -29,6 +29,7 @@ from benchmarks.results.page import (
     points,
     signed,
 )
+from pfedlora_flwr.methods import registry
 
 NORMALISED = "benchmarks.variants:NormalisedStandalone"
 COUNT = "at best validation"
@@ -41,6 +42,8 @@ VARIANTS = (
 )
 """Of the search on seed 0."""
 KEYS = ("method", "sharing", "seed")
+LEADERS = ("fd", "fedproto", "pfedmoe", "fedmrl")
+"""Of the leaderboard."""
 
 
 def make(page: Page) -> None:
@@ -99,19 +102,28 @@ def plus(page: Page) -> None:
     }
     alone = {seed: there("at_best_validation")[seed] for seed in ends["mean"]}
     lines = [["Standalone", percent(estimate(alone)), "", ""]]
+    above: dict[str, list[str]] = {method: [] for method in LEADERS}
     for place, count in enumerate(("at_best_validation", "final")):
         mean, none = ({seed: end[place] for seed, end in ends[kind].items()} for kind in runs)
         lead, own = (difference(each, there(count)) for each in (mean, none))
         gain = difference(mean, none)
         page.says(estimate(mean), estimate(none), gain, lead, own, seeds=True)
-        for method in ("fd", "fedproto", "pfedmoe", "fedmrl"):
-            page.says(difference(mean, there(count, method)), seeds=True)
+        for method in LEADERS:
+            above[method].append(points(difference(there(count, method), mean)))
         if place == 0:
             shown = [points(each) for each in (lead, gain, own)]
             lines.append(["pFedLoRA+", percent(estimate(mean)), *shown[:2]])
             lines.append(["pFedLoRA+, `sharing=none`", percent(estimate(none)), shown[2], ""])
     page.table("plus", ("", "accuracy", "− Standalone", "gain from sharing"), lines)
     most = there("flops")
+    for method, cells in above.items():
+        times = [there("flops", method)[seed] / most[seed] for seed in alone]
+        cells.append(", ".join(f"{each:.2f}" for each in times))
+    page.table(
+        "above",
+        ("− pFedLoRA+", "at best validation", "after the last round", "operations of Standalone's"),
+        [[registry.title(method), *cells] for method, cells in above.items()],
+    )
     equal = {
         seed: float(last_within(rows, most[seed])["accuracy"])
         for seed, rows in runs["mean"].items()

@@ -105,7 +105,10 @@ def long(page: Page) -> None:
             others = None if run == ALONE else alone
             course.append([seed, titled(*run), *apart(page, rows, others)])
             if (with_ := runs.get((*run[:2], "mean"))) and run[2] == "none":
-                page.says(mean_of(with_, BOARD, 1) - mean_of(rows, BOARD, 1))
+                ends_at = len(rows) - 1
+                page.says(
+                    *(mean_of(with_, at, 1) - mean_of(rows, at, 1) for at in (BOARD, ends_at))
+                )
                 course.append(
                     [seed, f"gain from sharing{mu_of(run[1])}", *apart(page, with_, rows)]
                 )

@@ -265,10 +265,11 @@ def scratch() -> Iterable[Line]:
         [
             row
             for row in long
-            if (row["method"], row["sharing"], row["seed"]) == (method, "mean", "0")
+            if (row["method"], row["mu"], row["sharing"], row["seed"]) == (method, mu, "mean", "0")
         ]
-        for method in ("pfedlora", "standalone")
+        for method, mu in (("pfedlora", "0.5"), ("standalone", ""))
     )
+    assert {row["method"] for row in long} == {"pfedlora", "standalone"}, "others were run, too"
     ahead = [100 * (one - other) for one, other in zip(end_of(ours), end_of(alone), strict=True)]
     times = float(ours[-1]["operations"]) / float(alone[-1]["operations"])
     yield (

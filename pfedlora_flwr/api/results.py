@@ -47,8 +47,9 @@ class Run:
         result = self._directory.result()
         if result is None:
             return f"<Run {self.path}: no result yet>"
-        accuracy = result.get("accuracy", {}).get("at_best_validation")
-        told = f", accuracy {accuracy:.4f}" if accuracy is not None else ""
+        accuracy = result.get("accuracy", {})
+        known = "at_best_validation" in accuracy and accuracy.get("evaluated", True)
+        told = f", accuracy {accuracy['at_best_validation']:.4f}" if known else ""
         return f"<Run {self.path}: {result['status']}{told}>"
 
     @property

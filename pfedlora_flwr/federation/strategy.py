@@ -163,7 +163,8 @@ class PersonalisedStrategy(Strategy):
         wanted = self.state.stale if self.experiment.evaluates(server_round) else set()
         self._take_counts(round, self._open(round, clients, sorted(wanted), replies))
         self._finish(round, clients)
-        return MetricRecord({"accuracy": self.state.mean_accuracy("test")})
+        known = self.state.mean_accuracy("test") if self.state.counts else None
+        return MetricRecord({} if known is None else {"accuracy": known})
 
     def _open(
         self, round: Round, clients: Clients, asked: Iterable[int], replies: Iterable[Message]

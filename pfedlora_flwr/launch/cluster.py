@@ -35,7 +35,9 @@ JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 """Ray's: what `ray.init` adds to a job, as `ray job submit` hands it on."""
 MERGED = {"RAY_OVERRIDE_JOB_RUNTIME_ENV": "1"}
 """What lets Ray take both that and what is given to `ray.init`."""
-_HANDED_ON = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_CBWR")
+_PINS = ("ONEDNN_MAX_CPU_ISA", "MKL_CBWR")
+"""What says which kernels those libraries take, whatever the processor has."""
+_HANDED_ON = ("ATEN_CPU_CAPABILITY", *_PINS)
 """Variables that choose what arithmetic is done by."""
 _KNOCK, _ANSWER, _TASK = 3.0, 60.0, 300.0
 """Seconds: to reach an address, for Ray to take us in, and for a node to answer."""
@@ -220,7 +222,8 @@ def _fault(here: Mapping[str, Any], there: Mapping[str, Any], *, on_gpu: bool) -
         )
     if here["cpu"] != there["cpu"] and not on_gpu:
         same = (
-            "use nodes of one kind, or export ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 here"
+            "use nodes of one kind, or, if one company made them all, export"
+            " ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_CBWR=AVX2 here"
         )
         return (
             f"has another kind of CPU ({there['cpu']}; this host: {here['cpu']}), which gives other"
@@ -251,8 +254,9 @@ def _kind_of_cpu(capability: str) -> str:
     """What kernels are chosen by: PyTorch's word for it, the processor's maker, and its extensions
     of this sort."""
     capability = f"{capability} {maker_of_cpu()}".strip()
-    if "ONEDNN_MAX_CPU_ISA" in os.environ:
-        return f"{capability}, {os.environ['ONEDNN_MAX_CPU_ISA']}"
+    pinned = [os.environ[name] for name in _PINS if name in os.environ]
+    if len(pinned) == len(_PINS):
+        return f"{capability}, {' '.join(pinned)}"
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("flags"):

@@ -2,11 +2,11 @@
 where it is faster.
 
 PyTorch sends fp32 matrix products to MKL, which takes AVX2 code on AMD processors; oneDNN takes
-AVX-512 where there is one, and is up to twice as fast there. Elsewhere MKL is faster, at every size
-tried: on an Intel Xeon with AVX-512 133 against 101 GFLOP/s for 800 → 500, on an AMD EPYC without
-it 55 against 46 (benchmarks/RECORDS.md). So the rule is by maker, AVX-512 and size, fixed, and a
-run's bits depend on no measurement. `torch.nn.functional.linear` is the reference, and tests hold
-the two equal to rounding."""
+AVX-512 where there is one, and is up to twice as fast there (tried on Zen 5). Elsewhere MKL is
+faster at every size that was tried: on an Intel Xeon with AVX-512 133 against 101 GFLOP/s for 800 →
+500, on an AMD EPYC without it 55 against 46 (benchmarks/RECORDS.md). So the rule is by maker,
+AVX-512 and size, fixed, and a run's bits depend on no measurement. `torch.nn.functional.linear` is
+the reference, and tests hold the two equal to rounding."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def maker_of_cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def faster_there(maker: str, instructions: str) -> bool:
-    """Whether large products go to oneDNN on a processor of this maker, which has the instructions
-    that `torch.backends.cpu.get_cpu_capability` names."""
+    """Whether large products go to oneDNN on a processor of this maker, if PyTorch uses these
+    instructions (`torch.backends.cpu.get_cpu_capability`)."""
     return (
         (maker, instructions) == _GAINS
         and torch.backends.mkldnn.is_available()

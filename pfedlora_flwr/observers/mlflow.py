@@ -21,6 +21,8 @@ from pfedlora_flwr.runs.rows import Result, RoundRow
 _OUTPUT = "pfedlora.output"
 """The tag by which a resumed run is found again."""
 _STATUS = {"completed": "FINISHED", "stopped": "KILLED"}
+_OF_EVERY_ROUND = "seconds/round"
+"""A number that each round's line has."""
 _AT_ONCE = 100
 """Keys that MLflow takes in a call."""
 
@@ -50,7 +52,7 @@ class MLflow(Observer):
             params = [self._entities.Param(name, str(value)) for name, value in keys.items()]
             for at in range(0, len(params), _AT_ONCE):
                 self._client.log_batch(self._id, params=params[at : at + _AT_ONCE])
-        history = self._client.get_metric_history(self._id, "accuracy/test") if runs else []
+        history = self._client.get_metric_history(self._id, _OF_EVERY_ROUND) if runs else []
         last = max((metric.step for metric in history), default=-1)
         for row in run.rounds():
             if row["round"] > last:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pfedlora_flwr.runs.rows import RoundRow
+from pfedlora_flwr.runs.rows import RoundRow, accuracy_of
 
 _SCALARS = {
     "accuracy/test": "accuracy",
@@ -26,7 +26,7 @@ _SCALARS = {
 def scalars(row: RoundRow) -> dict[str, float]:
     """By tag; what the line does not have is left out."""
     values: Mapping[str, Any] = row
-    if not row["evaluated"]:
+    if accuracy_of(row) is None:
         values = {**row, "accuracy": None, "validation_accuracy": None}
     named = {tag: values.get(name) for tag, name in _SCALARS.items()}
     named |= {f"accuracy/{name}": value for name, value in row["other_accuracies"].items()}

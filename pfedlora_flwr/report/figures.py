@@ -7,7 +7,6 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -257,7 +256,7 @@ def _curve(
     summed up to the round."""
     colour, marker, line = of_method(outcome.method)
     runs = [run.rounds for run in outcome.runs.values()]
-    ys = [[100 * row["accuracy"] if row["evaluated"] else nan for row in rows] for rows in runs]
+    ys = [[100 * row["accuracy"] for row in rows] for rows in runs]
     mean = [statistics.fmean(values) for values in zip(*ys, strict=True)]
     if measure is None:
         xs = [float(row["round"]) for row in runs[0]]
@@ -267,7 +266,8 @@ def _curve(
     if measure is not None and xs[-1] == 0:
         axis.axhline(mean[-1], color=colour, linestyle=line, linewidth=1.0)
         return
-    first = next(i for i, x in enumerate(xs) if x > 0) if scale == "log" else 0
+    shown = (all(rows[i]["evaluated"] for rows in runs) for i in range(len(xs)))
+    first = next(i for i, yes in enumerate(shown) if yes and (xs[i] > 0 or scale != "log"))
     axis.plot(
         xs[first:],
         mean[first:],

@@ -177,7 +177,8 @@ class Sampled(TypedDict):
 
 
 class Accuracy(Sampled):
-    """Test accuracy: unweighted means over the clients, each on its own test part."""
+    """Test accuracy: unweighted means over the clients, each on its own test part; 0 if none has
+    been evaluated."""
 
     final: float  # after the last round
     # after the round with the highest mean validation accuracy (the first if tied): the headline

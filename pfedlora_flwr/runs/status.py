@@ -61,7 +61,7 @@ class RunStatus(TypedDict):
     rounds: int | None  # rounds of the whole run; null if the server has not begun
     done: int  # clients that have answered in the running phase, as in Progress
     of: int  # number of clients that were asked
-    accuracy: float | None  # mean test accuracy after the last round; null before any
+    accuracy: float | None  # mean test accuracy after the last round; null before any evaluation
     seconds_left: float | None  # by the last five rounds; null before one, and unless it is running
     written: float | None  # Unix time at which the server last said what it does
     host: str | None  # the server's host

@@ -41,6 +41,18 @@ def test_equal_nodes_pass_and_nothing_is_left_in_the_folders(
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
+def test_only_where_all_libraries_are_told_which_kernels_to_take_others_do_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """MKL takes its own by the processor, whatever oneDNN was told."""
+    monkeypatch.delenv("MKL_CBWR", raising=False)
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    one = cluster._kind_of_cpu("AVX2")
+    assert one != "AVX2, AVX2"
+    monkeypatch.setenv("MKL_CBWR", "AVX2")
+    assert cluster._kind_of_cpu("AVX2") == f"AVX2 {cluster.maker_of_cpu()}".strip() + ", AVX2 AVX2"
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [

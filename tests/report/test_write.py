@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -209,6 +211,16 @@ def test_figures_show_the_runs_numbers(
     # 4 clients × (10 up + 20 down) parameters of 4 bytes; Standalone sends nothing
     assert ([480.0, 960.0], ours[1:]) in drawn
     assert ([0.0, 4000.0, 8000.0], ours) in drawn
+    # nothing had been evaluated before round 1
+    copy = tmp_path / "copy"
+    shutil.copytree(runs, copy)
+    for file in copy.rglob("rounds.jsonl"):
+        first, *rest = map(json.loads, file.read_text().splitlines())
+        lines = [first | {"accuracy": 0.0, "evaluated": 0}, *rest]
+        file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    drawn.clear()
+    figures.curves(load([copy]), {"mu": 0.9}, tmp_path)
+    assert drawn[:2] == [([1.0, 2.0], [20.0, 60.0]), ([1.0, 2.0], ours[1:])]
 
 
 def test_box_plot_and_trade_off_show_the_runs_numbers(
