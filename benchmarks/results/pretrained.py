@@ -112,8 +112,10 @@ def _table(page: Page, rows: list[Row], name: str) -> None:
     leaders = ("features", "pfedlora_plus"), ("pretrained-logits", "fedssa")
     plus, fedssa = (of(*leader, "mean") for leader in leaders)
     page.says(difference(plus, fedssa))
-    gains = (gain(of(*leader, "mean"), of(*leader, "none")) for leader in leaders)
+    gains = [gain(of(*leader, "mean"), of(*leader, "none")) for leader in leaders]
     page.says(difference(*gains))
+    if plain := of("features", "lg_fedavg", "mean"):
+        page.says(difference(gains[0], gain(plain, of("features", "lg_fedavg", "none"))))
     standalone = of("pretrained-logits", "standalone", "mean")
     page.says(difference(standalone, of("features", "standalone", "mean")))
     page.says(difference(plus, standalone))

@@ -178,6 +178,19 @@ def mean_of(rows: Sequence[Row], end: int, count: int, column: str = "accuracy")
     return 100 * fmean(float(row[column]) for row in rows[end - count + 1 : end + 1])
 
 
+def leads_at_end() -> tuple[float, float, float]:
+    """pFedLoRA (μ = 0.5) minus Standalone in points, at the best validation accuracy and after the
+    last round, and its operations of Standalone's; of the one seed with all rounds."""
+    found: Runs = {}
+    for row in Page(RESULTS / "start").rows("rounds.csv"):
+        if row["seed"] == "0":
+            found.setdefault((row["method"], row["mu"], row["sharing"]), []).append(row)
+    assert {method for method, _, _ in found} == {"pfedlora", "standalone"}, "others were run, too"
+    ours, alone = found["pfedlora", "0.5", "mean"], found[ALONE]
+    best, final = (100 * (end_of(ours)[at] - end_of(alone)[at]) for at in (0, 1))
+    return best, final, float(ours[-1]["operations"]) / float(alone[-1]["operations"])
+
+
 def at_equal_operations(page: Page, runs: Runs) -> None:
     """Where the others have executed Standalone's operations, their accuracy minus Standalone's
     at its end."""
