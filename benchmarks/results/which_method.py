@@ -124,6 +124,7 @@ def few_images() -> Iterable[Line]:
             f" {of_heads(ten, LEADERS[2:])}; FedGH, lead {told(fedgh)} at best; FD, no lead"
         ),
     )
+    others = span(thirty.gain(m, representation=reads) for m, reads in plain + LEADERS[2:])
     at = link(PRETRAINED, "thirty-images-per-client")
     more = link(PRETRAINED, "the-pilot-more-images-and-private-necks")
     fifty = pilot.only(samples="50")
@@ -132,7 +133,8 @@ def few_images() -> Iterable[Line]:
     yield (
         "the same, three images of each",
         at(of_heads(thirty, led, VISITS)) + "; " + more(f"five, one seed: FedSSA on logits {best}"),
-        at(of_heads(thirty, crossed)) + "; " + more(f"five, one seed: pFedLoRA+ {less}"),
+        at(f"{of_heads(thirty, crossed)}; last layers averaged {others}; FD, no lead")
+        + f"; {more(f'five, one seed: pFedLoRA+ {less}')}",
     )
     necks = {row["method"] for row in fifty.rows if row["reads"] == "neck"} - {"standalone"}
     gains = [pilot.gain(method, reads="neck", samples=n) for method in necks for n in SAMPLES]
@@ -263,16 +265,10 @@ def scratch() -> Iterable[Line]:
         ),
         at(f"{titles(none)}: no gain shown"),
     )
-    best, final, times = leads_at_end()
-    yield (
-        "the same, thirty visits",
-        "",
-        link("../start/README.md", "a-long-training")(
-            f"pFedLoRA (μ = 0.5), lead {signed(best, 1)}, after the last round {signed(final, 1)},"
-            f" at {times:.1f} times the operations, one seed; without sharing it led, too, as far"
-            " as that ran; no other method was run"
-        ),
-    )
+    lead = "pFedLoRA (μ = 0.5), lead {:+.1f}, at the end {:+.1f}, at {:.1f} times the operations,"
+    told_of = f"{lead.format(*leads_at_end())} one seed; without sharing, too, as far as that ran"
+    at = link("../start/README.md", "a-long-training")
+    yield "the same, thirty visits", "", at(told_of)
     small = runs("cifar10-table2", "runs.csv").only(clients="100")
     at = link("../cifar10-table2/README.md")
     yield (
