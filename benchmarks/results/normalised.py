@@ -117,8 +117,8 @@ def plus(page: Page) -> None:
     page.table("plus", ("", "accuracy", "− Standalone", "gain from sharing"), lines)
     most = there("flops")
     for method, cells in above.items():
-        times = [there("flops", method)[seed] / most[seed] for seed in alone]
-        cells.append(", ".join(f"{each:.2f}" for each in times))
+        flops = there("flops", method)
+        cells.append(", ".join(f"{flops[seed] / most[seed]:.2f}" for seed in alone))
     page.table(
         "above",
         ("− pFedLoRA+", "at best validation", "after the last round", "operations of Standalone's"),

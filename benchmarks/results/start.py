@@ -85,10 +85,7 @@ def common_start(page: Page) -> None:
 def long(page: Page) -> None:
     """Beyond the leaderboard's rounds, seed by seed: the end by all ways of counting, and the
     course."""
-    found: dict[str, Runs] = {}
-    for row in page.rows("rounds.csv"):
-        run = row["method"], row["mu"], row["sharing"]
-        found.setdefault(row["seed"], {}).setdefault(run, []).append(row)
+    found = long_runs(page)
     order = registry.ordered({method for runs in found.values() for method, _, _ in runs})
     seeds = {
         seed: {run: runs[run] for run in sorted(runs, key=lambda run: (order.index(run[0]), run))}
@@ -128,6 +125,15 @@ def long(page: Page) -> None:
         for kind in ("mean", "none")
     )
     page.says(mean, none, mean - none)
+
+
+def long_runs(page: Page) -> dict[str, Runs]:
+    """By seed."""
+    found: dict[str, Runs] = {}
+    for row in page.rows("rounds.csv"):
+        run = row["method"], row["mu"], row["sharing"]
+        found.setdefault(row["seed"], {}).setdefault(run, []).append(row)
+    return found
 
 
 def later(page: Page, rows: list[Row], alone: list[Row]) -> None:
@@ -181,10 +187,7 @@ def mean_of(rows: Sequence[Row], end: int, count: int, column: str = "accuracy")
 def leads_at_end() -> tuple[float, float, float]:
     """pFedLoRA (μ = 0.5) minus Standalone in points, at the best validation accuracy and after the
     last round, and its operations of Standalone's; of the one seed with all rounds."""
-    found: Runs = {}
-    for row in Page(RESULTS / "start").rows("rounds.csv"):
-        if row["seed"] == "0":
-            found.setdefault((row["method"], row["mu"], row["sharing"]), []).append(row)
+    found = long_runs(Page(RESULTS / "start"))["0"]
     assert {method for method, _, _ in found} == {"pfedlora", "standalone"}, "others were run, too"
     ours, alone = found["pfedlora", "0.5", "mean"], found[ALONE]
     best, final = (100 * (end_of(ours)[at] - end_of(alone)[at]) for at in (0, 1))

@@ -48,7 +48,7 @@ class Run:
         if result is None:
             return f"<Run {self.path}: no result yet>"
         accuracy = result.get("accuracy", {})
-        known = "at_best_validation" in accuracy and accuracy.get("evaluated", True)
+        known = accuracy.get("evaluated")
         told = f", accuracy {accuracy['at_best_validation']:.4f}" if known else ""
         return f"<Run {self.path}: {result['status']}{told}>"
 

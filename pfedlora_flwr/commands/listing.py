@@ -22,6 +22,7 @@ from pfedlora_flwr.runs.data_name import data_name
 from pfedlora_flwr.runs.directory import RunDirectory, find_runs
 from pfedlora_flwr.runs.layout import Row
 from pfedlora_flwr.runs.result import best_round
+from pfedlora_flwr.runs.rows import accuracy_of
 
 
 class Listed(TypedDict):
@@ -121,7 +122,7 @@ def _readable(run: RunDirectory, name: str) -> Listed:
         "rounds": rows[-1]["round"] if rows else 0,
         "of": e.rounds,
         "keys": keys | {"dataset": data_name(run, e)},
-        "accuracy": best_round(e, rows)["accuracy"] if rows and rows[-1]["evaluated"] else None,
+        "accuracy": accuracy_of(best_round(e, rows)) if rows else None,
         "reason": result["error"] if result and not running else None,
     }
 

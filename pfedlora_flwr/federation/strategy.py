@@ -163,8 +163,10 @@ class PersonalisedStrategy(Strategy):
         wanted = self.state.stale if self.experiment.evaluates(server_round) else set()
         self._take_counts(round, self._open(round, clients, sorted(wanted), replies))
         self._finish(round, clients)
-        known = self.state.mean_accuracy("test") if self.state.counts else None
-        return MetricRecord({} if known is None else {"accuracy": known})
+        found = MetricRecord()
+        if self.state.counts:
+            found["accuracy"] = self.state.mean_accuracy("test")
+        return found
 
     def _open(
         self, round: Round, clients: Clients, asked: Iterable[int], replies: Iterable[Message]

@@ -251,12 +251,13 @@ def _fault(here: Mapping[str, Any], there: Mapping[str, Any], *, on_gpu: bool) -
 
 
 def _kind_of_cpu(capability: str) -> str:
-    """What kernels are chosen by: PyTorch's word for it, the processor's maker, and its extensions
-    of this sort."""
+    """What kernels are chosen by: PyTorch's word for it, the processor's maker, what the libraries
+    were told, and, unless all were, the processor's extensions of this sort."""
     capability = f"{capability} {maker_of_cpu()}".strip()
-    pinned = [os.environ[name] for name in _PINS if name in os.environ]
+    pinned = {name: os.environ[name] for name in _PINS if name in os.environ}
     if len(pinned) == len(_PINS):
-        return f"{capability}, {' '.join(pinned)}"
+        return f"{capability}, {' '.join(pinned.values())}"
+    capability = " ".join([capability, *map("=".join, pinned.items())])
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("flags"):

@@ -252,10 +252,13 @@ def _silent(outcome: Outcome) -> bool:
 def _curve(
     axis: Any, outcome: Outcome, measure: Callable[[RoundRow], float] | None, scale: str
 ) -> None:
-    """One method's line: the seeds share their rounds, and x is the seeds' mean of the measure
-    summed up to the round."""
+    """One method's line, from the first evaluation on: the seeds share their rounds, and x is the
+    seeds' mean of the measure summed up to the round."""
     colour, marker, line = of_method(outcome.method)
     runs = [run.rounds for run in outcome.runs.values()]
+    known = [i for i in range(len(runs[0])) if all(rows[i]["evaluated"] for rows in runs)]
+    if not known:
+        return
     ys = [[100 * row["accuracy"] for row in rows] for rows in runs]
     mean = [statistics.fmean(values) for values in zip(*ys, strict=True)]
     if measure is None:
@@ -266,8 +269,7 @@ def _curve(
     if measure is not None and xs[-1] == 0:
         axis.axhline(mean[-1], color=colour, linestyle=line, linewidth=1.0)
         return
-    shown = (all(rows[i]["evaluated"] for rows in runs) for i in range(len(xs)))
-    first = next(i for i, yes in enumerate(shown) if yes and (xs[i] > 0 or scale != "log"))
+    first = next(i for i in known if xs[i] > 0 or scale != "log")
     axis.plot(
         xs[first:],
         mean[first:],

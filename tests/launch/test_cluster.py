@@ -49,6 +49,7 @@ def test_only_where_all_libraries_are_told_which_kernels_to_take_others_do_not_c
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
     one = cluster._kind_of_cpu("AVX2")
     assert one != "AVX2, AVX2"
+    assert "ONEDNN_MAX_CPU_ISA=AVX2" in one, "a node where it is set is another kind"
     monkeypatch.setenv("MKL_CBWR", "AVX2")
     assert cluster._kind_of_cpu("AVX2") == f"AVX2 {cluster.maker_of_cpu()}".strip() + ", AVX2 AVX2"
 

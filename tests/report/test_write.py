@@ -221,6 +221,13 @@ def test_figures_show_the_runs_numbers(
     drawn.clear()
     figures.curves(load([copy]), {"mu": 0.9}, tmp_path)
     assert drawn[:2] == [([1.0, 2.0], [20.0, 60.0]), ([1.0, 2.0], ours[1:])]
+    # nor ever
+    for file in copy.rglob("rounds.jsonl"):
+        lines = [json.loads(line) | {"evaluated": 0} for line in file.read_text().splitlines()]
+        file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    drawn.clear()
+    figures.curves(load([copy]), {"mu": 0.9}, tmp_path)
+    assert drawn == []
 
 
 def test_box_plot_and_trade_off_show_the_runs_numbers(
