@@ -320,10 +320,7 @@ class PersonalisedStrategy(Strategy):
                 )
             blamed = [f"client {client}: {why}" for client, why in round.failures.items()][:1]
             raise RunFailed("; ".join([f"{what}: {told}", *blamed]))
-        if reason:
-            logger.warning("%s: %s", what, reason)
-            return False
-        logger.warning("%s: only %d of %d clients succeeded", what, succeeded, asked)
+        logger.warning("%s: %s", what, reason or f"only {succeeded} of {asked} clients succeeded")
         return False
 
     def _finish(self, round: Round, clients: Clients) -> Clock:
