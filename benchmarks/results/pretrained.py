@@ -114,8 +114,13 @@ def _table(page: Page, rows: list[Row], name: str) -> None:
     page.says(difference(plus, fedssa))
     gains = [gain(of(*leader, "mean"), of(*leader, "none")) for leader in leaders]
     page.says(difference(*gains))
-    if plain := of("features", "lg_fedavg", "mean"):
-        page.says(difference(gains[0], gain(plain, of("features", "lg_fedavg", "none"))))
+    for reads in READS:
+        ours, plain = (
+            gain(of(reads, method, "mean"), of(reads, method, "none"))
+            for method in ("pfedlora_plus", "lg_fedavg")
+        )
+        if plain:
+            page.says(difference(ours, plain))
     standalone = of("pretrained-logits", "standalone", "mean")
     page.says(difference(standalone, of("features", "standalone", "mean")))
     page.says(difference(plus, standalone))

@@ -36,6 +36,7 @@ from pfedlora_flwr.report.paper import ACCURACY
 
 KEYS = ("method", "mu", "sharing", "seed")
 COLUMNS = (*KEYS, *COUNTED)
+LONG_KEYS = (*KEYS, "precision")
 COUNT = "at_best_validation"
 EVERY = 30
 LAST = 50
@@ -95,29 +96,29 @@ def long(page: Page) -> None:
     for seed, runs in seeds.items():
         alone = runs[ALONE]
         ends = {run: [100 * value for value in end_of(rows)] for run, rows in runs.items()}
+        named = f"{seed}, {alone[0]['precision']}"
         for run, rows in runs.items():
             if len(rows) == len(alone):
                 cells = end_cells(page, run, ends, above_from(rows, alone))
-                lines.append([seed, alone[-1]["round"], *cells])
+                lines.append([named, alone[-1]["round"], *cells])
             others = None if run == ALONE else alone
-            course.append([seed, titled(*run), *apart(page, rows, others)])
+            course.append([named, titled(*run), *apart(page, rows, others)])
             if (with_ := runs.get((*run[:2], "mean"))) and run[2] == "none":
                 ends_at = len(rows) - 1
                 page.says(
                     *(mean_of(with_, at, 1) - mean_of(rows, at, 1) for at in (BOARD, ends_at))
                 )
-                course.append(
-                    [seed, f"gain from sharing{mu_of(run[1])}", *apart(page, with_, rows)]
-                )
+                gain = f"gain from sharing{mu_of(run[1])}"
+                course.append([named, gain, *apart(page, with_, rows)])
         at_equal_operations(page, runs)
         page.says(*(mean_of(rows, BOARD, 1) for rows in runs.values()))
         for rows in runs.values():
             later(page, rows, alone)
     header = ("all clients, at best validation", "− Standalone", "above it from round", "final")
     sampled = ("sampled, last round", "sampled, highest round", "the paper")
-    page.table("long", ("seed", "rounds", "method", *header, *sampled), lines)
+    page.table("long", ("seed, precision", "rounds", "method", *header, *sampled), lines)
     marks = (f"{end - EVERY + 1} to {end}" for end in range(EVERY, ROUNDS + 1, EVERY))
-    page.table("course", ("seed", "rounds", *marks), course)
+    page.table("course", ("seed, precision", "rounds", *marks), course)
     page.picture("long.png", lambda folder: draw(seeds, folder))
     board = Page(RESULTS / "leaderboard").rows("runs.csv")
     mean, none = (
@@ -128,7 +129,7 @@ def long(page: Page) -> None:
 
 
 def long_runs(page: Page) -> dict[str, Runs]:
-    """By seed."""
+    """By seed. Runs of one seed share a precision."""
     found: dict[str, Runs] = {}
     for row in page.rows("rounds.csv"):
         run = row["method"], row["mu"], row["sharing"]
@@ -241,7 +242,8 @@ def main() -> None:
     file, *given = sys.argv[1:]
     folders, target = [Path(folder) for folder in given], RESULTS / "start" / file
     if file == "rounds.csv":
-        merged(target, (*KEYS, *OF_ROUND), (*KEYS, "round"), each_round(folders, keys))
+        rows = each_round(folders, lambda e: (*keys(e), e.precision))
+        merged(target, (*LONG_KEYS, *OF_ROUND), (*LONG_KEYS, "round"), rows)
     else:
         merged(target, COLUMNS, KEYS, counted(folders, keys))
 
