@@ -278,6 +278,22 @@ def test_a_report_waits_for_candidates_that_have_yet_to_run(tmp_path: Path) -> N
     }
 
 
+def test_a_report_takes_the_choice_that_was_made_among_fewer_candidates(tmp_path: Path) -> None:
+    comparison = Comparison.load(conf(tmp_path, TUNED))
+    part = comparison.select(["pfedlora"], [], ["mu=0.5,0.9"])
+    work = Work(part, tmp_path / "runs")
+    done(work, "pfedlora_mu-0.5/seed-0", [0.1, 0.3, 0.3])
+    done(work, "pfedlora_mu-0.9/seed-0", [0.1, 0.5, 0.5])
+    plan = comparison.select(["pfedlora"], [], []).plan()
+    assert [seen.chosen for seen in reported(work.output, plan)] == [None]
+    done(work, "pfedlora_mu-0.9/seed-1", [0.1, 0.5, 0.5])
+    assert left(work) == []
+    [seen] = reported(work.output, plan)
+    assert seen.chosen is not None
+    assert (seen.chosen.tuned, [*seen.runs]) == ({"mu": 0.9}, [0, 1])
+    assert [tried.validation for tried in seen.tried] == [0.3, None, 0.5]
+
+
 def test_the_models_of_rejected_candidates_are_dropped_and_those_of_failed_ones_kept(
     tmp_path: Path,
 ) -> None:

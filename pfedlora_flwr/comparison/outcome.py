@@ -2,9 +2,10 @@
 completed runs, what is missing.
 
 A tuned cell's choice is made when none of its candidates is waited for: each has completed or is
-given up. One that diverged is, and is never chosen. Of those that failed the two callers give up
-others. To a report, every one. To `pfedlora compare`, those that have failed since it began: what
-failed in an earlier start it tries again."""
+given up. One that diverged is, and is never chosen. The two callers give up others. `pfedlora
+compare`: those that have failed since it began; what failed in an earlier start it tries again. A
+report: all that failed; and what has not run where a run with a further seed shows that the choice
+was made without it (`--only`)."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from pathlib import Path
 
 from pfedlora_flwr.comparison.plan import Candidate, Cell, Keys, Plan
 from pfedlora_flwr.errors import some
-from pfedlora_flwr.runs.completed import DIVERGED, OTHER_CODE, Missing, Run, read_run
+from pfedlora_flwr.runs.completed import DIVERGED, NOT_RUN, OTHER_CODE, Missing, Run, read_run
 
 _NAMED = 5
 """Files that a reason names."""
@@ -106,10 +107,23 @@ def of_one_code(found: Outcome) -> Outcome:
 def reported(directory: Path, plan: Plan) -> list[Outcome]:
     """The outcomes of a whole comparison as a report takes them."""
 
-    def failed(_: Path, run: Missing) -> bool:
-        return run.status == "failed"
+    def of(cell: Cell) -> Outcome:
+        given_up = {"failed", NOT_RUN} if _was_chosen(directory, cell, plan) else {"failed"}
+        return outcome(
+            directory, cell, plan.seeds, plan.tuning_seed, lambda _, run: run.status in given_up
+        )
 
-    return [outcome(directory, cell, plan.seeds, plan.tuning_seed, failed) for cell in plan.cells]
+    return [of(cell) for cell in plan.cells]
+
+
+def _was_chosen(directory: Path, cell: Cell, plan: Plan) -> bool:
+    """Whether a candidate runs, or has, with another seed than that which chooses."""
+    return any(
+        (directory / run).exists()
+        for candidate in cell.candidates
+        for seed, run in candidate.runs.items()
+        if seed != plan.tuning_seed
+    )
 
 
 def choose(tried: Sequence[Tried]) -> Candidate | None:
@@ -133,7 +147,7 @@ def _undecided(tried: Sequence[Tried]) -> Missing:
     waiting = sum(t.waited_for for t in tried)
     if waiting:
         return Missing(
-            "not run", f"not tuned yet: {len(tried) - waiting} of {len(tried)} candidates have run"
+            NOT_RUN, f"not tuned yet: {len(tried) - waiting} of {len(tried)} candidates have run"
         )
     first = tried[0].run
     if all(isinstance(t.run, Missing) and t.run.status == DIVERGED for t in tried):

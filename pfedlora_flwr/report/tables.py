@@ -18,7 +18,7 @@ from pfedlora_flwr.report.gains import STANDALONE, gains
 from pfedlora_flwr.report.load import Study, communicates
 from pfedlora_flwr.report.single_run import clients
 from pfedlora_flwr.report.table import Table
-from pfedlora_flwr.runs.completed import DIVERGED, Run
+from pfedlora_flwr.runs.completed import DIVERGED, NOT_RUN, Run
 from pfedlora_flwr.runs.data_name import own_in_words
 from pfedlora_flwr.runs.output import without_folders
 
@@ -269,7 +269,7 @@ def _accuracy_cell(study: Study, scenario: Keys, method: str) -> str:
     if outcome.standalone:
         return STANDALONE
     if not outcome.runs:
-        why = next((run.reason for run in outcome.missing.values()), "not run").partition(":")[0]
+        why = next((run.reason for run in outcome.missing.values()), NOT_RUN).partition(":")[0]
         return why if why.startswith(DIVERGED) else f"– ({why})"
     text = words.percent(measures.over_seeds(outcome, "accuracy/at_best_validation"))
     if outcome is measures.winner(study.in_scenario(scenario)):

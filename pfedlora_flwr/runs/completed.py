@@ -98,6 +98,7 @@ class Run:
         return {int(k): row["accuracy"] for k, row in self.result["per_client"].items()}
 
 
+NOT_RUN = "not run"
 OTHER_CODE = "other code"
 DIVERGED = "diverged"
 
@@ -127,7 +128,7 @@ def read_run(path: Path, rounds: int | None = None) -> Run | Missing:
         return (
             Missing("unfinished", f"unfinished after round {rows[-1]['round']}")
             if rows
-            else Missing("not run", "not run")
+            else Missing(NOT_RUN, NOT_RUN)
         )
     if result["status"] == DIVERGED:
         return Missing(DIVERGED, f"{DIVERGED} (round {result['diverged_in']})")
