@@ -1,8 +1,8 @@
 """Clients with frozen pretrained backbones: run tables of comparisons (their report/runs.csv). In
 runs.csv and cifar10.csv those of the study, in rates.csv and longer.csv those by
 `benchmarks/pretrained-rates.yaml`, in federations.csv and rows-samples.csv those by
-`benchmarks/pretrained-partitions.yaml` (pretrained_federations.py); and the pilot
-(pretrained_pilot.py).
+`benchmarks/pretrained-partitions.yaml` (pretrained_federations.py); the candidates of tuning.csv
+(pretrained_tuning.py) and the pilot (pretrained_pilot.py).
 
     python -m benchmarks.results.pretrained runs.csv runs/benchmarks-pretrained...
 
@@ -39,6 +39,7 @@ from benchmarks.results.pretrained_federations import (
     federations,
 )
 from benchmarks.results.pretrained_pilot import pilot
+from benchmarks.results.pretrained_tuning import tuning
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import style
 
@@ -74,8 +75,9 @@ def make(page: Page) -> None:
     _table(page, ended(page, RATES), "rates")
     more_rates(page, by_samples["10"])
     longer(page)
+    tuning(page)
     pilot(page)
-    page.settings("0.001", "0.003", "0.01", "0.03", "0.1", "0.9")
+    page.settings("0.0001", "0.0003", "0.001", "0.003", "0.01", "0.03", "0.1", "0.9")
     page.picture("study.png", lambda folder: draw(rows, folder))
 
 
@@ -115,12 +117,11 @@ def _table(page: Page, rows: list[Row], name: str) -> None:
     gains = [gain(of(*leader, "mean"), of(*leader, "none")) for leader in leaders]
     page.says(difference(*gains))
     for reads in READS:
-        ours, plain = (
+        ours, *rest = (
             gain(of(reads, method, "mean"), of(reads, method, "none"))
-            for method in ("pfedlora_plus", "lg_fedavg")
+            for method in ("pfedlora_plus", "lg_fedavg", "fedssa")
         )
-        if plain:
-            page.says(difference(ours, plain))
+        page.says(*(difference(ours, other) for other in rest if other))
     standalone = of("pretrained-logits", "standalone", "mean")
     page.says(difference(standalone, of("features", "standalone", "mean")))
     page.says(difference(plus, standalone))

@@ -1,0 +1,73 @@
+"""The candidates that chose the rates of the pretrained backbones: tuning.csv, a row each, with the
+mean validation accuracy over the clients after the last round, in [0, 1].
+
+    python -m benchmarks.results.pretrained_tuning FOLDER...
+
+adds those of the comparisons in these folders."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from benchmarks.results.page import RESULTS, Page, completed, merged
+from benchmarks.results.pretrained_federations import READS
+from pfedlora_flwr.methods import registry
+
+OPTIONS = ("lr", "adapter.hidden-dim", "fedgh.server-lr")
+OF = ("dataset", "clients", "partition.kind", "partition.samples-per-client")
+KEYS = (*OF, "representation", "sharing", "method", *OPTIONS)
+FILE = "tuning.csv"
+SEED = 0
+"""The seed that chooses."""
+NAMES: dict[tuple[str, ...], str] = {
+    ("cifar100", "100", "pathological", "30"): "30 images",
+    ("cifar10", "100", "pathological", "10"): "CIFAR-10",
+    ("cifar100", "100", "dirichlet", "30"): "Dirichlet",
+}
+RATES = ("0.0001", "0.0003", "0.001", "0.003", "0.01", "0.03")
+
+
+def tuning(page: Page) -> None:
+    """A line for each method with sharing that had a rate below 0.003: the best candidate of each
+    rate."""
+    found = dict[tuple[str, str, str], dict[str, float]]()
+    for row in page.rows(FILE):
+        name = NAMES.get(tuple(row[key] for key in OF))
+        if name and row["sharing"] == "mean":
+            of = found.setdefault((name, row["representation"], row["method"]), {})
+            of[row["lr"]] = max(of.get(row["lr"], 0), float(row["validation"]))
+    methods = registry.ordered({method for _, _, method in found})
+    lines = [
+        [name, title, registry.title(method), *_cells(found[name, reads, method])]
+        for name in NAMES.values()
+        for reads, title in READS.items()
+        for method in methods
+        if found.get((name, reads, method), {}).keys() & {*RATES[:3]}
+    ]
+    page.table("tuning", ("clients", "the head sees", "method", *RATES), lines)
+
+
+def _cells(by_rate: dict[str, float]) -> list[str]:
+    best = max(by_rate.values())
+    return [
+        "" if value is None else f"**{100 * value:.2f}**" if value == best else f"{100 * value:.2f}"
+        for value in map(by_rate.get, RATES)
+    ]
+
+
+def candidates(folder: Path) -> list[list[object]]:
+    """Of a comparison's completed runs with the seed that chooses."""
+    rows = list[list[object]]()
+    for run, _ in completed(folder):
+        e = run.experiment()
+        if e.seed == SEED:
+            keys = e.flat()
+            *_, last = run.rounds()
+            rows.append([*(keys.get(key, "") for key in KEYS), last["validation_accuracy"]])
+    return rows
+
+
+if __name__ == "__main__":
+    new: list[list[object]] = [row for name in sys.argv[1:] for row in candidates(Path(name))]
+    merged(RESULTS / "pretrained" / FILE, (*KEYS, "validation"), KEYS, new)
