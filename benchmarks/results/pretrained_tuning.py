@@ -21,6 +21,7 @@ FILE = "tuning.csv"
 SEED = 0
 """The seed that chooses."""
 NAMES: dict[tuple[str, ...], str] = {
+    ("cifar100", "100", "pathological", "10"): "10 images",
     ("cifar100", "100", "pathological", "30"): "30 images",
     ("cifar10", "100", "pathological", "10"): "CIFAR-10",
     ("cifar100", "100", "dirichlet", "30"): "Dirichlet",
