@@ -56,6 +56,11 @@ LABELS = {"none": "without sharing", "mean": "with sharing"}
 TESTS = 22
 """Gains and leads of a table."""
 CIFAR10 = "cifar10.csv"
+RUN = (
+    *("clients", "partition.kind", "partition.samples-per-client"),
+    *("representation", "sharing", "method", "seed"),
+)
+"""What names a run of a table, beside what was tuned."""
 VISITS = 40 * 20
 """Of all clients in a run."""
 RATES = "rates.csv"
@@ -245,14 +250,15 @@ def _panel(axis: Any, of: Callable[[str, str], BySeed]) -> None:
 
 
 def gathered(name: str, folders: Iterable[Path]) -> None:
-    """Writes a CSV of those comparisons' run tables, which need not have the same columns."""
+    """Writes a CSV of those comparisons' run tables, which need not have the same columns. A later
+    one's run of the same seed takes the place of an earlier one's."""
     tables = [
         list(csv.DictReader((folder / "report" / "runs.csv").open(encoding="utf-8")))
         for folder in folders
     ]
-    rows = [row for table in tables for row in table]
+    found = {tuple(map(row.get, RUN)): row for table in tables for row in table}
     columns = dict.fromkeys(name for table in tables for name in table[0])
-    values = ([row.get(name, "") for name in columns] for row in rows)
+    values = ([row.get(name, "") for name in columns] for row in found.values())
     write_csv(RESULTS / "pretrained" / name, [*columns], values)
 
 

@@ -129,11 +129,14 @@ def long(page: Page) -> None:
 
 
 def long_runs(page: Page) -> dict[str, Runs]:
-    """By seed. Runs of one seed share a precision."""
+    """By seed, whose runs share a precision."""
     found: dict[str, Runs] = {}
     for row in page.rows("rounds.csv"):
         run = row["method"], row["mu"], row["sharing"]
         found.setdefault(row["seed"], {}).setdefault(run, []).append(row)
+    for seed, runs in found.items():
+        precisions = {row["precision"] for rows in runs.values() for row in rows}
+        assert len(precisions) == 1, f"seed {seed} has runs in {precisions}"
     return found
 
 

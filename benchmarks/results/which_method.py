@@ -139,7 +139,7 @@ def few_images() -> Iterable[Line]:
     less = span(fifty.gain("pfedlora_plus", reads=reads) for reads in READS.values())
     yield (
         "the same, three images of each",
-        at(of_heads(thirty, [led[0], crossed[0], led[1]], VISITS))
+        at(of_heads(thirty, [*led, crossed[0]], VISITS))
         + f"; {more(f'five, one seed: FedSSA on logits {best}')}",
         at(
             f"{of_heads(thirty, crossed[1:])}; last layers averaged {others};"
