@@ -119,14 +119,15 @@ def _table(page: Page, rows: list[Row], name: str) -> None:
     leaders = ("features", "pfedlora_plus"), ("pretrained-logits", "fedssa")
     plus, fedssa = (of(*leader, "mean") for leader in leaders)
     page.says(difference(plus, fedssa))
-    gains = [gain(of(*leader, "mean"), of(*leader, "none")) for leader in leaders]
-    page.says(difference(*gains))
-    for reads in READS:
-        ours, *rest = (
-            gain(of(reads, method, "mean"), of(reads, method, "none"))
-            for method in ("pfedlora_plus", "lg_fedavg", "fedssa")
-        )
-        page.says(*(difference(ours, other) for other in rest if other))
+    gains = {
+        (reads, method): gain(of(reads, method, "mean"), of(reads, method, "none"))
+        for reads in READS
+        for method in ("pfedlora_plus", "lg_fedavg", "fedssa")
+    }
+    page.says(difference(*(gains[leader] for leader in leaders)))
+    for (reads, method), other in gains.items():
+        if other and method != "pfedlora_plus":
+            page.says(difference(gains[reads, "pfedlora_plus"], other))
     standalone = of("pretrained-logits", "standalone", "mean")
     page.says(difference(standalone, of("features", "standalone", "mean")))
     page.says(difference(plus, standalone))

@@ -50,11 +50,10 @@ def tuning(page: Page) -> None:
 
 
 def _cells(by_rate: dict[str, float]) -> list[str]:
-    best = max(by_rate.values())
-    return [
-        "" if value is None else f"**{100 * value:.2f}**" if value == best else f"{100 * value:.2f}"
-        for value in map(by_rate.get, RATES)
-    ]
+    cells = {rate: f"{100 * value:.2f}" for rate, value in by_rate.items()}
+    best = max(by_rate, key=by_rate.__getitem__)
+    cells[best] = f"**{cells[best]}**"
+    return [cells.get(rate, "") for rate in RATES]
 
 
 def candidates(folder: Path) -> list[list[object]]:

@@ -108,10 +108,11 @@ def reported(directory: Path, plan: Plan) -> list[Outcome]:
     """The outcomes of a whole comparison as a report takes them."""
 
     def of(cell: Cell) -> Outcome:
-        given_up = {"failed", NOT_RUN} if _was_chosen(directory, cell, plan) else {"failed"}
-        return outcome(
-            directory, cell, plan.seeds, plan.tuning_seed, lambda _, run: run.status in given_up
-        )
+        def given_up(_: Path, run: Missing) -> bool:
+            left_out = run.status == NOT_RUN and _was_chosen(directory, cell, plan)
+            return run.status == "failed" or left_out
+
+        return outcome(directory, cell, plan.seeds, plan.tuning_seed, given_up)
 
     return [of(cell) for cell in plan.cells]
 
