@@ -142,6 +142,12 @@ def test_a_run_is_trained_anew_without_a_site_from_the_state_that_it_joined(
     with pytest.raises(UserError, match=r"--without is 4; allowed: .* 0 to 3"):
         Anew.plan(run, 4)
 
+    config = run.config.read_text()
+    run.config.write_text(config.replace("sharing: mean", "sharing: none"))
+    with pytest.raises(UserError, match=r"with sharing=none .* -o clients-left=3 lets it leave"):
+        Anew.plan(run, 3)
+    run.config.write_text(config)
+
     anew = Anew.plan(run, 3)
     assert anew.words()[0].startswith(
         "client 3 first took part in round 3; the state after round 2"

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
+from matplotlib.lines import Line2D
+
 from benchmarks.results.page import (
     COUNTED,
     OF_ROUND,
@@ -220,19 +222,20 @@ def mu_of(mu: str) -> str:
 
 def draw(seeds: Mapping[str, Runs], folder: Path) -> Path:
     """All clients' mean accuracy against rounds, a panel a seed, a line a run."""
-    with style.drawing(1, len(seeds), (3.2 * len(seeds), 2.6), sharey=True) as (figure, axes):
+    shown: dict[str, Line2D] = {}
+    with style.drawing(1, len(seeds), (3.2 * len(seeds), 3.0), sharey=True) as (figure, axes):
         for axis, (seed, runs) in zip(axes[0], seeds.items(), strict=True):
             for run, rows in runs.items():
                 colour, _, line = style.of_method(run[0])
                 line = ":" if run[2] == "none" else line
                 accuracies = [100 * float(row["accuracy"]) for row in rows]
                 label = titled(*run).replace("`", "")
-                axis.plot(accuracies, color=colour, linestyle=line, label=label)
+                (shown[label],) = axis.plot(accuracies, color=colour, linestyle=line)
             axis.axvline(BOARD, color="#808080", linewidth=0.8)
             axis.set_title(f"seed {seed}")
             axis.set_xlabel("round")
         axes[0][0].set_ylabel("accuracy, all clients, %")
-        axes[0][0].legend(frameon=False)
+        figure.legend(shown.values(), [*shown], loc="outside lower center", ncols=2, frameon=False)
         figure.savefig(folder / "long.png")
     return folder / "long.png"
 

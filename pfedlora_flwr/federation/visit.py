@@ -49,7 +49,7 @@ def visit(
     data = _known(method, model, data)
     torch.manual_seed(derive(seed, "visit", client, round))
     draws = torch_generator(seed, "train", client, round)
-    batch_norm = any_batch_norm(method.model_names, method.task)
+    batch_norm = any_batch_norm(method.model_names, method.task, method.shares_small)
     counts = Visit(
         method.experiment, client, round, draws, batches_of_one=not batch_norm, noise=noise
     )

@@ -53,6 +53,7 @@ class FedKD(Method):
     shares = "compressed change of the small model"
     merges = "mean"
     assumes = "a small model of a known architecture: the federation's smallest"
+    shares_small = True
 
     @dataclass(frozen=True)
     class Options(Method.Options):

@@ -62,6 +62,7 @@ class FedMRL(Method):
         " least as wide as its own"
     )
     averages = True
+    shares_small = True
 
     @dataclass(frozen=True)
     class Options(Method.Options):

@@ -31,6 +31,7 @@ class FML(Method):
     merges = "mean"
     assumes = "a small model of a known architecture: the federation's smallest"
     averages = True
+    shares_small = True
 
     @dataclass(frozen=True)
     class Options(Method.Options):

@@ -113,6 +113,10 @@ class Method(ABC):
     shares_lora: ClassVar[bool] = False
     """Whether clients exchange LoRA's factors: all of them must train LoRA."""
 
+    shares_small: ClassVar[bool] = False
+    """Whether clients share the federation's smallest model, which is trained as a whole, whatever
+    clients train of their own."""
+
     returns_own: ClassVar[bool] = True
     """True if a download can contain the receiver's own earlier upload. If False, `sharing=none`
     equals Standalone."""

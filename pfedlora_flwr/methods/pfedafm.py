@@ -66,6 +66,7 @@ class PFedAFM(Method):
         " the federation's smallest"
     )
     averages = True
+    shares_small = True
     one_width = True
 
     def state_init(self, seed: int) -> Tensors:

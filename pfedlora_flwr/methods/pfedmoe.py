@@ -24,6 +24,7 @@ from pfedlora_flwr.models.gate import Gate
 from pfedlora_flwr.models.kept import kept, load_kept
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.rng import seeded
+from pfedlora_flwr.training.kinds import TEXT
 from pfedlora_flwr.training.loop import Samples, Visit
 
 
@@ -53,6 +54,7 @@ class PFedMoE(Method):
         " the federation's smallest"
     )
     averages = True
+    shares_small = True
     one_width = True
 
     @dataclass(frozen=True)
@@ -60,8 +62,13 @@ class PFedMoE(Method):
         gate_hidden_dim: int = key(128, "m, the width of the gate's hidden layer", low=1)
 
     def state_init(self, seed: int) -> Tensors:
-        """θ⁰, the global expert: an extractor alone. Raises UserError for inputs of one number,
-        which the gate cannot normalise."""
+        """θ⁰, the global expert: an extractor alone. Raises UserError for inputs that the gate
+        cannot normalise: texts, and those of one number."""
+        if self.task.kind == TEXT:
+            raise UserError(
+                "method pfedmoe normalises each input by itself, and tokens are no quantities;"
+                " allowed: images, series, vectors"
+            )
         if math.prod(self.task.shape) < 2:
             raise UserError(
                 "method pfedmoe normalises each input by itself, and these have 1 number; allowed:"

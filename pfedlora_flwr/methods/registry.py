@@ -105,7 +105,7 @@ def make(experiment: Experiment, task: Task) -> Method:
             f"augment is true; allowed: false for {task.kind}: only images are flipped and cropped"
         )
     method = own.construct(found, experiment, task)
-    if experiment.batch_size == 1 and any_batch_norm(method.model_names, task):
+    if experiment.batch_size == 1 and any_batch_norm(method.model_names, task, method.shares_small):
         raise UserError("batch-size is 1; allowed: at least 2 for models with batch normalisation")
     return method
 

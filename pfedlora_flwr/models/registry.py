@@ -149,10 +149,13 @@ def facts(name: str, task: Task, width: int | None = None) -> Facts:
     return _facts(name, task, width, _source(name))
 
 
-def any_batch_norm(names: tuple[str, ...], task: Task) -> bool:
-    """Whether one of these client models, and so perhaps a shared one, trains with batch
-    normalisation: it cannot train on a batch of one sample."""
-    return any(facts(name, task).batch_norm for name in names)
+def any_batch_norm(names: tuple[str, ...], task: Task, small: bool = False) -> bool:
+    """Whether one of these client models trains with batch normalisation: it cannot train on a
+    batch of one sample.
+
+    small: whether the smallest of them is trained besides, as a whole."""
+    trained = (*names, smallest(names, task)) if small else names
+    return any(facts(name, task).batch_norm for name in trained)
 
 
 def small_model(names: tuple[str, ...], task: Task, width: int | None = None) -> ClientModel:

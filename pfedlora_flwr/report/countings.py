@@ -50,7 +50,7 @@ def sampled(study: Study) -> Table:
                 measures.over_seeds(o, "accuracy/sampled_highest")
             ),
         }
-        printed = paper.accuracy(next(iter(o.runs.values())).experiment)
+        printed = paper.accuracy(o)
         rows.append(row | ({"the paper prints": printed} if printed else {}))
     note = (
         "Percent. The last columns are the convention of this family's public code: the clients"

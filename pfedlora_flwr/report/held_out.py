@@ -50,7 +50,7 @@ def table(study: Study) -> Table:
         "Clients that were never sampled, adapted to the last round's shared state. Mean accuracy"
         " on their own test parts in percent, over the clients, then over seeds; the gain is paired"
         f" by seed, with its 95 % t-interval; below {measures.FEWEST} seeds each seed's. `alone`:"
-        " the same clients by Standalone, from the same initial weights, with at least as many"
+        " the same clients by Standalone, from their own initial weights, with at least as many"
         " operations. `samples`: the largest number of training samples of a client."
     )
     return Table("held_out", "Held-out clients", rows, note)

@@ -3,10 +3,21 @@ and 5.2)."""
 
 from __future__ import annotations
 
-from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.comparison.outcome import Outcome
+from pfedlora_flwr.runs.data_name import own_in_words
 
 _FEDERATIONS = ((10, 1.0), (50, 0.2), (100, 0.1))
 _CLASSES_PER_CLIENT = {"cifar10": 2, "cifar100": 10}
+_CHANGED = {
+    "models": "auto",
+    "train": "all",
+    "image_size": None,
+    "input_shape": None,
+    "partition_samples_per_client": None,
+    "sharing": "mean",
+    "clients_held_out": 0,
+}
+"""Attributes of an Experiment with which it is no cell of the paper, unless they are as here."""
 
 _X = None
 ACCURACY: dict[str, dict[str, dict[str, tuple[float | None, float | None, float | None]]]] = {
@@ -62,9 +73,11 @@ GAIN, COMPUTATION, COMMUNICATION = 1.35, 11.81, 7.41
 than FedProto to the same accuracy."""
 
 
-def accuracy(e: Experiment) -> str | None:
-    """The paper's accuracy for the Experiment's method and scenario as it prints it; None where the
-    paper has no such cell."""
+def accuracy(outcome: Outcome) -> str | None:
+    """The paper's accuracy for the method and the scenario as it prints it; None where the paper
+    has no such cell, or the data is the sites' own."""
+    run = next(iter(outcome.runs.values()))
+    e = run.experiment
     row = ACCURACY[e.setting].get(e.dataset, {}).get(e.method)
     federation = (e.clients, e.participation)
     split = (
@@ -75,9 +88,8 @@ def accuracy(e: Experiment) -> str | None:
         row is None
         or federation not in _FEDERATIONS
         or not split
-        or e.models != "auto"
-        or e.sharing != "mean"
-        or e.clients_held_out
+        or any(getattr(e, name) != value for name, value in _CHANGED.items())
+        or own_in_words(run.result)
     ):
         return None
     value = row[_FEDERATIONS.index(federation)]

@@ -19,7 +19,6 @@ from pfedlora_flwr.report.load import Study, communicates
 from pfedlora_flwr.report.single_run import clients
 from pfedlora_flwr.report.table import Table
 from pfedlora_flwr.runs.completed import DIVERGED, NOT_RUN, Run
-from pfedlora_flwr.runs.data_name import own_in_words
 from pfedlora_flwr.runs.output import without_folders
 
 _WIDE = 8
@@ -106,7 +105,7 @@ def accuracy(study: Study) -> Table:
             " Bold: above every other method of its scenario, by 95 % intervals of the differences"
             " paired by seed that do not hold 0."
         )
-    if any(_printed(o) for o in study.outcomes if o.runs):
+    if any(paper.accuracy(o) for o in study.outcomes if o.runs):
         note += ' In brackets: the paper\'s figure, "-" where it reports failure to converge.'
     return Table("accuracy", "Accuracy", rows, note)
 
@@ -176,7 +175,7 @@ def costs(study: Study) -> Table:
 def headline(study: Study) -> Table:
     """The paper's three headline claims beside ours, in the paper's own scenarios alone."""
     cells = [o for s in study.scenarios if (o := study.at(s, "pfedlora")) and o.runs]
-    ours = [o for o in cells if _printed(o)]
+    ours = [o for o in cells if paper.accuracy(o)]
     rows = [_claims(study, o) for o in ours]
     if rows:
         at_most = {
@@ -278,7 +277,7 @@ def _accuracy_cell(study: Study, scenario: Keys, method: str) -> str:
         text += f" ({len(outcome.runs)} of {len(outcome.runs) + len(outcome.missing)} seeds"
         gone = sum(run.status == DIVERGED for run in outcome.missing.values())
         text += f", {gone} diverged)" if gone else ")"
-    printed = _printed(outcome)
+    printed = paper.accuracy(outcome)
     return text + (f" [{printed}]" if printed else "")
 
 
@@ -327,13 +326,6 @@ def _distinct(labels: Sequence[str], names: Sequence[str]) -> list[str]:
         name if labels.count(label) > 1 else label
         for label, name in zip(labels, names, strict=True)
     ]
-
-
-def _printed(outcome: Outcome) -> str | None:
-    """The paper's accuracy of this cell; None where the paper has none, or the data is the sites'
-    own."""
-    run = _first(outcome)
-    return None if own_in_words(run.result) else paper.accuracy(run.experiment)
 
 
 def _first(outcome: Outcome) -> Run:

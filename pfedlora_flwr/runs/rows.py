@@ -141,7 +141,7 @@ class HeldOutRow(TypedDict):
     visits: int  # each from the same shared state
     flops: int  # of its training, as in CostFields
     model_sha256: str  # of its personal model's tensors: equal hashes, equal bits
-    # by Standalone, from the same initial weights, with at least as many operations
+    # by Standalone, from the client's own initial weights, with at least as many operations
     alone_accuracy: float
     alone_validation_accuracy: float  # the same on its validation part
     alone_visits: int

@@ -45,6 +45,11 @@ class Anew:
             )
         if fixed := [name for name, attribute in FIXED_CLIENTS.items() if getattr(e, attribute)]:
             raise UserError(f"{told}; with {fixed[0]} begin a new run without its site")
+        if e.sharing == "none":
+            raise UserError(
+                f"{told}, and with sharing=none no other client's model knows of it;"
+                f" --resume -o clients-left={client} lets it leave"
+            )
         rows = run.rounds()
         first = next((row["round"] for row in rows if _took_part(client, row, e)), None)
         if first is None:

@@ -12,6 +12,7 @@ from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method, Upload
 from pfedlora_flwr.methods.tensors import tensors_of
 from pfedlora_flwr.models.task import Task
+from pfedlora_flwr.training.kinds import TEXT
 from pfedlora_flwr.training.loop import Samples
 from tests.plain import ANY_MODEL, visit
 
@@ -194,3 +195,7 @@ def test_what_cannot_be_shared_or_weighed_is_said() -> None:
         UserError, match="method pfedmoe normalises each input by itself, and these have 1 number"
     ):
         registry.make(from_flat({"method": "pfedmoe"}), Task(3, (1,))).state_init(0)
+    method = registry.make(from_flat({"method": "pfedmoe"}), Task(3, (16,)))
+    method.task = Task(3, (16,), TEXT)  # models of texts are in a folder
+    with pytest.raises(UserError, match=r"method pfedmoe .* tokens are no quantities; allowed"):
+        method.state_init(0)

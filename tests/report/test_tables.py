@@ -285,11 +285,15 @@ def test_the_papers_figure_stands_beside_ours_in_its_own_scenarios_only(tmp_path
         method="pfedlora",
         **paper | {"partition.classes-per-client": 4},
     )
-    printed = [tables.accuracy(load([tmp_path / name])).lines[0][1] for name in "abcd"]
-    assert printed == ["50.00 [96.66]", "50.00 [96.69]", "50.00 [-]", "50.00"]
-    rows = [len(tables.headline(load([tmp_path / name])).rows) for name in "abcd"]
-    # ours and the paper's; c has no pFedLoRA, d is no cell of the paper
-    assert rows == [2, 2, 0, 0]
+    few = paper | {"partition.samples-per-client": 30}
+    make_run(tmp_path / "e", [0.1, 0.5], [0.5] * 10, method="pfedlora", **few)
+    printed = [tables.accuracy(load([tmp_path / name])).lines[0][1] for name in "abcde"]
+    assert printed == ["50.00 [96.66]", "50.00 [96.69]", "50.00 [-]", "50.00", "50.00"]
+    rows = [len(tables.headline(load([tmp_path / name])).rows) for name in "abcde"]
+    # ours and the paper's; c has no pFedLoRA, d and e are no cells of the paper
+    assert rows == [2, 2, 0, 0, 0]
+    sampled = [countings.sampled(load([tmp_path / name])).rows[0] for name in "ae"]
+    assert ["the paper prints" in row for row in sampled] == [True, False]
 
 
 def test_csv_holds_the_same_cells_and_runs_csv_the_unrounded_numbers(study: Study) -> None:

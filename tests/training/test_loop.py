@@ -185,6 +185,13 @@ def test_a_federation_with_batch_normalisation_has_no_batch_of_one(tmp_path: Pat
         match="augment is true; allowed: false for vectors: only images are flipped and cropped",
     ):
         run_locally(tmp_path / "augmented", keys | {"augment": True})
+    # a small model that clients share is trained as a whole, although the clients' are frozen
+    keys |= {"models": "tests.models.modules:Normalised", "train": "head"}
+    assert run_locally(tmp_path / "frozen", keys | {"batch-size": 1}).result["rounds"] == 1
+    shared = keys | {"method": "fml"}
+    assert run_locally(tmp_path / "shared", shared).result["status"] == "completed"
+    with pytest.raises(UserError, match="batch-size is 1; allowed: at least 2"):
+        run_locally(tmp_path / "shared-one", shared | {"batch-size": 1})
 
 
 @pytest.mark.parametrize("n", [80, 83, 20, 8])  # ten, ten and a rest, two and a rest, one batch
