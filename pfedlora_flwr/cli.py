@@ -212,7 +212,7 @@ def compare(
     from pfedlora_flwr.commands.compare import compare as run_missing
     from pfedlora_flwr.comparison.spec import Comparison
     from pfedlora_flwr.comparison.work import Shard
-    from pfedlora_flwr.config import find_conf
+    from pfedlora_flwr.config import find_conf, parse_overrides
     from pfedlora_flwr.runs.output import of_comparison
 
     path = find_conf(conf)
@@ -232,6 +232,7 @@ def compare(
         jobs=jobs,
         shard=took,
         redo=redo or (),
+        options=parse_overrides(option or []),
     )
     raise typer.Exit(code)
 

@@ -374,6 +374,14 @@ def test_a_dry_run_says_what_would_run_and_changes_nothing(tmp_path: Path) -> No
     text = out.export_text()
     assert "1 of 4 runs are done, 3 are left" in text
     assert "from the runs that are done" in text
+    assert "is not used" not in text
+    names = ("lora.rank", "fml.alpha", "mu")
+    compare(whole, whole, work.output, out, out, dry_run=True, options=names)
+    said = [line for line in out.export_text().splitlines() if "is not used" in line]
+    assert said == [
+        "warning: lora.rank is not used: train is all",
+        "warning: fml.alpha is not used",
+    ], "mu is pFedLoRA's"
 
 
 def test_what_is_standalone_by_construction_is_planned_and_not_run(tmp_path: Path) -> None:

@@ -125,6 +125,13 @@ def test_classes_without_names_are_matched_by_number_and_others_are_refused(
     shutil.copytree(run, named)
     about = named / "clients" / "0" / "about.json"
     about.write_text(
+        json.dumps(json.loads(about.read_text()) | {"class_names": list("1234567890")})
+    )
+    np.savez(tmp_path / "two.npz", images=images, labels=[1, 2, 1, 2])
+    _, out, err = pfedlora("evaluate", str(named), "--client", "0", "npz:two.npz", "--json")
+    assert err.startswith("note: classes were matched by number")
+    assert [row["name"] for row in json.loads(out)["classes"]] == ["2", "3"], "1 is the second"
+    about.write_text(
         json.dumps(
             json.loads(about.read_text()) | {"class_names": [f"{i} o'clock" for i in range(10)]}
         )

@@ -52,6 +52,9 @@ def test_runs_are_listed_with_the_keys_in_which_they_differ(tmp_path: Path, pfed
     code, out, _ = pfedlora("list", "runs/a")
     assert code == 0
     assert out.splitlines()[3].split() == ["runs/a", "completed", "2/2", "70.00"]
+    make_run(tmp_path / "left", [0.1, 0.9, 0.5], [0.6, 0.8], clients_left="1:0")
+    (found_left,) = list_runs(tmp_path / "left")
+    assert found_left["accuracy"] == 0.5, "the rounds before were over another client, too"
     with pytest.raises(UserError, match="nowhere is not a directory"):
         list_runs(tmp_path / "nowhere")
 
@@ -145,5 +148,11 @@ def test_a_dry_run_names_features_and_counts_images_of_other_sizes(
     assert (code, err) == (0, "")
     assert "\ninputs: vectors of 2\nfeatures: age, dose\n" in out
     assert f"\n{out}".count("\nwarning: left out: 1 column of no numbers: note (string)\n") == 1
+    named = rows.replace(",x\n", ",[/b]\n").replace(",y\n", ",:100:\n")
+    (tmp_path / "m.csv").write_text(f"age,dose,note,label\n{named}")
+    code, out, _ = pfedlora(*words, "models=mlp5", "-o", "dataset=csv:m.csv")
+    assert (code, ":100:" in out, "[/b]" in out) == (0, True, True), (
+        "as markup an emoji and an error"
+    )
     _, out, _ = pfedlora(*words, "models=cnn5", "-o", "dataset=synthetic:60", "-o", "image-size=40")
     assert "\n60 of 60 images are resized to 40 × 40, bilinear\n" in out

@@ -17,10 +17,11 @@ from pfedlora_flwr import cli as command
 from pfedlora_flwr import config
 from pfedlora_flwr.commands.display import conclude
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.launch.execute import execute
 from pfedlora_flwr.runs.checkpoint import Checkpoints
 from pfedlora_flwr.runs.directory import RunDirectory
-from pfedlora_flwr.runs.resume import resumed
+from pfedlora_flwr.runs.resume import check_unchanged, resumed
 from tests.conftest import Cli, Done, run_locally
 
 KEYS = {
@@ -151,11 +152,11 @@ def test_max_hours_stop_after_a_round_and_the_run_goes_on_to_the_same_bits(tmp_p
         engine="local",
     )
     assert facts(stopped) == facts(whole)
-    about = yaml.safe_load((stopped.output / "config.yaml").read_text())["about"]
-    assert [(entry["rounds"], entry["after-round"]) for entry in about["history"]] == [
-        (3, 0),
-        (3, 1),
-    ]
+    saved = yaml.safe_load((stopped.output / "config.yaml").read_text())
+    assert (saved["max-hours"], saved["resume"]) == (0, False)
+    history = saved["about"]["history"]
+    assert [(entry["rounds"], entry["after-round"]) for entry in history] == [(3, 0), (3, 1)]
+    assert [entry.get("was") for entry in history] == [None, {"max-hours": 1e-9}]
 
 
 @pytest.mark.slow
@@ -229,6 +230,16 @@ def test_flowers_run_config_extends_by_more_rounds(tmp_path: Path) -> None:
         UserError, match=r"\(lr: 0.03 → 0.5\); resume it with its own keys; only more rounds"
     ):
         run.check_free(config.run_config(resume | {"rounds": 3, "lr": 0.5}))
+
+
+def test_a_folder_of_lora_may_be_named_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    saved = Experiment(train="lora", lora_init=f"folder:{tmp_path / 'lora'}")
+    check_unchanged(saved, {"lora.init": "folder:lora"}, tmp_path)
+    with pytest.raises(UserError, match=r"lora\.init: .*other"):
+        check_unchanged(saved, {"lora.init": "folder:other"}, tmp_path)
 
 
 def test_the_command_names_what_it_does_not_use(

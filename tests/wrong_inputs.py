@@ -349,6 +349,14 @@ KEYS = [
         "partition.min-samples is not used: partition.kind is pathological",
     ),
     unused("lora.rank=4", "lora.rank is not used: train is all"),
+    unused(
+        "method=lg_fedavg models=cnn1,cnn5 setting=homogeneous",
+        "setting is not used: models names the client models",
+    ),
+    unused(
+        "method=pfedlora_plus adapter.predict=sum neck=always pfedlora_plus.mu=0.5",
+        "pfedlora_plus.mu is not used: adapter.predict is sum",
+    ),
     unused("max-tokens=32", "max-tokens is not used: data.text-column is auto"),
     unused("data.text-column=note", "data.text-column is not used: dataset 'digits' does not take"),
     unused("model-input=64", "model-input is not used: no model is of timm or torchvision"),

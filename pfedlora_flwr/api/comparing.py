@@ -11,7 +11,7 @@ from rich.console import Console
 
 from pfedlora_flwr import config
 from pfedlora_flwr.api.objects import Given
-from pfedlora_flwr.api.running import Conf, keys_of
+from pfedlora_flwr.api.running import Conf, mapped
 from pfedlora_flwr.commands.compare import compare
 from pfedlora_flwr.commands.display import FAILED
 from pfedlora_flwr.comparison.plan import Plan
@@ -75,8 +75,7 @@ def _content(conf: Mapping[str, Any], given: Given) -> dict[str, Any]:
     if isinstance(methods := content.get("methods"), list | tuple):
         content["methods"] = [given.value("method", method) for method in methods]
     if isinstance(of_base := content.get("base"), Mapping):
-        nested = any(isinstance(v, Mapping) for k, v in of_base.items() if k != "dataset")
-        content["base"] = of_base if nested else keys_of(of_base, given)
+        content["base"] = mapped(of_base, given)
     if isinstance(content.get("seeds"), range | tuple):
         content["seeds"] = list(content["seeds"])
     return content

@@ -125,7 +125,7 @@ def conf_of(conf: Conf | None, given: Given) -> tuple[Path | None, dict[str, obj
     if conf is None:
         return None, {}
     if isinstance(conf, Mapping):
-        return None, keys_of(conf if _is_flat(conf) else _flat(conf), given)
+        return None, mapped(conf, given)
     path = config.find_conf(fspath(conf))
     return path, config.read_run(path)
 
@@ -137,6 +137,11 @@ def _is_flat(conf: Mapping[str, Any]) -> bool:
 def _flat(conf: Mapping[str, Any]) -> dict[str, Any]:
     dataset = {"dataset": conf["dataset"]} if "dataset" in conf else {}
     return config.flatten({k: v for k, v in conf.items() if k != "dataset"}) | dataset
+
+
+def mapped(conf: Mapping[str, Any], given: Given) -> dict[str, object]:
+    """The keys of a mapping, flat or nested as in a file, as `keys_of` has them."""
+    return keys_of(conf if _is_flat(conf) else _flat(conf), given)
 
 
 def keys_of(keys: Mapping[str, Any], given: Given) -> dict[str, object]:

@@ -113,7 +113,7 @@ def _write(
             new = Path(aside) / output.name
             store = ClientStore(new / str(row["client"]))
             store.save(found.visits, found.tensors(), 0, found.counts, base_of(found.model))
-            store.write_about(found.visits, lambda: about)
+            store.write_about(found.visits, about["site"], lambda: about)
             write_atomically(new / RESULT, (json.dumps(row, indent=1) + "\n").encode())
             if overwrite and output.exists():
                 output.rename(Path(aside) / "old")

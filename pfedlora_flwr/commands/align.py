@@ -24,8 +24,10 @@ from pfedlora_flwr.files import check_replaceable, make_folder
 from pfedlora_flwr.models import basis, registry
 from pfedlora_flwr.models.named import without_path
 from pfedlora_flwr.models.pretrained import frozen_encoder
+from pfedlora_flwr.models.text import tokenised
 from pfedlora_flwr.rng import SERVER, derive, seeded
 from pfedlora_flwr.training.device import channels_last, find_device
+from pfedlora_flwr.training.kinds import TEXT
 from pfedlora_flwr.training.loop import infer, mixed_precision
 
 _LEAST = 1e-6
@@ -73,8 +75,12 @@ def align(
     found = []
     for client, name in enumerate(names):
         constants = models_own(e, task, client) or shared_constants(e, data_path)
-        inputs = torch.from_numpy(np.asarray(dataset.inputs[chosen])).to(device)
-        samples = dataset.kind.samples(inputs, of_chosen.to(device), *constants)
+        inputs = np.asarray(dataset.inputs[chosen])
+        if task.kind == TEXT:
+            inputs = tokenised(name, inputs)
+        samples = dataset.kind.samples(
+            torch.from_numpy(inputs).to(device), of_chosen.to(device), *constants
+        )
         with seeded(derive(e.seed, "model", client)):
             model = channels_last(registry.build(name, task).to(device)).eval()
         encoder = frozen_encoder(model)

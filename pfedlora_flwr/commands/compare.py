@@ -8,7 +8,7 @@ clients, because these depend on the seed alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,6 +16,7 @@ import torch
 from filelock import FileLock, Timeout
 from rich.console import Console
 
+from pfedlora_flwr import config
 from pfedlora_flwr.commands.display import FAILED, stopped_code
 from pfedlora_flwr.commands.progress_text import duration
 from pfedlora_flwr.commands.run_queue import run_all, seconds_of
@@ -63,6 +64,7 @@ def compare(
     redo: Sequence[str] = (),
     report: bool = True,
     here: bool = False,
+    options: Iterable[str] = (),
 ) -> int:
     """Runs what is missing of `part`, then reports on `whole`; the exit code: 0 when no run has
     failed. Raises UserError.
@@ -75,7 +77,8 @@ def compare(
     done.
     redo: which runs that are there are done again (`Work.ask_again`).
     report: whether the report is written at the end. here: whether the local engine's runs are done
-    in this process, one after the other."""
+    in this process, one after the other. options: keys given beside the file, of which those that
+    no run uses are named."""
     asked = 1 if here else _number(str(jobs))
     work = Work(part, output.absolute(), shard)
     if engine not in (_AUTO, *ENGINES):
@@ -87,6 +90,7 @@ def compare(
     Work(whole, work.output).check()  # the report is on all of it
     work.ask_again(redo)
     _preflight(work, dry_run, out)
+    _name_unused(options, examples, out)
     _warn_of_own_code(work, err)
     at_once = asked or _at_once(work, engine)
     if dry_run:
@@ -236,6 +240,15 @@ def _preflight(work: Work, dry_run: bool, out: Console) -> None:
             if line not in said:
                 out.print(line, markup=False, highlight=False, soft_wrap=True)
             said.add(line)
+
+
+def _name_unused(options: Iterable[str], examples: Sequence[Job], out: Console) -> None:
+    """Names the options that change nothing in any of these runs."""
+    for name in options:
+        told = [config.unused([name], job.config) for job in examples]
+        if all(told):
+            line = told[0][0] if told.count(told[0]) == len(told) else f"{name} is not used"
+            out.print(f"warning: {line}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _speed(work: Work, engine: str) -> estimate.Speed:

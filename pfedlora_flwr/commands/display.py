@@ -107,7 +107,7 @@ def client_table(result: Result) -> Table:
     for client, row in rows[:_LISTED]:
         table.add_row(
             client,
-            row["model"],
+            Text(row["model"]),
             str(row["samples"] or "-"),
             str(row["last_round"]),
             f"{row['accuracy']:.4f}",

@@ -72,7 +72,7 @@ def _models(config: RunConfig) -> Table:
     representation to."""
     e = config.experiment
     method = registry.make(e, task_of(e, config.execution.data_path))
-    table = Table(title=f"{e.method}: what a client keeps")
+    table = Table(title=Text(f"{e.method}: what a client keeps"))
     for name in ("model", "clients", "representation", "parameters", "of them the model's"):
         table.add_column(name, justify="left" if name == "model" else "right")
     for k, name in enumerate(method.model_names[: e.clients]):
@@ -84,7 +84,7 @@ def _models(config: RunConfig) -> Table:
         representation = str(width) if width == necked else f"{width} → {necked}"
         counts = [sum(p.numel() for p in module.parameters()) for module in (kept, own)]
         clients = len(range(k, e.clients, len(method.model_names)))
-        table.add_row(name, str(clients), representation, *(f"{count:,}" for count in counts))
+        table.add_row(Text(name), str(clients), representation, *(f"{count:,}" for count in counts))
     return table
 
 
@@ -92,9 +92,11 @@ def _partition(e: Experiment, dataset: Dataset, partition: Partition) -> Table:
     """Samples by client and class, at most 20 clients; above 20 classes only how many of them a
     client holds."""
     wide = dataset.classes <= _LISTED
-    table = Table(title=f"{e.dataset}: samples (training, validation and test) by client and class")
+    # as markup, :100: is an emoji
+    title = f"{e.dataset}: samples (training, validation and test) by client and class"
+    table = Table(title=Text(title))
     for name in ("client", *(dataset.class_names if wide else ("classes",)), "all"):
-        table.add_column(name, justify="right")
+        table.add_column(Text(name), justify="right")
     labels = np.asarray(dataset.labels)
     for k, split in enumerate(partition.clients[:_LISTED]):
         counts = np.bincount(

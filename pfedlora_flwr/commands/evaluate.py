@@ -228,12 +228,13 @@ def _labels(names: Sequence[str], data: Dataset) -> tuple[Tensor, bool]:
     """The data's labels as the model counts its classes, int64 [n]; and whether they were matched
     by number.
 
-    By name wherever the model has every class that has a sample. Raises UserError if it has not,
-    unless there are no names."""
+    By name wherever the model has every class that has a sample, and not by the numbers of data
+    without names. Raises UserError if it has not, unless there are no names."""
     labels = np.array(data.labels)
     there = np.unique(labels).tolist()
     unknown = [data.class_names[i] for i in there if data.class_names[i] not in names]
-    if not unknown:
+    by_name = _unnamed(names) or not _unnamed(data.class_names)
+    if by_name and not unknown:
         place = np.array([names.index(name) if name in names else -1 for name in data.class_names])
         return torch.from_numpy(place[labels]), False
     if not (_unnamed(names) or _unnamed(data.class_names)):

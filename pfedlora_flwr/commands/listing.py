@@ -135,6 +135,7 @@ def _evaluated(saved: Row, run: RunDirectory) -> Experiment:
             dataset=str(saved["dataset"]),
             rounds=int(saved["rounds"]),
             evaluate_every=int(saved["evaluate-every"]),
+            clients_left=str(saved.get("clients-left", "")),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{run.config} cannot be read as a run's configuration ({error})") from None

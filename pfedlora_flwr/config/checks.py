@@ -46,7 +46,7 @@ def _method(config: RunConfig, method: type[Method]) -> None:
             " to one with weights"
         )
     if method.one_model and (different := len(set(e.model_names()))) > 1:
-        ways = "setting=homogeneous, or models to one"
+        ways = "setting=homogeneous, or models to one" if e.models == "auto" else "models to one"
         if len({*e.trained}) > 1 or len({*e.lora_ranks}) > 1:
             ways += ", and train and lora.rank, too"
         raise UserError(
@@ -334,6 +334,10 @@ def unused(options: Iterable[str], config: RunConfig) -> list[str]:
             and not datasets.takes_path(e.dataset)
         ):
             found.append(f"data-path is not used: dataset {e.dataset!r} takes no files from there")
+        elif name == "setting" and e.models != "auto" and e.flat().get("adapter.kind") != "auto":
+            found.append("setting is not used: models names the client models")
+        elif name == "pfedlora_plus.mu" and e.options.adapter_predict == "sum":
+            found.append("pfedlora_plus.mu is not used: adapter.predict is sum")
         elif name == "momentum" and e.optimizer == "adamw":
             found.append("momentum is not used: optimizer is adamw, whose own is 0.9")
         elif name.startswith("data.") and name not in datasets.find(e.dataset).columns:

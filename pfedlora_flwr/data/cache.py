@@ -84,11 +84,17 @@ def folder_of(source: Source, name: str, how: Reading) -> Path:
         return cache_root() / f"{kind}-downloaded-{_VERSION}"
     if source.is_path(source.text(name)) or (source.files and how.data_path):
         root = Path(how.data_path if source.files else source.text(name)).expanduser().absolute()
-        files = sorted(p for p in root.rglob("*") if p.is_file()) if root.is_dir() else [root]
+        files = _files(root) if root.is_dir() else [root]
         text += f"/{root}" + "".join(
             f"/{f}:{s.st_size}:{s.st_mtime_ns}" for f in files if f.exists() for s in [f.stat()]
         )
     return cache_root() / f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def _files(root: Path) -> list[Path]:
+    """All in a folder and below it, also in a class's folder that is a link, sorted."""
+    links = [path for path in root.iterdir() if path.is_symlink() and path.is_dir()]
+    return sorted(p for folder in (root, *links) for p in folder.rglob("*") if p.is_file())
 
 
 def digests(inputs: Inputs, labels: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from torch import nn
 
 from pfedlora_flwr.data import outputs
-from pfedlora_flwr.data.local import LocalData, Site, without_own_folders
+from pfedlora_flwr.data.local import LocalData, Site, site_settings, without_own_folders
 from pfedlora_flwr.errors import UserError, brief, is_ours, told, with_traceback
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation import messages, wire
@@ -160,6 +160,7 @@ class PersonalisedClient(NumPyClient):
         )
         store.write_about(
             self.experiment.rounds,
+            site_settings(self.where),
             lambda: about_of(self._site(told.client), self.experiment, told.client, self.where),
         )
         MODELS.put(told.token, told.client, told.round, model)

@@ -257,7 +257,7 @@ class Roster:
         client = claim.partition_id
         if client < 0:
             client = self._number(claim.name)
-        if client in self._left:
+        if client in self._left and not self._alike:
             raise ValueError(f"client {client} has left (clients-left); stop its node")
         if client not in self.node_of:
             self.node_of[client] = node

@@ -151,9 +151,12 @@ class LocalRun:
             state = directory.doing()
             show(state | {"done": done, "of": of} if state else None, rounds.look())
 
+        e = self._config.experiment
+        gone = e.left_by(directory.last_round() + 1)
         nodes = [
-            {"partition-id": k, "num-partitions": self._config.experiment.clients}
-            for k in range(self._config.experiment.clients)
+            {"partition-id": k, "num-partitions": e.clients}
+            for k in range(e.clients)
+            if k not in gone
         ]
         config = dict(self._config.flat())
         grid = LocalGrid(client_app.app, nodes, config, replied)

@@ -6,9 +6,10 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 
 import yaml
 from filelock import FileLock, Timeout
@@ -70,7 +71,7 @@ class RunDirectory(RunFiles):
         for file in self.findings:
             file.unlink(missing_ok=True)
         if config.execution.resume:
-            self._go_on(config.experiment)
+            self._go_on(config)
             return
         spent = replaced(self.dp_file)
         self._clear()
@@ -195,10 +196,16 @@ class RunDirectory(RunFiles):
     # Writing
 
     def write_config(
-        self, config: RunConfig, history: Sequence[Row] = (), last_round: int = 0
+        self,
+        config: RunConfig,
+        history: Sequence[Row] = (),
+        last_round: int = 0,
+        was: Mapping[str, object] = MappingProxyType({}),
     ) -> None:
         """The resolved configuration, with what made the run: versions, the git commit, and the
-        history of its starts, this one added."""
+        history of its starts, this one added.
+
+        was: the former values of keys of the Execution that this start has changed."""
         experiment = config.experiment
         commit, now = git_commit(), datetime.now(UTC).isoformat(timespec="milliseconds")
         begun = {
@@ -207,6 +214,7 @@ class RunDirectory(RunFiles):
             "rounds": experiment.rounds,
             "clients": experiment.clients,
             "after-round": last_round,
+            **({"was": dict(was)} if was else {}),
         }
         about = {
             "format": FORMAT,
@@ -303,16 +311,17 @@ class RunDirectory(RunFiles):
         self.check_whole()
         check_goes_on(self, experiment)
 
-    def _go_on(self, experiment: Experiment) -> None:
+    def _go_on(self, config: RunConfig) -> None:
         """Takes up the run here, adding to its history; for more rounds than it had, as if it had
         had them from the start."""
-        saved, last = self.run_config(), self.last_round()
-        if last < experiment.rounds:
-            self.write_config(
-                RunConfig(experiment, saved.execution),
-                read_about(self.config).get("history", ()),
-                last,
-            )
+        last = self.last_round()
+        if last < config.experiment.rounds:
+            history = read_about(self.config).get("history", ())
+            once = dict.fromkeys(("resume", "overwrite", "accept_changed_code"), False)
+            now, before = config.execution.replace(**once), self.run_config().execution
+            texts = before.replace(**once).flat().items()
+            was = {name: text for name, text in texts if now.flat()[name] != text}
+            self.write_config(RunConfig(config.experiment, now), history, last, was)
 
     @property
     def _is_void(self) -> bool:

@@ -11,6 +11,7 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import absolute
+from pfedlora_flwr.models import lora
 from pfedlora_flwr.models import registry as models
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.extension import unused_rounds
@@ -19,7 +20,7 @@ from pfedlora_flwr.runs.output import of_run
 
 Flat = Mapping[str, object]
 _ACCEPTED = "accept-changed-code"
-_LOCATED = {"dataset": datasets.located, "models": models.located}
+_LOCATED = {"dataset": datasets.located, "models": models.located, "lora.init": lora.located}
 """Keys that may hold a path, which is absolute in a run."""
 
 

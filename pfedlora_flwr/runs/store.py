@@ -91,11 +91,14 @@ class ClientStore:
         self.keep(version, admitted, *before[-1:], *(keep or ()))
         return digest
 
-    def write_about(self, rounds: int, about: Callable[[], Mapping[str, Any]]) -> None:
+    def write_about(
+        self, rounds: int, site: Mapping[str, Any], about: Callable[[], Mapping[str, Any]]
+    ) -> None:
         """Writes what it takes to use the models away from their run (see `trained.py`): once, and
-        again when it got more `rounds`."""
+        again when it got more `rounds`, or its `site` other settings."""
         with contextlib.suppress(UserError):
-            if self.about()["experiment"]["rounds"] == rounds:
+            found = self.about()
+            if (found["experiment"]["rounds"], found.get("site")) == (rounds, site):
                 return
         write_atomically(self.folder / ABOUT, (json.dumps(about(), indent=1) + "\n").encode())
 

@@ -155,15 +155,17 @@ def about_of(
 
 
 def clients_of(place: Path) -> tuple[list[int], list[int]]:
-    """The clients that `load_trained` finds there, ascending; and of a run those that have not been
-    trained yet.
+    """The clients that `load_trained` finds there, ascending, without those that have left; and of
+    a run those that have not been trained yet.
 
     Raises UserError when there is none.
     """
     run = RunDirectory(place)
     if run.holds_run:
         state = run.checkpoints.load()
-        everyone = range(run.experiment().trained_clients)
+        e = run.experiment()
+        gone = e.left_by(run.last_round() + 1)
+        everyone = [client for client in range(e.trained_clients) if client not in gone]
         trained = [client for client in everyone if state and state.versions.get(client, 0)]
         untrained = [client for client in everyone if client not in trained]
     else:

@@ -256,6 +256,12 @@ def test_a_comparison(tmp_path: Path) -> None:
     assert isinstance(loaded, pfedlora_flwr.Comparison)
     assert "4 runs completed" in repr(loaded)
     assert (loaded.report() / "accuracy.tex").exists()
+    nested = {"partition": {"kind": "iid"}, "models": ["cnn5", "cnn4"], "batch_size": 16}
+    conf = {"base": nested, "methods": ["standalone"], "seeds": [0]}
+    other = pfedlora_flwr.compare(
+        conf, output=tmp_path / "nested", engine="local", progress=False, **keys
+    )
+    assert [run.status for run in other.runs()] == ["completed"]
     with pytest.raises(UserError, match=r"2 runs failed; .*the disk of client 2 is on fire"):
         pfedlora_flwr.compare(
             methods=["tests.failing:ClientRaises"],

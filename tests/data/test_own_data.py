@@ -423,6 +423,11 @@ def test_a_nodes_own_images_are_brought_to_the_federations_shape(tmp_path: Path)
     with pytest.raises(UserError, match="expected at least two class folders"):
         datasets.load("folder:alone", sized)
     assert datasets.load("folder:alone", replace(sized, one_class=True)).class_names == ("cats",)
+    added = Image.effect_noise((30, 40), 50).convert("RGB")
+    added.save(tmp_path / "own" / "cats" / "20.png")
+    found = datasets.load.__wrapped__("folder:alone", replace(sized, one_class=True))
+    assert len(found.labels) == 21, "a class's folder that is a link is looked into, too"
+    (tmp_path / "own" / "cats" / "20.png").unlink()
     site = Site.find(from_flat({"classes": 3, "input-shape": "1x24x16"}), 0, node)
     assert (site.dataset.shape, site.task.classes, site.fingerprint) == ((1, 24, 16), 3, "own")
     own = site.dataset.inputs[site.split.train] / 255

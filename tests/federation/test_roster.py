@@ -375,6 +375,16 @@ def test_of_a_simulations_nodes_one_is_asked_for_all(tmp_path: Path) -> None:
     assert (grid.asked, found.partition) == ([10], "p")
 
 
+def test_a_simulations_node_may_be_a_client_that_has_left(tmp_path: Path) -> None:
+    grid = Grid(**{f"n{10 + k}": client(k) for k in range(3)})
+    found = Roster(
+        grid, 3, tmp_path / "numbers.json", None, [].append, 0.0, left={0, 1}, alike=True
+    )
+    assert found.wait_for_count(1, 5.0, [].append)
+    assert found.refused == {}
+    assert found.node_of[2] == 12
+
+
 def test_where_none_of_a_simulations_nodes_can_be_asked_three_are_tried(tmp_path: Path) -> None:
     grid = Grid(**{f"n{10 + k}": client(k, partition_id=99) for k in range(5)})
     found = Roster(grid, 5, tmp_path / "numbers.json", None, [].append, 0.0, alike=True)

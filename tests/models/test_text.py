@@ -91,6 +91,13 @@ def theirs(name: str) -> Any:
     return transformers.AutoModel.from_pretrained(name.removeprefix("hf:")).eval()
 
 
+def test_encoders_of_texts_are_compared(keys: dict[str, Any], pfedlora: Call) -> None:
+    words = [word for name, value in keys.items() for word in ("-o", f"{name}={value}")]
+    code, out, err = pfedlora("align", *words, "--samples", "12", "--json")
+    assert code == 0, err
+    assert json.loads(out)["widths"] == [32, 48, 32]
+
+
 def test_tokens_are_the_tokenisers_own_cut_and_padded(small: str, other: str) -> None:
     from transformers import PreTrainedTokenizerFast
 
