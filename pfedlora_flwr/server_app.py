@@ -143,8 +143,8 @@ def serve(
 def strategy_of(config: RunConfig) -> Iterator[PersonalisedStrategy]:
     """The strategy of a ServerApp of one's own: `complete(grid)` does the rounds that are left.
 
-    It takes up the run's directory, `output`, and leaves `result.json` there at the end. What is
-    raised within is in the result, and goes on.
+    It takes up the run's directory, `output`, and leaves `result.json` there at the end: of a
+    stopped run, if something is left to do. What is raised within is in the result, and goes on.
 
     Args:
         config: The run's keys (`config.run_config`); `output` is an absolute path.
@@ -160,8 +160,14 @@ def strategy_of(config: RunConfig) -> Iterator[PersonalisedStrategy]:
         e = config.experiment
         method = registry.make(e, task_of(e, config.execution.data_path))
         state = run.take_up(e) or ServerState(first_state(e, method))
-        yield PersonalisedStrategy(e, config.execution, method, run, state)
-        write_result(run, config, "completed")
+        strategy = PersonalisedStrategy(e, config.execution, method, run, state)
+        yield strategy
+        done = strategy.state.round
+        if done < e.rounds or strategy.to_adapt():
+            told = f"the ServerApp ended after round {done} of {e.rounds}"
+            write_result(run, config, "stopped", told, "user")
+        else:
+            write_result(run, config, "completed")
     except RunStopped as stop:
         write_result(run, config, "stopped", str(stop), stop.by, resumable=stop.by != "dp")
         raise

@@ -20,7 +20,8 @@ from pfedlora_flwr.data import datasets
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.federation import visit as visits
 from pfedlora_flwr.federation.adapt import adapt as adapted_to
-from pfedlora_flwr.federation.messages import held_out_from_metrics
+from pfedlora_flwr.federation.client import PersonalisedClient
+from pfedlora_flwr.federation.messages import Instruction, held_out_from_metrics
 from pfedlora_flwr.files import tensors_sha256
 from pfedlora_flwr.methods.lora_residual import LEFT, RIGHT
 from pfedlora_flwr.methods.method import Refused
@@ -345,6 +346,49 @@ def test_a_run_that_ended_before_the_adaptation_does_it_when_it_is_resumed(
     run.resume(progress=False)
     assert lines(tmp_path / "run") == wanted
     assert len(run.result["held_out"]["means"]) == 2
+
+
+def test_an_adaptation_below_min_success_is_asked_for_again_and_never_recorded(
+    federation: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(federation / "run", tmp_path / "run")
+    wanted = lines(tmp_path / "run")
+    for name in ("held_out.jsonl", "result.json"):
+        (tmp_path / "run" / name).unlink()
+    asked, does = [], PersonalisedClient._adapt
+
+    def fails(self: PersonalisedClient, told: Instruction, parameters: Any) -> Any:
+        asked.append(told.client)
+        if told.client == 9 and asked.count(9) < 5:  # within a round a client is asked twice
+            raise UserError("it is away")
+        return does(self, told, parameters)
+
+    monkeypatch.setattr(PersonalisedClient, "_adapt", fails)
+    run = pfedlora_flwr.load(tmp_path / "run")
+    with pytest.raises(UserError, match=r"1 of 2 clients succeeded, min-success=1 wants 2"):
+        run.resume(progress=False)
+    assert not (tmp_path / "run" / "held_out.jsonl").exists()
+    run.resume(progress=False, max_failed_rounds=2)
+    assert asked == [8, 9, 9] * 2 + [8, 9]
+    assert lines(tmp_path / "run") == wanted
+
+
+def test_a_client_of_the_training_is_not_adapted(federation: Path) -> None:
+    """Its answer would say how many samples it has."""
+    e = RunDirectory(federation / "run").experiment()
+    client = PersonalisedClient(e, {"partition-id": 3, "num-partitions": 10})
+    told = Instruction(2, 3, 0, "t", "", evaluate=True, names=[], adapt=True)
+    metrics = client.evaluate([], told.to_config())[2]
+    assert "the server asks to adapt client 3, which is not held out here" in str(metrics)
+
+
+def test_a_late_visit_removes_no_later_version(tmp_path: Path) -> None:
+    store, tensors = ClientStore(tmp_path), {"w": torch.zeros(1)}
+    for version, admitted in ((3, 2), (4, 3), (6, 4), (5, 4)):
+        store.save(version, tensors, admitted)
+    assert store.versions() == [3, 4, 5, 6]
+    store.save(7, tensors, 6)
+    assert store.versions() == [5, 6, 7]
 
 
 WRONG = {

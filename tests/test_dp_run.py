@@ -525,6 +525,19 @@ def test_a_server_says_before_its_first_round_what_dp_lacks(
         begin()
 
 
+def test_a_server_app_of_ones_own_that_does_not_all_is_stopped(tmp_path: Path) -> None:
+    keys = {"rounds": 2, "clients": 4, "models": "cnn5", "output": str(tmp_path / "run")}
+    with server_app.strategy_of(run_config(keys)) as strategy:
+        assert strategy.state.round == 0
+    result = RunDirectory(tmp_path / "run").result()
+    assert result is not None
+    assert (result["status"], result["error"], result["resumable"]) == (
+        "stopped",
+        "the ServerApp ended after round 0 of 2",
+        True,
+    )
+
+
 def test_a_server_app_of_ones_own_ends_at_the_budget_as_stopped(tmp_path: Path) -> None:
     keys = {**KEYS, "dp.epsilon": 2, "output": str(tmp_path / "run")}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ import numpy as np
 import pytest
 from sklearn.metrics import balanced_accuracy_score, f1_score
 
+from pfedlora_flwr.commands.evaluate import _labels
 from pfedlora_flwr.data import datasets
+from pfedlora_flwr.data.datasets import Dataset
 from pfedlora_flwr.data.local import shared_partition, site_settings
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.trained import load_trained
@@ -124,6 +127,10 @@ def test_classes_without_names_are_matched_by_number_and_others_are_refused(
     named = tmp_path / "named"
     shutil.copytree(run, named)
     about = named / "clients" / "0" / "about.json"
+    numbers = ("-1", "0", "1")
+    column = Dataset("csv:t.csv", np.zeros((2, 3)), np.array([0, 1]), ("0", "1"))
+    assert _labels(numbers, column)[0].tolist() == [1, 2], "a column's values are names"
+    assert _labels(numbers, replace(column, name="npz:t.npz"))[0].tolist() == [0, 1]
     about.write_text(
         json.dumps(json.loads(about.read_text()) | {"class_names": list("1234567890")})
     )

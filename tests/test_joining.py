@@ -113,6 +113,9 @@ def test_a_site_joins_and_what_lies_before_stays(
     drawn = [row["sampled"] for row in run.rounds()]
     assert not any(3 in clients for clients in drawn[:2])
     assert any(3 in clients for clients in drawn[2:])
+    serve(tmp_path / "whole", sites, rounds=6, clients_joined="2:3")
+    for path in (run.path, tmp_path / "whole"):
+        assert [*RunDirectory(path).checkpoints.pinned()] == [2], "kept for good"
     plain = OwnData(places(run.path, sites), clients=4, rounds=6, clients_joined="2:3")
     plain.train(6)
     assert result["shared_sha256"] == tensors_sha256(plain.state)

@@ -125,6 +125,7 @@ def test_a_run_that_failed_names_its_failing_client(cli: Cli, pfedlora: Call) ->
     assert (code, status["state"], status["round"], status["failures"]) == (1, "failed", 0, 1)
     client = status["per_client"]["2"]
     assert (client["round"], client["in_a_row"], client["refused"]) == (0, 1, 0)
+    assert client["seen"] is None, "of its evaluation before round 1 no update came"
     assert "the disk of client 2 is on fire" in client["reason"]
     assert "on fire" in status["reason"]
 

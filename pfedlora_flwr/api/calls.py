@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from pfedlora_flwr.api.comparing import compared
+from pfedlora_flwr.api.comparing import compared, content_of
 from pfedlora_flwr.api.objects import Given, check_same
 from pfedlora_flwr.api.process import as_it_was
 from pfedlora_flwr.api.results import Comparison, Run
@@ -91,6 +91,8 @@ def compare(
         given = Given()
         base = keys_of(keys, given)
         chosen = [str(given.value("method", method)) for method in methods]
+        if isinstance(conf, Mapping):
+            conf = content_of(conf, given)
         with available(given.objects), as_it_was():
             path = compared(
                 conf,

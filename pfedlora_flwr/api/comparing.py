@@ -39,7 +39,7 @@ def compared(
     """The directory of the comparison, with all of its runs done. Raises UserError, also where
     some have failed, and KeyboardInterrupt after Ctrl-C."""
     if isinstance(conf, Mapping) or conf is None:
-        content = _content(conf or {}, given) if conf else {}
+        content = dict(conf or {})
         if conf is None:
             content = {"methods": methods} | ({"seeds": seeds} if seeds else {})
         whole = Comparison.of(_NAMELESS, content, dict(base))
@@ -69,7 +69,7 @@ def compared(
     return place
 
 
-def _content(conf: Mapping[str, Any], given: Given) -> dict[str, Any]:
+def content_of(conf: Mapping[str, Any], given: Given) -> dict[str, Any]:
     """The mapping of a comparison with names in the place of objects."""
     content = dict(conf)
     if isinstance(methods := content.get("methods"), list | tuple):

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from pfedlora_flwr import client_app
+from pfedlora_flwr.data.local import forget
 
 
 @contextmanager
@@ -18,12 +19,14 @@ def as_it_was() -> Iterator[None]:
     """Afterwards threads, precision, random states and the log are as they were before. Signal
     handlers are put back by who sets them.
 
-    Within it the next run prepares the process anew, as the first one does."""
+    Within it the next run prepares the process anew, as the first one does, and files that have
+    changed are read anew."""
     threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     log = logging.getLogger("pfedlora_flwr")
     level, handlers = log.level, [*log.handlers]
     client_app.prepare_process.cache_clear()
+    forget()
     try:
         yield
     finally:

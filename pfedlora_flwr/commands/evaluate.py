@@ -19,7 +19,7 @@ from torch import Tensor
 from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data.datasets import Dataset
 from pfedlora_flwr.data.local import Site, reading_for
-from pfedlora_flwr.data.registry import located
+from pfedlora_flwr.data.registry import is_function, located
 from pfedlora_flwr.errors import UserError, some
 from pfedlora_flwr.runs.trained import Trained
 from pfedlora_flwr.training.loop import Samples
@@ -228,13 +228,12 @@ def _labels(names: Sequence[str], data: Dataset) -> tuple[Tensor, bool]:
     """The data's labels as the model counts its classes, int64 [n]; and whether they were matched
     by number.
 
-    By name wherever the model has every class that has a sample, and not by the numbers of data
-    without names. Raises UserError if it has not, unless there are no names."""
+    By name wherever the model has every class that has a sample, but not if it has names and the
+    data's are their numbers. Raises UserError if it has not, unless there are no names."""
     labels = np.array(data.labels)
     there = np.unique(labels).tolist()
     unknown = [data.class_names[i] for i in there if data.class_names[i] not in names]
-    by_name = _unnamed(names) or not _unnamed(data.class_names)
-    if by_name and not unknown:
+    if not unknown and (_unnamed(names) or not _numbered(data)):
         place = np.array([names.index(name) if name in names else -1 for name in data.class_names])
         return torch.from_numpy(place[labels]), False
     if not (_unnamed(names) or _unnamed(data.class_names)):
@@ -247,6 +246,13 @@ def _labels(names: Sequence[str], data: Dataset) -> tuple[Tensor, bool]:
             f"{data.name} has labels up to {there[-1]}, and the model {len(names)} classes"
         )
     return torch.from_numpy(labels), True
+
+
+def _numbered(data: Dataset) -> bool:
+    """Whether its classes have their numbers for names, since arrays have no others; a column's
+    values are names."""
+    arrays = data.name.startswith("npz:") or is_function(data.name)
+    return arrays and _unnamed(data.class_names)
 
 
 def _unnamed(names: Sequence[str]) -> bool:

@@ -31,6 +31,7 @@ from pfedlora_flwr.models import lora
 from pfedlora_flwr.models.kept import base_of, frozen_names
 from pfedlora_flwr.models.model import ClientModel, given_names
 from pfedlora_flwr.models.named import is_library, made_with, random_weights
+from pfedlora_flwr.models.own import Whole
 from pfedlora_flwr.runs import shared_state
 from pfedlora_flwr.runs.data_name import client_data, is_own
 from pfedlora_flwr.runs.directory import RunDirectory
@@ -277,7 +278,8 @@ def metadata(trained: Trained, kind: str) -> dict[str, str]:
     mean and std: by channel, of images scaled to [0, 1], or by feature. feature_names: of vectors,
     in their order; null where they have none. preprocessing: what is left to do to an input, of
     images in the words of Hugging Face's image processors; do_normalize is false where the model
-    does it itself."""
+    does it itself. model_input: to how many pixels a side images are then brought, bicubic; null:
+    they stay as they are, or the program does it."""
     mean, std, task = trained.about["mean"], trained.about["std"], trained.task
     preprocessing = {"do_normalize": kind == "safetensors"}
     preprocessing |= task.kind.preprocessing(task.shape, mean, std)
@@ -291,6 +293,7 @@ def metadata(trained: Trained, kind: str) -> dict[str, str]:
         "input": json.dumps(["n", *task.shape]),
         "input_dtype": json.dumps(str(task.kind.program).removeprefix("torch.")),
         "preprocessing": json.dumps(preprocessing),
+        "model_input": json.dumps(_side(trained) if kind in ("safetensors", "peft") else None),
         "client": str(trained.client),
         "round": str(trained.version),
     }
@@ -347,14 +350,19 @@ def _raw(trained: Trained) -> str:
     return f"{trained.task.kind.fed(trained.task.shape)}{columns}"
 
 
+def _side(trained: Trained) -> int | None:
+    """To how many pixels a side the client's model brings images before the library's module sees
+    them."""
+    model = trained.method.predictor(trained.module)
+    return next((part.side for part in model.modules() if isinstance(part, Whole)), None)
+
+
 def _normalised(trained: Trained) -> str:
     """What is left to do to an input, in words; empty where nothing is."""
-    by = trained.task.kind.by
-    return (
-        f", then (input − mean) / std by {by}, both in the metadata"
-        if _has_constants(trained)
-        else ""
-    )
+    by, side = trained.task.kind.by, _side(trained)
+    scaled = f", then (input − mean) / std by {by}, both in the metadata"
+    sized = f", then resized to {side} × {side}, bicubic"
+    return (scaled if _has_constants(trained) else "") + (sized if side else "")
 
 
 def _has_constants(trained: Trained) -> bool:

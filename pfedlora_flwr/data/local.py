@@ -25,7 +25,7 @@ from pfedlora_flwr.data.tokens import tokens
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import absolute
-from pfedlora_flwr.models import named
+from pfedlora_flwr.models import named, text
 from pfedlora_flwr.models import registry as models
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.training.device import memory_share
@@ -220,6 +220,12 @@ def reading_for(task: Task, e: Experiment, data_path: str) -> Reading:
     )
 
 
+def forget() -> None:
+    """What was read of files is read anew: they may have changed."""
+    for kept in (datasets.load, shared_partition, _own, text.tokeniser):
+        kept.cache_clear()
+
+
 @lru_cache(maxsize=2)
 def _own(name: str, how: Reading, e: Experiment, client: int) -> tuple[Dataset, Split, Constants]:
     """A node's own data, split and what normalises it, made once a process."""
@@ -242,16 +248,21 @@ def _constants(dataset: Dataset, splits: tuple[Split, ...]) -> Constants:
     return of_parts(dataset.inputs, (split.train for split in splits))
 
 
-_RESIDENT: dict[tuple[int, torch.device], Tensor] = {}
+_RESIDENT: dict[tuple[int, torch.device], tuple[Any, Tensor]] = {}
+"""By the inputs' id, the inputs themselves, so that no others get it, and their copy."""
+_MOST_RESIDENT = 4
 
 
 def _on_gpu(dataset: Dataset, device: torch.device) -> Tensor:
-    """All inputs on the GPU, copied there once a process: a client's part is then gathered on the
-    device."""
-    key = id(dataset.inputs), device  # `datasets.load` keeps the few datasets of a process alive
+    """All inputs on the GPU, copied there once while they are among the last few of a process: a
+    client's part is then gathered on the device."""
+    key = id(dataset.inputs), device
     if key not in _RESIDENT:
-        _RESIDENT[key] = torch.from_numpy(np.ascontiguousarray(dataset.inputs)).to(device)
-    return _RESIDENT[key]
+        if len(_RESIDENT) == _MOST_RESIDENT:
+            del _RESIDENT[next(iter(_RESIDENT))]
+        copied = torch.from_numpy(np.ascontiguousarray(dataset.inputs)).to(device)
+        _RESIDENT[key] = dataset.inputs, copied
+    return _RESIDENT[key][1]
 
 
 def _fits(dataset: Dataset, device: torch.device) -> bool:

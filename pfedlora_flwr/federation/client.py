@@ -84,6 +84,7 @@ class PersonalisedClient(NumPyClient):
         try:
             told = self._instruction(config)
             if told.adapt:
+                self._check_held_out(told.client)
                 return self._adapt(told, parameters)
             counts = self._evaluate(told)
             return 0.0, counts.test, messages.counts_to_metrics(counts)
@@ -199,6 +200,12 @@ class PersonalisedClient(NumPyClient):
         if told.version:
             MODELS.put(told.token, told.client, told.version, model)
         return counts
+
+    def _check_held_out(self, client: int) -> None:
+        """Raises UserError for a client of the training: an adaptation tells its samples."""
+        e = self.experiment
+        if e.hides_clients or client not in e.held_out:
+            raise UserError(f"the server asks to adapt client {client}, which is not held out here")
 
     def _adapt(self, told: Instruction, parameters: Arrays) -> tuple[float, int, Config]:
         site = self._site(told.client)

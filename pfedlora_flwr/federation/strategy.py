@@ -81,14 +81,14 @@ class PersonalisedStrategy(Strategy):
         e = self.experiment
         self.summary()
         # a completed run is resumed without its nodes
-        if self.state.round >= e.rounds and not self._to_adapt():
+        if self.state.round >= e.rounds and not self.to_adapt():
             return
         clients, clock = self._connect(grid), Clock()
         if e.evaluate_initial and not self.state.counts:
             initial = Round(0, [], clock)
             self._evaluate(initial, clients)
             clock = self._finish(initial, clients)
-        clock = self._adapt(clients) if self._to_adapt() else clock
+        clock = self._adapt(clients) if self.to_adapt() else clock
         while self.state.round < e.rounds:
             clock.lap("record")  # the round before
             round = self._round(self.state.round + 1, clock)
@@ -97,7 +97,7 @@ class PersonalisedStrategy(Strategy):
             if self.state.stale and e.evaluates(round.number):
                 self._evaluate(round, clients)
             clock = self._finish(round, clients)
-            clock = self._adapt(clients) if self._to_adapt() else clock
+            clock = self._adapt(clients) if self.to_adapt() else clock
 
     def summary(self) -> None:
         """One line about the run in Flower's log; of its data the nodes tell, once connected."""
@@ -266,7 +266,7 @@ class PersonalisedStrategy(Strategy):
             except Refused as refusal:
                 self._refuse_update(round, client, str(refusal))
 
-    def _to_adapt(self) -> bool:
+    def to_adapt(self) -> bool:
         """Whether the held-out clients are to be adapted after the state's round, and have not
         been."""
         number = self.state.round
@@ -288,7 +288,8 @@ class PersonalisedStrategy(Strategy):
                 self._refuse_update(round, client, str(refusal))
         told = f"the adaptation of held-out clients after round {round.number}"
         adapted = {row["client"] for row in rows}
-        self._enough(round, told, len(adapted), e.clients_held_out)
+        if not self._enough(round, told, len(adapted), e.clients_held_out):
+            return self._adapt(clients)  # once more, at most `max-failed-rounds` times
         self.run.write_held_out(e, round.number, sorted(rows, key=lambda row: row["client"]))
         if rows:
             means = [fmean(row[name] for row in rows) for name in ("accuracy", "alone_accuracy")]
@@ -339,7 +340,7 @@ class PersonalisedStrategy(Strategy):
         clients.learn(visits, row["workers"])
         self.run.append_visits(visits)
         self.run.append_round(row)
-        self.run.checkpoints.save(state)
+        self._pinned = self.run.save_state(state, self.experiment)
         stop = self._told(row)
         self.run.progress(phase="round", round=round.number)
         who = f"{len(visits)} of {len(round.sampled)} clients" if round.number else "initial models"

@@ -377,7 +377,9 @@ def _read(name: str, model: Whole | Parted, lora: Lora, folder: Path, peft: Any)
         )
     for key, tensor in found.items():
         own[key].data.copy_(tensor)
-    last = getattr(model, "last", None)
+    if isinstance(model, TextModel) and (folder / HEAD).exists():
+        head = safetensors.torch.load_file(folder / HEAD)
+    last = model.module.head if isinstance(model, Parted) else getattr(model, "last", None)
     if isinstance(last, nn.Linear) and {n: t.shape for n, t in last.state_dict().items()} == {
         n: t.shape for n, t in head.items()
     }:

@@ -139,13 +139,13 @@ def build(name: str, task: Task, *, frozen: bool) -> TextModel:
 def tokenised(name: str, texts: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     """Texts as a dataset has them, uint8 [n, bytes], as the model of this name takes them, int64
     [n, tokens]. Raises UserError where it has no tokeniser."""
-    tokeniser = _tokeniser(str(_tokeniser_file(name)))
+    made = tokeniser(str(_tokeniser_file(name)))
     found = np.full((len(texts), texts.shape[1] // BYTES_A_TOKEN), PADDING, np.int64)
-    tokeniser.no_padding()
-    tokeniser.enable_truncation(found.shape[1])
+    made.no_padding()
+    made.enable_truncation(found.shape[1])
     plain = [row.tobytes().rstrip(b"\0").decode(errors="ignore") for row in texts]
-    for row, made in zip(found, tokeniser.encode_batch(plain), strict=True):
-        row[: len(made.ids)] = made.ids
+    for row, one in zip(found, made.encode_batch(plain), strict=True):
+        row[: len(one.ids)] = one.ids
     return found
 
 
@@ -170,7 +170,8 @@ def _tokeniser_file(name: str) -> Path:
 
 
 @lru_cache(maxsize=8)
-def _tokeniser(file: str) -> Any:
+def tokeniser(file: str) -> Any:
+    """The one in a file, read once. Raises UserError."""
     try:
         return _extra("tokenizers").Tokenizer.from_file(file)
     except UserError:

@@ -271,7 +271,10 @@ def _accuracy_cell(study: Study, scenario: Keys, method: str) -> str:
         why = next((run.reason for run in outcome.missing.values()), NOT_RUN).partition(":")[0]
         return why if why.startswith(DIVERGED) else f"– ({why})"
     text = words.percent(measures.over_seeds(outcome, "accuracy/at_best_validation"))
-    if outcome is measures.winner(study.in_scenario(scenario)):
+    beside, alone = study.in_scenario(scenario), study.alone(scenario)
+    if alone and any(o.standalone for o in study.outcomes if o.scenario == scenario):
+        beside.append(alone)
+    if outcome is measures.winner(beside):
         text = f"**{text}**"
     if outcome.missing:
         text += f" ({len(outcome.runs)} of {len(outcome.runs) + len(outcome.missing)} seeds"

@@ -278,6 +278,14 @@ class RunDirectory(RunFiles):
             self.checkpoints.pin(state.round)
         return state
 
+    def save_state(self, state: ServerState, experiment: Experiment) -> list[dict[int, int]]:
+        """Writes a round's checkpoint, for good if sites join after it. The versions of the
+        clients' models in all that are kept for good."""
+        self.checkpoints.save(state)
+        if state.round in dict(experiment.joins):
+            self.checkpoints.pin(state.round)
+        return [kept.versions for kept in self.checkpoints.pinned().values()]
+
     def rewind(self, round: int) -> None:
         """Drops the lines and uploads of rounds after `round`: they were written before a
         checkpoint that never was."""

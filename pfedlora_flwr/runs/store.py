@@ -82,13 +82,14 @@ class ClientStore:
 
         Keeps `admitted` (the version the server named), the one before it, the new one and those
         of `keep`, and removes the others: whichever of its last two checkpoints the server returns
-        to, its version is here."""
+        to, its version is here. Later ones stay, too: this visit may be late, after the next."""
         self.folder.mkdir(parents=True, exist_ok=True)
         counted = json.dumps(asdict(counts) if counts else None)
         told = {"round": str(version), "counts": counted} | ({"base": base} if base else {})
         digest = write_tensors(self.path(version), tensors, **told)
         before = [v for v in self.versions() if v < admitted]
-        self.keep(version, admitted, *before[-1:], *(keep or ()))
+        after = [v for v in self.versions() if v > version]
+        self.keep(version, admitted, *before[-1:], *after, *(keep or ()))
         return digest
 
     def write_about(

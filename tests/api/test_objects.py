@@ -168,6 +168,21 @@ def test_objects_are_what_their_names_are(tmp_path: Path) -> None:
         methods=["standalone", Own], dataset=rows, output=tmp_path / "compared", **SMALL
     )
     assert len(set(compared.table()["accuracy"])) == 1
+    base = {"dataset": rows} | {name: value for name, value in SMALL.items() if name != "progress"}
+    conf = {"methods": ["standalone", Own], "seeds": [0], "base": base}
+    mapped = pfedlora_flwr.compare(conf, output=tmp_path / "mapped", progress=False)
+    assert mapped.table()["accuracy"].tolist() == compared.table()["accuracy"].tolist()[:2]
+
+
+def test_a_file_that_has_changed_is_read_anew(tmp_path: Path) -> None:
+    file = tmp_path / "rows.npz"
+    np.savez(file, inputs=ROWS, labels=LABELS)
+    run = pfedlora_flwr.run(dataset=f"npz:{file}", output=tmp_path / "run", **SMALL)
+    for rows in (len(ROWS), 9):
+        np.savez(file, inputs=ROWS[:rows], labels=LABELS[:rows])
+        found = run.evaluate(0, f"npz:{file}")
+        assert isinstance(found, dict)
+        assert found["samples"] == rows
 
 
 def test_what_other_processes_cannot_import_needs_this_one(tmp_path: Path) -> None:

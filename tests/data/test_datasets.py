@@ -17,7 +17,7 @@ import pytest
 import torch
 from PIL import Image
 
-from pfedlora_flwr.data import datasets
+from pfedlora_flwr.data import datasets, local
 from pfedlora_flwr.data.cifar import CIFAR10
 from pfedlora_flwr.data.source import Reading
 from pfedlora_flwr.errors import UserError
@@ -152,3 +152,14 @@ def test_only_a_cifar_that_is_not_here_needs_a_download(
         datasets.needs_download(*words)
         for words in (("cifar10",), ("cifar100", Reading(data_path="there")), ("digits",))
     )
+
+
+def test_of_inputs_on_a_gpu_no_others_get_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU's copy does not keep the inputs alive, and memory that is free is given again."""
+    monkeypatch.setattr(local, "_RESIDENT", {})
+    monkeypatch.setattr(torch.Tensor, "to", lambda tensor, device: tensor.clone())
+    for i in range(20):
+        data = datasets.Dataset("own", np.full((3, 4), i), np.arange(3), ("0", "1", "2"))
+        assert local._on_gpu(data, torch.device("cpu"))[0, 0] == i
+        del data
+    assert len(local._RESIDENT) == 4

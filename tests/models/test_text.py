@@ -175,6 +175,7 @@ def test_lora_is_in_query_and_value_counted_and_merged(
     again = made(f"{small} (train=lora, lora.init=folder:{tmp_path})").eval()
     with torch.no_grad():
         assert torch.equal(again.encode(ids), model.encode(ids))
+        assert torch.equal(again(ids), model(ids)), "the head, too"
 
 
 def test_texts_are_read_from_tables_and_tokenised_once_for_each_tokeniser(

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from contextlib import nullcontext
 from hashlib import sha256
 from pathlib import Path
 
+from filelock import FileLock
 from flwr.app import ConfigRecord, Context
 
 from pfedlora_flwr.errors import UserError
@@ -67,23 +69,26 @@ def _is_first_or_equal(context: Context, what: str, value: bytes) -> bool:
         sha256(value).hexdigest(),
     )
     file, kept = _file(context, token), records.get(_UNMASKED, ConfigRecord())
-    known: dict[str, dict[str, str]] = json.loads(
-        file.read_text() if file and file.exists() else str(kept.get(token, "{}"))
-    )
-    if len(known) >= ROUNDS and int(round) < (oldest := min(map(int, known))):
-        raise UserError(
-            f"the server asks for round {round}, and this node remembers its masked rounds from"
-            f" {oldest} on"
-        )
-    if known.setdefault(round, {}).setdefault(what, found) != found:
-        return False
-    text = json.dumps({name: known[name] for name in sorted(known, key=int)[-ROUNDS:]})
     if file:
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, text.encode())
-    else:
-        kept[token] = text
-        records[_UNMASKED] = kept
+    # an answer to an earlier round may go on beside this one
+    with FileLock(f"{file}.lock") if file else nullcontext():
+        known: dict[str, dict[str, str]] = json.loads(
+            file.read_text() if file and file.exists() else str(kept.get(token, "{}"))
+        )
+        if len(known) >= ROUNDS and int(round) < (oldest := min(map(int, known))):
+            raise UserError(
+                f"the server asks for round {round}, and this node remembers its masked rounds"
+                f" from {oldest} on"
+            )
+        if known.setdefault(round, {}).setdefault(what, found) != found:
+            return False
+        text = json.dumps({name: known[name] for name in sorted(known, key=int)[-ROUNDS:]})
+        if file:
+            write_atomically(file, text.encode())
+        else:
+            kept[token] = text
+            records[_UNMASKED] = kept
     return True
 
 
