@@ -232,6 +232,14 @@ def test_flowers_run_config_extends_by_more_rounds(tmp_path: Path) -> None:
         run.check_free(config.run_config(resume | {"rounds": 3, "lr": 0.5}))
 
 
+def test_a_client_that_has_left_is_no_refused_node_in_a_simulation(tmp_path: Path) -> None:
+    keys = KEYS | {"rounds": 2, "clients-left": "1:0"}
+    for more, left in (({}, "1:0"), ({"overwrite": True}, "1:0"), ({"overwrite": True}, "0")):
+        found = run_locally(tmp_path / "run", keys | more | {"clients-left": left}).result
+        assert (found["status"], found["refused"]) == ("completed", 0)
+        assert [*found["left"]] == ["0"]
+
+
 def test_a_folder_of_lora_may_be_named_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -152,7 +152,8 @@ class LocalRun:
             show(state | {"done": done, "of": of} if state else None, rounds.look())
 
         e = self._config.experiment
-        gone = e.left_by(directory.last_round() + 1)
+        done = directory.last_round() if self._config.execution.resume else 0
+        gone = e.left_by(done + 1)
         nodes = [
             {"partition-id": k, "num-partitions": e.clients}
             for k in range(e.clients)
