@@ -123,11 +123,13 @@ def long(page: Page) -> None:
     page.table("course", ("seed, precision", "rounds", *marks), course)
     page.picture("long.png", lambda folder: draw(seeds, folder))
     board = Page(RESULTS / "leaderboard").rows("runs.csv")
-    mean, none = (
-        100 * by_seed(board, "final", method="pfedlora", sharing=kind)["0"]
-        for kind in ("mean", "none")
-    )
-    page.says(mean, none, mean - none)
+    for seed, runs in seeds.items():
+        there = {
+            (method, kind): 100 * by_seed(board, "final", method=method, sharing=kind)[seed]
+            for method, _, kind in runs
+        }
+        mean, none = (there["pfedlora", kind] for kind in ("mean", "none"))
+        page.says(*there.values(), mean - none)
 
 
 def long_runs(page: Page) -> dict[str, Runs]:
@@ -198,6 +200,14 @@ def leads_at_end() -> tuple[float, float, float]:
     ours, alone = found["pfedlora", "0.5", "mean"], found[ALONE]
     best, final = (100 * (end_of(ours)[at] - end_of(alone)[at]) for at in (0, 1))
     return best, final, float(ours[-1]["operations"]) / float(alone[-1]["operations"])
+
+
+def lead_within(seed: str, run: Long, rounds: int) -> float:
+    """A run minus Standalone in points, each at the best validation accuracy of its first
+    rounds."""
+    runs = long_runs(Page(RESULTS / "start"))[seed]
+    ours, alone = (end_of(runs[key][: rounds + 1])[0] for key in (run, ALONE))
+    return 100 * (ours - alone)
 
 
 def at_equal_operations(page: Page, runs: Runs) -> None:
