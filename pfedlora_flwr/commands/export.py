@@ -293,7 +293,7 @@ def metadata(trained: Trained, kind: str) -> dict[str, str]:
         "input": json.dumps(["n", *task.shape]),
         "input_dtype": json.dumps(str(task.kind.program).removeprefix("torch.")),
         "preprocessing": json.dumps(preprocessing),
-        "model_input": json.dumps(_side(trained) if kind in ("safetensors", "peft") else None),
+        "model_input": json.dumps(_side(trained) if kind == "safetensors" else None),
         "client": str(trained.client),
         "round": str(trained.version),
     }

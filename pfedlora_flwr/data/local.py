@@ -222,7 +222,7 @@ def reading_for(task: Task, e: Experiment, data_path: str) -> Reading:
 
 def forget() -> None:
     """What was read of files is read anew: they may have changed."""
-    for kept in (datasets.load, shared_partition, _own, text.tokeniser):
+    for kept in (datasets.load, shared_partition, shared_constants, _own, text.tokeniser):
         kept.cache_clear()
 
 

@@ -340,7 +340,7 @@ class PersonalisedStrategy(Strategy):
         clients.learn(visits, row["workers"])
         self.run.append_visits(visits)
         self.run.append_round(row)
-        self._pinned = self.run.save_state(state, self.experiment)
+        self._pinned += self.run.save_state(state, self.experiment)
         stop = self._told(row)
         self.run.progress(phase="round", round=round.number)
         who = f"{len(visits)} of {len(round.sampled)} clients" if round.number else "initial models"

@@ -279,12 +279,13 @@ class RunDirectory(RunFiles):
         return state
 
     def save_state(self, state: ServerState, experiment: Experiment) -> list[dict[int, int]]:
-        """Writes a round's checkpoint, for good if sites join after it. The versions of the
-        clients' models in all that are kept for good."""
+        """Writes a round's checkpoint, for good if sites join after it: then the versions of the
+        clients' models in it, which stay, too."""
         self.checkpoints.save(state)
-        if state.round in dict(experiment.joins):
-            self.checkpoints.pin(state.round)
-        return [kept.versions for kept in self.checkpoints.pinned().values()]
+        if state.round not in dict(experiment.joins):
+            return []
+        self.checkpoints.pin(state.round)
+        return [dict(state.versions)]
 
     def rewind(self, round: int) -> None:
         """Drops the lines and uploads of rounds after `round`: they were written before a
@@ -326,10 +327,10 @@ class RunDirectory(RunFiles):
         if last < config.experiment.rounds:
             history = read_about(self.config).get("history", ())
             once = dict.fromkeys(("resume", "overwrite", "accept_changed_code"), False)
-            now, before = config.execution.replace(**once), self.run_config().execution
-            texts = before.replace(**once).flat().items()
-            was = {name: text for name, text in texts if now.flat()[name] != text}
-            self.write_config(RunConfig(config.experiment, now), history, last, was)
+            config, saved = config.executed(**once), self.run_config().executed(**once)
+            now, before = config.execution.flat(), saved.execution.flat()
+            was = {name: text for name, text in before.items() if now[name] != text}
+            self.write_config(config, history, last, was)
 
     @property
     def _is_void(self) -> bool:

@@ -87,8 +87,8 @@ class ClientStore:
         counted = json.dumps(asdict(counts) if counts else None)
         told = {"round": str(version), "counts": counted} | ({"base": base} if base else {})
         digest = write_tensors(self.path(version), tensors, **told)
-        before = [v for v in self.versions() if v < admitted]
-        after = [v for v in self.versions() if v > version]
+        held = self.versions()
+        before, after = [v for v in held if v < admitted], [v for v in held if v > version]
         self.keep(version, admitted, *before[-1:], *after, *(keep or ()))
         return digest
 

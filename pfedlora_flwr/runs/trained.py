@@ -164,7 +164,7 @@ def clients_of(place: Path) -> tuple[list[int], list[int]]:
     if run.holds_run:
         state = run.checkpoints.load()
         e = run.experiment()
-        gone = e.left_by(run.last_round() + 1)
+        gone = e.left_by(state.round + 1 if state else 1)
         everyone = [client for client in range(e.trained_clients) if client not in gone]
         trained = [client for client in everyone if state and state.versions.get(client, 0)]
         untrained = [client for client in everyone if client not in trained]

@@ -183,6 +183,13 @@ def test_a_file_that_has_changed_is_read_anew(tmp_path: Path) -> None:
         found = run.evaluate(0, f"npz:{file}")
         assert isinstance(found, dict)
         assert found["samples"] == rows
+    for name in ("rows", "other"):  # one whose constants were there already, and one afresh
+        np.savez(tmp_path / f"{name}.npz", inputs=3 * ROWS + 1, labels=LABELS)
+    again, afresh = (
+        pfedlora_flwr.run(dataset=f"npz:{tmp_path}/{n}.npz", output=tmp_path / f"by-{n}", **SMALL)
+        for n in ("rows", "other")
+    )
+    assert again.result["models_sha256"] == afresh.result["models_sha256"]
 
 
 def test_what_other_processes_cannot_import_needs_this_one(tmp_path: Path) -> None:
