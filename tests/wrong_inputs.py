@@ -359,6 +359,14 @@ KEYS = [
     ),
     unused("max-tokens=32", "max-tokens is not used: data.text-column is auto"),
     unused("data.text-column=note", "data.text-column is not used: dataset 'digits' does not take"),
+    unused(
+        "method=standalone representation-width=64",
+        "representation-width is not used: neck is auto, and method standalone takes each model's",
+    ),
+    unused(
+        "models=cnn1 representation-width=64",
+        "representation-width is not used: neck is auto, and all clients have the same model",
+    ),
     unused("model-input=64", "model-input is not used: no model is of timm or torchvision"),
     unused(
         "data.label-column=y", "data.label-column is not used: dataset 'digits' does not take it"

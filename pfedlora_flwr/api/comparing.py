@@ -11,7 +11,7 @@ from rich.console import Console
 
 from pfedlora_flwr import config
 from pfedlora_flwr.api.objects import Given
-from pfedlora_flwr.api.running import Conf, mapped
+from pfedlora_flwr.api.running import Conf, keep_sources, mapped
 from pfedlora_flwr.commands.compare import compare
 from pfedlora_flwr.commands.display import FAILED
 from pfedlora_flwr.comparison.plan import Plan
@@ -62,6 +62,8 @@ def compared(
         options["jobs"] = jobs
     place = where.expanduser().absolute()
     code = compare(part, whole, place, out, err, drop_models=drop_models, report=False, **options)
+    for folder in _runs(place):
+        keep_sources(folder, given)
     if code == FAILED:
         raise UserError(_failed(place))
     if code:
@@ -83,14 +85,18 @@ def content_of(conf: Mapping[str, Any], given: Given) -> dict[str, Any]:
 
 def _failed(place: Path) -> str:
     """How many runs failed, and why the first did."""
+    found = [(folder, read_run(folder)) for folder in _runs(place)]
+    failed = [(f, run) for f, run in found if isinstance(run, Missing) and run.status == "failed"]
+    first = f": {failed[0][0].relative_to(place)}: {failed[0][1].reason}" if failed else ""
+    return f"{len(failed)} runs failed; the same call tries them again{first}"
+
+
+def _runs(place: Path) -> list[Path]:
+    """The directories of all runs that the comparison plans."""
     plan = Plan.read(place)
-    folders = [
+    return [
         place / run
         for cell in (plan.cells if plan else ())
         for candidate in cell.candidates
         for run in candidate.runs.values()
     ]
-    found = [(folder, read_run(folder)) for folder in folders]
-    failed = [(f, run) for f, run in found if isinstance(run, Missing) and run.status == "failed"]
-    first = f": {failed[0][0].relative_to(place)}: {failed[0][1].reason}" if failed else ""
-    return f"{len(failed)} runs failed; the same call tries them again{first}"

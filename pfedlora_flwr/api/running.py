@@ -70,7 +70,7 @@ def trained(
             wanted = wanted.executed(output=str(_free(Path(wanted.execution.output))))
         directory = Path(wanted.execution.output)
         result = execute(wanted, _lines(wanted, out), out, engine=engine)
-        _keep_sources(directory, given)
+        keep_sources(directory, given)
     _judge(result, directory)
     return directory
 
@@ -91,14 +91,18 @@ def _judge(result: Result, directory: Path) -> None:
         raise KeyboardInterrupt(f"{result['error']}{after}{again}")
 
 
-def _keep_sources(directory: Path, given: Given) -> None:
-    """Leaves the sources of given objects in the run's `source`, by their hashes."""
-    if RunDirectory(directory).holds_run and given.sources:
-        folder = RunDirectory(directory).source
-        folder.mkdir(exist_ok=True)
-        for name, text in given.sources.items():
+def keep_sources(directory: Path, given: Given) -> None:
+    """Leaves the sources of the given objects that the run's keys name in its `source`, by their
+    hashes."""
+    run = RunDirectory(directory)
+    if not (run.holds_run and given.sources):
+        return
+    named = " ".join(map(str, run.saved_keys().values()))
+    for name, text in given.sources.items():
+        if name in named:
+            run.source.mkdir(exist_ok=True)
             file = re.sub(r"[^\w.-]", "-", name)
-            (folder / f"{file}.txt").write_text(text, encoding="utf-8")
+            (run.source / f"{file}.txt").write_text(text, encoding="utf-8")
 
 
 def _lines(wanted: RunConfig, out: Console) -> Any:

@@ -346,6 +346,8 @@ def unused(options: Iterable[str], config: RunConfig) -> list[str]:
             found.append(f"{name} is not used: partition.kind is {e.partition_kind}")
         elif name == "model-input" and not any(map(is_library, e.model_names())):
             found.append("model-input is not used: no model is of timm or torchvision")
+        elif name == "representation-width" and (why := _without_neck(e)):
+            found.append(f"representation-width is not used: neck is auto, and {why}")
         elif name == "lora.head" and not registry.find(e.method).shares_lora:
             found.append(f"lora.head is not used: method {e.method} does not exchange LoRA")
         elif name.startswith("lora.") and "lora" not in e.trained:
@@ -369,6 +371,15 @@ def unused(options: Iterable[str], config: RunConfig) -> list[str]:
                 f"{name} is not used: with secagg.enabled the server sees no single update"
             )
     return found
+
+
+def _without_neck(e: Experiment) -> str:
+    """Why no client model gets a neck, as far as the keys alone tell; empty where one may."""
+    if e.neck == "always":
+        return ""
+    if not registry.find(e.method).one_width:
+        return f"method {e.method} takes each model's own width"
+    return "" if len({*e.model_names()}) > 1 else "all clients have the same model"
 
 
 def _consents(e: Experiment) -> bool:

@@ -172,6 +172,12 @@ def test_objects_are_what_their_names_are(tmp_path: Path) -> None:
     conf = {"methods": ["standalone", Own], "seeds": [0], "base": base}
     mapped = pfedlora_flwr.compare(conf, output=tmp_path / "mapped", progress=False)
     assert mapped.table()["accuracy"].tolist() == compared.table()["accuracy"].tolist()[:2]
+    for comparison in (compared, mapped):
+        for done in comparison.runs():
+            kept = [file.read_text() for file in (done.path / "source").iterdir()]
+            assert any("def rows()" in text for text in kept)
+            is_own = done.config["method"] != "standalone"
+            assert any("class Own" in text for text in kept) == is_own
 
 
 def test_a_file_that_has_changed_is_read_anew(tmp_path: Path) -> None:
