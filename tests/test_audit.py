@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from pfedlora_flwr.audit import membership
 from pfedlora_flwr.audit.classes import by_class
 from pfedlora_flwr.audit.measure import Part, measure
 from pfedlora_flwr.data.local import shared_partition
@@ -21,6 +22,7 @@ from pfedlora_flwr.report.load import load
 from pfedlora_flwr.rng import numpy_generator
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.trained import load_trained
+from pfedlora_flwr.training.loop import Samples
 from tests.conftest import Call, run_locally
 
 KEYS = {
@@ -284,6 +286,14 @@ def test_the_layer_by_class_is_the_last_whose_rows_are_as_many(
     shapes: dict[str, tuple[int, ...]], layer: list[str]
 ) -> None:
     assert by_class({name: torch.zeros(shape) for name, shape in shapes.items()}, 10) == layer
+
+
+def test_a_loss_that_overflows_counts_as_the_largest() -> None:
+    samples = Samples(torch.zeros(4, 1), torch.zeros(4, dtype=torch.long))
+    logits = torch.tensor([[0.0, 0], [0, 9], [torch.nan, 0], [torch.inf, torch.inf]])
+    losses = membership._losses(lambda _: logits, samples)
+    assert losses[0] < losses[1]
+    assert losses[2:].tolist() == [losses[1]] * 2
 
 
 def test_an_interval_is_a_bootstrap_over_clients() -> None:

@@ -24,7 +24,7 @@ from pfedlora_flwr.commands import compare as comparing
 from pfedlora_flwr.commands.compare import compare
 from pfedlora_flwr.comparison.outcome import reported
 from pfedlora_flwr.comparison.plan import Plan
-from pfedlora_flwr.comparison.spec import Comparison
+from pfedlora_flwr.comparison.spec import Comparison, slug
 from pfedlora_flwr.comparison.work import Shard, Work
 from pfedlora_flwr.config import find_conf
 from pfedlora_flwr.errors import UserError
@@ -713,6 +713,49 @@ def test_a_failed_run_does_not_stop_the_others_and_is_named(
     report = (tmp_path / "runs" / "report" / "report.md").read_text()
     assert "| Standalone | 30.00 (1 of 2 seeds) |" in report
     assert "| Standalone | 0 | failed: no such luck |" in report
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_figures")
+@pytest.mark.parametrize(("by", "ran", "code"), [("dp", 4, 0), ("observer", 5, 1)])
+def test_a_run_that_ends_by_its_own_affairs_does_not_stop_the_others(
+    by: str, ran: int, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began = []
+
+    def execute(
+        config: RunConfig, show: executing.Show, out: Console, *, engine: str
+    ) -> dict[str, Any]:
+        experiment, output = config.experiment, Path(config.execution.output)
+        began.append(output)
+        keys = {"method": experiment.method, "seed": experiment.seed}
+        if not output.exists():
+            make_run(output, [0.1, 0.2, 0.3], [0.5] * 4, **keys)
+        result: dict[str, Any] = json.loads((output / "result.json").read_text())
+        if keys == {"method": "standalone", "seed": 0}:
+            result |= {"status": "stopped", "error": "enough", "stopped_by": by}
+            (output / "result.json").write_text(json.dumps(result))
+        return result
+
+    monkeypatch.setattr(executing, "execute", execute)
+    whole = Comparison.load(conf(tmp_path, BASIC))
+    out, err = (Console(record=True, width=200, file=open(os.devnull, "w")) for _ in range(2))  # noqa: SIM115 - the consoles keep them
+    for _ in range(2):
+        assert compare(whole, whole, tmp_path / "runs", out, err, **HERE) == code
+    assert len(began) == ran, "what has no budget left is not tried again"
+    assert out.export_text().startswith("1 of 4: standalone, seed 0: stopped: enough\n")
+    report = (tmp_path / "runs" / "report" / "report.md").read_text()
+    assert "| Standalone | 30.00 (1 of 2 seeds) |" in report
+    why = "no budget" if by == "dp" else "stopped"
+    assert f"| Standalone | 0 | {why}: enough |" in report
+
+
+def test_a_long_scenario_has_a_name_that_fits() -> None:
+    keys = {"models": ",".join(f"timm:mobilenetv3_small_{i:03}" for i in range(20)), "mu": 0.5}
+    name = slug(keys)
+    assert len(name.encode()) == 200
+    assert name != slug(keys | {"mu": 0.9})
+    assert slug({"clients": 50, "mu": 0.5}) == "clients-50_mu-0.5"
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ import linecache
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -94,7 +95,8 @@ class Given:
                 f"dataset is a dict of {', '.join(map(str, value))}; expected inputs, labels and"
                 " perhaps class_names and clients"
             )
-        held = {name: value[name] for name in _PARTS if value.get(name) is not None}
+        # copied, since the caller may change them, and the name says their bytes
+        held = {name: deepcopy(value[name]) for name in _PARTS if value.get(name) is not None}
         digest = hashlib.sha256()
         for name, part in held.items():
             digest.update(f"{name} {_fingerprint(part)}\n".encode())

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from os import PathLike, fspath
+from collections.abc import Iterable, Mapping
+from os import PathLike
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,14 +13,12 @@ from rich.console import Console
 from torch import nn
 
 from pfedlora_flwr.api import running
+from pfedlora_flwr.api.inputs import inputs_of
 from pfedlora_flwr.api.objects import Given
 from pfedlora_flwr.api.process import as_it_was
 from pfedlora_flwr.commands import evaluate as evaluating
 from pfedlora_flwr.commands import export as exporting
 from pfedlora_flwr.commands.export import WithNormalisation
-from pfedlora_flwr.commands.read_inputs import read
-from pfedlora_flwr.data.source import Reading
-from pfedlora_flwr.data.tables import as_bytes
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.models.given import available
 from pfedlora_flwr.report import measures
@@ -28,7 +26,6 @@ from pfedlora_flwr.report.load import load as load_study
 from pfedlora_flwr.report.write import write_report
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.trained import Trained, clients_of, load_trained
-from pfedlora_flwr.training.kinds import TEXT
 
 Rows = Any
 """A pandas DataFrame where pandas is installed, else a list of dicts."""
@@ -144,7 +141,7 @@ class Run:
         """
         with available(self._given.objects), as_it_was(), running.one_line():
             trained = self._trained(client)
-            logits = trained.logits(_inputs(trained, inputs))
+            logits = trained.logits(inputs_of(trained, inputs))
             if not bool(logits.isfinite().all()):
                 raise UserError(
                     f"the model of client {client} gives values that are not finite: its training"
@@ -372,27 +369,3 @@ def _table(rows: Iterable[Mapping[str, Any]]) -> Rows:
 def _report(path: Path, output: str | PathLike[str] | None, target: float | None) -> Path:
     folder = Path(output) if output is not None else path / "report"
     return write_report([path], folder, Console(quiet=True), target).folder
-
-
-def _inputs(trained: Trained, inputs: Any) -> npt.NDArray[Any]:
-    """Inputs as a dataset has them, from an array, from files or from texts. Raises UserError."""
-    task = trained.task
-    if task.kind == TEXT and isinstance(inputs, list) and inputs and isinstance(inputs[0], str):
-        return as_bytes("inputs", inputs, task.shape[0])
-    if isinstance(inputs, str | PathLike):
-        inputs = [inputs]
-    if isinstance(inputs, Sequence) and inputs and isinstance(inputs[0], str | PathLike):
-        paths = [Path(fspath(path)) for path in inputs]
-        how = Reading.of(trained.experiment, "")
-        asked = read(paths, task, trained.feature_names, how)
-        if asked.broken:
-            raise UserError(asked.broken[0])
-        return asked.inputs
-    array = np.asarray(inputs)
-    found = task.kind.taken(array)
-    if found is None or not len(found) or task.kind.shape_of(found) != task.shape:
-        raise UserError(
-            f"inputs is {array.dtype} {list(array.shape)}; the model of client {trained.client}"
-            f" takes {task}: expected {task.kind.arrays}"
-        )
-    return found

@@ -85,9 +85,14 @@ def _candidates(seen: Seen, client: int) -> tuple[Samples, Bools]:
 
 
 def _losses(predict: Callable[[Tensor], Tensor] | None, samples: Samples) -> Floats:
-    """The cross-entropy of each sample, float64 [n]."""
+    """The cross-entropy of each sample, float64 [n]; one that is not finite counts as the largest
+    of the others."""
     assert predict is not None
-    return cross_entropy(infer(predict, samples), samples.labels, reduction="none").double().numpy()
+    found: Floats = (
+        cross_entropy(infer(predict, samples), samples.labels, reduction="none").double().numpy()
+    )
+    finite = np.isfinite(found)
+    return np.where(finite, found, found[finite].max(initial=0))
 
 
 def _name(score: str, whose: str) -> str:

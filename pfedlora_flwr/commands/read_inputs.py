@@ -3,7 +3,6 @@ models take them."""
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pfedlora_flwr.data import tables
-from pfedlora_flwr.data.arrays import check_finite
+from pfedlora_flwr.data.arrays import DAMAGED, check_finite
 from pfedlora_flwr.data.images import first_frames, left_out_of, read_image, suffix_of, visible
 from pfedlora_flwr.data.source import Inputs, Reading
 from pfedlora_flwr.errors import UserError
@@ -118,7 +117,7 @@ def _inputs(
 def _of_text(file: Path, task: Task) -> Inputs:
     """A file that is one text."""
     try:
-        text = file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise UserError(f"{file}: no such file") from None
     except (OSError, UnicodeDecodeError):
@@ -138,7 +137,7 @@ def _of_array(file: Path, task: Task) -> Inputs:
                 loaded = loaded[loaded.files[0] if len(loaded.files) == 1 else "inputs"]
     except FileNotFoundError:
         raise UserError(f"{file}: no such file") from None
-    except (KeyError, ValueError, OSError, EOFError, zipfile.BadZipFile):
+    except (KeyError, *DAMAGED):
         raise UserError(f"{file}: expected {wanted}, in an .npz file as `inputs`") from None
     inputs = task.kind.taken(loaded)
     if inputs is None or loaded.shape[1:] != task.shape or not len(loaded):

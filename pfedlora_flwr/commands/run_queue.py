@@ -26,6 +26,8 @@ from pfedlora_flwr.runs.lines import SoFar, Watched
 from pfedlora_flwr.runs.rows import Result
 
 _ALL = "all runs"
+_OF_ONE_RUN = ("dp", "observer")
+"""What stops a run by its own affairs: the others go on."""
 _LOOK = 0.25
 """Seconds between two looks at runs in processes of their own."""
 
@@ -153,7 +155,8 @@ class _Runs:
             directory.write_result(result)
         self.bars.remove_task(line.task)
         self._lines.remove(line)
-        if result["status"] == "stopped":
+        by = result.get("stopped_by")
+        if result["status"] == "stopped" and by not in _OF_ONE_RUN:
             return True
         if result["status"] in ("completed", DIVERGED):
             if self._drop_models:
@@ -164,9 +167,11 @@ class _Runs:
         elif result["status"] == "completed":
             self._speed.learn(job.config, result["seconds"]["total"])
             came = f"accuracy {result['accuracy']['at_best_validation']:.4f} at best validation"
+        elif by == "dp":  # for good
+            came = f"stopped: {result['error']}"
         else:
             self._work.failed[job.directory] = result["error"] or "no reason given"
-            came = f"failed: {result['error']}"
+            came = f"{result['status']}: {result['error']}"
         self._count = self._work.count()
         self._ended += 1  # another one's result may be on disk already, and not yet told
         self.out.print(

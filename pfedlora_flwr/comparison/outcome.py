@@ -96,7 +96,9 @@ def of_one_code(found: Outcome) -> Outcome:
         return found
     newest = max(found.runs.values(), key=lambda run: run.begun)
     others = {
-        seed: Missing(OTHER_CODE, f"{OTHER_CODE}: {some(differing, _NAMED)} has changed since")
+        seed: Missing(
+            OTHER_CODE, f"{OTHER_CODE}: {some(differing, _NAMED)} has changed since", run.path
+        )
         for seed, run in found.runs.items()
         if (differing := run.other_code(newest))
     }

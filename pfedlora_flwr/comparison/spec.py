@@ -3,6 +3,7 @@ and restricted to a part."""
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import re
 from collections import Counter
@@ -29,6 +30,8 @@ from pfedlora_flwr.keys import Scalar
 
 T = TypeVar("T")
 _PARTS = ("base", "methods", "seeds", "axes")
+_LONGEST = 200
+"""Bytes of a folder's or figure's name, without what is put before or behind it."""
 _NONE: dict[str, object] = {}
 _SET_BY_COMPARE = ("method", "seed", "output", "resume", "overwrite")
 
@@ -171,9 +174,14 @@ class Comparison:
 
 
 def slug(keys: Mapping[str, Scalar]) -> str:
-    """A folder's name for keys and values: `clients-50_participation-0.2`."""
+    """A folder's name for keys and values: `clients-50_participation-0.2`; of a long one the begin,
+    and a hash of all."""
     parts = (f"{short(key)}-{value}" if value != "" else key for key, value in keys.items())
-    return re.sub(r"[^\w.\-]+", "-", "_".join(parts))
+    name = re.sub(r"[^\w.\-]+", "-", "_".join(parts))
+    if len(raw := name.encode()) <= _LONGEST:
+        return name
+    begin = raw[: _LONGEST - 9].decode(errors="ignore")
+    return f"{begin}-{hashlib.sha256(raw).hexdigest()[:8]}"
 
 
 def short(key: str) -> str:

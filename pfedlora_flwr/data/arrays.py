@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,18 @@ from pfedlora_flwr.models.registry import made
 from pfedlora_flwr.training import kinds
 from pfedlora_flwr.training.kinds import IMAGES, KINDS
 
+DAMAGED = (
+    ValueError,
+    OSError,
+    EOFError,
+    TypeError,
+    SyntaxError,
+    NotImplementedError,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+"""What NumPy raises for files that are none of its, or are cut off or damaged."""
 _MOST_CLASSES = 100_000
 _NAMED = 10
 _TOGETHER = 1_000_000
@@ -78,7 +91,7 @@ def archive(path: Path, names: Sequence[str], wanted: str) -> dict[str, npt.NDAr
                 if name in names:
                     found[name] = loaded[name]
             there = loaded.files
-    except (ValueError, OSError, EOFError, TypeError, zipfile.BadZipFile, zlib.error) as error:
+    except DAMAGED as error:
         objects = f"`{name}` holds objects: save it as numbers, or as text"
         told = objects if "Object arrays" in str(error) else "it is damaged or cut off"
         raise UserError(f"{path}: {told}; expected {wanted}") from None

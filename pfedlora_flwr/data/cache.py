@@ -60,7 +60,7 @@ def kept_in(file: Path) -> Iterator[None]:
             f"cache {cache_root()}: {error.strerror or error}; set PFEDLORA_CACHE to a writable"
             " folder"
         ) from None
-    except ValueError:
+    except (ValueError, EOFError):
         raise UserError(f"{file} is damaged; remove it; it will be created again") from None
 
 
@@ -77,24 +77,34 @@ def scratch(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
 
 def folder_of(source: Source, name: str, how: Reading) -> Path:
     """Where the dataset `name` of `source` is kept decoded: another folder when its files change,
-    or it is read otherwise."""
+    or it is read otherwise. Raises UserError where these cannot be looked at."""
     kind, rest = source.name.rstrip(":"), replace(how, data_path="")
     text = f"{_VERSION}/{name}" + ("" if rest == Reading() else f"/{rest}")
     if source.files and not how.data_path and rest == Reading():
         return cache_root() / f"{kind}-downloaded-{_VERSION}"
     if source.is_path(source.text(name)) or (source.files and how.data_path):
         root = Path(how.data_path if source.files else source.text(name)).expanduser().absolute()
-        files = _files(root) if root.is_dir() else [root]
-        text += f"/{root}" + "".join(
-            f"/{f}:{s.st_size}:{s.st_mtime_ns}" for f in files if f.exists() for s in [f.stat()]
-        )
-    return cache_root() / f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+        try:
+            text += f"/{root}" + "".join(map(_state, _below(root) if root.is_dir() else [root]))
+        except OSError as error:  # no access, or too long a name
+            raise UserError(f"{root}: {error.strerror}") from None
+    # a path may hold any bytes
+    digest = hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
+    return cache_root() / f"{kind}-{digest[:16]}"
 
 
-def _files(root: Path) -> list[Path]:
+def _below(root: Path) -> list[Path]:
     """All in a folder and below it, also in a class's folder that is a link, sorted."""
     links = [path for path in root.iterdir() if path.is_symlink() and path.is_dir()]
-    return sorted(p for folder in (root, *links) for p in folder.rglob("*") if p.is_file())
+    return sorted(path for folder in (root, *links) for path in folder.rglob("*"))
+
+
+def _state(path: Path) -> str:
+    """What changes with a file; of a folder, which may be a class's, its name alone."""
+    if path.is_dir():
+        return f"/{path}"
+    about = path.stat() if path.exists() else None
+    return f"/{path}:{about.st_size}:{about.st_mtime_ns}" if about else ""
 
 
 def digests(inputs: Inputs, labels: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:

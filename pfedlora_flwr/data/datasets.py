@@ -62,6 +62,11 @@ class Dataset:
         """Of its inputs."""
         return kinds.of_inputs(self.inputs)
 
+    def hashes(self) -> npt.NDArray[np.uint64]:
+        """`digests`, computed where they are not kept."""
+        own = self.digests
+        return cache.digests(self.inputs, self.labels) if own is None else own
+
     @property
     def empty_classes(self) -> list[str]:
         """The names of the classes that no sample has."""

@@ -246,6 +246,15 @@ def _opened(file: Path | bytes, name: str) -> Iterator[Image]:
     except UserError:
         raise
     # all that Pillow raises for a damaged file
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+    except (
+        OSError,
+        ValueError,
+        SyntaxError,
+        EOFError,
+        IndexError,
+        TypeError,
+        struct.error,
+        Image.DecompressionBombError,
+    ):
         there = isinstance(file, bytes) or file.exists()
         raise UserError(f"{name}: " + ("no readable image" if there else "no such file")) from None

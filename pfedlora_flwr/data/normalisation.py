@@ -26,7 +26,8 @@ _LOOKED_AT = 1_000_000
 
 
 def of_all_pixels(images: npt.NDArray[np.uint8]) -> Constants:
-    """Of all these images [n, height, width, channels]."""
+    """Of all these images [n, height, width, channels]. A constant channel has the standard
+    deviation 1, as in `of_parts`."""
     flat = images.reshape(-1, images.shape[-1])
     mean, second = np.zeros(flat.shape[1]), np.zeros(flat.shape[1])
     # bounded memory, and the same sums everywhere
@@ -35,6 +36,7 @@ def of_all_pixels(images: npt.NDArray[np.uint8]) -> Constants:
         second += (part.astype(np.float64) ** 2).sum(0)
     mean /= 255 * len(flat)
     std = np.sqrt(np.maximum(second / (255**2 * len(flat)) - mean**2, 1e-12))
+    std[flat.min(0) == flat.max(0)] = 1
     return tuple(mean.tolist()), tuple(std.tolist())
 
 

@@ -16,6 +16,7 @@ from pfedlora_flwr.data.source import Indices
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.rng import numpy_generator
+from pfedlora_flwr.training.kinds import IMAGES
 
 NATURAL = "natural"
 _WHERE = "a table does by data.client-column, an npz file by `clients`"
@@ -35,16 +36,18 @@ class Split:
 @dataclass(frozen=True)
 class Partition:
     """Every client's split; owners: who they are, feature_names: of the columns, where the data
-    says it."""
+    says it. values: a hash of all samples; empty for images, of which two machines may decode a
+    file otherwise."""
 
     clients: tuple[Split, ...]
     owners: tuple[str, ...] = ()
     feature_names: tuple[str, ...] = ()
+    values: str = ""
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of all indices, and of the columns' names, in order: equal fingerprints mean
-        equal data for every client."""
+        """SHA-256 of all indices, in order, of the columns' names and of `values`: equal
+        fingerprints mean equal data for every client, images aside."""
         digest = hashlib.sha256()
         for split in self.clients:
             for part in (split.train, split.validation, split.test):
@@ -53,6 +56,7 @@ class Partition:
                 )
         if self.feature_names:
             digest.update(json.dumps(self.feature_names).encode())
+        digest.update(self.values.encode())
         return digest.hexdigest()
 
 
@@ -77,7 +81,13 @@ def make_partition(experiment: Experiment, dataset: Dataset) -> Partition:
             " use fewer clients or more classes a client"
         )
     splits = tuple(split_of(e, labels, own, k) for k, own in enumerate(owned))
-    return Partition(splits, feature_names=dataset.feature_names or ())
+    return Partition(splits, feature_names=dataset.feature_names or (), values=_values_of(dataset))
+
+
+def _values_of(dataset: Dataset) -> str:
+    if dataset.kind == IMAGES:
+        return ""
+    return hashlib.sha256(np.ascontiguousarray(dataset.hashes(), "<u8").tobytes()).hexdigest()
 
 
 def _natural(e: Experiment, dataset: Dataset, labels: Indices) -> Partition:
@@ -106,7 +116,10 @@ def _natural(e: Experiment, dataset: Dataset, labels: Indices) -> Partition:
         split_of(e, labels, np.flatnonzero(owner == place), k) for k, place in enumerate(enough)
     )
     return Partition(
-        tuple(splits), tuple(str(name) for name in names[enough]), dataset.feature_names or ()
+        tuple(splits),
+        tuple(str(name) for name in names[enough]),
+        dataset.feature_names or (),
+        _values_of(dataset),
     )
 
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from pfedlora_flwr.data.cache import digests as digests_of
 from pfedlora_flwr.data.datasets import Dataset
 from pfedlora_flwr.data.partition import Partition
 from pfedlora_flwr.errors import some
@@ -68,8 +67,7 @@ def _near(what: str, names: Iterable[str]) -> Iterator[str]:
 
 
 def _twice(dataset: Dataset, partition: Partition) -> Iterator[str]:
-    own = dataset.digests  # kept with what is kept on disk
-    digests = own if own is not None else digests_of(dataset.inputs, dataset.labels)
+    digests = dataset.hashes()
     twice = tests = clients = 0
     for split in partition.clients:
         found = np.isin(digests[split.test], digests[split.train]).sum()

@@ -50,6 +50,7 @@ def read(path: Path, form: str, how: Reading) -> pa.Table:
     import pyarrow as pa
     from pyarrow import csv, parquet
 
+    text = b""
     try:
         if form == "parquet":
             table = parquet.read_table(path)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from filelock import FileLock
 
-from pfedlora_flwr.data.cache import cache_root, digests, keep, kept_in
+from pfedlora_flwr.data.cache import cache_root, keep, kept_in
 from pfedlora_flwr.data.datasets import Dataset
 from pfedlora_flwr.models import text
 
@@ -20,10 +20,10 @@ _AT_ONCE = 4096
 def tokens(dataset: Dataset, model: str) -> npt.NDArray[np.int64]:
     """All texts as the model of this name takes them, [n, tokens], from the cache or made and kept
     there. Raises UserError where the model has no tokeniser, or the cache cannot be written."""
-    own = dataset.digests
-    known = own if own is not None else digests(dataset.inputs, dataset.labels)
     told = f"{_VERSION}/{text.tokeniser_sha256(model)}/{dataset.shape}/".encode()
-    return _tokens(hashlib.sha256(told + np.asarray(known).tobytes()).hexdigest(), dataset, model)
+    return _tokens(
+        hashlib.sha256(told + np.asarray(dataset.hashes()).tobytes()).hexdigest(), dataset, model
+    )
 
 
 @lru_cache(maxsize=8)

@@ -121,6 +121,12 @@ def _fitted(named: Named, made: Made, state: State) -> tuple[State, bool]:
     if by_order:
         state = renamed(str(named), state, layout.shapes)
     weights.check(str(named), state, layout, strict=True)
+    for key, shape in layout.shapes.items():
+        if key in state and state[key].shape != shape:
+            raise UserError(
+                f"model {str(named)!r}: {key} of the weights is {list(state[key].shape)}, and"
+                f" {list(shape)} is expected: they are another model's"
+            )
     return {
         key: tensor.contiguous() for key, tensor in state.items() if key in layout.shapes
     }, by_order

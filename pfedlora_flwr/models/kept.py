@@ -10,7 +10,13 @@ from torch import Tensor, nn
 
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import tensors_sha256
-from pfedlora_flwr.models.model import ClientModel, given_names, modules_outside, state_outside
+from pfedlora_flwr.models.model import (
+    TENSORS,
+    ClientModel,
+    given_names,
+    modules_outside,
+    state_outside,
+)
 
 
 def kept(module: nn.Module) -> dict[str, Tensor]:
@@ -45,7 +51,7 @@ def base_of(module: nn.Module) -> str:
             if not part.base:
                 whole = part.state_dict()
                 own = {name: whole[name].cpu() for name in whole if name in part.given}
-                part.base = f"sha256:{tensors_sha256(own)}"
+                part.base = f"{TENSORS}{tensors_sha256(own)}"
             bases.append(part.base)
     return ", ".join(dict.fromkeys(bases))
 

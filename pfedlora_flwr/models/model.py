@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from pfedlora_flwr.training.kinds import Kind
 
 Module = TypeVar("Module", bound=nn.Module)
+TENSORS = "sha256:"
+"""What the identity begins with of a base that is known by its tensors alone."""
 
 
 class ClientModel(nn.Module):
@@ -34,7 +36,8 @@ class ClientModel(nn.Module):
     still: tuple[nn.Module, ...] = ()
     """The frozen parts that are all base. What looks for the rest need not go through them."""
     base: str = ""
-    """The identity of the base: empty until requested (`kept.base_of`), or a name with a hash."""
+    """The identity of the base: empty until requested (`kept.base_of`), or a name with a hash; of
+    one without a name TENSORS and a hash."""
 
     def encode(self, inputs: Tensor) -> Tensor:
         """Inputs, [B, *shape] of the Task → R, [B, width]."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.models import named as libraries
 from pfedlora_flwr.models.linear import Linear
-from pfedlora_flwr.models.model import ClientModel, modules_outside
+from pfedlora_flwr.models.model import TENSORS, ClientModel, modules_outside
 from pfedlora_flwr.models.named import Named
 from pfedlora_flwr.models.own import Whole
 from pfedlora_flwr.models.task import Task
@@ -59,11 +59,11 @@ def build(named: Named, task: Task, side: int | None, *, logits: bool) -> Whole:
 
 def frozen_encoder(module: nn.Module) -> Whole | None:
     """The part of what a client keeps that is such an encoder and trains nothing; None where there
-    is none."""
+    is none. Not one of a user's class, of which the base says the tensors, and not the code."""
     for _, part in modules_outside(module):
         for still in part.still if isinstance(part, ClientModel) else ():
             encoder = part if isinstance(part, Whole) and still is part.module else still
-            if isinstance(encoder, Whole) and encoder.base:
+            if isinstance(encoder, Whole) and encoder.base and not encoder.base.startswith(TENSORS):
                 return encoder
     return None
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor, nn
 
 from pfedlora_flwr.errors import UserError, needed
@@ -129,11 +130,28 @@ def build(name: str, task: Task, *, frozen: bool) -> TextModel:
         raise UserError(
             f"model {name!r} takes at most {most} tokens, and max-tokens is {task.shape[0]}"
         )
+    _check_tokens(named, folder, _stamp(named, folder), task.shape[0])
     _tokeniser_file(name)  # without which a run would fail in its first visit
     module = encoder if frozen else copy.deepcopy(encoder).requires_grad_(True)
     model = TextModel(module, Linear(width, task.classes), None)
     model.base = base if frozen else ""
     return model
+
+
+@lru_cache(maxsize=16)
+def _check_tokens(named: Named, folder: Path, stamp: Stamp, tokens: int) -> None:
+    """Raises UserError unless the encoder reads a text of so many tokens: some need a second text,
+    and some have fewer positions than their configuration says."""
+    encoder = _encoder(named, folder, stamp)[0]
+    try:
+        with torch.no_grad():
+            # the last token, since the first are kept for padding
+            encoder(torch.full((1, tokens), encoder.model.config.vocab_size - 1))
+    except Exception as error:  # of many types
+        said = next(iter(str(error).splitlines()), "")[:200]
+        raise UserError(
+            f"model {str(named)!r} cannot read a text of {tokens} tokens (max-tokens): {said}"
+        ) from None
 
 
 def tokenised(name: str, texts: npt.NDArray[Any]) -> npt.NDArray[np.int64]:

@@ -15,7 +15,7 @@ from pfedlora_flwr.comparison.plan import Keys
 from pfedlora_flwr.comparison.spec import short, slug
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import measures, words
-from pfedlora_flwr.report.load import Study
+from pfedlora_flwr.report.load import Study, tells_operations
 from pfedlora_flwr.report.style import drawing, large_numbers, legend, of_method, save
 from pfedlora_flwr.runs.completed import Run
 from pfedlora_flwr.runs.rows import RoundRow
@@ -41,7 +41,7 @@ def drawers(study: Study, scenario: Keys) -> dict[str, Drawer]:
     found: dict[str, Drawer] = {"curves": curves}
     if len(study.runs) > 1:
         found["box plot"] = boxes
-        if study.communicates(scenario):
+        if study.communicates(scenario) and any(map(tells_operations, study.ordered(scenario))):
             found["trade-off"] = trade_off  # its markers are what is sent
     return found
 
@@ -60,6 +60,8 @@ def curves(study: Study, scenario: Keys, folder: Path) -> Picture:
     with drawing(1, len(panels), (7.0 * len(panels) / 3, 2.6), sharey=True) as (figure, axes):
         for axis, (label, scale, measure) in zip(axes[0], panels, strict=True):
             for outcome in outcomes:
+                if label.startswith("operations") and not tells_operations(outcome):
+                    continue
                 _curve(axis, outcome, measure if label != "round" else None, scale)
             axis.set_xlabel(label)
             _ticks(axis, label, scale)
@@ -77,7 +79,16 @@ def curves(study: Study, scenario: Keys, folder: Path) -> Picture:
         if any(len(o.runs) > 1 for o in outcomes)
         else ". "
     )
-    return Picture(path, caption + spread + (silent if any(_silent(o) for o in outcomes) else ""))
+    caption += spread + (silent if any(_silent(o) for o in outcomes) else "")
+    return Picture(path, (caption + _untold(outcomes)).strip())
+
+
+def _untold(outcomes: Sequence[Outcome]) -> str:
+    """Which methods are not drawn against operations, and why; empty: all are."""
+    left_out = [registry.title(o.method) for o in outcomes if not tells_operations(o)]
+    if not left_out:
+        return ""
+    return f"Not against operations, which the clients withhold: {', '.join(left_out)}. "
 
 
 def boxes(study: Study, scenario: Keys, folder: Path) -> Picture:
@@ -117,10 +128,11 @@ def boxes(study: Study, scenario: Keys, folder: Path) -> Picture:
 
 def trade_off(study: Study, scenario: Keys, folder: Path) -> Picture:
     """Accuracy against operations, markers in the size of the parameters sent; to the target where
-    all runs reach it, else whole runs."""
+    all runs reach it, else whole runs. Of the methods whose clients tell their operations."""
     from matplotlib.ticker import MaxNLocator
 
-    outcomes = study.ordered(scenario)
+    everyone = study.ordered(scenario)
+    outcomes = [o for o in everyone if tells_operations(o)]
     to_target = all(measures.cost(run) for o in outcomes for run in o.runs.values())
     points = [(o, *_spent(o, to_target)) for o in outcomes]
     most = max(parameters for _, _, parameters in points) or 1.0
@@ -173,9 +185,9 @@ def trade_off(study: Study, scenario: Keys, folder: Path) -> Picture:
     )
     caption = (
         f"Accuracy, operations and, as the marker's area, parameters sent both ways {span},"
-        f" {words.keys(scenario)}; {bars}."
+        f" {words.keys(scenario)}; {bars}. {_untold(everyone)}"
     )
-    return Picture(path, caption)
+    return Picture(path, caption.strip())
 
 
 def robustness(study: Study, folder: Path) -> list[Picture]:

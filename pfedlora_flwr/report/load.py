@@ -69,6 +69,11 @@ class Study:
         return [outcome for scenario in self.scenarios for outcome in self.ordered(scenario)]
 
 
+def tells_operations(outcome: Outcome) -> bool:
+    """Whether the server knows what clients compute: they withhold it with `dp` and `secagg`."""
+    return not any(run.experiment.hides_clients for run in outcome.runs.values())
+
+
 def communicates(outcome: Outcome) -> bool:
     """Whether what these runs send is their method's communication: a control's is not."""
     return all(run.experiment.sharing == "mean" for run in outcome.runs.values())

@@ -143,7 +143,7 @@ class Cost:
     rounds: int
     parameters: int
     bytes: int
-    flops: int
+    flops: float  # nan where clients withhold them
     paper_parameters: float
     paper_flops: float  # nan where the number of classes is not known here
 
@@ -160,7 +160,8 @@ def cost(run: Run) -> Cost | None:
     visits = sum(len(row["admitted"]) for row in rows)
     upload = sum(row["parameters_up"] for row in rows) / visits if visits else 0.0
     paper = full["rounds"] * upload, full["rounds"] * _sample_flops(run)
-    return Cost(full["rounds"], full["parameters"], full["bytes"], full["flops"], *paper)
+    flops = math.nan if run.experiment.hides_clients else full["flops"]
+    return Cost(full["rounds"], full["parameters"], full["bytes"], flops, *paper)
 
 
 def _sample_flops(run: Run) -> float:

@@ -67,7 +67,7 @@ def conclusion(study: Study) -> str:
     if not any(d.by.half is not None for differences in found for d in differences):
         only = study.ordered(compared[0]) if len(compared) == 1 else []
         values = (
-            "; ".join(f"{registry.title(o.method)} {_values(o)} %" for o in only)
+            "; ".join(f"{registry.title(o.method)} {_by_seed(o)} %" for o in only)
             or "the values are in the tables"
         )
         return (
@@ -84,7 +84,12 @@ def facts(study: Study) -> list[tuple[str, str]]:
     runs = study.runs
     experiments = [run.experiment for run in runs]
     about = [read_about(run.directory.config) for run in runs]
-    total = len(runs) + sum(len(o.missing) for o in study.outcomes)
+    missing = {
+        run.path or (place, seed)
+        for place, o in enumerate(study.outcomes)
+        for seed, run in o.missing.items()
+    }
+    total = len(runs) + len(missing)
     seeds = sorted({e.seed for e in experiments})
     methods = ", ".join(map(registry.title, registry.ordered(study.methods)))
     every = [entry for found in about for entry in found.get("history", ())]
@@ -200,6 +205,11 @@ def _alone(study: Study) -> str:
         f"{name} reaches {_values(one)} % mean test accuracy, over {len(one.runs)} seeds; there is"
         " no other method to compare it with."
     )
+
+
+def _by_seed(outcome: Outcome) -> str:
+    found = [f"{100 * run.accuracy:.2f}" for _, run in sorted(outcome.runs.items())]
+    return ", ".join(found) or "–"
 
 
 def _values(outcome: Outcome) -> str:

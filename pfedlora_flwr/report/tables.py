@@ -15,7 +15,7 @@ from pfedlora_flwr.report import countings, held_out, measures, paper, words
 from pfedlora_flwr.report.aggregation import errors
 from pfedlora_flwr.report.audits import audits
 from pfedlora_flwr.report.gains import STANDALONE, gains
-from pfedlora_flwr.report.load import Study, communicates
+from pfedlora_flwr.report.load import Study, communicates, tells_operations
 from pfedlora_flwr.report.single_run import clients
 from pfedlora_flwr.report.table import Table
 from pfedlora_flwr.runs.completed import DIVERGED, NOT_RUN, Run
@@ -158,7 +158,7 @@ def costs(study: Study) -> Table:
             "FLOP, paper": _mean_cost(found, "paper_flops"),
             "whole run: parameters up": words.count(_average(o, "communication/parameters_up")),
             "down": words.count(_average(o, "communication/parameters_down")),
-            "FLOP": words.count(_average(o, "flops")),
+            "FLOP": words.count(_average(o, "flops") if tells_operations(o) else math.nan),
             "FLOP, server": words.count(_average(o, "operations/server")),
             "seconds": words.count(_average(o, "seconds/total")),
         }
@@ -240,7 +240,8 @@ def runs_csv(study: Study) -> str:
         for seed, run in o.runs.items():
             keys = o.scenario | (o.chosen.tuned if o.chosen else {})
             keys = {name: without_folders(value) for name, value in keys.items()}
-            left_out = () if communicates(o) else ("parameters_up", "parameters_down")
+            left_out = {"parameters_up", "parameters_down"} if not communicates(o) else set()
+            left_out |= set() if tells_operations(o) else {"flops"}
             numbers = {
                 name: "" if name in left_out else measures.value(run, place)
                 for name, place in _OF_RUN.items()

@@ -101,41 +101,49 @@ class Run:
 NOT_RUN = "not run"
 OTHER_CODE = "other code"
 DIVERGED = "diverged"
+NO_BUDGET = "no budget"
+EXTENDED = "extended"
 
 
 @dataclass(frozen=True)
 class Missing:
     """A run that is not completed, or does not count. status: `not run`, `unfinished`, `failed`,
-    `stopped`, `diverged` or, beside newer runs by other code of the user's, `other code`; reason:
-    the same with its cause."""
+    `stopped`, `no budget` if its privacy budget allows no further round, `diverged`, `extended` or,
+    beside newer runs by other code of the user's, `other code`; reason: the same with its cause.
+    path: its directory; None where none is chosen yet."""
 
     status: str
     reason: str
+    path: Path | None = None
 
     @property
     def final(self) -> bool:
         """Whether running it again would come to the same."""
-        return self.status in (DIVERGED, OTHER_CODE)
+        return self.status in (DIVERGED, OTHER_CODE, NO_BUDGET, EXTENDED)
 
 
 def read_run(path: Path, rounds: int | None = None) -> Run | Missing:
-    """The run in a directory. rounds: that it is to have; a completed run of fewer is
-    unfinished."""
+    """The run in a directory. rounds: that it is to have; a completed run of fewer is unfinished,
+    and one of more is not to be averaged with others."""
     directory = RunDirectory(path)
     result = directory.result()
     if result is None:
         rows = directory.rounds()
         return (
-            Missing("unfinished", f"unfinished after round {rows[-1]['round']}")
+            Missing("unfinished", f"unfinished after round {rows[-1]['round']}", path)
             if rows
-            else Missing(NOT_RUN, NOT_RUN)
+            else Missing(NOT_RUN, NOT_RUN, path)
         )
     if result["status"] == DIVERGED:
-        return Missing(DIVERGED, f"{DIVERGED} (round {result['diverged_in']})")
+        return Missing(DIVERGED, f"{DIVERGED} (round {result['diverged_in']})", path)
     if result["status"] != "completed":
-        return Missing(result["status"], f"{result['status']}: {result['error']}")
-    if rounds is not None and result["rounds"] < rounds:
-        return Missing("unfinished", f"unfinished after round {result['rounds']} of {rounds}")
+        status = NO_BUDGET if result.get("stopped_by") == "dp" else result["status"]
+        return Missing(status, f"{status}: {result['error']}", path)
+    done = result["rounds"]
+    if rounds is not None and done < rounds:
+        return Missing("unfinished", f"unfinished after round {done} of {rounds}", path)
+    if rounds is not None and done > rounds:
+        return Missing(EXTENDED, f"{EXTENDED} to {done} rounds, of {rounds} here", path)
     if "sampled_last" not in result["accuracy"]:  # an older version's: its lines tell
         result["accuracy"].update(sampled(directory.visits()))
     return Run(directory, result)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -185,8 +186,8 @@ def _clients_held(place: Path) -> list[int]:
 
 def _from_run(run: RunDirectory, client: int) -> Trained:
     experiment = run.experiment()
-    if not 0 <= client < experiment.clients:
-        raise UserError(f"client is {client}; allowed: 0 to {experiment.clients - 1}")
+    if not isinstance(client, Integral) or not 0 <= client < experiment.clients:
+        raise UserError(f"client is {client!r}; allowed: 0 to {experiment.clients - 1}")
     if client in experiment.held_out:
         raise UserError(
             f"client {client} of {run.path} is held out and was never trained; adapt it with"

@@ -180,6 +180,34 @@ def test_objects_are_what_their_names_are(tmp_path: Path) -> None:
             assert any("class Own" in text for text in kept) == is_own
 
 
+@pytest.mark.slow
+def test_arrays_stay_those_that_were_given_and_inputs_are_looked_at(tmp_path: Path) -> None:
+    rows = ROWS.copy()
+    run = pfedlora_flwr.run(dataset=(rows, LABELS), output=tmp_path / "run", **SMALL)
+    before = run.evaluate(0)
+    rows[:] = 0
+    assert run.evaluate(0) == before
+    with pytest.raises(UserError, match=r"inputs\[1, 2\] is nan"):
+        run.predict(0, np.where(np.arange(24).reshape(2, 12) == 14, np.nan, ROWS[:2]))
+    with pytest.raises(UserError, match="client is '0'; allowed: 0 to 2"):
+        run.predict("0", ROWS[:2])
+    assert run.predict(np.int64(1), ROWS[:2]).shape == (2, 3)
+
+
+@pytest.mark.slow
+def test_a_data_frame_goes_by_its_columns_names(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(ROWS, columns=[f"x{i}" for i in range(12)])
+    frame.assign(label=LABELS).to_csv(tmp_path / "rows.csv", index=False)
+    run = pfedlora_flwr.run(
+        dataset=f"csv:{tmp_path / 'rows.csv'}", output=tmp_path / "run", **SMALL
+    )
+    turned = run.predict(0, frame[frame.columns[::-1]])
+    assert np.array_equal(turned, run.predict(0, frame))
+    with pytest.raises(UserError, match="inputs has no column 'x3', which the model takes"):
+        run.predict(0, frame.drop(columns="x3"))
+
+
 def test_a_file_that_has_changed_is_read_anew(tmp_path: Path) -> None:
     file = tmp_path / "rows.npz"
     np.savez(file, inputs=ROWS, labels=LABELS)

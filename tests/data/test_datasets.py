@@ -19,6 +19,7 @@ from PIL import Image
 
 from pfedlora_flwr.data import datasets, local
 from pfedlora_flwr.data.cifar import CIFAR10
+from pfedlora_flwr.data.normalisation import of_all_pixels
 from pfedlora_flwr.data.source import Reading
 from pfedlora_flwr.errors import UserError
 
@@ -129,6 +130,10 @@ def test_a_folder_of_images_a_class(tmp_path: Path) -> None:
         0,
     )
     assert abs(int(dataset.inputs[1].mean()) - 200) < 3
+    (tmp_path / "own" / "birds").mkdir()
+    datasets.load.cache_clear()
+    assert datasets.load(name).class_names == ("birds", "cats", "dogs"), "it was kept before"
+    (tmp_path / "own" / "birds").rmdir()
     small = datasets.load(name, Reading(size=(32, 32), grey=True))
     assert (small.inputs.shape, small.shape, small.resized) == ((2, 32, 32, 1), (1, 32, 32), 2)
     Image.new("RGB", (64, 60)).save(tmp_path / "own" / "cats" / "b.png")
@@ -140,6 +145,24 @@ def test_a_folder_of_images_a_class(tmp_path: Path) -> None:
         ),
     ):
         datasets.load(f"folder:{tmp_path / 'own' / '..' / 'own'}")
+
+
+def test_a_folder_may_have_any_name_that_fits(tmp_path: Path) -> None:
+    for label in ("a", os.fsdecode(b"b\xff")):
+        (tmp_path / "own" / label).mkdir(parents=True)
+        Image.new("L", (8, 8)).save(tmp_path / "own" / label / "x.png")
+    assert len(datasets.load(f"folder:{tmp_path / 'own'}").class_names) == 2
+    with pytest.raises(UserError, match="name too long"):
+        datasets.load(f"csv:{'x' * 300}.csv")
+
+
+def test_a_constant_channel_has_deviation_1() -> None:
+    images = np.zeros((10, 2, 2, 3), np.uint8)
+    images[:, 0, 0, 0], images[..., 1] = np.arange(10), 7
+    mean, std = of_all_pixels(images)
+    assert std[1:] == (1, 1)
+    np.testing.assert_allclose(mean, images.mean((0, 1, 2)) / 255)
+    np.testing.assert_allclose(std[0], (images[..., 0] / 255).std())
 
 
 def test_only_a_cifar_that_is_not_here_needs_a_download(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -129,6 +130,16 @@ def test_images_are_turned_as_their_exif_says(suffix: str, turn: int, tmp_path: 
 def test_exif_that_cannot_be_read_turns_nothing(tmp_path: Path) -> None:
     file = save(tmp_path / "a.jpg", exif=b"Exif\0\0no TIFF at all")
     assert read_image(file, (8, 12))[0].shape == (8, 12, 3)
+
+
+def test_an_animation_that_is_cut_off_is_no_readable_image(tmp_path: Path) -> None:
+    frames = [Image.effect_noise((20, 20), 50 + i).convert("P") for i in range(3)]
+    frames[0].save(tmp_path / "a.gif", save_all=True, append_images=frames[1:])
+    whole = (tmp_path / "a.gif").read_bytes()
+    for length in range(len(whole) // 2, len(whole), 7):
+        (tmp_path / "a.gif").write_bytes(whole[:length])
+        with suppress(UserError):  # and nothing else
+            read_image(tmp_path / "a.gif", (8, 8))
 
 
 def test_pixels_of_more_than_16_bits_are_refused(tmp_path: Path) -> None:

@@ -17,8 +17,10 @@ from pfedlora_flwr.data.outputs import with_outputs_kept
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.federation.visit import evaluate, visit
 from pfedlora_flwr.models import pretrained
-from pfedlora_flwr.models.kept import kept
+from pfedlora_flwr.models.kept import base_of, kept
 from pfedlora_flwr.models.own import Whole
+from pfedlora_flwr.models.registry import build
+from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.training.flops import count_operations
 from pfedlora_flwr.training.loop import known_output
 from tests.conftest import run_locally
@@ -106,6 +108,15 @@ def test_whatever_decides_the_outputs_gives_them_another_file(
         assert what
     with pytest.raises(AssertionError, match="the encoder ran"):
         with_outputs_kept(model, data, e.replace(precision="bf16"))
+
+
+def test_a_users_own_class_is_not_known_by_its_tensors() -> None:
+    """Its outputs are by its code, too, of which the base does not tell."""
+    model = build("tests.models.modules:StillBody", Task(3, (6,)))
+    assert model.given
+    assert base_of(model)
+    assert len(model.still) == 1, "it would be an encoder, were it a library's"
+    assert pretrained.frozen_encoder(model) is None
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,14 @@ def check_sound(partition: Partition, labels: np.ndarray) -> None:
     assert everything.min() >= 0
     assert everything.max() < len(labels)
     assert all(len(s.validation) and len(s.test) for s in partition.clients)
+
+
+def test_other_values_are_other_data_images_aside() -> None:
+    e, numbers = from_flat({"clients": 2, "partition.kind": "iid"}), np.arange(60.0).reshape(30, 2)
+    sets = [replace(fake(2, 15), inputs=values) for values in (numbers, numbers.copy(), -numbers)]
+    one, same, other = (make_partition(e, dataset).fingerprint for dataset in sets)
+    assert one == same
+    assert one != other
 
 
 @pytest.mark.slow

@@ -67,6 +67,15 @@ class HalfFrozen(nn.Module):
         return self.head(self.trained(self.backbone(images)))
 
 
+class StillBody(nn.Sequential):
+    """Nothing but the head is trained, on a body that is the same in every build."""
+
+    def __init__(self, classes: int, shape: tuple[int, ...]) -> None:
+        super().__init__(nn.Linear(shape[0], 20), nn.ReLU(), nn.Linear(20, classes))
+        for parameter in self[0].parameters():
+            parameter.requires_grad_(False).normal_(generator=torch.Generator().manual_seed(0))
+
+
 class FrozenHead(nn.Sequential):
     """A last layer that is not trained."""
 

@@ -107,6 +107,15 @@ def turned(state: State) -> State:
     return {key: state[key] for key in keys}
 
 
+def test_a_tensor_of_another_shape_under_its_name_is_refused(state: State, tmp_path: Path) -> None:
+    first, tensor = next(item for item in state.items() if item[1].ndim == 4)
+    torch.save({**state, first: tensor[:, :1]}, tmp_path / "w.pth")
+    with pytest.raises(
+        UserError, match=rf"{first} of the weights is \[.*\], and \[.*\] is expected"
+    ):
+        write(NAME, tmp_path / "w.pth", tmp_path / "w.safetensors", overwrite=False)
+
+
 @pytest.mark.parametrize(
     ("change", "expected"),
     [

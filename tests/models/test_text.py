@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv as csv_module
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -256,6 +257,11 @@ def test_what_is_wrong_is_a_line(
         (Path(small.removeprefix("hf:")) / "tokenizer.json").read_bytes()
     )
     refused("holds no config.json with ", models=f"hf:{bare}")
+    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2}
+    both = transformers.T5Model(transformers.T5Config(vocab_size=40, **sizes))
+    both.save_pretrained(tmp_path / "two")
+    shutil.copy(bare / "tokenizer.json", tmp_path / "two")
+    refused(r"cannot read a text of 16 tokens \(max-tokens\)", models=f"hf:{tmp_path / 'two'}")
     with pytest.raises(UserError, match=r"is for text, and the inputs are images of 3x32x32"):
         build(small, Task(2))
     rows = "message,label\nice,a\n  ,b\n"

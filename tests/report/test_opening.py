@@ -69,6 +69,13 @@ def concluded(folder: Path, *, rounds: int = 1, **accuracies: list[float]) -> st
             ),
         ),
         (
+            {"standalone": [0.5, 0.6], "pfedlora": [0.7, 0.8, 0.9]},
+            (
+                "With fewer than 3 seeds in common nothing is claimed; test accuracy by seed:"
+                " Standalone 50.00, 60.00 %; pFedLoRA 70.00, 80.00, 90.00 %."
+            ),
+        ),
+        (
             {"pfedlora": [0.7]},
             (
                 "pFedLoRA reaches 70.00 % mean test accuracy over 2 clients (one run, after round 1"
@@ -110,6 +117,14 @@ def test_nothing_is_concluded_from_methods_with_other_data(tmp_path: Path) -> No
     assert opening.conclusion(load([tmp_path])).endswith(
         "did not all have the same partition, so nothing is concluded."
     )
+
+
+def test_a_missing_run_counts_once_whatever_scenarios_share_it(tmp_path: Path) -> None:
+    for mu in (0.5, 0.7, 0.9):
+        make_run(tmp_path / str(mu), [0.1, 0.5], [0.5], method="pfedlora", mu=mu)
+    make_run(tmp_path / "alone", [0.1, 0.5], [0.5], method="standalone")
+    (tmp_path / "alone" / "result.json").unlink()
+    assert dict(opening.facts(load([tmp_path])))["Runs"] == "3 of 4 completed, seed 0"
 
 
 def test_the_facts_are_what_the_runs_recorded(

@@ -12,9 +12,10 @@ import pytest
 from pfedlora_flwr.comparison.spec import Comparison
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.report import countings, measures, opening, tables, words
+from pfedlora_flwr.report import countings, figures, measures, opening, tables, words
 from pfedlora_flwr.report.load import Study, load
 from pfedlora_flwr.report.table import Table
+from pfedlora_flwr.runs.completed import Missing, Run, read_run
 from pfedlora_flwr.runs.result import comparable, to_target
 from tests.report.made import make_run
 
@@ -215,6 +216,29 @@ def test_costs_in_both_conventions(study: Study) -> None:
     theirs = row(tables.costs(study), "FedProto")
     assert (theirs["seeds there"], theirs["rounds"]) == ("1 of 2", "3")
     assert row(tables.costs(study), "Standalone")["parameters, full"] == "0"
+
+
+def test_operations_that_clients_withhold_are_not_zero(tmp_path: Path) -> None:
+    make_run(tmp_path / "s", [0.2, 0.9], [0.9], method="standalone")
+    hidden = {"secagg.enabled": True, "method": "fedavg", "models": "cnn5"}
+    make_run(tmp_path / "d", [0.2, 0.9], [0.9, 0.9, 0.9], flops=0, **hidden)
+    study = load([tmp_path])
+    found = row(tables.costs(study), "FedAvg")
+    assert (found["FLOP, full"], found["FLOP"]) == ("–", "–")
+    assert row(tables.costs(study), "Standalone")["FLOP"] == "1 k"
+    lines = [*csv.DictReader(io.StringIO(tables.runs_csv(study)))]
+    assert {line["method"]: line["flops"] for line in lines} == {"standalone": "1000", "fedavg": ""}
+    for scenario in study.scenarios:
+        for draw in figures.drawers(study, scenario).values():
+            draw(study, scenario, tmp_path)
+
+
+def test_a_run_that_was_extended_alone_is_missing(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", [0.2, 0.5, 0.6], [0.6], method="standalone")
+    assert isinstance(read_run(tmp_path / "a", 2), Run)
+    found = read_run(tmp_path / "a", 1)
+    assert isinstance(found, Missing)
+    assert (found.reason, found.final) == ("extended to 2 rounds, of 1 here", True)
 
 
 def test_costs_may_be_counted_to_another_target(tmp_path: Path) -> None:

@@ -1,0 +1,48 @@
+"""What a prediction is asked of from Python: arrays, data frames, files or texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pfedlora_flwr.commands.read_inputs import read
+from pfedlora_flwr.data.arrays import check_finite
+from pfedlora_flwr.data.source import Reading
+from pfedlora_flwr.data.tables import as_bytes
+from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.runs.trained import Trained
+from pfedlora_flwr.training.kinds import TEXT
+
+
+def inputs_of(trained: Trained, inputs: Any) -> npt.NDArray[Any]:
+    """Inputs as a dataset has them, from an array, from files or from texts. Raises UserError."""
+    task = trained.task
+    if task.kind == TEXT and isinstance(inputs, list) and inputs and isinstance(inputs[0], str):
+        return as_bytes("inputs", inputs, task.shape[0])
+    if isinstance(inputs, str | PathLike):
+        inputs = [inputs]
+    if isinstance(inputs, Sequence) and inputs and isinstance(inputs[0], str | PathLike):
+        paths = [Path(fspath(path)) for path in inputs]
+        how = Reading.of(trained.experiment, "")
+        asked = read(paths, task, trained.feature_names, how)
+        if asked.broken:
+            raise UserError(asked.broken[0])
+        return asked.inputs
+    if trained.feature_names and hasattr(inputs, "columns"):  # a data frame
+        if missing := [name for name in trained.feature_names if name not in inputs.columns]:
+            raise UserError(f"inputs has no column {missing[0]!r}, which the model takes")
+        inputs = inputs[list(trained.feature_names)]
+    array = np.asarray(inputs)
+    found = task.kind.taken(array)
+    if found is None or not len(found) or task.kind.shape_of(found) != task.shape:
+        raise UserError(
+            f"inputs is {array.dtype} {list(array.shape)}; the model of client {trained.client}"
+            f" takes {task}: expected {task.kind.arrays}"
+        )
+    check_finite("inputs", found)
+    return found
