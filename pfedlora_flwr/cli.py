@@ -149,8 +149,8 @@ def run(
 @cli.command(cls=PlainCommand)
 def compare(
     conf: Annotated[str, typer.Argument(metavar="CONF", hidden=True)],
-    methods: Annotated[str, typer.Option(metavar="A,B", help="Only these methods.")] = "",
-    seeds: Annotated[str, typer.Option(metavar="0,1", help="Only these seeds.")] = "",
+    methods: Annotated[str | None, typer.Option(metavar="A,B", help="Only these methods.")] = None,
+    seeds: Annotated[str | None, typer.Option(metavar="0,1", help="Only these seeds.")] = None,
     only: Annotated[
         list[str] | None,
         typer.Option(metavar="KEY=VALUE[,VALUE]", help="Only these values of a key on an axis."),
@@ -217,7 +217,7 @@ def compare(
 
     path = find_conf(conf)
     whole = Comparison.load(path, [*(option or []), *([f"ray={ray}"] if ray else [])])
-    part = whole.select(_words(methods), _integers(seeds), only or [])
+    part = whole.select(_words("--methods", methods), _integers("--seeds", seeds), only or [])
     where = output or of_comparison(path)
     took = Shard.parse(shard)
     code = run_missing(
@@ -401,7 +401,10 @@ def export(
     ] = False,
     output: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Default: client-K with the format's suffix."),
+        typer.Option(
+            metavar="FILE",
+            help="Default: client-K with the format's suffix; with --shared shared.safetensors.",
+        ),
     ] = None,
     overwrite: Annotated[
         bool,
@@ -583,15 +586,19 @@ def doctor(
     raise typer.Exit(examine(out, superlink))
 
 
-def _words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]
+def _words(option: str, text: str | None, what: str = "names") -> list[str]:
+    """None: the option is not given, and the list is empty."""
+    found = [word.strip() for word in (text or "").split(",") if word.strip()]
+    if text is not None and not found:
+        raise UserError(f"{option} is {text!r}; allowed: {what} separated by commas")
+    return found
 
 
-def _integers(text: str) -> list[int]:
+def _integers(option: str, text: str | None) -> list[int]:
     try:
-        return [int(word) for word in _words(text)]
+        return [int(word) for word in _words(option, text, "integers")]
     except ValueError:
-        raise UserError(f"--seeds is {text!r}; allowed: integers separated by commas") from None
+        raise UserError(f"{option} is {text!r}; allowed: integers separated by commas") from None
 
 
 @cache

@@ -425,7 +425,10 @@ WRONG = {
         ("{file}", "-o", "dataset=npz:many.npz"),
         "has 12 classes, the run 10: restore its classes, or begin",
     ),
-    "another kind of input": (("{file}", "-o", "dataset=npz:vectors.npz"), "set input-shape"),
+    "another kind of input": (
+        ("{file}", "-o", "dataset=npz:vectors.npz"),
+        "the Experiment says images of 3x32x32",
+    ),
     "too few samples": (("{file}", "-o", "dataset=npz:few.npz"), "and a client needs 10"),
     "a held-out client with a dataset": (
         ("{file}", "--client", "8", "-o", "dataset=npz:ten.npz"),

@@ -387,6 +387,10 @@ KEYS = [
         "dp.clip=1 dp.noise=1 adapter.down=fixed clip-norm-factor=3",
         "clip-norm-factor is not used: with dp all updates are clipped and weigh the same",
     ),
+    unused(
+        "audit.uploads=true method=standalone",
+        "audit.uploads is not used: method standalone sends nothing",
+    ),
     unused("secagg.clip=2", "secagg.clip is not used: secagg.enabled is false"),
     unused(
         "secagg.enabled=true clip-norm-factor=3",
@@ -479,6 +483,9 @@ KEYS = [
         "compare quick/table2 --methods fedsgd",
         "--methods: 'fedsgd' is not in the comparison; allowed: ",
     ),
+    Wrong("compare quick/table2 --methods ,", "--methods is ','; allowed: names separated by"),
+    Wrong("compare quick/table2 --seeds ''", "--seeds is ''; allowed: integers separated by"),
+    Wrong("compare quickstart", "a run's keys are for `pfedlora run`, or stand in base"),
     Wrong("compare quick/table2 --only rounds=3", "expected key=value with a key of an axis"),
     Wrong(
         "compare quick/table2 --engine ray --dry-run",

@@ -28,7 +28,8 @@ def run(
             (`quickstart`), or a mapping, nested or with dots. None: all keys at their defaults.
         engine: `local` trains in this process, one client at a time. `flower` starts `flwr run`
             with an actor for each core; models, method and dataset then need an import path.
-        progress: Whether a line is printed for each round.
+        progress: Whether anything is printed: a line for each round, and before the first what
+            there is to say of the keys and the data.
         keys: Keys that win over `conf`, with `_` for `-` and `.`: `rounds=5`,
             `adapter_hidden_dim=30`. `models`, `method` and `dataset` also take objects: a class or
             a function; for `models` a list of them in turn; for `dataset` (inputs, labels) or

@@ -77,8 +77,8 @@ def compare(
     done.
     redo: which runs that are there are done again (`Work.ask_again`).
     report: whether the report is written at the end. here: whether the local engine's runs are done
-    in this process, one after the other. options: keys given beside the file, of which those that
-    no run uses are named."""
+    in this process, one after the other. options: keys given beside the file; those of them and of
+    the axes that no run uses are named."""
     asked = 1 if here else _number(str(jobs))
     work = Work(part, output.absolute(), shard)
     if engine not in (_AUTO, *ENGINES):
@@ -90,7 +90,8 @@ def compare(
     Work(whole, work.output).check()  # the report is on all of it
     work.ask_again(redo)
     _preflight(work, dry_run, out)
-    _name_unused(options, examples, out)
+    axes = [key for axis in part.axes for key in axis.keys]
+    _name_unused(dict.fromkeys([*options, *axes]), examples, out)
     _warn_of_own_code(work, err)
     at_once = asked or _at_once(work, engine)
     if dry_run:
@@ -243,7 +244,7 @@ def _preflight(work: Work, dry_run: bool, out: Console) -> None:
 
 
 def _name_unused(options: Iterable[str], examples: Sequence[Job], out: Console) -> None:
-    """Names the options that change nothing in any of these runs."""
+    """Names the options, and keys of axes, that change nothing in any of these runs."""
     for name in options:
         told = [config.unused([name], job.config) for job in examples]
         if all(told):

@@ -166,7 +166,10 @@ def configured(
     else:
         wanted = config.run_config(named)
         output = of_run(wanted, path)
-    _name_unused(config.unused(options, wanted), out)
+    # a file may hold other methods' options, too
+    used = wanted.keys()
+    of_file = [name for name in of_conf if name not in options and name in used]
+    _name_unused(config.unused([*options, *of_file], wanted), out)
     return config.located(wanted, output)
 
 

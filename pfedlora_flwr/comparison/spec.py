@@ -242,7 +242,9 @@ def _built(name: str, content: Mapping[Any, object], changed: dict[str, object])
     """The comparison of a file's content; `changed` are keys that the user sets in its base."""
     unknown = next((part for part in content if part not in _PARTS), None)
     if unknown is not None:
-        raise UserError(f"unknown key {unknown!r}; allowed: {', '.join(_PARTS)}")
+        of_run = unknown in {key.partition(".")[0] for key in all_keys()}
+        hint = "; a run's keys are for `pfedlora run`, or stand in base" if of_run else ""
+        raise UserError(f"unknown key {unknown!r}; allowed: {', '.join(_PARTS)}{hint}")
     axes = tuple(_axis(axis, spec) for axis, spec in _mapping("axes", content.get("axes")).items())
     base = flatten(_mapping("base", content.get("base")))
     _check_owners([*base, *changed], changed, [key for axis in axes for key in axis.keys])

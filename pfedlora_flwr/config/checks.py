@@ -336,14 +336,14 @@ def unused(options: Iterable[str], config: RunConfig) -> list[str]:
             found.append(f"data-path is not used: dataset {e.dataset!r} takes no files from there")
         elif name == "setting" and e.models != "auto" and e.flat().get("adapter.kind") != "auto":
             found.append("setting is not used: models names the client models")
-        elif name == "pfedlora_plus.mu" and e.options.adapter_predict == "sum":
-            found.append("pfedlora_plus.mu is not used: adapter.predict is sum")
         elif name == "momentum" and e.optimizer == "adamw":
             found.append("momentum is not used: optimizer is adamw, whose own is 0.9")
         elif name.startswith("data.") and name not in datasets.find(e.dataset).columns:
             found.append(f"{name} is not used: dataset {e.dataset!r} does not take it")
         elif name in _OF_PARTITION and e.partition_kind != _OF_PARTITION[name]:
             found.append(f"{name} is not used: partition.kind is {e.partition_kind}")
+        elif name == "audit.uploads" and e.method == "standalone":
+            found.append("audit.uploads is not used: method standalone sends nothing")
         elif name == "model-input" and not any(map(is_library, e.model_names())):
             found.append("model-input is not used: no model is of timm or torchvision")
         elif name == "representation-width" and (why := _without_neck(e)):

@@ -162,7 +162,7 @@ class Site:
                 f"dataset {dataset.name!r} holds {dataset.kind.of(dataset.shape)}, the Experiment"
                 f" says {task}"
             )
-            raise UserError(f"{told}; set input-shape")
+            raise UserError(told if experiment.input_shape else f"{told}; set input-shape")
         own = models_own(experiment, task, client)
         model = models.of_client(client, models.names_of(experiment, task))
         return cls(dataset, split, fingerprint, task, *(own or constants), model)

@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from pfedlora_flwr.data.local import shared_partition, task_of
+from pfedlora_flwr.data.partition import NATURAL
 from pfedlora_flwr.data.remarks import remarks
 from pfedlora_flwr.errors import UserError, user_code
 from pfedlora_flwr.execution import RunConfig
@@ -84,6 +85,8 @@ def _engine(start: Start) -> Iterable[str]:
     check_engine(start.engine, start.config.execution)
     if start.port and start.engine == "local":
         raise UserError("--port is for the engine flower: the local engine opens none")
+    if start.config.execution.actors and start.engine == "local":
+        return ["warning: actors is not used: the local engine trains one client at a time"]
     return ()
 
 
@@ -100,10 +103,11 @@ def _reach(start: Start) -> Iterable[str]:
     method = registry.make(e, task_of(e, start.config.execution.data_path))
     with user_code("method", e.method):
         names = unreached(method)
+    if not names:
+        return ()
     return [
-        f"warning: {e.method} trains clients of {name} as standalone does: nothing before their"
-        f" head is trained, and what is shared cannot reach a prediction; {_WAYS_OUT}"
-        for name in names
+        f"warning: {e.method} trains clients of {', '.join(names)} as standalone does: nothing"
+        f" before their head is trained, and what is shared cannot reach a prediction; {_WAYS_OUT}"
     ]
 
 
@@ -140,7 +144,14 @@ def _data(start: Start) -> Iterable[str]:
     dataset, partition = shared_partition(e, x.data_path)
     if x.resume and not start.done:
         start.run.check_partition(partition.fingerprint)
-    return [f"warning: {told}" for told in remarks(dataset, partition)]
+    told = [*remarks(dataset, partition)]
+    if e.data_client_column and e.partition_kind != NATURAL:
+        told = [
+            f"data.client-column makes no clients: partition.kind is {e.partition_kind}, and"
+            f" {NATURAL} does; the column is only left out of the inputs",
+            *told,
+        ]
+    return [f"warning: {line}" for line in told]
 
 
 def _port(start: Start) -> Iterable[str]:

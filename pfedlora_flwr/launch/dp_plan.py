@@ -46,8 +46,12 @@ def plan(config: RunConfig, run: RunDirectory) -> Iterable[str]:
     )
     yield (
         f"dp: the noise of a round's mean has the norm {noise:.3g}, the clip is {e.dp_clip:g}"
-        f" ({size:,} numbers, {e.sampled} clients a round); the two are equal with"
-        f" {max(1, math.ceil(z * math.sqrt(size))):,} clients a round"
+        f" ({size:,} numbers, {clients(e.sampled)} a round)"
+        + (
+            f"; the two are equal with {clients(math.ceil(z * math.sqrt(size)))} a round"
+            if z
+            else ""
+        )
     )
     if (finest := resolution(part)) >= e.dp_clip:
         yield (
@@ -105,6 +109,10 @@ def _of_records(config: RunConfig, run: RunDirectory) -> Iterable[str]:
         f" {spent.noise * e.dp_clip * math.sqrt(size) * parts / n:.3g}, the clip is {e.dp_clip:g}"
         f" ({size:,} numbers, {n / parts:.3g} records a step)"
     )
+
+
+def clients(count: int) -> str:
+    return f"{count:,} client" + ("" if count == 1 else "s")
 
 
 def _method(e: Experiment, config: RunConfig) -> Method:

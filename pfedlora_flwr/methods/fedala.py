@@ -7,6 +7,7 @@ in these layers, and at Θ in the others."""
 
 from __future__ import annotations
 
+import math
 import statistics
 from dataclasses import dataclass, replace
 from typing import Any
@@ -136,10 +137,13 @@ class FedALA(FedAvg):
         model.model.train()
 
     def learned(self, losses: list[float], visits: int) -> bool:
-        """Whether W_i has been trained enough, by its loss after each epoch of this visit."""
+        """Whether W_i has been trained enough, by its loss after each epoch of this visit; or to no
+        end, where that is not finite."""
         o = self.options
         if visits == _LATER or len(losses) == o.most_epochs:
             return bool(losses)
+        if not all(map(math.isfinite, losses)):
+            return True
         return len(losses) > _WINDOW and statistics.pstdev(losses[-_WINDOW:]) < o.threshold
 
     def some(self, data: Samples, visit: Visit) -> Samples:

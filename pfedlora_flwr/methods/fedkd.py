@@ -165,10 +165,11 @@ class FedKD(Method):
 def compress(tensors: Tensors, energy: float) -> Tensors:
     """Each matrix (a convolution as [out, -1]) as `name/u` [out, r] and `name/v` [r, -1], U·Σ and
     Vᵗ cut at the smallest rank that keeps `energy`; dense, under its own name, where that is not
-    more elements. Vectors and single numbers are dense."""
+    more elements. Vectors, single numbers and what is not finite are dense."""
     sent: Tensors = {}
     for name, tensor in tensors.items():
-        u, v = truncated_svd(tensor.flatten(1), energy) if tensor.ndim > 1 else (tensor, tensor)
+        whole = tensor.ndim < 2 or not tensor.isfinite().all()
+        u, v = (tensor, tensor) if whole else truncated_svd(tensor.flatten(1), energy)
         sent |= (
             {f"{name}/u": u, f"{name}/v": v}
             if u.numel() + v.numel() < tensor.numel()

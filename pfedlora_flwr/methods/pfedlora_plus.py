@@ -11,6 +11,7 @@ Symbols as in pfedlora.py."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -132,6 +133,19 @@ class PFedLoRAPlus(PFedLoRA):
                 " has nothing between its matrices"
             )
 
+    def remarks(self) -> list[str]:
+        """Names what has no effect where head and adapter predict together, as `auto` may mean."""
+        o, found = self.options, super().remarks()
+        own = {f.name: f.default for f in dataclasses.fields(o)}
+        if self.sums and o.mu != own["mu"]:
+            found.append("pfedlora_plus.mu is not used: adapter.predict is sum")
+        if self.sums and self.down != "trained" and o.adapter_init != own["adapter_init"]:
+            found.append(
+                f"adapter.init is not used: adapter.down is {self.down}, and with"
+                " adapter.predict=sum the second matrix begins at zero"
+            )
+        return found
+
     @classmethod
     def record_epochs(cls, experiment: Experiment) -> int:
         """The adapter reads frozen public encoders, and never the head: a record changes what is
@@ -159,7 +173,7 @@ class PFedLoRAPlus(PFedLoRA):
         if not self.sums and self.down != "basis":
             return model
         shared = self.adapter_of(model)  # raises where there is no basis
-        return Summed(model, shared, given=self.down != "trained") if self.sums else model
+        return Summed(model, shared, given=self.down == "basis") if self.sums else model
 
     def predictor(self, model: ClientModel) -> ClientModel:
         return model.merged() if isinstance(model, Summed) else model
@@ -222,7 +236,7 @@ class PFedLoRAPlus(PFedLoRA):
             count = o.adapter_hidden_dim
             adapter.set_down(
                 *(
-                    basis.of_file(Path(o.adapter_basis), model.width, count)
+                    basis.of_file(Path(o.adapter_basis), adapter.down.in_features, count)
                     if o.adapter_basis
                     else basis.of_weights(self.model_names, model, count)
                 )

@@ -80,7 +80,8 @@ def of_file(file: Path, width: int, count: int) -> tuple[Tensor, Tensor]:
             f"adapter.hidden-dim is {count}; allowed with adapter.basis={file}: at most"
             f" {len(directions)}"
         )
-    return directions[:count], -(directions[:count] @ mean)
+    chosen = directions[:count]
+    return chosen, -_rounded(chosen.double() @ mean.double()).float()
 
 
 def write(file: Path, representations: Sequence[Tensor], about: Mapping[str, object]) -> int:

@@ -144,13 +144,14 @@ def mix(model: nn.Module, shares: Mapping[str, float]) -> None:
 
 @contextmanager
 def cut_off(model: nn.Module, which: str) -> Iterator[None]:
-    """Within it no gradient passes through that LoRA: it computes, and is a constant."""
+    """Within it no gradient passes through that LoRA, whose weights are held: it computes, and is a
+    constant."""
 
-    def detached(module: nn.Module, inputs: object, output: Tensor) -> Tensor:
-        return output.detach()
+    def detached(module: nn.Module, inputs: tuple[Tensor]) -> Tensor:
+        return inputs[0].detach()
 
     handles = [
-        layer.lora_B[which].register_forward_hook(detached)
+        layer.lora_A[which].register_forward_pre_hook(detached)
         for layer in adapted_layers(model).values()
     ]
     try:

@@ -82,6 +82,8 @@ def _built(name: str, task: Task, width: int | None) -> ClientModel:
     """The model alone."""
     bare, said = parted(name)
     library = named.parse(bare)
+    if task.kind == TEXT and not text.is_text(bare):
+        raise UserError(f"model {bare!r} has no tokeniser; allowed for text: {_allowed(task)}")
     logits, neck = said["representation"] != "features", said["neck"]
     if neck != "auto":
         width = int(neck)
@@ -237,7 +239,8 @@ def made(path: str, what: str, make: Callable[[Any], T]) -> T:
 def _allowed(task: Task) -> str:
     """The names of models that take a Task's inputs."""
     ours = (name for name, family in _CLASSES.items() if family.kind == task.kind)
-    return f"{', '.join((*ours, *task.kind.libraries))}, or package.module:Class"
+    found = ", ".join((*ours, *task.kind.libraries))
+    return found if task.kind == TEXT else f"{found}, or package.module:Class"
 
 
 def _check_kind(name: str, task: Task) -> None:

@@ -14,7 +14,8 @@ class Summed(ClientModel):
     """h_k(R) + A_θ(R), of which the model's own part is trained and A_θ stays as it was received.
 
     given: whether the adapter's first matrix comes from elsewhere, so that it is no part of what a
-    client keeps. A row of zeros in A_θ says nothing of its class."""
+    client keeps. One that was drawn is: another processor draws other last bits. A row of zeros in
+    A_θ says nothing of its class."""
 
     def __init__(self, model: ClientModel, shared: Adapter, *, given: bool) -> None:
         super().__init__()

@@ -41,10 +41,11 @@ def read(file: Path, name: str) -> State:
             f"model {name!r}: {file} cannot be read: {error.strerror or error}"
         ) from None
     except Exception as error:  # what is in the file is somebody's
-        said = next(iter(str(error).splitlines()), "") or type(error).__name__
+        said = next(iter(str(error).splitlines()), "")[:200]
+        # torch advises to execute what is in the file
+        told = f": {said}" if said and "weights_only" not in said else ""
         raise UserError(
-            f"model {name!r}: {file} holds no weights as safetensors or torch.save write them:"
-            f" {said[:200]}"
+            f"model {name!r}: {file} holds no weights as safetensors or torch.save write them{told}"
         ) from None
     while isinstance(found, dict) and (
         inner := next((key for key in _WITHIN if isinstance(found.get(key), dict)), None)

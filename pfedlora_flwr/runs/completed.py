@@ -3,7 +3,7 @@ reason."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -114,7 +114,7 @@ class Missing:
 
     status: str
     reason: str
-    path: Path | None = None
+    path: Path | None = field(default=None, compare=False)
 
     @property
     def final(self) -> bool:

@@ -187,7 +187,8 @@ def _clients_held(place: Path) -> list[int]:
 def _from_run(run: RunDirectory, client: int) -> Trained:
     experiment = run.experiment()
     if not isinstance(client, Integral) or not 0 <= client < experiment.clients:
-        raise UserError(f"client is {client!r}; allowed: 0 to {experiment.clients - 1}")
+        last = experiment.trained_clients - 1
+        raise UserError(f"client is {client!r}; allowed: 0 to {last}")
     if client in experiment.held_out:
         raise UserError(
             f"client {client} of {run.path} is held out and was never trained; adapt it with"

@@ -441,9 +441,7 @@ def test_a_nodes_own_images_are_brought_to_the_federations_shape(tmp_path: Path)
     )
     with pytest.raises(
         UserError,
-        match=(
-            r"a\.npz' holds images of 3x32x32, the Experiment says vectors of 13; set input-shape"
-        ),
+        match=(r"a\.npz' holds images of 3x32x32, the Experiment says vectors of 13$"),
     ):
         Site.find(from_flat({"classes": 2, "input-shape": "13"}), 0, {"dataset": "npz:a.npz"})
 

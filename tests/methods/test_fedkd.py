@@ -115,6 +115,13 @@ def test_factors_are_sent_where_they_are_smaller() -> None:
     assert all(torch.allclose(back[name], t, atol=1e-5) for name, t in like.items())
 
 
+def test_what_is_not_finite_is_sent_as_it_is() -> None:
+    """So that the server sees that the client has diverged."""
+    for value in (torch.nan, torch.inf):
+        sent = compress({"w": torch.full((20, 30), value)}, 0.9)
+        assert list(sent) == ["w"]
+
+
 def test_energy_rises_linearly_from_the_first_round_to_the_last() -> None:
     fedkd = method(rounds=4)
     assert [fedkd.energy(round) for round in (1, 2, 3, 4, 5)] == pytest.approx(

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.methods import lora_factors
@@ -78,6 +79,18 @@ def written_visit(name: str, of: Any, written: Written, received: Tensors, round
     trained = {"ffa_lora": (B,), "rolora": (B,) if round % 2 else (A,)}.get(name, (A, B))
     written.set_terms(("default", S, False))
     written.descend(trained, DATA, STEPS, LR)
+
+
+@pytest.mark.parametrize("name", [name for name in LORA if name not in ("flora", "fedex_lora")])
+def test_a_visits_operations_are_pytorchs(name: str, model: str) -> None:
+    """The two left out also move the base before they train, by products that are no training."""
+    of = method(name, model)
+    state = of.aggregate(small(uploads(of)), of.state_init(3), 1)
+    client, received = of.private_init(1, 1), of.download(state, 1, 2)
+    here = visit(of.experiment, 1, 2)
+    with FlopCounterMode(display=False) as counter:
+        of.local_update(client.train(), received, DATA, here)
+    assert sum(here.flops.values()) == counter.get_total_flops()
 
 
 @pytest.mark.parametrize("round", [1, 2])

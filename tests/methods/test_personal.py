@@ -3,6 +3,7 @@ averaged."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -422,6 +423,12 @@ def test_fedala_mixes_the_highest_layers_by_weights_that_it_learns(
     assert any(bool((weight < 1).any()) for weight in model.weights)
     assert_close(kept(model.model), kept(twin))
     assert_close(sent.tensors, kept(twin))
+
+
+def test_fedala_learns_no_longer_where_a_loss_is_not_finite() -> None:
+    fedala: Any = method("fedala")
+    for loss in (math.nan, math.inf):
+        assert fedala.learned([1.0] * 10 + [loss], 1)
 
 
 def test_fedala_takes_the_global_model_whole_at_first() -> None:

@@ -18,7 +18,7 @@ from pfedlora_flwr.federation.visit import visit
 from pfedlora_flwr.methods.method import Refused, Tensors, Upload
 from pfedlora_flwr.models import basis
 from pfedlora_flwr.models.adapter import Adapter
-from pfedlora_flwr.models.kept import base_of, kept
+from pfedlora_flwr.models.kept import base_of, kept, restore
 from pfedlora_flwr.models.pretrained import classifier_of, frozen_encoder
 from pfedlora_flwr.models.registry import build
 from pfedlora_flwr.models.summed import Summed
@@ -198,6 +198,7 @@ def test_a_basis_of_public_inputs_is_their_principal_directions(tmp_path: Path) 
     file = tmp_path / "basis.safetensors"
     assert basis.write(file, found, {}) == 7
     weight, bias = basis.of_file(file, 7, 3)
+    assert torch.equal(bias * 2**14, (bias * 2**14).round())
     whole = array(torch.cat(found))
     left = np.linalg.svd(whole - whole.mean(0), full_matrices=False)[2][:3]
     assert np.abs(np.sum(left * array(weight), 1)) == pytest.approx([1, 1, 1], abs=1e-4)
@@ -256,6 +257,21 @@ def test_a_client_keeps_its_head_and_the_rows_and_not_what_it_can_make_again(mod
         assert "sha256:" in base_of(model).partition(", ")[2], "the matrix, and the encoder"
     other = Plain(KEYS | {"models": models, "adapter.alpha": 2})
     assert base_of(other.model(0)) == base_of(plain.model(0))
+
+
+def test_a_first_matrix_that_was_drawn_is_kept_since_its_last_bits_are_the_processors(
+    tmp_path: Path,
+) -> None:
+    keys = {"method": "pfedlora_plus", "adapter.predict": "sum", "models": "cnn5", "clients": 2}
+    method = make(from_flat(keys))
+    model, other = method.initial_model(0), method.initial_model(0)
+    assert isinstance(other, Summed)
+    tensors = {name: tensor.clone() for name, tensor in kept(model).items()}
+    assert "shared.down.weight" in tensors
+    with torch.no_grad():
+        other.shared.down.weight.mul_(1 + 1e-6)
+    restore("it", other, tensors, base_of(model))
+    assert torch.equal(other.shared.down.weight, tensors["shared.down.weight"])
 
 
 def test_what_is_common_is_summed_and_the_rest_is_as_it_was(models: str, alike: str) -> None:
