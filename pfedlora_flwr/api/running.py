@@ -130,6 +130,9 @@ def conf_of(conf: Conf | None, given: Given) -> tuple[Path | None, dict[str, obj
         return None, {}
     if isinstance(conf, Mapping):
         return None, mapped(conf, given)
+    if not isinstance(conf, str | PathLike):
+        told = "expected a file, a configuration's name or a mapping"
+        raise UserError(f"conf is {conf!r:.60}; {told}")
     path = config.find_conf(fspath(conf))
     return path, config.read_run(path)
 
@@ -172,6 +175,7 @@ def one_line() -> Iterator[None]:
     except UserError as error:
         said = str(error)
         text = re.sub(r"--(resume|overwrite|accept-changed-code)\b", _argument, said)
+        text = re.sub(r"--(?=(engine|jobs)\b)|\B-o (?=[a-z])", "", text)
         if text == said:
             raise
         raise type(error)(text) from error.__cause__

@@ -279,10 +279,10 @@ def _library(named: Named) -> Any:
     )
     if not known(named.architecture):
         names = library.list_models(**({} if named.library == "timm" else {"module": library}))
-        near = difflib.get_close_matches(named.architecture, names, _NEAR) or names[:_NEAR]
+        near = difflib.get_close_matches(named.architecture, names, _NEAR)
         raise UserError(
-            f"model {str(named)!r}: {named.library} has no {named.architecture!r}; near names:"
-            f" {', '.join(near)}"
+            f"model {str(named)!r}: {named.library} has no {named.architecture!r};"
+            + (f" near names: {', '.join(near)}" if near else f" it has {len(names)} others")
         )
     return library
 
