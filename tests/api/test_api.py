@@ -274,7 +274,7 @@ def test_a_comparison(tmp_path: Path) -> None:
 
 
 def test_errors_name_arguments_and_not_flags() -> None:
-    with pytest.raises(UserError, match="^conf is 3; expected a file, a configuration's name"):
-        pfedlora_flwr.run(3)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"^conf is 3; expected a file, a configuration's name"):
+        pfedlora_flwr.run(3)
     with pytest.raises(UserError, match=r"^engine is 'x'; allowed: auto, flower, local"):
         pfedlora_flwr.compare(methods=["standalone"], engine="x", progress=False)
