@@ -150,7 +150,8 @@ class _Runs:
         directory, job = RunDirectory(line.job.directory), line.job
         if result["status"] == "completed":
             directory.trim()
-        elif directory.result() is None:  # it did not begin: the report shall say why
+        # it did not begin: the report shall say why, unless another process has it
+        elif directory.result() is None and not directory.is_held:
             job.directory.mkdir(parents=True, exist_ok=True)
             directory.write_result(result)
         self.bars.remove_task(line.task)

@@ -21,6 +21,7 @@ class Round:
     failures: dict[int, str] = field(default_factory=dict)
     diverged: dict[int, str] = field(default_factory=dict)  # those of them whose training did
     visits: dict[int, Admitted] = field(default_factory=dict)
+    failed: bool = False  # counted as such, once
     server_flops: int = 0  # executed in the merge
     exchanges_lora: bool = False  # whether the round's line has an aggregation error
     aggregation_error: float | None = None  # of the merge; None where it means nothing

@@ -309,7 +309,8 @@ class PersonalisedStrategy(Strategy):
         wanted = x.enough_of(asked)
         if succeeded >= wanted and not reason:
             return True
-        self.state.failed_rounds += 1
+        self.state.failed_rounds += not round.failed  # its evaluation may fail, too
+        round.failed = True
         if self.state.failed_rounds >= x.max_failed_rounds:
             found = f"{succeeded} of {asked} clients succeeded"
             told = reason or f"{found}, min-success={x.min_success:g} wants {wanted}"

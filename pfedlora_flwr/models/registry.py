@@ -82,7 +82,7 @@ def _built(name: str, task: Task, width: int | None) -> ClientModel:
     """The model alone."""
     bare, said = parted(name)
     library = named.parse(bare)
-    if task.kind == TEXT and not text.is_text(bare):
+    if task.kind == TEXT and not library and not text.is_text(bare):
         raise UserError(f"model {bare!r} has no tokeniser; allowed for text: {_allowed(task)}")
     logits, neck = said["representation"] != "features", said["neck"]
     if neck != "auto":

@@ -13,6 +13,7 @@ from pfedlora_flwr.config import run_config, still_known
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.files import is_locked
 from pfedlora_flwr.runs.checkpoint import Checkpoints
 from pfedlora_flwr.runs.lines import Watched, read_rows
 from pfedlora_flwr.runs.provenance import read_config
@@ -94,6 +95,12 @@ class RunFiles:
             return run_config(saved)
         except UserError as error:
             raise type(error)(f"{self.config}: {error}") from error.__cause__
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a launcher or a server has this directory now. Raises OSError where a lock cannot
+        be read."""
+        return any(is_locked(lock) for lock in (self.launch_lock, self.lock_file))
 
     def saved_keys(self) -> Row:
         """The configuration as flat keys, without those that are no longer there.

@@ -14,7 +14,6 @@ from typing import Literal, NotRequired, TypedDict
 
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import leaves_of
-from pfedlora_flwr.files import is_locked
 from pfedlora_flwr.runs.layout import RunFiles
 from pfedlora_flwr.runs.lines import seconds_left
 from pfedlora_flwr.runs.rows import Phase, Status
@@ -132,7 +131,7 @@ def failing_first(status: RunStatus, most: int) -> dict[str, ClientStatus]:
 
 def _state(run: RunFiles) -> tuple[State, str | None]:
     try:
-        if any(is_locked(lock) for lock in (run.launch_lock, run.lock_file)):
+        if run.is_held:
             return "running", None
     except OSError as error:
         raise UserError(f"{error.filename} cannot be read ({error.strerror})") from None

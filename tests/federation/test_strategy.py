@@ -10,6 +10,8 @@ from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.serverapp.strategy import Strategy
 
 from pfedlora_flwr.client_app import app
+from pfedlora_flwr.federation.clock import Clock
+from pfedlora_flwr.federation.round import Round
 from pfedlora_flwr.federation.strategy import PersonalisedStrategy, RunFailed
 from pfedlora_flwr.federation.wire import TRAIN
 from pfedlora_flwr.files import tensors_sha256
@@ -92,4 +94,15 @@ def test_flowers_start_counts_who_does_not_answer_and_continues_no_run(tmp_path:
     assert {row["client"]: row["status"] for row in run.visits()} == {0: "ok", 1: "failed", 2: "ok"}
     with pytest.raises(RunFailed, match="asks for round 1, the run is after round 1"):
         strategy.start(Grid(plain), ArrayRecord(), num_rounds=1)
+    run.close()
+
+
+def test_a_round_that_fails_twice_counts_once(tmp_path: Path) -> None:
+    _, run, strategy = begun(tmp_path, **{"max-failed-rounds": 2})
+    round = Round(1, [0, 1, 2], Clock())
+    for what in ("round 1", "the evaluation of round 1"):
+        assert not strategy._enough(round, what, 0, 3)
+    assert strategy.state.failed_rounds == 1
+    with pytest.raises(RunFailed, match="0 of 3 clients succeeded"):
+        strategy._enough(Round(2, [0, 1, 2], Clock()), "round 2", 0, 3)
     run.close()
