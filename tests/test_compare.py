@@ -246,8 +246,15 @@ def test_a_failed_candidate_is_passed_over(tmp_path: Path) -> None:
     assert left(work) == [("pfedlora_mu-0.7/seed-1", 1)]
 
 
+@pytest.mark.parametrize(
+    "result",
+    [
+        {"status": "failed", "error": "no such luck"},
+        {"status": "stopped", "error": "enough", "stopped_by": "observer"},
+    ],
+)
 def test_a_failure_of_an_earlier_start_is_tried_again_and_is_out_for_a_report(
-    tmp_path: Path,
+    result: dict[str, str], tmp_path: Path
 ) -> None:
     comparison = Comparison.load(conf(tmp_path, TUNED)).select(["pfedlora"], [], [])
     work = Work(comparison, tmp_path / "runs")
@@ -255,7 +262,7 @@ def test_a_failure_of_an_earlier_start_is_tried_again_and_is_out_for_a_report(
     done(work, "pfedlora_mu-0.5/seed-0", [0.1, 0.3, 0.3])
     done(work, "pfedlora_mu-0.7/seed-0", [0.1, 0.4, 0.3])
     done(work, "pfedlora_mu-0.9/seed-0", [0.1, 0.5, 0.5])
-    (failing / "result.json").write_text('{"status": "failed", "error": "no such luck"}')
+    (failing / "result.json").write_text(json.dumps(result))
     assert left(work) == [("pfedlora_mu-0.9/seed-0", 2)]
     [seen] = reported(work.output, comparison.plan())
     assert seen.chosen is not None

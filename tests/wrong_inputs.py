@@ -391,6 +391,10 @@ KEYS = [
         "audit.uploads=true method=standalone",
         "audit.uploads is not used: method standalone sends nothing",
     ),
+    unused(
+        "method=pfedlora_plus adapter.predict=sum neck=always adapter.init=lora",
+        "adapter.init is not used: adapter.down is fixed, and with adapter.predict=sum the second",
+    ),
     unused("secagg.clip=2", "secagg.clip is not used: secagg.enabled is false"),
     unused(
         "secagg.enabled=true clip-norm-factor=3",

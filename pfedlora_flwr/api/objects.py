@@ -15,7 +15,6 @@ import linecache
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
-from copy import deepcopy
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -96,13 +95,22 @@ class Given:
                 " perhaps class_names and clients"
             )
         # copied, since the caller may change them, and the name says their bytes
-        held = {name: deepcopy(value[name]) for name in _PARTS if value.get(name) is not None}
+        held = {name: _own(value[name]) for name in _PARTS if value.get(name) is not None}
         digest = hashlib.sha256()
         for name, part in held.items():
             digest.update(f"{name} {_fingerprint(part)}\n".encode())
         named = f"{PREFIX}x{digest.hexdigest()[:_DIGITS]}:arrays"
         self.objects[named] = lambda: held
         return named
+
+
+def _own(part: Any) -> Any:
+    """A copy of an array, unless it cannot be written to, as a memory-mapped one; else a list."""
+    if isinstance(part, np.ndarray) and not part.flags.writeable:
+        return part
+    if isinstance(part, Tensor):
+        return part.clone()
+    return part.copy() if hasattr(part, "__array__") else list(part)
 
 
 def check_same(saved: Mapping[str, object], given: Mapping[str, object]) -> None:

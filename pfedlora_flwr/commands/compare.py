@@ -25,11 +25,10 @@ from pfedlora_flwr.comparison.spec import Comparison
 from pfedlora_flwr.comparison.work import STALE, Job, Shard, Work
 from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data.local import shared_partition
-from pfedlora_flwr.data.remarks import remarks
 from pfedlora_flwr.data.source import Reading
 from pfedlora_flwr.errors import UserError, some
 from pfedlora_flwr.files import make_folder
-from pfedlora_flwr.launch.checks import preflight, slow_precision
+from pfedlora_flwr.launch.checks import of_data, of_method, preflight, slow_precision
 from pfedlora_flwr.launch.execute import STOPPED
 from pfedlora_flwr.launch.processes import SIGNALS, Stopped, stoppable
 from pfedlora_flwr.launch.resources import ENGINES, check_engine, cores, fitting_engine, resources
@@ -236,8 +235,8 @@ def _preflight(work: Work, dry_run: bool, out: Console) -> None:
         except UserError as error:
             raise type(error)(f"{job.title}: {error}") from error.__cause__
         data = shared_partition(e, job.config.execution.data_path)
-        lines = [f"warning: {told}" for told in remarks(*data)]
-        for line in (*slow_precision(job.config), *lines):
+        of_both = (*of_method(job.config), *of_data(e, *data))
+        for line in (*slow_precision(job.config), *of_both):
             if line not in said:
                 out.print(line, markup=False, highlight=False, soft_wrap=True)
             said.add(line)

@@ -167,8 +167,11 @@ def configured(
         wanted = config.run_config(named)
         output = of_run(wanted, path)
     # a file may hold other methods' options, too
-    used = wanted.keys()
-    of_file = [name for name in of_conf if name not in options and name in used]
+    of_file = [
+        name
+        for name, (key, value) in wanted.keys().items()
+        if name in of_conf and name not in options and value != key.default
+    ]
     _name_unused(config.unused([*options, *of_file], wanted), out)
     return config.located(wanted, output)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -62,6 +62,7 @@ class Dataset:
         """Of its inputs."""
         return kinds.of_inputs(self.inputs)
 
+    @cached_property
     def hashes(self) -> npt.NDArray[np.uint64]:
         """`digests`, computed where they are not kept."""
         own = self.digests

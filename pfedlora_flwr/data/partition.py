@@ -87,7 +87,7 @@ def make_partition(experiment: Experiment, dataset: Dataset) -> Partition:
 def _values_of(dataset: Dataset) -> str:
     if dataset.kind == IMAGES:
         return ""
-    return hashlib.sha256(np.ascontiguousarray(dataset.hashes(), "<u8").tobytes()).hexdigest()
+    return hashlib.sha256(np.ascontiguousarray(dataset.hashes, "<u8").tobytes()).hexdigest()
 
 
 def _natural(e: Experiment, dataset: Dataset, labels: Indices) -> Partition:

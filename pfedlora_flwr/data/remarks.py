@@ -67,7 +67,7 @@ def _near(what: str, names: Iterable[str]) -> Iterator[str]:
 
 
 def _twice(dataset: Dataset, partition: Partition) -> Iterator[str]:
-    digests = dataset.hashes()
+    digests = dataset.hashes
     twice = tests = clients = 0
     for split in partition.clients:
         found = np.isin(digests[split.test], digests[split.train]).sum()

@@ -22,7 +22,7 @@ def tokens(dataset: Dataset, model: str) -> npt.NDArray[np.int64]:
     there. Raises UserError where the model has no tokeniser, or the cache cannot be written."""
     told = f"{_VERSION}/{text.tokeniser_sha256(model)}/{dataset.shape}/".encode()
     return _tokens(
-        hashlib.sha256(told + np.asarray(dataset.hashes()).tobytes()).hexdigest(), dataset, model
+        hashlib.sha256(told + np.asarray(dataset.hashes).tobytes()).hexdigest(), dataset, model
     )
 
 

@@ -9,11 +9,13 @@ from pathlib import Path
 
 from rich.console import Console
 
+from pfedlora_flwr.data.datasets import Dataset
 from pfedlora_flwr.data.local import shared_partition, task_of
-from pfedlora_flwr.data.partition import NATURAL
+from pfedlora_flwr.data.partition import NATURAL, Partition
 from pfedlora_flwr.data.remarks import remarks
 from pfedlora_flwr.errors import UserError, user_code
 from pfedlora_flwr.execution import RunConfig
+from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.reach import unreached
 from pfedlora_flwr.launch.dp_plan import plan
 from pfedlora_flwr.launch.processes import check_port
@@ -116,10 +118,14 @@ def _precision(start: Start) -> Iterable[str]:
 
 
 def _method(start: Start) -> Iterable[str]:
-    e = start.config.experiment
-    if start.done:
-        return ()
-    method = registry.make(e, task_of(e, start.config.execution.data_path))
+    return () if start.done else of_method(start.config)
+
+
+def of_method(config: RunConfig) -> list[str]:
+    """What the run's method has to say of these models, a line each."""
+    method = registry.make(
+        config.experiment, task_of(config.experiment, config.execution.data_path)
+    )
     return [f"warning: {told}" for told in method.remarks()]
 
 
@@ -144,6 +150,11 @@ def _data(start: Start) -> Iterable[str]:
     dataset, partition = shared_partition(e, x.data_path)
     if x.resume and not start.done:
         start.run.check_partition(partition.fingerprint)
+    return of_data(e, dataset, partition)
+
+
+def of_data(e: Experiment, dataset: Dataset, partition: Partition) -> list[str]:
+    """What is to be known of a run's data, a line each."""
     told = [*remarks(dataset, partition)]
     if e.data_client_column and e.partition_kind != NATURAL:
         told = [

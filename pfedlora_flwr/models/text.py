@@ -32,6 +32,8 @@ POOLS = ("mean", "first")
 _FILES = ("*.json", "*.safetensors")
 """That are fetched from the hub."""
 _WAY = "give a folder that transformers saved, hf:FOLDER"
+_FEW = 4
+"""Tokens that every vocabulary has."""
 Stamp = tuple[tuple[str, int, int], ...]
 
 
@@ -143,10 +145,14 @@ def _check_tokens(named: Named, folder: Path, stamp: Stamp, tokens: int) -> None
     """Raises UserError unless the encoder reads a text of so many tokens: some need a second text,
     and some have fewer positions than their configuration says."""
     encoder = _encoder(named, folder, stamp)[0]
+    # the last token, since the first are kept for padding
+    some_token = getattr(encoder.model.config, "vocab_size", _FEW) - 1
+    device = next(encoder.parameters()).device
     try:
-        with torch.no_grad():
-            # the last token, since the first are kept for padding
-            encoder(torch.full((1, tokens), encoder.model.config.vocab_size - 1))
+        with torch.no_grad(), seeded(0):  # what is drawn within is not the caller's
+            encoder(torch.full((1, tokens), some_token, device=device))
+    except (MemoryError, torch.OutOfMemoryError):
+        raise
     except Exception as error:  # of many types
         said = next(iter(str(error).splitlines()), "")[:200]
         raise UserError(

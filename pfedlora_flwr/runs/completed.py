@@ -107,10 +107,10 @@ EXTENDED = "extended"
 
 @dataclass(frozen=True)
 class Missing:
-    """A run that is not completed, or does not count. status: `not run`, `unfinished`, `failed`,
-    `stopped`, `no budget` if its privacy budget allows no further round, `diverged`, `extended` or,
-    beside newer runs by other code of the user's, `other code`; reason: the same with its cause.
-    path: its directory; None where none is chosen yet."""
+    """A run that is not completed, or does not count. status: `not run`, `unfinished`, `failed` (by
+    itself or its observer), `stopped`, `no budget` if its privacy budget allows no further round,
+    `diverged`, `extended` or, beside newer runs by other code of the user's, `other code`; reason:
+    the same with its cause. path: its directory; None where none is chosen yet."""
 
     status: str
     reason: str
@@ -137,8 +137,9 @@ def read_run(path: Path, rounds: int | None = None) -> Run | Missing:
     if result["status"] == DIVERGED:
         return Missing(DIVERGED, f"{DIVERGED} (round {result['diverged_in']})", path)
     if result["status"] != "completed":
-        status = NO_BUDGET if result.get("stopped_by") == "dp" else result["status"]
-        return Missing(status, f"{status}: {result['error']}", path)
+        by = result.get("stopped_by")
+        word = NO_BUDGET if by == "dp" else result["status"]
+        return Missing("failed" if by == "observer" else word, f"{word}: {result['error']}", path)
     done = result["rounds"]
     if rounds is not None and done < rounds:
         return Missing("unfinished", f"unfinished after round {done} of {rounds}", path)
