@@ -126,7 +126,8 @@ def long(page: Page) -> None:
     for seed, runs in seeds.items():
         there = {
             (method, kind): 100 * by_seed(board, "final", method=method, sharing=kind)[seed]
-            for method, _, kind in runs
+            for method, mu, kind in runs
+            if mu in ("", "0.5")  # the board's own
         }
         mean, none = (there["pfedlora", kind] for kind in ("mean", "none"))
         page.says(*there.values(), mean - none)
@@ -237,7 +238,7 @@ def draw(seeds: Mapping[str, Runs], folder: Path) -> Path:
         for axis, (seed, runs) in zip(axes[0], seeds.items(), strict=True):
             for run, rows in runs.items():
                 colour, _, line = style.of_method(run[0])
-                line = ":" if run[2] == "none" else line
+                line = {"none": ":"}.get(run[2], "-." if run[1] == "0.9" else line)
                 accuracies = [100 * float(row["accuracy"]) for row in rows]
                 label = titled(*run).replace("`", "")
                 (shown[label],) = axis.plot(accuracies, color=colour, linestyle=line)

@@ -277,11 +277,14 @@ def scratch() -> Iterable[Line]:
     )
     best, end, times = leads_at_end()
     at = link("../start/README.md", "a-long-training")
-    fd = lead_within("1", ("fd", "", "mean"), 120)
+    proto, fd = (lead_within("1", (name, "", "mean"), 120) for name in ("fedproto", "fd"))
     ours = [signed(lead_within(seed, ("pfedlora", "0.5", "mean"), 120), 1) for seed in "01"]
     yield (
         "the same, twelve visits",
-        at(f"FD, lead {signed(fd, 1)}, one seed ({board.up('fd', 600)})"),
+        at(
+            f"FedProto, lead {signed(proto, 1)} ({board.up('fedproto', 600)}), FD, lead"
+            f" {signed(fd, 1)} ({board.up('fd', 600)}), one seed"
+        ),
         at(
             f"pFedLoRA (μ = 0.5), leads {' and '.join(ours)} at {times:.1f} times the operations;"
             " without sharing, too"
