@@ -173,6 +173,7 @@ def test_an_override_of_an_axis_is_refused(tmp_path: Path) -> None:
         Comparison.load(conf(tmp_path, BASIC + "axes: {mu: [0.5, 0.9]}\n"), ["mu=0.7"])
 
 
+@pytest.mark.slow
 def test_every_conf_of_ours_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = pyarrow.table({"text": ["one", "two"] * 2, "label": [0, 1] * 2})
     pyarrow.parquet.write_table(texts, tmp_path / "newsgroups.parquet")
