@@ -203,12 +203,15 @@ def leads_at_end() -> tuple[float, float, float]:
     return best, final, float(ours[-1]["operations"]) / float(alone[-1]["operations"])
 
 
-def lead_within(seed: str, run: Long, rounds: int) -> float:
-    """A run minus Standalone in points, each at the best validation accuracy of its first
-    rounds."""
-    runs = long_runs(Page(RESULTS / "start"))[seed]
-    ours, alone = (end_of(runs[key][: rounds + 1])[0] for key in (run, ALONE))
-    return 100 * (ours - alone)
+def leads_within(rounds: int) -> dict[tuple[str, Long], float]:
+    """Each run minus Standalone in points, by seed and run, both at the best validation accuracy of
+    their first rounds."""
+    ends = {
+        (seed, run): 100 * end_of(rows[: rounds + 1])[0]
+        for seed, runs in long_runs(Page(RESULTS / "start")).items()
+        for run, rows in runs.items()
+    }
+    return {(seed, run): end - ends[seed, ALONE] for (seed, run), end in ends.items()}
 
 
 def at_equal_operations(page: Page, runs: Runs) -> None:
@@ -238,7 +241,7 @@ def draw(seeds: Mapping[str, Runs], folder: Path) -> Path:
         for axis, (seed, runs) in zip(axes[0], seeds.items(), strict=True):
             for run, rows in runs.items():
                 colour, _, line = style.of_method(run[0])
-                line = {"none": ":"}.get(run[2], "-." if run[1] == "0.9" else line)
+                line = ":" if run[2] == "none" else "-." if run[1] == "0.9" else line
                 accuracies = [100 * float(row["accuracy"]) for row in rows]
                 label = titled(*run).replace("`", "")
                 (shown[label],) = axis.plot(accuracies, color=colour, linestyle=line)

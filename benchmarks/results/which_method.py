@@ -22,7 +22,7 @@ from benchmarks.results.page import (
 from benchmarks.results.pretrained import VISITS
 from benchmarks.results.pretrained_federations import READS
 from benchmarks.results.pretrained_pilot import SAMPLES
-from benchmarks.results.start import lead_within, leads_at_end
+from benchmarks.results.start import leads_at_end, leads_within
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report.measures import Estimate
 
@@ -277,8 +277,9 @@ def scratch() -> Iterable[Line]:
     )
     best, end, times = leads_at_end()
     at = link("../start/README.md", "a-long-training")
-    proto, fd = (lead_within("1", (name, "", "mean"), 120) for name in ("fedproto", "fd"))
-    ours = [signed(lead_within(seed, ("pfedlora", "0.5", "mean"), 120), 1) for seed in "01"]
+    within = leads_within(120)
+    proto, fd = (within["1", (name, "", "mean")] for name in ("fedproto", "fd"))
+    ours = [signed(within[seed, ("pfedlora", "0.5", "mean")], 1) for seed in "01"]
     yield (
         "the same, twelve visits",
         at(

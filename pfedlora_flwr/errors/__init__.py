@@ -10,13 +10,14 @@ from pfedlora_flwr.errors.one_line import (
     user_code,
     with_traceback,
 )
-from pfedlora_flwr.errors.words import kind, some
+from pfedlora_flwr.errors.words import first_line, kind, some
 
 __all__ = [
     "UserCodeError",
     "UserError",
     "brief",
     "final_line",
+    "first_line",
     "is_ours",
     "kind",
     "names_traceback",

@@ -46,9 +46,9 @@ def plan(config: RunConfig, run: RunDirectory) -> Iterable[str]:
     )
     yield (
         f"dp: the noise of a round's mean has the norm {noise:.3g}, the clip is {e.dp_clip:g}"
-        f" ({size:,} numbers, {clients(e.sampled)} a round)"
+        f" ({size:,} numbers, {_clients(e.sampled)} a round)"
         + (
-            f"; the two are equal with {clients(math.ceil(z * math.sqrt(size)))} a round"
+            f"; the two are equal with {_clients(math.ceil(z * math.sqrt(size)))} a round"
             if z
             else ""
         )
@@ -111,7 +111,7 @@ def _of_records(config: RunConfig, run: RunDirectory) -> Iterable[str]:
     )
 
 
-def clients(count: int) -> str:
+def _clients(count: int) -> str:
     return f"{count:,} client" + ("" if count == 1 else "s")
 
 

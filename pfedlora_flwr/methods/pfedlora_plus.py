@@ -11,7 +11,6 @@ Symbols as in pfedlora.py."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -135,11 +134,10 @@ class PFedLoRAPlus(PFedLoRA):
 
     def remarks(self) -> list[str]:
         """Names what has no effect where head and adapter predict together, as `auto` may mean."""
-        o, found = self.options, super().remarks()
-        own = {f.name: f.default for f in dataclasses.fields(o)}
-        if self.sums and o.mu != own["mu"]:
+        o, own, found = self.options, type(self.options)(), super().remarks()
+        if self.sums and o.mu != own.mu:
             found.append("pfedlora_plus.mu is not used: adapter.predict is sum")
-        if self.sums and self.down != "trained" and o.adapter_init != own["adapter_init"]:
+        if self.sums and self.down != "trained" and o.adapter_init != own.adapter_init:
             found.append(
                 f"adapter.init is not used: adapter.down is {self.down}, and with"
                 " adapter.predict=sum the second matrix begins at zero"

@@ -17,7 +17,7 @@ import safetensors.torch
 from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
-from pfedlora_flwr.errors import UserError, needed, some
+from pfedlora_flwr.errors import UserError, first_line, needed, some
 from pfedlora_flwr.files import absolute, write_atomically
 from pfedlora_flwr.models.linear import Linear
 from pfedlora_flwr.models.lora_layers import FIRST, adapted_layers, altered, draw, gated
@@ -350,10 +350,8 @@ def _read(name: str, model: Whole | Parted, lora: Lora, folder: Path, peft: Any)
         about = peft.LoraConfig.from_pretrained(folder)
         saved = safetensors.torch.load_file(folder / FILES[1])
     except Exception as error:  # what is in the folder is somebody's
-        said = next(iter(str(error).splitlines()), "") or type(error).__name__
-        raise UserError(
-            f"lora.init is {FOLDER}{folder}, which peft did not save: {said[:200]}"
-        ) from None
+        said = first_line(str(error)) or type(error).__name__
+        raise UserError(f"lora.init is {FOLDER}{folder}, which peft did not save: {said}") from None
     found = {f"{_prefix(model)}{key.removeprefix(_SAVED)}": tensor for key, tensor in saved.items()}
     scale = about.lora_alpha / (math.sqrt(about.r) if about.use_rslora else about.r)
     places = {part: f"{_head(model)}.{part}" for part in ("weight", "bias")}

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from pfedlora_flwr.errors import UserError, needed
+from pfedlora_flwr.errors import UserError, first_line, needed
 from pfedlora_flwr.experiment import parted
 from pfedlora_flwr.files import absolute
 from pfedlora_flwr.models import weights
@@ -25,15 +25,13 @@ from pfedlora_flwr.models.linear import Linear
 from pfedlora_flwr.models.own import Whole
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.rng import seeded
-from pfedlora_flwr.training.kinds import BYTES_A_TOKEN, PADDING, TEXT
+from pfedlora_flwr.training.kinds import BYTES_A_TOKEN, FEW_TOKENS, PADDING, TEXT
 
 PREFIX = "hf:"
 POOLS = ("mean", "first")
 _FILES = ("*.json", "*.safetensors")
 """That are fetched from the hub."""
 _WAY = "give a folder that transformers saved, hf:FOLDER"
-_FEW = 4
-"""Tokens that every vocabulary has."""
 Stamp = tuple[tuple[str, int, int], ...]
 
 
@@ -127,12 +125,13 @@ def build(name: str, task: Task, *, frozen: bool) -> TextModel:
     if task.kind != TEXT:
         raise UserError(f"model {name!r} is for text, and the inputs are {task}")
     folder = _folder(named)
-    encoder, width, most, base = _encoder(named, folder, _stamp(named, folder))
+    stamp = _stamp(named, folder)
+    encoder, width, most, base = _encoder(named, folder, stamp)
     if task.shape[0] > most:
         raise UserError(
             f"model {name!r} takes at most {most} tokens, and max-tokens is {task.shape[0]}"
         )
-    _check_tokens(named, folder, _stamp(named, folder), task.shape[0])
+    _check_tokens(named, folder, stamp, task.shape[0])
     _tokeniser_file(name)  # without which a run would fail in its first visit
     module = encoder if frozen else copy.deepcopy(encoder).requires_grad_(True)
     model = TextModel(module, Linear(width, task.classes), None)
@@ -146,7 +145,7 @@ def _check_tokens(named: Named, folder: Path, stamp: Stamp, tokens: int) -> None
     and some have fewer positions than their configuration says."""
     encoder = _encoder(named, folder, stamp)[0]
     # the last token, since the first are kept for padding
-    some_token = getattr(encoder.model.config, "vocab_size", _FEW) - 1
+    some_token = getattr(encoder.model.config, "vocab_size", FEW_TOKENS) - 1
     device = next(encoder.parameters()).device
     try:
         with torch.no_grad(), seeded(0):  # what is drawn within is not the caller's
@@ -154,7 +153,7 @@ def _check_tokens(named: Named, folder: Path, stamp: Stamp, tokens: int) -> None
     except (MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # of many types
-        said = next(iter(str(error).splitlines()), "")[:200]
+        said = first_line(str(error))
         raise UserError(
             f"model {str(named)!r} cannot read a text of {tokens} tokens (max-tokens): {said}"
         ) from None
@@ -201,7 +200,7 @@ def tokeniser(file: str) -> Any:
     except UserError:
         raise
     except Exception as error:  # the library's own, of one type
-        said = next(iter(str(error).splitlines()), "")[:200]
+        said = first_line(str(error))
         raise UserError(f"{file} holds no tokeniser: {said}") from None
 
 
@@ -267,7 +266,7 @@ def _encoder(named: Named, folder: Path, stamp: Stamp) -> tuple[Encoder, int, in
     except UserError:
         raise
     except Exception as error:  # of many types
-        said = next(iter(str(error).splitlines()), "")[:200]
+        said = first_line(str(error))
         raise UserError(
             f"model {str(named)!r}: transformers cannot read {folder}: {said}"
         ) from None

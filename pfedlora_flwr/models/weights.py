@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from pfedlora_flwr.deadline import within
-from pfedlora_flwr.errors import UserError, some
+from pfedlora_flwr.errors import UserError, first_line, some
 
 logger = logging.getLogger(__name__)
 State = dict[str, Tensor]
@@ -41,7 +41,7 @@ def read(file: Path, name: str) -> State:
             f"model {name!r}: {file} cannot be read: {error.strerror or error}"
         ) from None
     except Exception as error:  # what is in the file is somebody's
-        said = next(iter(str(error).splitlines()), "")[:200]
+        said = first_line(str(error))
         # torch advises to execute what is in the file
         told = f": {said}" if said and "weights_only" not in said else ""
         raise UserError(
@@ -156,7 +156,7 @@ def fetched(name: str, repository: str, filename: str, url: str) -> Path:
 def unfetched(name: str, why: str, way: str = "") -> UserError:
     """What is said of weights that are in no reach. way: what else a user can do."""
     files = f"give them as a file, {name.replace(':pretrained', ':weights=FILE')}, or leave out"
-    said = next(iter(why.splitlines()), "")[:200]
+    said = first_line(why)
     return UserError(
         f"model {name!r}: its weights cannot be downloaded ({said});"
         f" {way or f'{files} `pretrained`'}"

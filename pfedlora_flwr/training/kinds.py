@@ -230,6 +230,8 @@ class _Images(Kind):
 
 BYTES_A_TOKEN = 32
 """Of a text that a dataset keeps, for each token that a model takes."""
+FEW_TOKENS = 4
+"""Tokens that every vocabulary has, the first."""
 PADDING = -1
 """What stands after the last token of a text."""
 
@@ -267,8 +269,7 @@ class _Text(Kind):
         return torch.zeros(n, *shape, dtype=torch.int64)
 
     def random(self, shape: Shape, n: int, generator: torch.Generator) -> Tensor:
-        """Of the first four tokens, which every vocabulary has."""
-        return torch.randint(0, 4, (n, *shape), generator=generator)
+        return torch.randint(0, FEW_TOKENS, (n, *shape), generator=generator)
 
     def samples(
         self, inputs: Tensor, labels: Tensor, mean: Sequence[float], std: Sequence[float]
