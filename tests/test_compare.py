@@ -351,7 +351,7 @@ def test_the_folder_of_another_comparison_is_refused(tmp_path: Path) -> None:
     whole = Comparison.load(conf(tmp_path, BASIC))
     replace(whole, name="other").plan().write(tmp_path / "runs")
     out = Console(quiet=True)
-    with pytest.raises(UserError, match="holds the comparison 'other'; give another --output"):
+    with pytest.raises(UserError, match="holds the comparison 'other'; give another output folder"):
         compare(whole, whole, tmp_path / "runs", out, out)
 
 
@@ -362,7 +362,8 @@ def test_another_experiment_in_a_directory_is_refused(tmp_path: Path) -> None:
     work.check()
     changed = Work(Comparison.load(path, ["lr=0.5"]), tmp_path / "runs")
     with pytest.raises(
-        UserError, match=r"holds a different Experiment \(lr: 0.01 → 0.5\); give a new --output"
+        UserError,
+        match=r"holds a different Experiment \(lr: 0.01 → 0.5\); give a new output folder",
     ):
         changed.check()
 

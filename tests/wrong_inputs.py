@@ -270,6 +270,10 @@ KEYS = [
         "secagg.enabled=true secagg.shares=6",
         "secagg.shares is 6; allowed: auto, or an odd integer ≥ 5",
     ),
+    key(
+        "secagg.enabled=true secagg.shares=11",
+        "secagg.shares is 11; allowed: at most the 10 sampled clients",
+    ),
     key("secagg.shares=3", "secagg.shares is 3; allowed: auto, or an integer ≥ 5"),
     key("dp=true", "dp is a section, not a key; its keys: dp.level, "),
     key("dp.noise=1", "dp.clip is not set: give the L2 norm that an update is clipped to"),

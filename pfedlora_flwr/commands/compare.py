@@ -170,7 +170,7 @@ def _claimed(output: Path, shard: Shard) -> Iterator[None]:
             yield
     except Timeout:
         raise UserError(
-            f"{output} is in use by a running compare; wait for it, or give another --output"
+            f"{output} is in use by a running compare; wait for it, or give another output folder"
         ) from None
 
 

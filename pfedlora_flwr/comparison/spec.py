@@ -265,7 +265,7 @@ def _check_owners(of_base: Sequence[str], changed: Iterable[str], on_axes: Seque
     """Raises UserError if a key is set from two sides."""
     for key in (*of_base, *on_axes):
         if key in _SET_BY_COMPARE:
-            raise UserError(f"{key} is set by compare itself: use methods, seeds or --output")
+            raise UserError(f"{key} is set by compare itself: use methods, seeds or the output")
     for key in on_axes:
         if key in changed:
             raise UserError(f"-o {key}: it is on an axis; choose its values with --only {key}=…")

@@ -178,7 +178,7 @@ class Work:
         plan = Plan.read(self.output)
         if plan and plan.name != self.comparison.name:
             raise UserError(
-                f"{self.output} holds the comparison {plan.name!r}; give another --output"
+                f"{self.output} holds the comparison {plan.name!r}; give another output folder"
             )
         for job in self.everything():
             run = RunDirectory(job.directory)
@@ -187,7 +187,7 @@ class Work:
                 check_same(
                     run,
                     wanted.replace(rounds=run.experiment().rounds),
-                    f"give a new --output, or remove {self.output}",
+                    f"give a new output folder, or remove {self.output}",
                 )
                 check_extension(run, wanted)
 

@@ -229,6 +229,10 @@ def _secure_aggregation(config: RunConfig, method: type[Method]) -> None:
         )
     if shares is not None and shares % 2 == 0:
         raise UserError(f"secagg.shares is {shares}; allowed: auto, or an odd integer ≥ 5")
+    if shares is not None and shares > e.sampled:
+        raise UserError(
+            f"secagg.shares is {shares}; allowed: at most the {e.sampled} sampled clients"
+        )
 
 
 def _differential_privacy(config: RunConfig, method: type[Method]) -> None:

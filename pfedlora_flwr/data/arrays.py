@@ -115,7 +115,13 @@ def _called(
     text: str, found: Any, how: Reading
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any], list[str] | None, npt.NDArray[Any] | None]:
     """Inputs, labels, class names and owners of what a user's function returns."""
-    given = found(how.data_path) if inspect.signature(found).parameters else found()
+    takes_path = bool(inspect.signature(found).parameters)
+    if how.data_path and not takes_path:
+        raise UserError(
+            f"data-path is {how.data_path!r}, and dataset {text!r} takes no argument: leave it out,"
+            " or give the function one"
+        )
+    given = found(how.data_path) if takes_path else found()
     if isinstance(given, tuple) and len(given) == 3:
         given = dict(zip(("inputs", "labels", "class_names"), given, strict=True))
     if not isinstance(given, Mapping) or not {"inputs", "labels"} <= set(given) <= {

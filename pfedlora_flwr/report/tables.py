@@ -313,9 +313,9 @@ def _claims(study: Study, ours: Outcome) -> dict[str, str]:
 
 
 def _other(outcome: Outcome) -> str:
-    """The further predictors' accuracies."""
+    """The accuracies of the further predictors that all seeds have."""
     found = [run.result["accuracy"]["other"] for run in outcome.runs.values()]
-    names = dict.fromkeys(name for other in found for name in other)
+    names = [name for name in found[0] if all(name in other for other in found)] if found else []
     return (
         ", ".join(
             f"{name} {100 * statistics.fmean(other[name] for other in found):.2f}" for name in names

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,8 +57,12 @@ def write_report(
         write_atomically(output / f"{table.name}.csv", table.csv().encode())
         write_atomically(output / f"{table.name}.tex", table.latex().encode())
     write_atomically(output / "runs.csv", tables.runs_csv(study).encode())
+    earlier = _figures_of(output / "report.md")
     with out.status("drawing figures"):
         pictures, left_out = _draw(study, output)
+    for name in earlier - {picture.path.stem for picture in pictures}:
+        for suffix in ("png", "svg", "pdf"):
+            (output / f"{name}.{suffix}").unlink(missing_ok=True)
     notes = [*_notes(study), *left_out]
     conclusion, facts = opening.conclusion(study), opening.facts(study)
     text = _markdown(study.name, conclusion, facts, notes, found)
@@ -138,6 +143,12 @@ def _markdown(
         *(table.markdown() for table in found),
     ]
     return "".join(f"{part}\n" for part in parts)
+
+
+def _figures_of(report: Path) -> set[str]:
+    """The names, without suffix, of the figures that a report on disk shows."""
+    text = report.read_text(encoding="utf-8") if report.is_file() else ""
+    return set(re.findall(r"^!\[.*\]\(([^/()\s]+)\.png\)$", text, re.MULTILINE))
 
 
 def _markdown_figures(pictures: Sequence[Picture]) -> str:

@@ -107,6 +107,15 @@ def test_a_report_is_whole_and_its_page_needs_nothing_else(runs: Path, tmp_path:
     )
     assert text.split("\n")[2].startswith(conclusion)
     assert conclusion in (out / "report.html").read_text()
+    (out / "mine.png").write_bytes(b"a user's")
+    write_report([runs / "s0"], out, Console(quiet=True))
+    left = {path.name for path in out.iterdir() if path.suffix in (".png", ".svg", ".pdf")}
+    of_one = {
+        f"{stem}_all{end}"
+        for stem in ("curves", "partition", "inputs")
+        for end in (".png", ".svg", ".pdf")
+    }
+    assert left == {"mine.png"} | of_one
 
 
 @pytest.mark.slow
