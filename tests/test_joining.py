@@ -8,21 +8,22 @@ import io
 import json
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
 import yaml
-from flwr.app import Context, RecordDict
+from flwr.app import Context, Error, Message, RecordDict
 from rich.console import Console
 
 from pfedlora_flwr import client_app, config, server_app
 from pfedlora_flwr.commands.start_run import Words, start
 from pfedlora_flwr.data import datasets
-from pfedlora_flwr.data.local import LocalData, Site
+from pfedlora_flwr.data.local import LocalData, Site, forget
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.federation.clients import RunFailed
+from pfedlora_flwr.federation.model_cache import MODELS
 from pfedlora_flwr.files import tensors_sha256
 from pfedlora_flwr.launch.local import LocalGrid
 from pfedlora_flwr.methods.tensors import tensors_of
@@ -268,6 +269,96 @@ def test_a_site_that_lost_its_disk_begins_anew_and_a_moved_one_goes_on(
     assert [(v["round"], v["client"]) for v in visits if v["status"] == "ok" and v["lost"]] == [
         (3, client)
     ]
+
+
+@pytest.mark.slow
+def test_two_joins_after_one_round_are_one(tmp_path: Path, sites: list[dict[str, Any]]) -> None:
+    run = RunDirectory(tmp_path / "run")
+    serve(run.path, sites[:2])
+    with pytest.raises(RunFailed, match="only 2 of 3 clients connected"):
+        serve(run.path, sites[:2], resume=True, clients=3, rounds=3, node_timeout=2)
+    assert serve(run.path, sites, resume=True, rounds=3)["joined"] == {"2": 2, "3": 2}
+    assert run.experiment().clients_joined == "2:2"
+
+
+@pytest.mark.slow
+def test_a_site_whose_data_has_changed_is_refused(
+    tmp_path: Path, sites: list[dict[str, Any]]
+) -> None:
+    """One more sample draws the parts anew: test samples would have been trained on."""
+    run, keys = RunDirectory(tmp_path / "run"), {"participation": 1.0, "min_success": 0.5}
+    serve(run.path, sites[:2], **keys)
+    numbers = {place: client for client, place in places(run.path, sites[:2]).items()}
+    with np.load(tmp_path / "own1.npz") as held:
+        grown = {name: np.concatenate([held[name], held[name][:1]]) for name in held}
+    shutil.copy(tmp_path / "own1.npz", tmp_path / "kept.npz")
+    np.savez(tmp_path / "own1.npz", **grown)
+    forget()
+    MODELS._held.clear()
+    result = serve(run.path, sites[:2], resume=True, rounds=3, **keys)
+    assert result["status"] == "completed"
+    failed = [row for row in run.visits() if row["status"] == "failed"]
+    assert [row["client"] for row in failed] == [numbers[sites[1]["dataset"]]]
+    assert "its data is not what its model of round 2 was trained on" in failed[0]["reason"]
+    shutil.copy(tmp_path / "kept.npz", tmp_path / "own1.npz")
+    forget()
+    serve(run.path, sites[:2], resume=True, rounds=4, **keys)
+    assert [row["round"] for row in run.visits() if row["status"] == "failed"] == [3]
+
+
+@pytest.mark.slow
+def test_a_lost_model_is_not_evaluated_as_if_it_were_there(
+    tmp_path: Path, sites: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Losing(LocalGrid):
+        """The first node that is asked to evaluate has lost its models."""
+
+        lost = 0
+
+        def _answer(self, message: Message) -> Message:
+            if message.metadata.message_type == "evaluate" and not self.lost:
+                self.lost = message.metadata.dst_node_id
+                node = self._contexts[self.lost].node_config
+                for file in Path(str(node["state-path"])).rglob("*.safetensors"):
+                    file.unlink()
+                MODELS._held.clear()
+            return super()._answer(message)
+
+    monkeypatch.setattr("tests.test_joining.LocalGrid", Losing)
+    keys = {"participation": 0.5, "evaluate_every": 3, "rounds": 3}
+    with pytest.raises(RunFailed, match=r"client .: its model of round . is missing or damaged"):
+        serve(tmp_path / "run", sites[:3], **keys)
+    result = serve(tmp_path / "lower", sites[:3], min_success=0.3, **keys)
+    run = RunDirectory(tmp_path / "lower")
+    trained = {client for row in run.rounds() for client in row["sampled"]}
+    assert len(result["per_client"]) == len(trained) - 1
+
+
+@pytest.mark.slow
+def test_a_second_try_does_not_wait_for_a_dead_node_until_the_round_is_over(
+    tmp_path: Path, sites: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Dying(LocalGrid):
+        """Its first node dies in training, and its second fails once."""
+
+        failed: ClassVar[list[int]] = []
+
+        def get_node_ids(self) -> list[int]:
+            return [*super().get_node_ids()][len(self.failed) > 0 :]
+
+        def _answer(self, message: Message) -> Message:
+            node = [*super().get_node_ids()].index(message.metadata.dst_node_id)
+            if message.metadata.message_type == "train" and node < 2 and node not in self.failed:
+                self.failed.append(node)
+                return Message(Error(0, "gone"), reply_to=message)
+            return super()._answer(message)
+
+    monkeypatch.setattr("tests.test_joining.LocalGrid", Dying)
+    keys = {"participation": 1.0, "min_success": 0.6, "round_timeout": 30, "node_timeout": 60}
+    result = serve(tmp_path / "run", sites[:3], rounds=1, **keys)
+    assert result["status"] == "completed"
+    (row,) = RunDirectory(tmp_path / "run").rounds()
+    assert len(row["admitted"]) == 2
 
 
 @pytest.mark.slow

@@ -314,6 +314,16 @@ def test_a_client_lost_in_any_stage_leaves_the_others_sum(
     assert (row["admitted"], row["refused"]) == (left, [k for k in range(4) if k not in left])
 
 
+@pytest.mark.parametrize("stage", [Stage.SETUP, Stage.SHARE_KEYS, Stage.COLLECT_MASKED_VECTORS])
+def test_all_clients_lost_in_one_stage_fail_the_round_and_no_more(
+    tmp_path: Path, stage: str
+) -> None:
+    lost = dict.fromkeys(range(4), stage)
+    result, _ = federate(tmp_path / "run", lost=lost, max_failed_rounds=5)
+    assert result["status"] == "completed"
+    assert [row["admitted"] for row in RunDirectory(tmp_path / "run").rounds()] == [[]]
+
+
 @pytest.mark.parametrize("stage", [Stage.SHARE_KEYS, Stage.COLLECT_MASKED_VECTORS])
 def test_a_client_that_never_answers_is_waited_for_no_longer_than_its_stage(
     tmp_path: Path,

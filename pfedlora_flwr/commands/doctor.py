@@ -79,7 +79,10 @@ def _superlink(connection: Connection) -> list[Check]:
     online = sum(node.status == "online" for node in nodes)
     told = f"{len(nodes)} known, {online} online"
     fix = "start the sites' SuperNodes; with authentication, register their keys first"
-    return [*checks, Check("nodes", told, "" if online else fix), *_sites(nodes, connection)]
+    if online:
+        fix = f"start the SuperNodes of the other {len(nodes) - online}, or unregister them"
+    ok = 0 < online == len(nodes)
+    return [*checks, Check("nodes", told, "" if ok else fix), *_sites(nodes, connection)]
 
 
 def _sites(nodes: list[Node], connection: Connection) -> Iterator[Check]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -166,6 +167,15 @@ class Site:
         own = models_own(experiment, task, client)
         model = models.of_client(client, models.names_of(experiment, task))
         return cls(dataset, split, fingerprint, task, *(own or constants), model)
+
+    @property
+    def own_data(self) -> str:
+        """What data that is no part of a partition is known by: a hash of its samples in their
+        order and of its names; empty for a part of one."""
+        if self.fingerprint != OWN:
+            return ""
+        names = f"{self.dataset.class_names}{self.dataset.feature_names}".encode()
+        return hashlib.sha256(names + self.dataset.hashes.tobytes()).hexdigest()
 
     def load(self, device: torch.device) -> LocalData:
         """The client's samples on `device`."""

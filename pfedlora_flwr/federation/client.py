@@ -133,8 +133,8 @@ class PersonalisedClient(NumPyClient):
 
     def _visit(self, told: Instruction, parameters: Arrays) -> tuple[Upload, Report]:
         clock = Clock()
-        data, method = self._load(told.client)
-        model, lost = self._model(method, told)
+        data, method, drawn = self._load(told.client)
+        model, lost = self._model(method, told, drawn)
         received = {
             n: t.to(self.device) for n, t in wire.to_tensors(told.names, parameters).items()
         }
@@ -157,7 +157,7 @@ class PersonalisedClient(NumPyClient):
         clock.lap("evaluate")
         store = self._store(told)
         digest = store.save(
-            told.round, stored(model), told.version, counts, base_of(model), told.keep
+            told.round, stored(model), told.version, counts, base_of(model), told.keep, drawn
         )
         store.write_about(
             self.experiment.rounds,
@@ -193,8 +193,13 @@ class PersonalisedClient(NumPyClient):
         return Spent(self._store(told).folder, e, told.client, samples, epochs)
 
     def _evaluate(self, told: Instruction) -> Counts:
-        data, method = self._load(told.client)
-        model, _ = self._model(method, told)
+        data, method, drawn = self._load(told.client)
+        model, lost = self._model(method, told, drawn)
+        if lost:
+            raise UserError(
+                f"its model of round {told.version} is missing or damaged: restore it, or lower"
+                " min-success to go on without it"
+            )
         data = outputs.with_outputs_kept(model, data, self.experiment, train=False)
         counts = visits.evaluate(method, model, data)
         if told.version:
@@ -204,7 +209,7 @@ class PersonalisedClient(NumPyClient):
     def _check_held_out(self, client: int) -> None:
         """Raises UserError for a client of the training: an adaptation tells its samples."""
         e = self.experiment
-        if e.hides_clients or client not in e.held_out:
+        if e.secagg_enabled or client not in e.held_out:
             raise UserError(f"the server asks to adapt client {client}, which is not held out here")
 
     def _adapt(self, told: Instruction, parameters: Arrays) -> tuple[float, int, Config]:
@@ -214,9 +219,10 @@ class PersonalisedClient(NumPyClient):
         rows = [*held_out_rows(method, received, site, told.client, told.round, self.device)]
         return 0.0, rows[0]["test"], messages.held_out_to_metrics(rows)
 
-    def _load(self, client: int) -> tuple[LocalData, Method]:
+    def _load(self, client: int) -> tuple[LocalData, Method, str]:
+        """The client's samples, the method, and what its own data is known by."""
         site = self._site(client)
-        return site.load(self.device), registry.make(self.experiment, site.task)
+        return site.load(self.device), registry.make(self.experiment, site.task), site.own_data
 
     def _name(self) -> str:
         """What a node without a partition-id is known by: a random name, kept in its state-path."""
@@ -242,15 +248,20 @@ class PersonalisedClient(NumPyClient):
     def _site(self, client: int) -> Site:
         return Site.find(self.experiment, client, self.where)
 
-    def _model(self, method: Method, told: Instruction) -> tuple[nn.Module, bool]:
+    def _model(self, method: Method, told: Instruction, drawn: str) -> tuple[nn.Module, bool]:
         """The client's module at the version the server names; and whether that version is lost and
-        it starts anew."""
+        it starts anew. Raises UserError if it was trained on other data than `drawn`: the parts
+        are drawn from all of it, so that samples move from the training part to the others."""
         cached = MODELS.take(told.token, told.client, told.version)
         if cached is not None:
             return cached, False
         store = self._store(told) if told.origin is None else self._own_store(told, told.origin)
         stored = store.load(told.version) if told.version else None
-
+        if stored is not None and (was := store.data(told.version)) and was != drawn:
+            raise UserError(
+                f"its data is not what its model of round {told.version} was trained on: training"
+                " and test parts would mix; restore it, or begin a new run"
+            )
         with nullcontext() if stored is None else random_weights():
             model = method.initial_model(told.client)
         if stored is not None:

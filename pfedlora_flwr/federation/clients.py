@@ -21,7 +21,7 @@ from pfedlora_flwr.federation.flower_compat import is_lost, is_simulation
 from pfedlora_flwr.federation.nodes import WORKER_GONE, living_nodes, lost_nodes
 from pfedlora_flwr.federation.roster import Roster
 from pfedlora_flwr.federation.round import Round
-from pfedlora_flwr.runs.data_name import keep_sites
+from pfedlora_flwr.runs.data_name import keep_sites, sites_told
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.ledger import Cost
 from pfedlora_flwr.runs.rows import VisitRow
@@ -89,29 +89,35 @@ class Clients:
             refuse,
             patience,
             self.notice,
+            known=sites_told(run),
             left=left,
             alike=self._simulated,
         )
         self._connect()
         self._nodes = living_nodes()
 
-    def messages(self, round: Round, clients: Iterable[int], phase: Phase) -> dict[int, Message]:
+    def messages(
+        self, round: Round, clients: Iterable[int], phase: Phase, wait: float | None = None
+    ) -> dict[int, Message]:
         """The instructions, by client, counted as sent to those that are connected."""
         messages = {}
-        for client, node in self.connected(round, clients).items():
+        for client, node in self.connected(round, clients, wait).items():
             messages[client], cost = self.write(round, client, node, phase)
             if phase == "training":
                 round.send(client, cost)
         return messages
 
-    def connected(self, round: Round, clients: Iterable[int]) -> dict[int, int]:
+    def connected(
+        self, round: Round, clients: Iterable[int], wait: float | None = None
+    ) -> dict[int, int]:
         """Their nodes, by client. Waits for clients that are not connected; one that is turned away
-        or is away for `node-timeout` has failed."""
+        or is away for `wait` seconds (None: `node-timeout`) has failed."""
         wanted, node_of = list(clients), self.roster.node_of
         if any(client not in node_of for client in wanted):
             there = sum(client in node_of for client in wanted)
-            with Told(there, len(wanted), self.execution.node_timeout) as told:
-                self.roster.wait_for(wanted, self.execution.node_timeout, told.look)
+            timeout = self.execution.node_timeout if wait is None else wait
+            with Told(there, len(wanted), timeout) as told:
+                self.roster.wait_for(wanted, timeout, told.look)
             node_of = self.roster.node_of
             keep_sites(self.run, self.roster.own, self.roster.class_names, self.roster.columns)
         turned_away = self.roster.turned_away
@@ -159,8 +165,10 @@ class Clients:
                     client,
                     reason,
                 )
-            self.roster.refresh()
-            messages = self.messages(round, failed, phase)
+            # half of the time that is left: the others need the rest
+            wait = min(self.execution.node_timeout, (deadline - time.monotonic()) / 2)
+            self.roster.refresh(max(1.0, wait))
+            messages = self.messages(round, failed, phase, wait)
         for client, reason in failed.items():
             if client not in round.failures:
                 self._fail(round, client, reason)

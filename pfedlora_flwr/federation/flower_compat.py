@@ -281,7 +281,7 @@ class MaskedSum:
         state.nid_to_neighbours = {
             node: near & there for node, near in state.nid_to_neighbours.items() if node in there
         }
-        return self._workflow._check_threshold(state)
+        return bool(there) and self._workflow._check_threshold(state)
 
     def collect(self, instructions: Mapping[int, RecordDict]) -> bool:
         """The third stage: by node what it is to train by, and its masked upload comes; whether

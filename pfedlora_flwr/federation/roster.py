@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence, Set
@@ -17,11 +18,15 @@ from pfedlora_flwr.federation.exchange import POLL, SLOW_POLL, Refuse, exchange
 from pfedlora_flwr.federation.messages import Claim
 from pfedlora_flwr.files import write_atomically
 
+logger = logging.getLogger(__name__)
 _QUESTION = 60.0
 """Seconds that a node may take to say who it is; twice as long each time that it was silent."""
 _TRIED = 3
-"""Nodes that are alike are asked, one after the other, before all are given up; and the times that
-one with a name says a failure before no round waits for it."""
+"""Nodes that are alike are asked, one after the other, before all are given up; the times that one
+with a name says a failure before no round waits for it; and that one is silent before it is asked
+for a short time."""
+_AGAIN = 20.0
+"""Seconds of that short time."""
 
 
 class Roster:
@@ -32,8 +37,9 @@ class Roster:
     and `memory` (a file) keeps that number for it.
 
     refuse: told, once a node, why a node is no client. patience: seconds for which a named node
-    that is gone keeps its number. arrived: told of every answer. left: the clients that have left,
-    whose numbers nobody gets.
+    that is gone keeps its number. arrived: told of every answer. known: the names of classes and
+    columns that the sites of a resumed run had. left: the clients that have left, whose numbers
+    nobody gets.
     alike: any node can be any client, as in a simulation, which keeps what a client has by its
     number: one is asked for all."""
 
@@ -47,6 +53,7 @@ class Roster:
         patience: float,
         arrived: Callable[[Message], None] = lambda answer: None,
         *,
+        known: tuple[Sequence[str], Sequence[str]] = ((), ()),
         left: Set[int] = frozenset(),
         alike: bool = False,
     ) -> None:
@@ -56,8 +63,8 @@ class Roster:
         self.refused: dict[int, str] = {}
         self._fingerprint = fingerprint if fingerprint != OWN else None
         self._settled = self._fingerprint is not None
-        self._names: list[str] = []
-        self._columns: list[str] = []
+        self._known = [*known[0]], [*known[1]]
+        self._names, self._columns = self._known
         self._base: str | None = None
         self._memory = memory
         self._number_of: dict[str, int] = json.loads(memory.read_text()) if memory.exists() else {}
@@ -131,15 +138,18 @@ class Roster:
         been away for `timeout` seconds; reports how many are."""
         pause = POLL
         while True:
-            self.refresh(timeout)
-            away = self._gone.keys() & set(clients)
-            report(len(clients) - len(away))
-            missing = [self._gone[c] for c in away - self.turned_away.keys()]
-            left = max(missing, default=0.0) + timeout - time.monotonic()
-            if not missing or left <= 0:
+            self.refresh(timeout, patient=self._left_for(clients, timeout) > 0)
+            report(len(clients) - len(self._gone.keys() & set(clients)))
+            left = self._left_for(clients, timeout)
+            if left <= 0:
                 return
             time.sleep(min(pause, left))
             pause = min(pause * 1.5, SLOW_POLL)
+
+    def _left_for(self, clients: Sequence[int], timeout: float) -> float:
+        """Seconds for which one of these clients is still to be waited for."""
+        missing = self._gone.keys() & set(clients) - self.turned_away.keys()
+        return max((self._gone[c] + timeout - time.monotonic() for c in missing), default=0.0)
 
     def wait_for_count(self, count: int, timeout: float, report: Callable[[int], None]) -> bool:
         """Waits until `count` clients are connected; False when they are not within `timeout`
@@ -159,9 +169,10 @@ class Roster:
             time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
             pause = min(pause * 1.5, SLOW_POLL)
 
-    def refresh(self, timeout: float = _QUESTION) -> None:
+    def refresh(self, timeout: float = _QUESTION, *, patient: bool = True) -> None:
         """Forgets nodes that are gone, and asks new ones who they are, waiting for their answers at
-        most `timeout` seconds."""
+        most `timeout` seconds; unless `patient`, not long for those that have been silent again and
+        again."""
         online = set(self.grid.get_node_ids())
         self._online = len(online)
         self._claims = {node: claim for node, claim in self._claims.items() if node in online}
@@ -175,6 +186,8 @@ class Roster:
         if new:
             silent = [self._unclear[n][0] for n in new if n in self._silent & self._unclear.keys()]
             patience = _QUESTION * 2 ** max(silent, default=0)
+            if not patient and len(silent) == len(new) and min(silent) >= _TRIED:
+                patience = _AGAIN
             self._ask(new, min(timeout, patience + 0.1 * len(new)))
         self._assign()
         if self._alike and self.node_of:
@@ -213,9 +226,10 @@ class Roster:
                 claim.partition for claim in self._claims.values() if claim.partition != OWN
             )
             self._fingerprint = partitions.most_common(1)[0][0] if partitions else None
-            self._names = _most_supported([claim.classes for claim in self._claims.values()])
-            self._columns = _most_supported(
-                [claim.columns for claim in self._claims.values() if claim.columns]
+            claims = self._claims.values()
+            self._names = self._known[0] or _most_supported([claim.classes for claim in claims])
+            self._columns = self._known[1] or _most_supported(
+                [claim.columns for claim in claims if claim.columns]
             )
             self.node_of = {}
         if self._claims and (not self._settled or self._base is None):
@@ -233,6 +247,9 @@ class Roster:
             try:
                 if claim.partition not in (OWN, self._fingerprint):
                     raise ValueError("its data or partition differs from the other nodes'")
+                new = claim.name not in self._number_of
+                if new and claim.classes[: len(self._names)] == self._names:
+                    self._names = claim.classes  # it may have more than those before it
                 if self._names[: len(claim.classes)] != claim.classes:
                     told = f"its classes are {claim.classes[:20]}, other nodes' {self._names[:20]}"
                     raise ValueError(
@@ -286,6 +303,9 @@ class Roster:
                 raise ValueError(
                     f"all {self.places} clients have their nodes, or have not been away for long"
                 )
+            if free[0] in self._number_of.values():
+                text = "a site with another name takes the place of client %d, which is away"
+                logger.warning(text, free[0])
             self._number_of = {n: c for n, c in self._number_of.items() if c != free[0]} | {
                 name: free[0]
             }

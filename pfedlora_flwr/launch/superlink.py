@@ -188,8 +188,8 @@ def _validity(certificate: x509.Certificate, now: datetime) -> Check:
             "set this machine's clock, or the SuperLink's",
         )
     days = (end - now).days
-    soon = ": renew it soon" if days < _SOON else ""
-    return Check("certificate", f"valid until {end:%Y-%m-%d %H:%M} UTC, {days} days{soon}")
+    found = f"valid until {end:%Y-%m-%d %H:%M} UTC, {days} days"
+    return Check("certificate", found, renew if days < _SOON else "")
 
 
 def _authority(

@@ -29,9 +29,9 @@ def keep_sites(
     columns: Sequence[str] = (),
 ) -> None:
     """Keeps which clients have told that their data is their own, and its classes and columns."""
-    known = set(_sites(run))
-    if not known.issuperset(own):
-        told = {"own": sorted(known.union(own)), "classes": [*classes], "columns": [*columns]}
+    everyone = sorted({*_sites(run), *own})
+    told = {"own": everyone, "classes": [*classes], "columns": [*columns]}
+    if everyone and told != read_json(run.sites_file):
         write_atomically(run.sites_file, json.dumps(told).encode())
 
 

@@ -47,8 +47,8 @@ def membership(run: RunFiles, config: RunConfig) -> RunConfig:
     last, told = run.last_round(), f"clients is {e.clients}"
     if e.clients != saved.clients:
         check_join(run, saved, e.clients)
-        before = [pair for pair in saved.joins if pair[0] != last]
-        joined = ",".join(f"{r}:{n}" for r, n in [*before, (last, saved.clients)])
+        if last not in dict(saved.joins):  # or some have joined since, and none was trained
+            joined = ",".join(f"{r}:{n}" for r, n in [*saved.joins, (last, saved.clients)])
     if leaving:
         told = f"clients-left is {e.clients_left!r}"
         if wrong := [client for after, client in leaving if after not in (-1, last)]:

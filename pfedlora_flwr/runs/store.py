@@ -64,6 +64,11 @@ class ClientStore:
         none."""
         return self._metadata(version).get("base", "")
 
+    def data(self, version: int) -> str:
+        """What the site's own data was known by that `version` was trained on; empty for a part of
+        a shared dataset, and in older versions' files."""
+        return self._metadata(version).get("data", "")
+
     def _metadata(self, version: int) -> dict[str, str]:
         with safetensors.safe_open(self.path(version), "pt") as stored:
             return stored.metadata() or {}
@@ -76,16 +81,18 @@ class ClientStore:
         counts: Counts | None = None,
         base: str = "",
         keep: Sequence[int] | None = None,
+        data: str = "",
     ) -> str:
-        """Writes `version`, with what its evaluation counted and the name of its base, and returns
-        the tensors' SHA-256.
+        """Writes `version`, with what its evaluation counted and the names of its base and of the
+        site's own data, and returns the tensors' SHA-256.
 
         Keeps `admitted` (the version the server named), the one before it, the new one and those
         of `keep`, and removes the others: whichever of its last two checkpoints the server returns
         to, its version is here. Later ones stay, too: this visit may be late, after the next."""
         self.folder.mkdir(parents=True, exist_ok=True)
         counted = json.dumps(asdict(counts) if counts else None)
-        told = {"round": str(version), "counts": counted} | ({"base": base} if base else {})
+        names = {"base": base, "data": data}
+        told = {"round": str(version), "counts": counted} | {k: v for k, v in names.items() if v}
         digest = write_tensors(self.path(version), tensors, **told)
         held = self.versions()
         before, after = [v for v in held if v < admitted], [v for v in held if v > version]

@@ -217,6 +217,41 @@ def test_a_site_that_changes_its_classes_during_a_run_is_turned_away_until_it_re
     assert sorted(found.node_of.values()) == [10, 11, 32]
 
 
+def test_a_new_site_may_have_more_classes_than_those_that_came_first(tmp_path: Path) -> None:
+    grid = Grid(n10=own("a", "cat", "dog"), n11=own("b", "cat", "dog"))
+    found, refused = roster(grid, 3, tmp_path)
+    assert found.wait_for_count(2, 5.0, lambda connected: None)
+    grid.nodes[12] = own("c", "cat", "dog", "owl")
+    found.refresh()
+    assert found.node_of == {0: 10, 1: 11, 2: 12}
+    assert not refused
+    assert found.class_names == ["cat", "dog", "owl"]
+
+
+def test_a_resumed_run_knows_the_names_that_its_sites_had(tmp_path: Path) -> None:
+    """All sites may have changed theirs alike."""
+    refused: list[str] = []
+    grid = Grid(n10=own("a", "dog", "cat"), n11=own("b", "dog", "cat"))
+    found = Roster(
+        grid, 2, tmp_path / "n.json", None, refused.append, 0.0, known=(["cat", "dog"], ["age"])
+    )
+    found.refresh()
+    assert not found.node_of
+    assert "its classes are ['dog', 'cat'], other nodes' ['cat', 'dog']" in refused[0]
+    assert found.columns == ["age"]
+
+
+def test_a_newcomer_in_the_place_of_a_known_site_is_a_line_of_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    roster(Grid(n10=own("a"), n11=own("b")), 2, tmp_path)[0].refresh()
+    assert not caplog.text
+    found, _ = roster(Grid(n20=own("a"), n5=own("stranger")), 2, tmp_path)
+    found.refresh()
+    assert found.node_of == {0: 20, 1: 5}
+    assert "a site with another name takes the place of client 1, which is away" in caplog.text
+
+
 def test_own_data_needs_the_same_classes_in_the_same_order(tmp_path: Path) -> None:
     grid = Grid(
         n10=own("a", "cat", "dog", "owl"), n11=own("b", "cat", "dog"), n12=own("c", "dog", "owl")
@@ -347,6 +382,25 @@ def test_a_node_that_is_slow_to_start_gets_more_time_at_each_question(
     )
     assert roster(Slow(n10=client(0)), 1, tmp_path)[0].wait_for_count(1, 20.0, [].append)
     assert seconds == pytest.approx([0.3, 0.5])
+
+
+def test_a_node_that_is_always_silent_does_not_hold_up_every_round(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Once nothing is left to be waited for it is asked for a short time alone."""
+    monkeypatch.setattr("pfedlora_flwr.federation.roster._QUESTION", 0.01)
+    monkeypatch.setattr("pfedlora_flwr.federation.roster._AGAIN", 0.02)
+    seconds: list[tuple[int, float]] = []
+    monkeypatch.setattr(
+        "pfedlora_flwr.federation.wire.properties_message",
+        lambda node, ttl: [seconds.append((node, ttl)), properties_message(node, ttl)][1],
+    )
+    found, _ = roster(Grid(n10=client(0), n11=None), 2, tmp_path)
+    for _ in range(6):
+        found.wait_for([0, 1], 0.3)
+        time.sleep(0.02)  # until it is due
+    of_silent = [ttl for node, ttl in seconds if node == 11]
+    assert of_silent[:5] == pytest.approx([0.21, 0.12, 0.14, 0.12, 0.12])
 
 
 def test_nodes_whose_question_expired_are_waited_for_and_named_as_silent(tmp_path: Path) -> None:
