@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from pfedlora_flwr.audit import membership
 from pfedlora_flwr.audit.classes import by_class
 from pfedlora_flwr.audit.measure import Part, measure
+from pfedlora_flwr.audit.seen import Seen
 from pfedlora_flwr.data.local import shared_partition
 from pfedlora_flwr.report.audits import audits
 from pfedlora_flwr.report.load import load
@@ -113,19 +114,19 @@ def test_uploads_tell_which_classes_a_client_holds_and_their_sum_does_not(
 @pytest.mark.slow
 def test_the_loss_of_a_clients_samples_is_what_its_upload_gives(run: Path, pfedlora: Call) -> None:
     told = audited(pfedlora, run)["membership"]
-    data, partition = shared_partition(RunDirectory(run).experiment(), "")
     positives, negatives = [], []
-    for client, split in enumerate(partition.clients):
+    for client in range(5):
         trained, theta = load_trained(run, client), tensors(run, 2, f"client-00000{client}")
-        index = np.concatenate([split.train, split.validation, split.test])
-        features = trained.representations(data.inputs[index]).double().numpy()
+        samples, members = membership._candidates(Seen(RunDirectory(run)), client)
+        features = trained.representations(samples.inputs.numpy()).double().numpy()
         logits = (features @ theta["down.weight"].T + theta["down.bias"]) @ theta[
             "up.weight"
         ].T + theta["up.bias"]
-        losses = np.log(np.exp(logits).sum(1)) - logits[np.arange(len(index)), data.labels[index]]
+        labels = samples.labels.numpy()
+        losses = np.log(np.exp(logits).sum(1)) - logits[np.arange(len(labels)), labels]
         scores = standard(-losses)
-        positives += scores[: len(split.train)].tolist()
-        negatives += scores[len(split.train) :].tolist()
+        positives += scores[members].tolist()
+        negatives += scores[~members].tolist()
     by_hand = auc(positives, negatives)
     # near 0 losses tie, or not, by rounding
     assert told["bounds"]["loss"]["auc"] == pytest.approx(by_hand, abs=1e-3)
@@ -134,6 +135,45 @@ def test_the_loss_of_a_clients_samples_is_what_its_upload_gives(run: Path, pfedl
         f"{s}, {w} encoder" for s in ("loss", "fall") for w in ("initial", "another client's")
     }
     assert told["auc"] == max(attack["auc"] for attack in told["attacks"].values()) < 0.65
+
+
+@pytest.mark.slow
+def test_members_and_others_hold_as_many_samples_of_each_class(tmp_path: Path) -> None:
+    """Otherwise a class that few train on, or none, would tell who was trained on."""
+    keys = KEYS | {"partition.kind": "dirichlet", "partition.samples-per-client": 20, "rounds": 1}
+    run = RunDirectory(run_locally(tmp_path / "run", keys).output)
+    seen, parts = Seen(run), shared_partition(run.experiment(), "")[1].clients
+    assert any(
+        (seen.data(k).test.labels.bincount(minlength=10).numpy()[~seen.held(k)] > 0).any()
+        for k in range(5)
+    ), "a client is asked about classes that it did not train on"
+    for client, split in enumerate(parts):
+        samples, members = membership._candidates(seen, client)
+        counts = [samples.labels[part].bincount(minlength=10) for part in (members, ~members)]
+        assert torch.equal(*counts)
+        assert 0 < members.sum() <= min(len(split.train), len(split.validation) + len(split.test))
+
+
+def test_at_most_so_many_are_scored() -> None:
+    assert membership._at_most(torch.tensor([600, 0, 900]), 1000).tolist() == [400, 0, 600]
+    assert membership._at_most(torch.tensor([6, 4]), 1000).tolist() == [6, 4]
+    assert membership._first(torch.tensor([1, 0, 1, 1, 2]), torch.tensor([1, 2, 0])).tolist() == [
+        0,
+        1,
+        2,
+    ]
+
+
+@pytest.mark.slow
+def test_a_round_whose_noised_state_is_not_here_is_not_audited(tmp_path: Path) -> None:
+    """The uploads of the rounds after it were no longer kept."""
+    keys = KEYS | {"rounds": 2, "dp.clip": 0.5, "dp.noise": 1.0, "adapter.down": "fixed"}
+    run = RunDirectory(run_locally(tmp_path / "run", keys).output)
+    assert Seen(run).numbers == [1, 2]
+    later = {"resume": True, "rounds": 3, "audit.uploads": False}
+    result = run_locally(run.path, keys | later).result
+    assert Seen(run).numbers == [1]
+    assert any("audit.uploads" in line for line in result["privacy"]["not_covered"])
 
 
 @pytest.mark.slow

@@ -14,6 +14,8 @@ import pytest
 from pfedlora_flwr.config import from_flat, run_config
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.launch.dp_plan import plan
+from pfedlora_flwr.methods.method import Upload
+from pfedlora_flwr.methods.pfedlora_plus import PFedLoRAPlus
 from pfedlora_flwr.runs.accountant import record_epsilon, record_noise_for
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.spent import Spent
@@ -285,3 +287,40 @@ def test_an_audit_shows_less_than_epsilon_and_fails_for_a_run_with_too_little_no
     assert f"at least {told['lower']:.4g} by canaries" in out
     assert ("the noise is not what the keys say" in err) == (code == 1)
     assert (told["level"], told["trials"]) == (level, 600 if level == "user" else 500)
+
+
+@pytest.mark.slow
+def test_a_replaced_run_stays_listed_and_held_out_clients_are_adapted(
+    keys: dict[str, Any], tmp_path: Path
+) -> None:
+    keys = keys | {"dp.noise": 1.0, "clients": 4, "clients-held-out": 1}
+    first = run_locally(tmp_path / "run", keys | {"held-out.rounds": 1})
+    assert first.code == 0, first.stderr
+    assert len(first.rows("held_out.jsonl")) == 1
+    assert private(first)["earlier"] == []
+    again = run_locally(first.output, keys | {"held-out.rounds": 1, "overwrite": True})
+    (earlier,) = private(again)["earlier"]
+    assert (earlier["participations_max"], earlier["noise"], earlier["draws"]) == (2, 1.0, None)
+    user = keys | {"dp.level": "user", "held-out.rounds": 1, "overwrite": True}
+    third = run_locally(first.output, user)
+    assert [row["draws"] for row in private(third)["earlier"]] == [None, None]
+
+
+@pytest.mark.slow
+def test_a_run_that_failed_in_its_first_round_has_spent(
+    keys: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its clients drew noise, and may have sent what they trained."""
+    keys, honest = keys | {"dp.noise": 1.0}, PFedLoRAPlus.local_update
+
+    def failing(self: PFedLoRAPlus, *args: Any) -> Upload:
+        upload = honest(self, *args)
+        if args[-1].client == 2 and args[-1].noise:
+            raise RuntimeError("no disk")
+        return upload
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PFedLoRAPlus, "local_update", failing)
+        assert run_locally(tmp_path / "run", keys).code
+    with pytest.raises(UserError, match="exists; continue it with resume"):
+        run_locally(tmp_path / "run", keys)

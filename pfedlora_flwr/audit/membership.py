@@ -70,18 +70,36 @@ def _visits(seen: Seen, last: Mapping[int, int]) -> Iterator[tuple[SeenRound, in
 
 
 def _candidates(seen: Seen, client: int) -> tuple[Samples, Bools]:
-    """At most `MOST` samples that the client trained on and as many that it did not, of the same
-    classes, and which they are, [n]."""
+    """At most `MOST` samples that the client trained on and as many that it did not, and which they
+    are, [n]: as many of a class in both, or a class that is rare in one would tell them apart."""
     data, draws = seen.data(client), numpy_generator(seen.experiment.seed, "audit/samples", client)
-    chosen: list[tuple[Tensor, Tensor]] = []
+    parts = []
     for part in ([data.train], [data.validation, data.test]):
         inputs, labels = torch.cat([s.inputs for s in part]), torch.cat([s.labels for s in part])
-        index = torch.from_numpy(draws.permutation(len(labels))[:MOST])
-        chosen.append((inputs[index], labels[index]))
+        index = torch.from_numpy(draws.permutation(len(labels)))
+        parts.append((inputs[index], labels[index]))
+    of_class = torch.minimum(
+        *(labels.bincount(minlength=seen.method.classes) for _, labels in parts)
+    )
+    of_class = _at_most(of_class, MOST)
+    chosen = [
+        (inputs[first := _first(labels, of_class)], labels[first]) for inputs, labels in parts
+    ]
     inputs, labels = (torch.cat(both) for both in zip(*chosen, strict=True))
-    return Samples(inputs, labels, data.train.scale, data.train.shift), np.arange(
-        len(labels)
-    ) < len(chosen[0][1])
+    members = np.arange(len(labels)) < len(chosen[0][1])
+    return Samples(inputs, labels, data.train.scale, data.train.shift), members
+
+
+def _at_most(of_class: Tensor, most: int) -> Tensor:
+    """The numbers [C], all lowered alike where they are more than so many together."""
+    total = int(of_class.sum())
+    return of_class if total <= most else of_class * most // total
+
+
+def _first(labels: Tensor, of_class: Tensor) -> Tensor:
+    """The places of the first so many of each class, [n]."""
+    places = [(labels == c).nonzero()[:count, 0] for c, count in enumerate(of_class.tolist())]
+    return torch.cat(places).sort().values
 
 
 def _losses(predict: Callable[[Tensor], Tensor] | None, samples: Samples) -> Floats:

@@ -3,7 +3,7 @@ kept, the uploads."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -74,6 +74,8 @@ class Seen:
         self._state: ServerState = state
         # a later one's round was not finished
         kept = [n for n in run.uploads.rounds() if n <= state.round]
+        if self.experiment.dp_enabled:
+            kept = [n for n in kept if self._is_followed(n, kept)]
         self.source: Source = "uploads" if kept else "sum"
         self.numbers = kept or [state.round]
 
@@ -117,6 +119,14 @@ class Seen:
             lambda client: uploads.read(number, client),
             result,
         )
+
+    def _is_followed(self, number: int, kept: Sequence[int]) -> bool:
+        """Whether the state after this round is here: the next round that merged something has kept
+        its own, or there is none."""
+        rows = self.run.rounds()
+        merged = (row["round"] for row in rows if row["round"] > number and row["admitted"])
+        following = next(merged, None)
+        return following is None or following in kept
 
     def _merged(self, number: int) -> SeenRound:
         """The last round, from its checkpoint and the one before."""

@@ -21,6 +21,8 @@ from pfedlora_flwr.rng import sample_clients
 
 _CELLS = 2e4
 """Of the grid of privacy losses: it gets coarser for larger ones, always upwards."""
+_LARGE = 1000.0
+"""√steps/z beyond which nothing is hidden, and the grid cannot be computed: a closed form does."""
 _CLOSE = 1e-4
 """How near the found z is to the smallest one, relative."""
 
@@ -46,6 +48,8 @@ def record_epsilon(noise: float, parts: int, steps: int, delta: float) -> float:
     told = "dp needs dp-accounting", "'pfedlora-flwr[dp]'"
     dp, pld = (needed(name, *told) for name in ("dp_accounting", "dp_accounting.pld"))
     mu = math.sqrt(steps) / noise
+    if mu > _LARGE:  # by zero-concentrated privacy (Bun and Steinke 2016, Proposition 1.3)
+        return mu * (mu / 2 + math.sqrt(2 * math.log(1 / delta)))
     if parts > 1:  # that of the limit of many steps (Bu et al. 2020, arXiv 1911.11607)
         mu = min(mu, math.sqrt(steps * math.expm1(min(noise**-2, 700.0))) / parts)
     accountant = pld.PLDAccountant(

@@ -84,15 +84,31 @@ class Budget:
         return found
 
 
-def replaced(path: Path) -> bytes | None:
-    """What is to stay of the record in `path` when another run takes the folder; None: nothing."""
+def replaced(path: Path, on_records: EarlierRun | None = None) -> bytes | None:
+    """What is to stay of the record in `path` when another run takes the folder; None: nothing.
+
+    on_records: what the run there spent of its clients' records."""
     saved = read_record(path, _what(path))
     earlier = list(saved.get("earlier", []))
+    if on_records and on_records["participations_max"]:
+        earlier.append(on_records)
     if saved.get("participations"):
         most = max(saved["participations"].values())
         kept = {name: saved[name] for name in ("fingerprint", "noise", "delta", "draws")}
         earlier.append(kept | {"participations_max": most})
     return json.dumps({"earlier": earlier}).encode() if earlier else None
+
+
+def spent_on_records(e: Experiment, visits: Iterable[VisitRow | FailedVisitRow]) -> EarlierRun:
+    """What a run spent of its clients' records: visits that failed may have drawn noise, too."""
+    counts = Counter(row["client"] for row in visits)
+    return {
+        "fingerprint": e.fingerprint(),
+        "noise": e.dp_noise,
+        "delta": e.dp_delta,
+        "draws": None,
+        "participations_max": max(counts.values(), default=0),
+    }
 
 
 def check_record(path: Path, visits: Iterable[VisitRow | FailedVisitRow]) -> None:

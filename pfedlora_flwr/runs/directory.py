@@ -7,6 +7,7 @@ import json
 import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
@@ -19,7 +20,7 @@ from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import LOOK, is_locked, write_atomically
 from pfedlora_flwr.rng import derive
-from pfedlora_flwr.runs.budget import check_record, replaced
+from pfedlora_flwr.runs.budget import check_record, replaced, spent_on_records
 from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.extension import check_goes_on
 from pfedlora_flwr.runs.layout import (
@@ -73,12 +74,13 @@ class RunDirectory(RunFiles):
         if config.execution.resume:
             self._go_on(config)
             return
-        spent = replaced(self.dp_file)
-        self._clear()
+        e = self._of_records
+        spent = replaced(self.dp_file, spent_on_records(e, self.visits()) if e else None)
         if spent is not None:
             write_atomically(self.dp_file, spent)
         else:
             self.dp_file.unlink(missing_ok=True)
+        self._clear()
         self.traceback_file.unlink(missing_ok=True)
         self.write_token()
         self.write_config(config)
@@ -345,7 +347,16 @@ class RunDirectory(RunFiles):
             and "rounds" not in last
             and not self.unmasking_file.exists()
             and not self.dp_file.exists()
+            # clients draw noise before the server knows of it
+            and not (self._of_records and next(iter(self.visits()), None))
         )
+
+    @property
+    def _of_records(self) -> Experiment | None:
+        """That of the run here if its clients noise their records' gradients."""
+        with suppress(UserError):  # none, or one of a version that cannot be read any more
+            return e if (e := self.experiment()).dp_of_records else None
+        return None
 
     def _acquire(self, patience: float) -> None:
         try:

@@ -107,10 +107,12 @@ def privacy_of(
     visits: Iterable[VisitRow | FailedVisitRow] = (),
     *,
     own_data: bool = False,
+    uploads_kept: bool = False,
 ) -> Privacy:
     """The section of `result.json`. spent: the server's record of `dp`. simulated: whether the
     clients were this machine's. visits: the lines of `clients.jsonl`, which tell what records have
-    spent. own_data: whether each client has data of its own, and no part of one dataset."""
+    spent. own_data: whether each client has data of its own, and no part of one dataset.
+    uploads_kept: whether uploads of earlier rounds lie in the run's directory."""
     e = config.experiment
     on = e.secagg_enabled
     dp = _dp(e, Budget(spent, e)) if e.dp_of_users else None
@@ -120,11 +122,11 @@ def privacy_of(
             "threshold": config.execution.secagg_threshold if on else None,
             "clip": e.secagg_clip if on else None,
         },
-        "dp": _dp_of_records(e, visits) if e.dp_of_records else dp,
+        "dp": _dp_of_records(e, visits, Budget(spent, e)) if e.dp_of_records else dp,
         "not_covered": [
             *([SIMULATED] if simulated else []),
             *(_SECURE if on else [_PLAIN]),
-            *(_not_noised(config, simulated, own_data) if e.dp_enabled else []),
+            *(_not_noised(config, simulated, own_data, uploads_kept) if e.dp_enabled else []),
         ],
     }
 
@@ -147,7 +149,9 @@ def _dp(e: Experiment, budget: Budget) -> DP:
     }
 
 
-def _dp_of_records(e: Experiment, visits: Iterable[VisitRow | FailedVisitRow]) -> DP:
+def _dp_of_records(
+    e: Experiment, visits: Iterable[VisitRow | FailedVisitRow], budget: Budget
+) -> DP:
     """As the clients told it: their own accounts are with them."""
     assert e.dp_clip is not None
     told, counts = dict[int, float](), Counter[int]()
@@ -165,21 +169,24 @@ def _dp_of_records(e: Experiment, visits: Iterable[VisitRow | FailedVisitRow]) -
         "clip": e.dp_clip,
         "draws": None,
         "participations_max": max(counts.values(), default=0),
-        "earlier": [],
+        "earlier": budget.earlier,
     }
 
 
-def _not_noised(config: RunConfig, simulated: bool, own_data: bool) -> list[str]:
+def _not_noised(
+    config: RunConfig, simulated: bool, own_data: bool, uploads_kept: bool
+) -> list[str]:
     e = config.experiment
     if e.dp_noise == 0:
         return [_NO_NOISE]
     if e.dp_of_records:
-        return [*_OF_RECORDS, *([_HELD_OUT] if e.clients_held_out else [])]
+        clear = [] if simulated else [_TWICE]
+        return [*_OF_RECORDS, *clear, *([_HELD_OUT] if e.clients_held_out else [])]
     server = "the sum of a round's updates" if e.secagg_enabled else "every client's upload"
     clear = [] if simulated else [_TWICE]
     if not own_data and e.normalise != "model" and e.data_text_column is None:
         clear += [_SHARED]
-    clear += [_KEPT] if config.execution.audit_uploads else []
+    clear += [_KEPT] if uploads_kept or config.execution.audit_uploads else []
     clear += [_HELD_OUT] if e.clients_held_out else []
     clear += [_MASKED] if e.secagg_enabled else [_CLEAR]
     return [f"dp: the server, which reads {server} before it adds the noise", *clear, *_NOISED]

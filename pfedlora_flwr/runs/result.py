@@ -79,6 +79,7 @@ def write_result(
             run.clients.is_dir(),
             run.visits(),
             own_data=run.partition == OWN,
+            uploads_kept=bool(run.uploads.rounds()),
         ),
     }
     if after := joined_after(experiment):

@@ -265,10 +265,12 @@ class EarlierRun(TypedDict):
     what this one spends, if their data are the same."""
 
     fingerprint: str  # of its keys
-    noise: float  # z
+    noise: float | None  # z; null if each client had its own (level record, dp.epsilon)
     delta: float  # δ
-    draws: int  # noised sums
-    participations_max: int  # of the client that took part most often
+    draws: int | None  # noised sums; null if clients drew (record)
+    participations_max: (
+        int  # of the client that took part most often, failed visits included (record)
+    )
 
 
 class DP(TypedDict):

@@ -67,6 +67,24 @@ def test_epsilon_of_one_plan_is_the_closed_form() -> None:
     assert accountant.epsilon(0.0, 1, 1e-5) == math.inf
 
 
+@pytest.mark.parametrize("z", [1e-3, 1e-9, 1e-200])
+def test_where_next_to_no_noise_is_drawn_epsilon_is_large_and_no_error(z: float) -> None:
+    """The grid of losses cannot be computed there."""
+    found = accountant.record_epsilon(z, 3, 20, 1e-5)
+    assert found >= 20 / (2 * z) / z
+    assert accountant.epsilon(z, 20, 1e-5) == found
+    assert 0 < accountant.noise_for(1e9, 20, 1e-5) < 1e-3
+
+
+def test_the_closed_form_is_just_above_the_grid(monkeypatch: pytest.MonkeyPatch) -> None:
+    grid = accountant.epsilon(0.05, 25, 1e-5)
+    monkeypatch.setattr(accountant, "_LARGE", 99.0)
+    accountant.record_epsilon.cache_clear()
+    closed = accountant.epsilon(0.05, 25, 1e-5)
+    accountant.record_epsilon.cache_clear()
+    assert grid <= closed <= 1.02 * grid
+
+
 @pytest.mark.parametrize("wanted", [0.5, 8.0])
 def test_the_noise_for_an_epsilon_spends_it_and_no_more(wanted: float) -> None:
     z = accountant.noise_for(wanted, 7, 1e-5)
