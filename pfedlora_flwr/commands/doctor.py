@@ -68,7 +68,7 @@ def _superlink(connection: Connection) -> list[Check]:
         Check("connection", f"{', '.join([connection.address, *said])}, by {connection.file}"),
         *way_to(connection),
     ]
-    if any(check.fix for check in checks):
+    if any(check.bars for check in checks):
         return checks
     try:
         nodes = nodes_of(connection)
@@ -80,7 +80,7 @@ def _superlink(connection: Connection) -> list[Check]:
     told = f"{len(nodes)} known, {online} online"
     fix = "start the sites' SuperNodes; with authentication, register their keys first"
     if online:
-        fix = f"start the SuperNodes of the other {len(nodes) - online}, or unregister them"
+        fix = f"start the SuperNodes that are offline ({len(nodes) - online}), or unregister them"
     ok = 0 < online == len(nodes)
     return [*checks, Check("nodes", told, "" if ok else fix), *_sites(nodes, connection)]
 

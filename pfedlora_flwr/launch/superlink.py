@@ -39,11 +39,19 @@ _NAMED = 10
 
 @dataclass(frozen=True)
 class Check:
-    """What was looked at, what was found, and what to do about it; empty: nothing."""
+    """What was looked at, what was found, and what to do about it; empty: nothing.
+
+    later: whether it works so far all the same."""
 
     what: str
     found: str
     fix: str = ""
+    later: bool = False
+
+    @property
+    def bars(self) -> bool:
+        """Whether nothing works before it is mended."""
+        return bool(self.fix) and not self.later
 
 
 @dataclass(frozen=True)
@@ -101,7 +109,7 @@ def why_unreachable(connection: Connection) -> str:
     known."""
     if not _PLACE.fullmatch(connection.address):  # such as Flower's own `:local:`
         return ""
-    bad = next((check for check in way_to(connection) if check.fix), None)
+    bad = next((check for check in way_to(connection) if check.bars), None)
     return f"{bad.found}; {bad.fix}" if bad else ""
 
 
@@ -189,7 +197,7 @@ def _validity(certificate: x509.Certificate, now: datetime) -> Check:
         )
     days = (end - now).days
     found = f"valid until {end:%Y-%m-%d %H:%M} UTC, {days} days"
-    return Check("certificate", found, renew if days < _SOON else "")
+    return Check("certificate", found, renew if days < _SOON else "", later=True)
 
 
 def _authority(

@@ -13,6 +13,8 @@ from threading import Thread
 
 import pytest
 
+from pfedlora_flwr.commands import doctor
+from pfedlora_flwr.launch import superlink
 from pfedlora_flwr.launch.superlink import (
     find_connection,
     fingerprint,
@@ -109,6 +111,26 @@ def test_expiry_authority_and_host_name_are_three_lines(certificates: Path, writ
         connect(write, f"localhost:{port}", root=certificates / "other" / "ca.crt")
         wrong = [check.what for check in way_to(find_connection("site")) if check.fix]
     assert wrong == ["certificate", "authority", "host name"]
+
+
+def test_doctor_tells_a_certificate_that_ends_soon_and_nodes_that_are_offline(
+    certificates: Path, write: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have the exit code of what is to be mended, and do not keep a run from starting."""
+    monkeypatch.setattr(superlink, "_SOON", 60)
+    found = [superlink.Node(k, status, "now", "") for k, status in enumerate(["online", "offline"])]
+    monkeypatch.setattr(doctor, "nodes_of", lambda connection: found)
+    with server(certificates / "good") as port:
+        connect(write, f"127.0.0.1:{port}", root=certificates / "good" / "ca.crt")
+        assert why_unreachable(find_connection("site")) == ""
+        checks = doctor._superlink(find_connection("site"))
+        assert {check.what: check.fix for check in checks if check.fix} == {
+            "certificate": "make a new one with certificates.py --renew, and restart the SuperLink",
+            "nodes": "start the SuperNodes that are offline (1), or unregister them",
+        }
+        found.pop()
+        monkeypatch.setattr(superlink, "_SOON", 14)
+        assert not any(check.fix for check in doctor._superlink(find_connection("site")))
 
 
 def test_doctor_names_what_bars_the_way(pfedlora: Call, write: Path, certificates: Path) -> None:
