@@ -257,7 +257,7 @@ def test_the_doctor_names_nodes_by_their_keys_and_a_run_says_why_a_superlink_is_
     tmp_path: Path,
 ) -> None:
     tls = tmp_path / "certificates"
-    make_certificates(tls, ["127.0.0.1"], nodes=2, days=2, renew=False)
+    make_certificates(tls, ["127.0.0.1"], nodes=2, days=30, renew=False)
     with Federation(tmp_path / "federation", tls=tls) as federation:
         federation.start_superlink()
         for node in range(2):
@@ -277,7 +277,9 @@ def test_the_doctor_names_nodes_by_their_keys_and_a_run_says_why_a_superlink_is_
 
         wait(lambda: "1 online" in doctor()[1])
         code, said = doctor()
-        assert code == 0
+        assert code == 1
+        assert "1 to fix" in said
+        assert "start the SuperNodes that are offline (1), or unregister them" in said
         assert "2 known, 1 online" in said
         assert re.search(r"online since \S+ \S+ UTC, key node0\.pub", said)
         assert re.search(r"registered since \S+ \S+ UTC, key node1\.pub", said)
