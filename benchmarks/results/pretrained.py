@@ -53,6 +53,7 @@ COLOURS = {
 }
 CHOSEN = ("lr", "adapter.hidden-dim", "fedgh.server-lr")
 LABELS = {"none": "without sharing", "mean": "with sharing"}
+LEADERS = ("features", "pfedlora_plus"), ("pretrained-logits", "fedssa")
 TESTS = 22
 """Gains and leads of a table."""
 CIFAR10 = "cifar10.csv"
@@ -116,21 +117,11 @@ def _table(page: Page, rows: list[Row], name: str) -> None:
             for method in ("fd", "fedgh", "fedssa", "pfedlora_plus"):
                 if mean := of(reads, method, "mean"):
                     page.says(difference(mean, plain))
-    leaders = ("features", "pfedlora_plus"), ("pretrained-logits", "fedssa")
-    plus, fedssa = (of(*leader, "mean") for leader in leaders)
-    page.says(difference(plus, fedssa))
-    gains = {
-        (reads, method): gain(of(reads, method, "mean"), of(reads, method, "none"))
-        for reads in READS
-        for method in ("pfedlora_plus", "lg_fedavg", "fedssa")
-    }
-    page.says(difference(*(gains[leader] for leader in leaders)))
-    for (reads, method), other in gains.items():
-        if other and method != "pfedlora_plus":
-            page.says(difference(gains[reads, "pfedlora_plus"], other))
-    standalone = of("pretrained-logits", "standalone", "mean")
-    page.says(difference(standalone, of("features", "standalone", "mean")))
-    page.says(difference(plus, standalone))
+    alone = of("features", "standalone", "mean")
+    for method in ("standalone", "fedssa"):
+        page.says(difference(of("pretrained-logits", method, "mean"), alone))
+    if all(of(*leader, "mean") for leader in LEADERS):
+        _leaders(page, of)
     page.table(
         name,
         (
@@ -139,6 +130,22 @@ def _table(page: Page, rows: list[Row], name: str) -> None:
         ),
         lines,
     )
+
+
+def _leaders(page: Page, of: Values) -> None:
+    """The two methods that gain most, beside each other and Standalone."""
+    plus, fedssa = (of(*leader, "mean") for leader in LEADERS)
+    page.says(difference(plus, fedssa))
+    gains = {
+        (reads, method): gain(of(reads, method, "mean"), of(reads, method, "none"))
+        for reads in READS
+        for method in ("pfedlora_plus", "lg_fedavg", "fedssa")
+    }
+    page.says(difference(*(gains[leader] for leader in LEADERS)))
+    for (reads, method), other in gains.items():
+        if other and method != "pfedlora_plus":
+            page.says(difference(gains[reads, "pfedlora_plus"], other))
+    page.says(difference(plus, of("pretrained-logits", "standalone", "mean")))
 
 
 def gain(mean: BySeed, none: BySeed) -> BySeed:
@@ -203,9 +210,13 @@ def longer(page: Page) -> None:
 
 
 def draw(rows: list[Row], folder: Path) -> Path:
-    """A panel for what the head sees and the number of images: a line a method, from its accuracy
-    without sharing to that with it."""
-    counts = _by_samples(rows)
+    """A panel for what the head sees and each number of images for which all methods were run: a
+    line a method, from its accuracy without sharing to that with it."""
+    counts = {
+        count: found
+        for count, found in _by_samples(rows).items()
+        if {row["method"] for row in found}.issuperset(COLOURS)
+    }
     size = (7.0, 0.6 + 1.6 * len(counts))
     with style.drawing(len(counts), len(READS), size, sharex=True, sharey=True) as (figure, axes):
         for (samples, of_samples), line in zip(counts.items(), axes, strict=True):
@@ -225,9 +236,6 @@ def _panel(axis: Any, of: Callable[[str, str], BySeed]) -> None:
     axis.axvline(alone, color="black", linestyle=":", label="Standalone")
     every = [*reversed(COLOURS)]  # the panels of a line share their axis
     for at, method in enumerate(every):
-        if not of(method, "mean"):
-            axis.annotate("not run", (0.02, at), xycoords=("axes fraction", "data"), va="center")
-            continue
         found = {
             sharing: estimate(of(method, sharing) or of("standalone", "mean"))
             for sharing in ("none", "mean")

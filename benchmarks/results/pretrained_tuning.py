@@ -23,6 +23,7 @@ SEED = 0
 NAMES: dict[tuple[str, ...], str] = {
     ("cifar100", "100", "pathological", "10"): "10 images",
     ("cifar100", "100", "pathological", "30"): "30 images",
+    ("cifar100", "100", "pathological", "50"): "50 images",
     ("cifar10", "100", "pathological", "10"): "CIFAR-10",
     ("cifar100", "100", "dirichlet", "30"): "Dirichlet",
 }
