@@ -426,9 +426,8 @@ def export(
         if client is not None or kind:
             raise UserError("--shared has neither --client nor --format: it is no client's model")
         written = exporting.export_shared(place, output, overwrite=overwrite)
-        out.print(
-            f"{written}: the shared state, for `pfedlora adapt`", highlight=False, soft_wrap=True
-        )
+        told = f"{written}: the shared state, for `pfedlora adapt`"
+        out.print(told, markup=False, highlight=False, soft_wrap=True)
         return
     if client is None or not kind:
         missing = "--client K" if client is None else "--format FORMAT"
@@ -439,6 +438,7 @@ def export(
     difference = exporting.export(trained, kind, target, overwrite=overwrite)
     out.print(
         f"{target} and its model card; logits within {difference:.1g} of the model's own",
+        markup=False,
         highlight=False,
         soft_wrap=True,
     )

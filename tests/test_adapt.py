@@ -348,6 +348,7 @@ def test_a_run_that_ended_before_the_adaptation_does_it_when_it_is_resumed(
     assert len(run.result["held_out"]["means"]) == 2
 
 
+@pytest.mark.slow
 def test_an_adaptation_below_min_success_is_asked_for_again_and_never_recorded(
     federation: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -420,3 +420,17 @@ def test_a_signal_before_the_run_begins_is_one_line(
     out, err = Console(quiet=True), Console(file=(said := io.StringIO()), width=200)
     assert run.run(run_config({"output": "/nowhere"}), out, err) == code
     assert said.getvalue() == f"{line} before the run started\n"
+
+
+@pytest.mark.slow
+def test_a_folder_named_like_rich_markup_is_printed_as_it_is(pfedlora: Call) -> None:
+    words = ["-o", "rounds=1", "-o", "clients=2", "-o", "partition.kind=iid", "--engine", "local"]
+    output = "runs/q[/w]"
+    code, out, err = pfedlora("run", *words, "-o", "dataset=synthetic:60", "-o", f"output={output}")
+    assert (code, err) == (0, "")
+    assert f"everything is in {output}" in out
+    target = "e [x].safetensors"
+    words = ["--client", "0", "--format", "safetensors", "--output", target]
+    code, out, _ = pfedlora("export", output, *words)
+    assert code == 0
+    assert f"{target} and its model card" in out

@@ -33,7 +33,7 @@ def inputs_of(trained: Trained, inputs: Any) -> npt.NDArray[Any]:
         if asked.broken:
             raise UserError(asked.broken[0])
         return asked.inputs
-    if trained.feature_names and hasattr(inputs, "iloc"):  # a data frame
+    if trained.feature_names and hasattr(inputs, "columns"):  # a data frame
         if missing := [name for name in trained.feature_names if name not in inputs.columns]:
             raise UserError(f"inputs has no column {missing[0]!r}, which the model takes")
         inputs = inputs[list(trained.feature_names)]

@@ -153,7 +153,8 @@ def _report(work: Work, whole: Comparison, out: Console) -> None:
         )
         return
     written = write_report([work.output], work.output / "report", out)
-    out.print(f"the report is in {written.folder}", highlight=False, soft_wrap=True)
+    told = f"the report is in {written.folder}"
+    out.print(told, markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager
@@ -198,7 +199,7 @@ def _warn_of_other_code(work: Work, err: Console) -> None:
             f"warning: of these runs some were made by {by}, and this is"
             f" {here or 'an unknown commit'}: they may not compute the same"
         )
-        err.print(told, highlight=False, soft_wrap=True)
+        err.print(told, markup=False, highlight=False, soft_wrap=True)
 
 
 def _warn_of_own_code(work: Work, err: Console) -> None:

@@ -60,7 +60,8 @@ def conclude(result: Result, directory: Path | str, out: Console, err: Console, 
         out.print(client_table(result))
         # in a file a line stays one
         out.print(summary(result), highlight=False, soft_wrap=not out.is_terminal)
-        out.print(f"everything is in {directory}", highlight=False, soft_wrap=True)
+        told = f"everything is in {directory}"
+        out.print(told, markup=False, highlight=False, soft_wrap=True)
         return 0
     if result["status"] == "diverged":
         err.print(result["error"], markup=False, highlight=False, soft_wrap=True)

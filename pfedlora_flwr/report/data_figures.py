@@ -22,7 +22,7 @@ from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import words
 from pfedlora_flwr.report.figures import Picture
 from pfedlora_flwr.report.load import Study
-from pfedlora_flwr.report.style import MARKERS, OKABE_ITO, drawing, save
+from pfedlora_flwr.report.style import MARKERS, OKABE_ITO, drawing, literal, save
 from pfedlora_flwr.runs.completed import Run
 from pfedlora_flwr.runs.data_name import own_in_words
 from pfedlora_flwr.runs.trained import load_trained
@@ -73,7 +73,7 @@ def histogram(study: Study, scenario: Keys, folder: Path) -> Picture:
         client_ticks(axis, partition)
         axis.set_ylabel("class")
         if dataset.classes <= _MOST_CLASSES:
-            axis.set_yticks(range(dataset.classes), dataset.class_names)
+            axis.set_yticks(range(dataset.classes), literal(dataset.class_names))
         axis.set_title(
             f"{words.keys(scenario)}, seed {run.experiment.seed}\n"
             f"a cell: a client's {dataset.kind.unit} of a class"
@@ -169,7 +169,9 @@ def client_ticks(axis: Any, partition: Partition) -> None:
     axis.set_xlabel("client")
     if owners and clients <= _MOST_NAMED:
         axis.set_xticks(
-            range(clients), owners, rotation=0 if max(map(len, owners)) * clients <= _BROAD else 90
+            range(clients),
+            literal(owners),
+            rotation=0 if max(map(len, owners)) * clients <= _BROAD else 90,
         )
     else:
         axis.set_xticks(np.unique(np.linspace(0, clients - 1, min(10, clients), dtype=int)))
@@ -211,7 +213,7 @@ def _scatter(
     axis: Any, places: npt.NDArray[np.float32], labels: npt.NDArray[Any], class_names: Sequence[str]
 ) -> None:
     """Points at `places` [n, 2], coloured by class."""
-    for c, name in enumerate(class_names):
+    for c, name in enumerate(literal(class_names)):
         at, colour, cycle = places[labels == c], OKABE_ITO[c % len(OKABE_ITO)], c // len(OKABE_ITO)
         # the second is hollow
         look = {

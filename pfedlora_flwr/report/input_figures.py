@@ -20,7 +20,7 @@ from pfedlora_flwr.report import words
 from pfedlora_flwr.report.data_figures import client_ticks, data_of, first_run
 from pfedlora_flwr.report.figures import Picture
 from pfedlora_flwr.report.load import Study
-from pfedlora_flwr.report.style import OKABE_ITO, drawing, save
+from pfedlora_flwr.report.style import OKABE_ITO, drawing, literal, save
 from pfedlora_flwr.training.kinds import IMAGES, SERIES, TEXT, VECTORS, Kind
 
 _CLIENTS, _CLASSES, _CHANNELS, _FEATURES = 3, 8, 6, 30
@@ -93,7 +93,7 @@ def _samples(
 ) -> Picture:
     """A row a client, a column a class. draw: a sample as a dataset has it, on an axis."""
     dataset, partition = owned.dataset, owned.partition
-    labels = np.asarray(dataset.labels)
+    labels, owners = np.asarray(dataset.labels), literal(partition.owners or ())
     clients = np.unique(np.linspace(0, len(partition.clients) - 1, _CLIENTS, dtype=int)).tolist()
     classes = range(min(_CLASSES, dataset.classes))
     size = 0.95 * len(classes) + 0.5, 0.9 * len(clients) + 0.4
@@ -110,11 +110,9 @@ def _samples(
                     side.set_visible(False)
                 if len(own := train[labels[train] == label]):
                     draw(axis, np.asarray(dataset.inputs[own[0]]))
-            row[0].set_ylabel(
-                partition.owners[client] if partition.owners else f"client {client}", fontsize=7
-            )
+            row[0].set_ylabel(owners[client] if owners else f"client {client}", fontsize=7)
         for axis, label in zip(axes[0], classes, strict=True):
-            axis.set_title(dataset.class_names[label], fontsize=7)
+            axis.set_title(literal(dataset.class_names)[label], fontsize=7)
         figure.suptitle(owned.where, fontsize=8)
         path = save(figure, *owned.file)
     first = f"The first training sample of a client and class, {owned.where}; blank: it has none."
@@ -141,7 +139,7 @@ def _vectors(owned: _Owned) -> Picture:
             own[rows], aspect="auto", cmap="PuOr", vmin=-most, vmax=most, interpolation="nearest"
         )
         figure.colorbar(image, label="standard deviations")
-        axis.set_yticks(range(len(rows)), [every[i] for i in rows], fontsize=6)
+        axis.set_yticks(range(len(rows)), literal([every[i] for i in rows]), fontsize=6)
         client_ticks(axis, partition)
         axis.set_title(f"{owned.where}\na cell: a client's mean of a feature")
         path = save(figure, *owned.file)

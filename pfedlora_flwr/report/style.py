@@ -4,7 +4,7 @@ print."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,6 +50,11 @@ def of_method(name: str) -> tuple[str, str, Any]:
         return _OWN
     turn, i = divmod(registry.NAMES.index(name), len(OKABE_ITO))
     return OKABE_ITO[i], MARKERS[(i + turn) % len(MARKERS)], LINES[(i + turn) % len(LINES)]
+
+
+def literal(names: Iterable[str]) -> list[str]:
+    """Names that a figure shows as they are: between two dollar signs matplotlib reads formulas."""
+    return [name.replace("$", r"\$") for name in names]
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.report import data_figures, figures, style
 from pfedlora_flwr.report.load import load
 from pfedlora_flwr.report.write import write_report
-from tests.conftest import Done
+from tests.conftest import Done, run_locally
 from tests.report.made import make_run
 
 
@@ -362,3 +362,19 @@ def test_the_trade_off_has_intervals_from_three_seeds_on_and_dots_below(
     figures.trade_off(load([tmp_path]), {}, tmp_path)
     assert bars == [round(10 * 4.30265 / 3**0.5, 4)]
     assert dots == [[50.0, 60.0]]
+
+
+@pytest.mark.slow
+def test_names_with_dollar_signs_are_no_formulas(tmp_path: Path) -> None:
+    """Of classes and owners, in figures of inputs and of the partition."""
+    draws = np.random.default_rng(0)
+    owners, images = np.repeat(["a$_$", "$b^$"], 40), draws.integers(0, 256, (80, 16, 16), np.uint8)
+    labels, names = np.tile([0, 1], 40), ["$5_$10", "10^$20_$"]
+    file = tmp_path / "named.npz"
+    np.savez(file, images=images, labels=labels, class_names=names, clients=owners)
+    keys = {"partition.kind": "natural", "clients": 2, "rounds": 1, "method": "standalone"}
+    done = run_locally(tmp_path / "run", keys | {"dataset": f"npz:{file}"})
+    assert done.code == 0
+    out = write_report([done.output], tmp_path / "report", Console(quiet=True)).folder
+    assert (out / "partition_all.png").exists()
+    assert (out / "inputs_all.png").exists()
