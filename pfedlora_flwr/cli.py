@@ -263,12 +263,11 @@ def report(
     written = write_report(paths, output or paths[0] / "report", out, target)
     out.print(
         f"{written.text}\nthe report is in {written.folder}",
-        markup=False,
         highlight=False,
         soft_wrap=True,
     )
     for line in told(paths, written.folder):
-        err.print(line, markup=False, highlight=False, soft_wrap=True)
+        err.print(line, highlight=False, soft_wrap=True)
 
 
 @cli.command(cls=PlainCommand)
@@ -426,8 +425,9 @@ def export(
         if client is not None or kind:
             raise UserError("--shared has neither --client nor --format: it is no client's model")
         written = exporting.export_shared(place, output, overwrite=overwrite)
-        told = f"{written}: the shared state, for `pfedlora adapt`"
-        out.print(told, markup=False, highlight=False, soft_wrap=True)
+        out.print(
+            f"{written}: the shared state, for `pfedlora adapt`", highlight=False, soft_wrap=True
+        )
         return
     if client is None or not kind:
         missing = "--client K" if client is None else "--format FORMAT"
@@ -438,7 +438,6 @@ def export(
     difference = exporting.export(trained, kind, target, overwrite=overwrite)
     out.print(
         f"{target} and its model card; logits within {difference:.1g} of the model's own",
-        markup=False,
         highlight=False,
         soft_wrap=True,
     )
@@ -524,7 +523,7 @@ def weights(
     from pfedlora_flwr.commands.weights import write
 
     for line in write(name, source, output, overwrite=overwrite):
-        out.print(line, markup=False, highlight=False, soft_wrap=True)
+        out.print(line, highlight=False, soft_wrap=True)
 
 
 @cli.command("list", cls=PlainCommand)

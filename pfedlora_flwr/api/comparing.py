@@ -49,7 +49,7 @@ def compared(
         whole = Comparison.load(file, (), base)
         where = output or of_comparison(file)
     part = whole.select(methods, seeds, ())
-    err = Console(stderr=True, soft_wrap=True, quiet=out.quiet, force_jupyter=False)
+    err = Console(stderr=True, soft_wrap=True, quiet=out.quiet, force_jupyter=False, markup=False)
     options: dict[str, Any] = {} if engine is None else {"engine": engine}
     if given.objects:
         if engine not in (None, "local"):

@@ -121,7 +121,9 @@ def _lines(wanted: RunConfig, out: Console) -> Any:
 
 def console(progress: bool) -> Console:
     """Where a call prints: nowhere without progress."""
-    return Console(file=sys.stdout, force_jupyter=False, quiet=not progress, emoji=False)
+    return Console(
+        file=sys.stdout, force_jupyter=False, quiet=not progress, emoji=False, markup=False
+    )
 
 
 def conf_of(conf: Conf | None, given: Given) -> tuple[Path | None, dict[str, object]]:

@@ -142,7 +142,7 @@ def answer(
         print(json.dumps(row, indent=1))
         return
     for line in lines(row, output):
-        out.print(line, markup=False, highlight=False, soft_wrap=True)
+        out.print(line, highlight=False, soft_wrap=True)
 
 
 def lines(row: HeldOutRow, output: Path) -> list[str]:

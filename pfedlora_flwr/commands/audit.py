@@ -32,13 +32,13 @@ def audit_all(paths: Iterable[Path], out: Console, err: Console, *, as_json: boo
         except UserError as error:
             if len(runs) == 1:
                 raise
-            err.print(f"error: {error}", markup=False, highlight=False)
+            err.print(f"error: {error}", highlight=False)
             continue
         if not as_json:
             show(*found[-1], out)
         if line := _broken(found[-1][1]):
             broken = True
-            err.print(f"error: {run.path}: {line}", markup=False, highlight=False, soft_wrap=True)
+            err.print(f"error: {run.path}: {line}", highlight=False, soft_wrap=True)
     if as_json:
         print(json.dumps([told for _, told in found] if len(runs) > 1 else found[0][1], indent=1))
     return 0 if len(found) == len(runs) and not broken else 1
@@ -69,16 +69,15 @@ def show(run: RunDirectory, found: Audit, out: Console) -> None:
     )
     out.print(
         f"{run.path}: {found['method']}, {found['clients']} clients, {rounds}",
-        markup=False,
         highlight=False,
         soft_wrap=True,
     )
     if table.row_count:
         out.print(table)
     if line := _beside(found):
-        out.print(line, markup=False, highlight=False, soft_wrap=True)
+        out.print(line, highlight=False, soft_wrap=True)
     for note in found["notes"]:
-        out.print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)
+        out.print(f"note: {note}", highlight=False, soft_wrap=True)
 
 
 def _beside(found: Audit) -> str:

@@ -115,9 +115,7 @@ def compare(
             err.print("stopped; the same command continues", highlight=False)
             return stopped_code(stopped)
     for directory, reason in work.failed.items():
-        err.print(
-            f"failed: {directory.relative_to(work.output)}: {reason}", markup=False, highlight=False
-        )
+        err.print(f"failed: {directory.relative_to(work.output)}: {reason}", highlight=False)
     if work.failed:
         err.print(f"{len(work.failed)} runs failed; the same command retries them", highlight=False)
     return FAILED if work.failed else 0
@@ -153,8 +151,7 @@ def _report(work: Work, whole: Comparison, out: Console) -> None:
         )
         return
     written = write_report([work.output], work.output / "report", out)
-    told = f"the report is in {written.folder}"
-    out.print(told, markup=False, highlight=False, soft_wrap=True)
+    out.print(f"the report is in {written.folder}", highlight=False, soft_wrap=True)
 
 
 @contextmanager
@@ -199,7 +196,7 @@ def _warn_of_other_code(work: Work, err: Console) -> None:
             f"warning: of these runs some were made by {by}, and this is"
             f" {here or 'an unknown commit'}: they may not compute the same"
         )
-        err.print(told, markup=False, highlight=False, soft_wrap=True)
+        err.print(told, highlight=False, soft_wrap=True)
 
 
 def _warn_of_own_code(work: Work, err: Console) -> None:
@@ -214,7 +211,7 @@ def _warn_of_own_code(work: Work, err: Console) -> None:
             f"warning: your code has changed ({files}) since {len(runs)} runs that stay as they"
             f" are: {some(runs, _NAMED)}; --redo {STALE} does them again"
         )
-        err.print(told, markup=False, highlight=False, soft_wrap=True)
+        err.print(told, highlight=False, soft_wrap=True)
 
 
 def _preflight(work: Work, dry_run: bool, out: Console) -> None:
@@ -239,7 +236,7 @@ def _preflight(work: Work, dry_run: bool, out: Console) -> None:
         of_both = (*of_method(job.config), *of_data(e, *data))
         for line in (*slow_precision(job.config), *of_both):
             if line not in said:
-                out.print(line, markup=False, highlight=False, soft_wrap=True)
+                out.print(line, highlight=False, soft_wrap=True)
             said.add(line)
 
 
@@ -249,7 +246,7 @@ def _name_unused(options: Iterable[str], examples: Sequence[Job], out: Console) 
         told = [config.unused([name], job.config) for job in examples]
         if all(told):
             line = told[0][0] if told.count(told[0]) == len(told) else f"{name} is not used"
-            out.print(f"warning: {line}", markup=False, highlight=False, soft_wrap=True)
+            out.print(f"warning: {line}", highlight=False, soft_wrap=True)
 
 
 def _speed(work: Work, engine: str) -> estimate.Speed:
@@ -274,7 +271,6 @@ def _show_work(work: Work, out: Console, engine: str, drop_models: bool, at_once
         out.print(
             f"{job.title}{more}: {_state(job)}; {took}",
             highlight=False,
-            markup=False,
             soft_wrap=True,
         )
     disk = estimate.disk(

@@ -55,22 +55,20 @@ def room(out: Console, description: str) -> int:
 def conclude(result: Result, directory: Path | str, out: Console, err: Console, again: str) -> int:
     """Prints what came of the run, and `again`, the command that goes on with it; the exit code."""
     for name, why in result.get("observers", {}).items():
-        err.print(f"observer {name} failed: {why}", markup=False, highlight=False, soft_wrap=True)
+        err.print(f"observer {name} failed: {why}", highlight=False, soft_wrap=True)
     if result["status"] == "completed":
         out.print(client_table(result))
         # in a file a line stays one
         out.print(summary(result), highlight=False, soft_wrap=not out.is_terminal)
-        told = f"everything is in {directory}"
-        out.print(told, markup=False, highlight=False, soft_wrap=True)
+        out.print(f"everything is in {directory}", highlight=False, soft_wrap=True)
         return 0
     if result["status"] == "diverged":
-        err.print(result["error"], markup=False, highlight=False, soft_wrap=True)
+        err.print(result["error"], highlight=False, soft_wrap=True)
         return FAILED
     after = f" after round {result['rounds']}" if "rounds" in result else ""
     stopped = result["status"] == "stopped"
     err.print(
         f"{result['error']}{after}" if stopped else f"failed{after}: {result['error']}",
-        markup=False,
         highlight=False,
     )
     if stopped and not after:
@@ -79,7 +77,6 @@ def conclude(result: Result, directory: Path | str, out: Console, err: Console, 
     if after and (stopped or result.get("resumable")) and not spent:
         err.print(
             f"{'to continue' if stopped else 'to continue once that is mended'}: {again}",
-            markup=False,
             highlight=False,
         )
     return stopped_code(result) if stopped else FAILED

@@ -98,13 +98,13 @@ def _sites(nodes: list[Node], connection: Connection) -> Iterator[Check]:
 def _show(checks: list[Check], title: str, out: Console) -> int:
     table = Table("", "check", "found", title=title, show_lines=False)
     for check in checks:
-        mark = "[yellow]fix[/]" if check.fix else "[green]ok[/]"
+        mark = Text("fix", "yellow") if check.fix else Text("ok", "green")
         table.add_row(mark, check.what, Text(check.found))
     out.print(table)
     bad = [check for check in checks if check.fix]
     out.print(f"{len(bad)} to fix" if bad else "nothing to fix")
     for check in bad:
-        out.print(f"  {check.what}: {check.fix}", markup=False, highlight=False, soft_wrap=True)
+        out.print(f"  {check.what}: {check.fix}", highlight=False, soft_wrap=True)
     return 1 if bad else 0
 
 

@@ -46,7 +46,6 @@ def dry_run(config: RunConfig, out: Console, *, engine: str = "flower") -> None:
     if dataset.feature_names:
         out.print(
             f"features: {some(dataset.feature_names, _LISTED)}",
-            markup=False,
             highlight=False,
             soft_wrap=True,
         )
@@ -58,10 +57,9 @@ def dry_run(config: RunConfig, out: Console, *, engine: str = "flower") -> None:
             highlight=False,
         )
     for line in _costs(config, resources(config) if engine == "flower" else Resources(1)):
-        out.print(line, markup=False, highlight=False, soft_wrap=True)
+        out.print(line, highlight=False, soft_wrap=True)
     out.print(
         f"it would run in {output}; nothing was started",
-        markup=False,
         highlight=False,
         soft_wrap=True,
     )

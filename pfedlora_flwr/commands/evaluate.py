@@ -92,7 +92,7 @@ def answer(
     Raises UserError as `evaluate` does."""
     found = evaluate(models, data, rows=rows)
     for line in remarks(found):
-        err.print(line, markup=False, highlight=False)
+        err.print(line, highlight=False)
     if as_json:
         print(json.dumps(found if as_list else found[0], indent=1))
     else:
@@ -131,7 +131,7 @@ def show(evaluations: Sequence[Evaluation], out: Console) -> None:
                 str(e["client"]), str(e["samples"]), *(f"{e[name]:.4f}" for name in _SCORES)
             )
     asked = f"client {first['client']}" if alone else f"{len(evaluations)} clients"
-    out.print(f"{asked} on {first['data']}", markup=False, highlight=False, soft_wrap=True)
+    out.print(f"{asked} on {first['data']}", highlight=False, soft_wrap=True)
     out.print(table)
     means = [statistics.fmean(e[name] for e in evaluations) for name in _SCORES]
     said = f"accuracy {means[0]:.4f}, balanced accuracy {means[1]:.4f}, macro-F1 {means[2]:.4f}"

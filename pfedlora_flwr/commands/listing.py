@@ -46,7 +46,7 @@ def show(folder: Path, out: Console, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(runs, indent=1))
     else:
-        out.print(table(runs) if runs else Text(f"no run in {folder}"))
+        out.print(table(runs) if runs else f"no run in {folder}")
 
 
 def list_runs(folder: Path) -> list[Listed]:

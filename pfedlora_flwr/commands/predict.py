@@ -108,11 +108,11 @@ def answer(
     first = next(rest)
     asked = read(paths, first.task, first.feature_names, Reading.of(first.experiment, ""))
     for line in asked.broken:
-        err.print(f"error: {line}", markup=False, highlight=False)
+        err.print(f"error: {line}", highlight=False)
     if not asked.places:
         return 2
     for line in asked.notes:
-        err.print(f"note: {line}", markup=False, highlight=False, soft_wrap=True)
+        err.print(f"note: {line}", highlight=False, soft_wrap=True)
     text = form.text(predict(chain([first], rest), asked))
     if output is None:
         print(text, end="")

@@ -78,8 +78,7 @@ def run(
     code = conclude(result, from_here(directory), out, err, again(directory, engine))
     if code == 0:
         page = shlex.join(["pfedlora", "report", str(from_here(directory))])
-        told = f"its tables, figures and page: {page}"
-        out.print(told, markup=False, highlight=False, soft_wrap=True)
+        out.print(f"its tables, figures and page: {page}", highlight=False, soft_wrap=True)
     return code
 
 

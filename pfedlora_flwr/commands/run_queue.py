@@ -178,7 +178,6 @@ class _Runs:
         self.out.print(
             f"{self._ended} of {self._count.of}: {job.title}: {came}",
             highlight=False,
-            markup=False,
             soft_wrap=True,
         )
         return False

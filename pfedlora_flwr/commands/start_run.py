@@ -134,7 +134,7 @@ def _without(words: Words, client: int, out: Console, err: Console) -> int:
     if words.dry_run:
         lines.append(f"it would run in {output}; nothing was started")
     for line in lines:
-        out.print(line, markup=False, highlight=False, soft_wrap=True)
+        out.print(line, highlight=False, soft_wrap=True)
     if words.dry_run:
         return 0
     if not words.superlink:
@@ -162,7 +162,7 @@ def configured(
         output = resumed_output(named, path)
         wanted, unused = resumed(RunDirectory(output), of_conf, options, conf_name)
         if unused:
-            out.print(unused, markup=False, highlight=False, soft_wrap=True)
+            out.print(unused, highlight=False, soft_wrap=True)
     else:
         wanted = config.run_config(named)
         output = of_run(wanted, path)
@@ -178,4 +178,4 @@ def configured(
 
 def _name_unused(lines: Iterable[str], out: Console) -> None:
     for line in lines:
-        out.print(f"warning: {line}", markup=False, highlight=False, soft_wrap=True)
+        out.print(f"warning: {line}", highlight=False, soft_wrap=True)

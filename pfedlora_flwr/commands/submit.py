@@ -46,7 +46,7 @@ def submit(
 
     def tell(line: str) -> None:
         if not quiet:
-            out.print(line, markup=False, highlight=False, soft_wrap=True)
+            out.print(line, highlight=False, soft_wrap=True)
 
     try:
         with stoppable(signal.SIGINT, signal.SIGTERM):
@@ -59,7 +59,7 @@ def submit(
                 status, last = submission.status(), submission.result()
             except Stopped as stop:
                 out.print("stopping…", highlight=False)
-                err.print(submission.stop(), markup=False, highlight=False)
+                err.print(submission.stop(), highlight=False)
                 return _stopped(config, words, err, folder, STOPPED[stop.number][1])
         if last is None and status == "finished:stopped":
             err.print("stopped through Flower", highlight=False)
@@ -73,7 +73,7 @@ def submit(
     except LaunchError as failure:
         if str(folder) not in str(failure):  # else it stays, with the logs that this names
             shutil.rmtree(folder, ignore_errors=True)
-        err.print(f"failed: {failure}", markup=False, highlight=False)
+        err.print(f"failed: {failure}", highlight=False)
         return FAILED
     place = last["directory"]
     code = conclude(
@@ -88,7 +88,7 @@ def _stopped(
 ) -> int:
     """Says how a stopped run goes on; the exit code."""
     command = again(words, config.execution.output or "DIR")
-    err.print(f"to continue: {command}", markup=False, highlight=False)
+    err.print(f"to continue: {command}", highlight=False)
     if not config.execution.output:
         err.print("DIR is the directory that the run's first line names", highlight=False)
     shutil.rmtree(folder, ignore_errors=True)
