@@ -3,7 +3,7 @@ kept, the uploads."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -75,7 +75,10 @@ class Seen:
         # a later one's round was not finished
         kept = [n for n in run.uploads.rounds() if n <= state.round]
         if self.experiment.dp_enabled:
-            kept = [n for n in kept if self._is_followed(n, kept)]
+            # what follows a round has the state after it
+            done = [row for row in run.rounds() if row["round"] <= state.round]
+            merged = [row["round"] for row in done if row["admitted"]]
+            kept = [n for n in kept if next((m for m in merged if m > n), n) in kept]
         self.source: Source = "uploads" if kept else "sum"
         self.numbers = kept or [state.round]
 
@@ -119,14 +122,6 @@ class Seen:
             lambda client: uploads.read(number, client),
             result,
         )
-
-    def _is_followed(self, number: int, kept: Sequence[int]) -> bool:
-        """Whether the state after this round is here: the next round that merged something has kept
-        its own, or there is none."""
-        rows = self.run.rounds()
-        merged = (row["round"] for row in rows if row["round"] > number and row["admitted"])
-        following = next(merged, None)
-        return following is None or following in kept
 
     def _merged(self, number: int) -> SeenRound:
         """The last round, from its checkpoint and the one before."""

@@ -133,8 +133,8 @@ class PersonalisedClient(NumPyClient):
 
     def _visit(self, told: Instruction, parameters: Arrays) -> tuple[Upload, Report]:
         clock = Clock()
-        data, method, drawn = self._load(told.client)
-        model, lost = self._model(method, told, drawn)
+        data, method, own_data = self._load(told.client)
+        model, lost = self._model(method, told, own_data)
         received = {
             n: t.to(self.device) for n, t in wire.to_tensors(told.names, parameters).items()
         }
@@ -157,7 +157,7 @@ class PersonalisedClient(NumPyClient):
         clock.lap("evaluate")
         store = self._store(told)
         digest = store.save(
-            told.round, stored(model), told.version, counts, base_of(model), told.keep, drawn
+            told.round, stored(model), told.version, counts, base_of(model), told.keep, own_data
         )
         store.write_about(
             self.experiment.rounds,
@@ -193,8 +193,8 @@ class PersonalisedClient(NumPyClient):
         return Spent(self._store(told).folder, e, told.client, samples, epochs)
 
     def _evaluate(self, told: Instruction) -> Counts:
-        data, method, drawn = self._load(told.client)
-        model, lost = self._model(method, told, drawn)
+        data, method, own_data = self._load(told.client)
+        model, lost = self._model(method, told, own_data)
         if lost:
             raise UserError(
                 f"its model of round {told.version} is missing or damaged: restore it, or lower"
@@ -248,16 +248,16 @@ class PersonalisedClient(NumPyClient):
     def _site(self, client: int) -> Site:
         return Site.find(self.experiment, client, self.where)
 
-    def _model(self, method: Method, told: Instruction, drawn: str) -> tuple[nn.Module, bool]:
+    def _model(self, method: Method, told: Instruction, own_data: str) -> tuple[nn.Module, bool]:
         """The client's module at the version the server names; and whether that version is lost and
-        it starts anew. Raises UserError if it was trained on other data than `drawn`: the parts
+        it starts anew. Raises UserError if it was trained on other data than `own_data`: the parts
         are drawn from all of it, so that samples move from the training part to the others."""
         cached = MODELS.take(told.token, told.client, told.version)
         if cached is not None:
             return cached, False
         store = self._store(told) if told.origin is None else self._own_store(told, told.origin)
         stored = store.load(told.version) if told.version else None
-        if stored is not None and (was := store.data(told.version)) and was != drawn:
+        if stored is not None and (was := store.data(told.version)) and was != own_data:
             raise UserError(
                 f"its data is not what its model of round {told.version} was trained on: training"
                 " and test parts would mix; restore it, or begin a new run"

@@ -111,8 +111,8 @@ def _samples(
                 if len(own := train[labels[train] == label]):
                     draw(axis, np.asarray(dataset.inputs[own[0]]))
             row[0].set_ylabel(owners[client] if owners else f"client {client}", fontsize=7)
-        for axis, label in zip(axes[0], classes, strict=True):
-            axis.set_title(literal(dataset.class_names)[label], fontsize=7)
+        for axis, name in zip(axes[0], literal(dataset.class_names[: len(classes)]), strict=True):
+            axis.set_title(name, fontsize=7)
         figure.suptitle(owned.where, fontsize=8)
         path = save(figure, *owned.file)
     first = f"The first training sample of a client and class, {owned.where}; blank: it has none."

@@ -73,6 +73,12 @@ def drawing(
         yield figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
+def remove(folder: Path, name: str) -> None:
+    """What `save` wrote under this name."""
+    for suffix in ("svg", "pdf", "png"):
+        (folder / f"{name}.{suffix}").unlink(missing_ok=True)
+
+
 def save(figure: Figure, folder: Path, name: str) -> Path:
     """Writes `name`.png, `name`.svg and `name`.pdf (both transparent; without a date: the same data
     gives the same files); returns the first."""

@@ -20,6 +20,7 @@ from pfedlora_flwr.report import (
     input_figures,
     measures,
     opening,
+    style,
     tables,
     words,
 )
@@ -61,8 +62,7 @@ def write_report(
     with out.status("drawing figures"):
         pictures, left_out = _draw(study, output)
     for name in earlier - {picture.path.stem for picture in pictures}:
-        for suffix in ("png", "svg", "pdf"):
-            (output / f"{name}.{suffix}").unlink(missing_ok=True)
+        style.remove(output, name)
     notes = [*_notes(study), *left_out]
     conclusion, facts = opening.conclusion(study), opening.facts(study)
     text = _markdown(study.name, conclusion, facts, notes, found)

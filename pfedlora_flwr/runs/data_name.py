@@ -29,9 +29,10 @@ def keep_sites(
     columns: Sequence[str] = (),
 ) -> None:
     """Keeps which clients have told that their data is their own, and its classes and columns."""
-    everyone = sorted({*_sites(run), *own})
+    before = read_json(run.sites_file) or {}
+    everyone = sorted({*before.get("own", []), *own})
     told = {"own": everyone, "classes": [*classes], "columns": [*columns]}
-    if everyone and told != read_json(run.sites_file):
+    if everyone and told != before:
         write_atomically(run.sites_file, json.dumps(told).encode())
 
 

@@ -179,11 +179,10 @@ def _not_noised(
     e = config.experiment
     if e.dp_noise == 0:
         return [_NO_NOISE]
+    clear = [] if simulated else [_TWICE]
     if e.dp_of_records:
-        clear = [] if simulated else [_TWICE]
         return [*_OF_RECORDS, *clear, *([_HELD_OUT] if e.clients_held_out else [])]
     server = "the sum of a round's updates" if e.secagg_enabled else "every client's upload"
-    clear = [] if simulated else [_TWICE]
     if not own_data and e.normalise != "model" and e.data_text_column is None:
         clear += [_SHARED]
     clear += [_KEPT] if uploads_kept or config.execution.audit_uploads else []

@@ -268,9 +268,7 @@ class EarlierRun(TypedDict):
     noise: float | None  # z; null if each client had its own (level record, dp.epsilon)
     delta: float  # δ
     draws: int | None  # noised sums; null if clients drew (record)
-    participations_max: (
-        int  # of the client that took part most often, failed visits included (record)
-    )
+    participations_max: int  # of the client that took part most often; record: or tried to
 
 
 class DP(TypedDict):
