@@ -34,7 +34,8 @@ def run(
             `adapter_hidden_dim=30`. `models`, `method` and `dataset` also take objects: a class or
             a function; for `models` a list of them in turn; for `dataset` (inputs, labels) or
             (inputs, labels, class names). Inputs are images, uint8 [n, height, width, 1 or 3],
-            series [n, channels, time] or vectors [n, features]; labels are integers [n].
+            series [n, channels, time] or vectors [n, features], whose columns keep their names
+            if they are a data frame; labels are integers [n].
             `output` is the run's directory, otherwise runs/NAME, or NAME-2 where that is taken.
 
     Returns:

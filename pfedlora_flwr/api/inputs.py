@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pfedlora_flwr.commands.read_inputs import read
-from pfedlora_flwr.data.arrays import check_finite
+from pfedlora_flwr.data.arrays import check_finite, columns_of, with_columns
 from pfedlora_flwr.data.source import Reading
 from pfedlora_flwr.data.tables import as_bytes
 from pfedlora_flwr.errors import UserError
@@ -33,10 +33,13 @@ def inputs_of(trained: Trained, inputs: Any) -> npt.NDArray[Any]:
         if asked.broken:
             raise UserError(asked.broken[0])
         return asked.inputs
-    if trained.feature_names and hasattr(inputs, "columns"):  # a data frame
-        if missing := [name for name in trained.feature_names if name not in inputs.columns]:
-            raise UserError(f"inputs has no column {missing[0]!r}, which the model takes")
-        inputs = inputs[list(trained.feature_names)]
+    if columns_of(inputs):
+        if not trained.feature_names:
+            raise UserError(
+                "inputs is a data frame, and the model does not know its columns by name, because"
+                " its data had no names; give an array"
+            )
+        inputs = with_columns("inputs", inputs, trained.feature_names)
     array = np.asarray(inputs)
     found = task.kind.taken(array)
     if found is None or not len(found) or task.kind.shape_of(found) != task.shape:

@@ -15,6 +15,7 @@ import linecache
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -22,6 +23,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
+from pfedlora_flwr.data.arrays import columns_of
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method
@@ -110,7 +112,7 @@ def _own(part: Any) -> Any:
         return part
     if isinstance(part, Tensor):
         return part.clone()
-    return part.copy() if hasattr(part, "__array__") else list(part)
+    return deepcopy(part) if hasattr(part, "__array__") else list(part)
 
 
 def check_same(saved: Mapping[str, object], given: Mapping[str, object]) -> None:
@@ -174,7 +176,9 @@ def _fingerprint(part: Any) -> str:
     if array.dtype.kind in "OU":
         return json.dumps([str(one) for one in array.ravel()])
     data = hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()
-    return f"{array.dtype.str} {array.shape} {data}"
+    columns = columns_of(part)
+    named = f" {json.dumps(columns)}" if columns else ""
+    return f"{array.dtype.str} {array.shape} {data}{named}"
 
 
 class _Source:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from pfedlora_flwr.runs.shared_state import SharedState, newcomer
 from pfedlora_flwr.runs.store import ClientStore
 from pfedlora_flwr.runs.trained import about_of
 from pfedlora_flwr.training.device import find_device
-from pfedlora_flwr.training.kinds import TEXT
+from pfedlora_flwr.training.kinds import TEXT, VECTORS
 
 RESULT = "adapted.json"
 _KEYS = ("dataset", "data-path", "models", "rounds", "device")
@@ -293,11 +293,28 @@ def _site(shared: SharedState, who: Newcomer) -> Site:
     site = Site.find(who.experiment, who.client, who.where)
     if site.fingerprint == OWN:
         _check_same("classes", site, site.dataset.class_names, shared.class_names)
+        if site.task.kind == VECTORS:
+            _check_named(site, shared.feature_names)
         _check_same("columns", site, site.dataset.feature_names or (), shared.feature_names)
     if shared.constants is None or models_own(who.experiment, site.task, who.client):
         return site
     mean, std = shared.constants
     return replace(site, mean=mean, std=std)
+
+
+def _check_named(site: Site, known: Sequence[str]) -> None:
+    """Raises UserError if the columns of one side alone have names."""
+    name, own = datasets.without_path(site.dataset.name), site.dataset.feature_names or ()
+    if own and not known:
+        raise UserError(
+            f"dataset {name!r} names its columns ({some([*own], _NAMED)}), and the run's data had"
+            " no names: give arrays (npz:FILE), their columns in the run's order"
+        )
+    if known and not own:
+        raise UserError(
+            f"dataset {name!r} does not name its columns, and the run's were"
+            f" {some([*known], _NAMED)}: give a table or a data frame with these"
+        )
 
 
 def _check_same(what: str, site: Site, own: Any, known: Any) -> None:

@@ -22,6 +22,7 @@ from pfedlora_flwr.data.local import Site, reading_for
 from pfedlora_flwr.data.registry import is_function, located
 from pfedlora_flwr.errors import UserError, some
 from pfedlora_flwr.runs.trained import Trained
+from pfedlora_flwr.training.kinds import VECTORS
 from pfedlora_flwr.training.loop import Samples
 from pfedlora_flwr.training.metrics import confusion, scores
 
@@ -56,6 +57,8 @@ class Evaluation(TypedDict):
     seen: bool  # whether the data holds what the client was trained on
     # whether labels were matched by number, since either side's classes have no names
     by_number: bool
+    # whether columns were matched by place, since the data's have no names
+    by_place: bool
     # of the client's own test part, where they are asked for: the samples' places in the run's
     # dataset, ascending, from 1
     rows: NotRequired[list[int]]
@@ -109,6 +112,8 @@ def remarks(evaluations: Sequence[Evaluation]) -> Iterator[str]:
         )
     if any(e["by_number"] for e in evaluations):
         yield f"note: classes were matched by number: those of the model or of {data} have no names"
+    if any(e["by_place"] for e in evaluations):
+        yield f"note: columns were matched by place: those of {data} have no names"
 
 
 def show(evaluations: Sequence[Evaluation], out: Console) -> None:
@@ -147,13 +152,15 @@ def _evaluate(trained: Trained, data: str | None, *, rows: bool, confusions: boo
     places: list[int] = []
     if data is None:
         samples, places = _own_test_part(trained)
-        seen, by_number = False, False
+        seen = by_number = by_place = False
     else:
         e = trained.experiment
         seen = located(data) == trained.about["site"].get("dataset", e.dataset)
         path = trained.about["site"]["data-path"] if data == e.dataset else ""
         dataset = _load(trained, data, path)
         labels, by_number = _labels(trained.class_names, dataset)
+        unnamed = trained.feature_names and not dataset.feature_names
+        by_place = bool(unnamed) and dataset.kind == VECTORS
         samples = trained.samples(dataset.inputs.copy(), labels)
     names = trained.class_names
     matrix = confusion(trained.method.predictor(trained.module), samples, len(names))
@@ -173,6 +180,7 @@ def _evaluate(trained: Trained, data: str | None, *, rows: bool, confusions: boo
         "classes": classes,
         "seen": seen,
         "by_number": by_number,
+        "by_place": by_place,
     }
     if rows:
         result["rows"] = places
@@ -196,6 +204,11 @@ def _load(trained: Trained, data: str, data_path: str) -> Dataset:
         raise UserError(
             f"{data} holds {dataset.kind.of(dataset.shape)}, and the model of client"
             f" {trained.client} takes {task}"
+        )
+    if dataset.kind == VECTORS and dataset.feature_names and not trained.feature_names:
+        raise UserError(
+            f"{data} names its columns, and the model of client {trained.client} does not know its"
+            " own by name, because its data had no names; give arrays (npz:FILE)"
         )
     return dataset
 

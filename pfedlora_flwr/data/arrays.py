@@ -106,15 +106,42 @@ def function(text: str, how: Reading) -> Arrays:
     where it takes one.
 
     (inputs, labels, class names), or a mapping of `inputs`, `labels` and perhaps `class_names` and
-    `clients`."""
-    inputs, labels, names, owners = made(text, "dataset", lambda found: _called(text, found, how))
-    return checked(f"dataset {text!r}", inputs, labels, names, owners, how)
+    `clients`. A data frame's columns keep their names, and go by those of the Reading."""
+    where = f"dataset {text!r}"
+    given = made(text, "dataset", lambda found: _called(text, found, how))
+    inputs, columns = given["inputs"], columns_of(given["inputs"])
+    if columns and how.feature_names:
+        inputs, columns = with_columns(where, inputs, how.feature_names), how.feature_names
+    names, owners = given.get("class_names"), given.get("clients")
+    found = checked(
+        where,
+        np.asarray(inputs),
+        np.asarray(given["labels"]),
+        None if names is None else [str(name) for name in names],
+        None if owners is None else np.asarray(owners),
+        how,
+    )
+    return found._replace(feature_names=columns or None)
 
 
-def _called(
-    text: str, found: Any, how: Reading
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any], list[str] | None, npt.NDArray[Any] | None]:
-    """Inputs, labels, class names and owners of what a user's function returns."""
+def columns_of(inputs: Any) -> tuple[str, ...]:
+    """The names of a data frame's columns; none of an array, and of a frame that numbers them."""
+    found = tuple(getattr(inputs, "columns", ()))
+    return found if all(isinstance(name, str) for name in found) else ()
+
+
+def with_columns(where: str, frame: Any, names: Sequence[str]) -> Any:
+    """These columns of a data frame. Raises UserError for one that it lacks."""
+    there = columns_of(frame)
+    if missing := [name for name in names if name not in there]:
+        raise UserError(f"{where} has no column {missing[0]!r}, which the model takes")
+    if twice := [name for name in names if there.count(name) > 1]:
+        raise UserError(f"{where} has column {twice[0]!r} twice")
+    return frame[list(names)]
+
+
+def _called(text: str, found: Any, how: Reading) -> Mapping[str, Any]:
+    """Inputs, labels, and perhaps class names and owners, as a user's function returns them."""
     takes_path = bool(inspect.signature(found).parameters)
     if how.data_path and not takes_path:
         raise UserError(
@@ -138,13 +165,7 @@ def _called(
             " clients"
         )
         raise UserError(f"dataset {text!r}: it returned {what}, expected {wanted}")
-    names, owners = given.get("class_names"), given.get("clients")
-    return (
-        np.asarray(given["inputs"]),
-        np.asarray(given["labels"]),
-        None if names is None else [str(name) for name in names],
-        None if owners is None else np.asarray(owners),
-    )
+    return given
 
 
 def checked(

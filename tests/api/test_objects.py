@@ -5,7 +5,7 @@ from __future__ import annotations
 import linecache
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -206,6 +206,51 @@ def test_a_data_frame_goes_by_its_columns_names(tmp_path: Path) -> None:
     assert np.array_equal(turned, run.predict(0, frame))
     with pytest.raises(UserError, match="inputs has no column 'x3', which the model takes"):
         run.predict(0, frame.drop(columns="x3"))
+    # arrays of the same run go by place, and say so
+    data = f"csv:{tmp_path / 'rows.csv'}", (frame[frame.columns[::-1]], LABELS), (ROWS, LABELS)
+    found = [cast("dict[str, Any]", run.evaluate(0, one)) for one in data]
+    assert len({one["accuracy"] for one in found}) == 1
+    assert [one["by_place"] for one in found] == [False, False, True]
+
+
+@pytest.mark.slow
+def test_columns_names_last_from_training_to_adapting(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(ROWS, columns=[f"x{i}" for i in range(12)])
+    turned = frame[frame.columns[::-1]]
+    turned.assign(label=LABELS).to_csv(tmp_path / "turned.csv", index=False)
+    named, bare = (
+        pfedlora_flwr.run(dataset=(given, LABELS), output=tmp_path / name, **SMALL)
+        for name, given in (("named", frame), ("bare", ROWS))
+    )
+    assert named.result["models_sha256"] == bare.result["models_sha256"]
+    assert np.array_equal(named.predict(0, turned), named.predict(0, frame))
+    one, other = (
+        cast("dict[str, Any]", named.evaluate(0, (given, LABELS))) for given in (turned, frame)
+    )
+    assert {**one, "data": "", "seen": True} == {**other, "data": ""}
+    with pytest.raises(UserError, match="arrays' has no column 'x3', which the model takes"):
+        named.evaluate(0, (frame.drop(columns="x3"), LABELS))
+    with pytest.raises(UserError, match=r"does not know its columns by name.*give an array"):
+        bare.predict(0, frame)
+    csv = f"csv:{tmp_path / 'turned.csv'}"
+    with pytest.raises(UserError, match=r"does not know its own by name.*give arrays"):
+        bare.evaluate(0, csv)
+    with pytest.raises(UserError, match=r"names its columns .*the run's data had no names"):
+        pfedlora_flwr.adapt(bare, tmp_path / "a", dataset=csv)
+    with pytest.raises(UserError, match="does not name its columns, and the run's were x0"):
+        pfedlora_flwr.adapt(named, tmp_path / "a", dataset=(ROWS, LABELS))
+    adapted = [
+        pfedlora_flwr.adapt(run, tmp_path / name, dataset=(given, LABELS)).result["accuracy"]
+        for run, name, given in ((named, "b", frame), (bare, "c", ROWS))
+    ]
+    assert adapted[0] == adapted[1]
+    # numbers are no names, as in the frame of an array
+    assert run_name(pandas.DataFrame(ROWS)) == run_name(ROWS) != run_name(frame)
+
+
+def run_name(inputs: Any) -> str:
+    return str(Given().value("dataset", (inputs, LABELS)))
 
 
 def test_a_file_that_has_changed_is_read_anew(tmp_path: Path) -> None:
