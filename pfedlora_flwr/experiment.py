@@ -264,8 +264,8 @@ class Experiment:
     )
     evaluate_initial: bool = key(
         True,
-        "evaluate every client's initial model as round 0; otherwise rounds count only after all"
-        " clients were visited",
+        "evaluate every client's initial model as round 0; otherwise clients count from their first"
+        " visit on, and the best round is one over as many clients as the last",
     )
     evaluate_every: int = key(1, "evaluate in every n-th round and in the last", low=1)
     local_epochs: int = key(1, "E, epochs of local training per round", low=1)

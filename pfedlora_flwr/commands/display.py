@@ -11,6 +11,7 @@ from rich.text import Text
 from rich.theme import Theme
 
 from pfedlora_flwr.commands.progress_text import megabytes
+from pfedlora_flwr.runs.result import never_evaluated
 from pfedlora_flwr.runs.rows import Result
 
 FAILED, AGAIN_LATER, INTERRUPTED = 1, 75, 130
@@ -128,10 +129,12 @@ def summary(result: Result) -> str:
         for name, score in scores.items()
         if score and score["final"] is not None
     ]
+    missing = never_evaluated(result)
+    over = f" of {a['evaluated']} clients ({missing} were never evaluated)" if missing else ""
     lines = [
         (
-            f"mean test accuracy {a['final']:.4f} final, {a['at_best_validation']:.4f} at best"
-            f" validation (round {a['best_validation_round']}), {a['max_test']:.4f} max"
+            f"mean test accuracy{over} {a['final']:.4f} final, {a['at_best_validation']:.4f} at"
+            f" best validation (round {a['best_validation_round']}), {a['max_test']:.4f} max"
         ),
         "final: " + ", ".join([*finals, f"worst client {a['worst']:.4f}, std {a['std']:.4f}"]),
         f"sent up {c['parameters_up']:,} parameters ({megabytes(c['bytes_up'])}), "

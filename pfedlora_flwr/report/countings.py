@@ -56,5 +56,6 @@ def sampled(study: Study) -> Table:
         "Percent. The last columns are the convention of this family's public code: the clients"
         " that a round has sampled, each right after its own training in that round. The highest"
         " round is a choice by the test data. Neither is ever a headline."
+        f"{words.uncounted(study)}"
     )
     return Table("sampled", "Accuracy as this family of papers counts it", rows, note)

@@ -99,7 +99,7 @@ def accuracy(study: Study) -> Table:
             "; mean ± half-width of the 95 % t-interval over seeds, or, below three seeds, each"
             " seed's accuracy"
         )
-    note += "."
+    note += f".{words.uncounted(study)}"
     if len(study.methods) > 1:
         note += (
             " Bold: above every other method of its scenario, by 95 % intervals of the differences"

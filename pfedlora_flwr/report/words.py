@@ -10,8 +10,10 @@ from pfedlora_flwr.comparison.spec import short
 from pfedlora_flwr.data import registry as datasets
 from pfedlora_flwr.keys import Scalar
 from pfedlora_flwr.methods import registry
+from pfedlora_flwr.report.load import Study
 from pfedlora_flwr.report.measures import Estimate
 from pfedlora_flwr.runs.output import without_folders
+from pfedlora_flwr.runs.result import never_evaluated
 
 _SYMBOLS = {
     "clients": "N",
@@ -53,6 +55,14 @@ def key(name: str, value: Scalar) -> str:
     if name == "partition.classes-per-client":
         return f"{value} classes a client"
     return f"{_SYMBOLS.get(name, short(name))}={value}"
+
+
+def uncounted(study: Study) -> str:
+    """A sentence for below a table of means over all clients, where some runs did not evaluate
+    them all; else nothing."""
+    most = max((never_evaluated(run.result) for run in study.runs), default=0)
+    of = "1 client" if most == 1 else f"up to {most} clients"
+    return f" Not counted: {of} of a run, never evaluated." if most > 0 else ""
 
 
 def percent(e: Estimate | None, *, sign: bool = False) -> str:

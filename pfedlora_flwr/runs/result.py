@@ -229,6 +229,14 @@ def held_out(e: Experiment, rows: list[HeldOutRow]) -> HeldOut:
     return {"clients": [*e.held_out], "visits": e.held_out_rounds, "means": means}
 
 
+def never_evaluated(result: Result) -> int:
+    """How many clients of a completed run count in none of its means, since they were not evaluated
+    before their first visit and had none; those that have left or are held out are no such ones."""
+    held = len(result["held_out"]["clients"]) if "held_out" in result else 0
+    there = result["clients"] - len(result.get("left", {})) - held
+    return there - result["accuracy"]["evaluated"]
+
+
 def comparable(e: Experiment, rows: list[RoundRow]) -> list[RoundRow]:
     """The rounds whose accuracy is a mean over as many clients as the last one's, and over none
     that has left since: the others' are means over other clients.

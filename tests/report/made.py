@@ -79,6 +79,7 @@ def make_run(
         "error": None,
         "method": e.method,
         "fingerprint": e.fingerprint(),
+        "clients": e.clients,
         "rounds": e.rounds,
         "accuracy": {
             "final": accuracies[-1],
@@ -86,6 +87,7 @@ def make_run(
             "best_validation_round": best,
             "max_test": max(accuracies),
             "std": 0.0,
+            "evaluated": n,
             "worst": min(clients),
             "other": {},
         },

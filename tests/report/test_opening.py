@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pfedlora_flwr.report import opening
+from pfedlora_flwr.report import opening, tables
 from pfedlora_flwr.report.load import load
 from pfedlora_flwr.runs import directory
 from tests.report.made import make_run
@@ -160,3 +160,18 @@ def test_the_facts_are_what_the_runs_recorded(
         dict(opening.facts(load([tmp_path / "own"])))["Data"]
         == "folder:images: its files are not here"
     )
+
+
+def test_whom_a_mean_is_of_is_said(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    make_run(run, [0.1, 0.5], [0.5] * 4)
+    said = "50.00 % mean test accuracy over {} (one run"
+    assert said.format("4 clients") in opening.conclusion(load([run]))
+    result = json.loads((run / "result.json").read_text())
+    result["accuracy"]["evaluated"] = 3
+    result["clients"] = 6
+    result["left"] = {"5": 0}
+    (run / "result.json").write_text(json.dumps(result))
+    study = load([run])
+    assert said.format("3 clients, 2 were never evaluated") in opening.conclusion(study)
+    assert "Not counted: up to 2 clients of a run, never evaluated." in tables.accuracy(study).note
