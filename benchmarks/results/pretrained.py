@@ -83,7 +83,7 @@ def make(page: Page) -> None:
     longer(page)
     tuning(page)
     pilot(page)
-    page.settings("0.0001", "0.0003", "0.001", "0.003", "0.01", "0.03", "0.1", "0.9")
+    page.settings("0.00003", "0.0001", "0.0003", "0.001", "0.003", "0.01", "0.03", "0.1", "0.9")
     page.picture("study.png", lambda folder: draw(rows, folder))
 
 

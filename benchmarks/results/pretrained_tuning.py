@@ -27,7 +27,7 @@ NAMES: dict[tuple[str, ...], str] = {
     ("cifar10", "100", "pathological", "10"): "CIFAR-10",
     ("cifar100", "100", "dirichlet", "30"): "Dirichlet",
 }
-RATES = ("0.0001", "0.0003", "0.001", "0.003", "0.01", "0.03")
+RATES = ("3e-05", "0.0001", "0.0003", "0.001", "0.003", "0.01", "0.03")
 
 
 def tuning(page: Page) -> None:
@@ -45,9 +45,10 @@ def tuning(page: Page) -> None:
         for name in NAMES.values()
         for reads, title in READS.items()
         for method in methods
-        if found.get((name, reads, method), {}).keys() & {*RATES[:3]}
+        if found.get((name, reads, method), {}).keys() & {*RATES[: RATES.index("0.003")]}
     ]
-    page.table("tuning", ("clients", "the head sees", "method", *RATES), lines)
+    titles = [f"{float(rate):f}".rstrip("0") for rate in RATES]
+    page.table("tuning", ("clients", "the head sees", "method", *titles), lines)
 
 
 def _cells(by_rate: dict[str, float]) -> list[str]:
