@@ -11,7 +11,7 @@ from pfedlora_flwr.api.comparing import compared, content_of
 from pfedlora_flwr.api.objects import Given, check_same
 from pfedlora_flwr.api.process import as_it_was
 from pfedlora_flwr.api.results import Comparison, Run
-from pfedlora_flwr.api.running import Conf, conf_of, console, keys_of, one_line, trained
+from pfedlora_flwr.api.running import Conf, conf_of, console, keys_of, one_line, plain, trained
 from pfedlora_flwr.comparison.plan import Plan
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.models.given import available
@@ -74,7 +74,8 @@ def compare(
             `methods` and `seeds` are all there is.
         methods: Only these of its methods; without `conf` those to compare, names or classes.
         seeds: Only these of its seeds; without `conf` those to run, otherwise 0.
-        output: The comparison's directory, otherwise runs/NAME.
+        output: The comparison's directory, otherwise runs/NAME; of a mapping, or without `conf`,
+            runs/comparison, or comparison-2 where that holds runs of another.
         engine: `local` or `flower`; None: as the command chooses.
         jobs: Runs at once; None: as the command chooses. Objects without an import path run in this
             process, one after the other.
@@ -100,7 +101,7 @@ def compare(
                 conf,
                 base,
                 chosen,
-                list(seeds),
+                [plain(seed) for seed in seeds],
                 Path(output) if output is not None else None,
                 given,
                 engine=engine,

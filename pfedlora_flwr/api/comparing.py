@@ -7,15 +7,17 @@ from os import fspath
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 
 from pfedlora_flwr import config
 from pfedlora_flwr.api.objects import Given
-from pfedlora_flwr.api.running import Conf, keep_sources, mapped
+from pfedlora_flwr.api.running import Conf, first_of, keep_sources, key_of, mapped, plain
 from pfedlora_flwr.commands.compare import compare
 from pfedlora_flwr.commands.display import FAILED
 from pfedlora_flwr.comparison.plan import Plan
 from pfedlora_flwr.comparison.spec import Comparison
+from pfedlora_flwr.comparison.work import Work
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.runs.completed import Missing, read_run
 from pfedlora_flwr.runs.output import of_comparison
@@ -43,7 +45,8 @@ def compared(
         if conf is None:
             content = {"methods": methods} | ({"seeds": seeds} if seeds else {})
         whole = Comparison.of(_NAMELESS, content, dict(base))
-        where = output or Path("runs") / _NAMELESS
+        place = (Path("runs") / _NAMELESS).absolute()
+        where = output or first_of(place, lambda path: _goes_on(path, whole))
     else:
         file = config.find_conf(fspath(conf))
         whole = Comparison.load(file, (), base)
@@ -71,16 +74,55 @@ def compared(
     return place
 
 
+def _goes_on(place: Path, whole: Comparison) -> bool:
+    """Whether the comparison can have this directory: nothing is there, or runs of its own."""
+    if not place.exists():
+        return True
+    try:
+        plan = Plan.read(place)
+        Work(whole, place).check()
+    except UserError:
+        return False
+    return plan is not None and _runs_of(plan).keys() <= _runs_of(whole.plan()).keys()
+
+
 def content_of(conf: Mapping[str, Any], given: Given) -> dict[str, Any]:
     """The mapping of a comparison with names in the place of objects."""
     content = dict(conf)
-    if isinstance(methods := content.get("methods"), list | tuple):
-        content["methods"] = [given.value("method", method) for method in methods]
+    if "methods" in content:
+        content["methods"] = _axis("method", content["methods"], given)
     if isinstance(of_base := content.get("base"), Mapping):
         content["base"] = mapped(of_base, given)
-    if isinstance(content.get("seeds"), range | tuple):
-        content["seeds"] = list(content["seeds"])
+    if "seeds" in content:
+        content["seeds"] = _listed(content["seeds"])
+    if isinstance(axes := content.get("axes"), Mapping):
+        content["axes"] = {key_of(name): _axis(name, spec, given) for name, spec in axes.items()}
     return content
+
+
+def _axis(name: str, spec: Any, given: Given) -> Any:
+    """An axis's values with names in the place of objects."""
+    if isinstance(spec, Mapping):
+        return {
+            part: _axis("method" if part == "methods" else name, values, given)
+            for part, values in spec.items()
+        }
+    values = _listed(spec)
+    if not isinstance(values, list):
+        return values
+    return [
+        mapped(value, given)
+        if isinstance(value, Mapping) and name != "dataset"
+        else given.value(key_of(name), value)
+        for value in values
+    ]
+
+
+def _listed(values: Any) -> Any:
+    """A list of what a tuple, a range or an array holds; anything else as it is."""
+    if isinstance(values, list | tuple | range | np.ndarray):
+        return [plain(value) for value in values]
+    return values
 
 
 def _failed(place: Path) -> str:
@@ -94,9 +136,14 @@ def _failed(place: Path) -> str:
 def _runs(place: Path) -> list[Path]:
     """The directories of all runs that the comparison plans."""
     plan = Plan.read(place)
-    return [
-        place / run
-        for cell in (plan.cells if plan else ())
+    return [place / run for run in _runs_of(plan)] if plan else []
+
+
+def _runs_of(plan: Plan) -> dict[str, None]:
+    """The folders of a plan's runs, in order."""
+    return {
+        run: None
+        for cell in plan.cells
         for candidate in cell.candidates
         for run in candidate.runs.values()
-    ]
+    }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain, count
 from os import PathLike, fspath
@@ -67,7 +67,8 @@ def trained(
     with available(given.objects), as_it_was():
         wanted = configured(path, of_conf, options, "conf", out)
         if not {"output", "resume", "overwrite"} & {*of_conf, *options}:
-            wanted = wanted.executed(output=str(_free(Path(wanted.execution.output))))
+            place = first_of(Path(wanted.execution.output), lambda path: not path.exists())
+            wanted = wanted.executed(output=str(place))
         directory = Path(wanted.execution.output)
         result = execute(wanted, _lines(wanted, out), out, engine=engine)
         keep_sources(directory, given)
@@ -75,10 +76,10 @@ def trained(
     return directory
 
 
-def _free(place: Path) -> Path:
-    """The directory, or the first of NAME-2, NAME-3, … that is not there."""
+def first_of(place: Path, serves: Callable[[Path], bool]) -> Path:
+    """The directory, or the first of NAME-2, NAME-3, … that serves."""
     others = (place.with_name(f"{place.name}-{n}") for n in count(2))
-    return next(path for path in chain([place], others) if not path.exists())
+    return next(path for path in chain([place], others) if serves(path))
 
 
 def _judge(result: Result, directory: Path) -> None:
@@ -155,18 +156,26 @@ def mapped(conf: Mapping[str, Any], given: Given) -> dict[str, object]:
 
 def keys_of(keys: Mapping[str, Any], given: Given) -> dict[str, object]:
     """Keys by the names of the documents, with values as a file would have them."""
-    known = {re.sub(r"[.-]", "_", name): name for name in config.all_keys()}
     found: dict[str, object] = {}
     for name, value in keys.items():
-        key = known.get(re.sub(r"[.-]", "_", name), name)
+        key = key_of(name)
         if key in found:
             raise UserError(f"{key} is there twice")
-        if isinstance(value, PathLike):
-            value = fspath(value)
-        elif hasattr(value, "item") and getattr(value, "shape", None) == ():
-            value = value.item()  # NumPy's numbers
-        found[key] = given.value(key, value)
+        found[key] = given.value(key, plain(value))
     return found
+
+
+def key_of(name: str) -> str:
+    """A key by its name in the documents; what is none as it is."""
+    known = {re.sub(r"[.-]", "_", key): key for key in config.all_keys()}
+    return known.get(re.sub(r"[.-]", "_", name), name)
+
+
+def plain(value: Any) -> Any:
+    """Python's own in the place of NumPy's numbers, text in that of a path."""
+    if isinstance(value, PathLike):
+        return fspath(value)
+    return value.item() if getattr(value, "shape", None) == () else value
 
 
 @contextmanager

@@ -262,6 +262,14 @@ def test_a_comparison(tmp_path: Path) -> None:
         conf, output=tmp_path / "nested", engine="local", progress=False, **keys
     )
     assert [run.status for run in other.runs()] == ["completed"]
+    calls = (["fedproto"], [0]), (["fd"], [0]), (["fedproto"], np.arange(2)), (["fedproto"], [0])
+    places = [
+        pfedlora_flwr.compare(
+            methods=methods, seeds=seeds, engine="local", progress=False, **keys
+        ).path.name
+        for methods, seeds in calls
+    ]
+    assert places == ["comparison", "comparison-2", "comparison", "comparison-3"]
     with pytest.raises(UserError, match=r"2 runs failed; .*the disk of client 2 is on fire"):
         pfedlora_flwr.compare(
             methods=["tests.failing:ClientRaises"],

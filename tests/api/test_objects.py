@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import pfedlora_flwr
+from pfedlora_flwr.api.comparing import content_of
 from pfedlora_flwr.api.objects import Given
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.methods.pfedlora import PFedLoRA
@@ -52,6 +53,26 @@ def test_what_can_be_imported_goes_by_its_path() -> None:
     assert named([Small, "cnn5"]) == "tests.api.modules:Small,cnn5"
     assert named(Alone, "method") == "tests.api.modules:Alone"
     assert named(PFedLoRA, "method") == "pfedlora"
+
+
+def test_a_comparison_takes_objects_tuples_and_arrays_on_its_axes() -> None:
+    axes = {
+        "models": ([Small, "cnn5"], "cnn5"),
+        "local_epochs": range(1, 3),
+        "lr": {"tune": np.array([0.5, 0.25]), "methods": (PFedLoRA,)},
+        "setting": ({"batch_size": np.int64(8)}, {"partition": {"kind": "iid"}}),
+    }
+    conf = {"methods": (PFedLoRA, Alone), "seeds": np.arange(2), "axes": axes}
+    assert content_of(conf, Given()) == {
+        "methods": ["pfedlora", "tests.api.modules:Alone"],
+        "seeds": [0, 1],
+        "axes": {
+            "models": ["tests.api.modules:Small,cnn5", "cnn5"],
+            "local-epochs": [1, 2],
+            "lr": {"tune": [0.5, 0.25], "methods": ["pfedlora"]},
+            "setting": [{"batch-size": 8}, {"partition.kind": "iid"}],
+        },
+    }
 
 
 def test_what_cannot_goes_by_its_name_and_the_hash_of_its_source_and_of_what_that_uses() -> None:
