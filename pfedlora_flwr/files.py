@@ -93,6 +93,8 @@ def check_writable(path: Path) -> None:
     """Raises UserError if the folder `path`, or the nearest there is above it, lets nothing be
     written. Changes nothing."""
     nearest = next(folder for folder in (path, *path.parents) if folder.exists())
+    if not nearest.is_dir():
+        raise UserError(f"{path} cannot be written ({nearest} is no folder)")
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise UserError(f"{path} cannot be written (Permission denied); choose another folder")
 

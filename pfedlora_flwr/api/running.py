@@ -72,7 +72,7 @@ def trained(
         directory = Path(wanted.execution.output)
         result = execute(wanted, _lines(wanted, out), out, engine=engine)
         keep_sources(directory, given)
-    _judge(result, directory)
+    _judge(result, directory, given)
     return directory
 
 
@@ -82,14 +82,23 @@ def first_of(place: Path, serves: Callable[[Path], bool]) -> Path:
     return next(path for path in chain([place], others) if serves(path))
 
 
-def _judge(result: Result, directory: Path) -> None:
+def _judge(result: Result, directory: Path, given: Given) -> None:
     """Raises what a run that did not complete ends with."""
     after = f" after round {result['rounds']}" if "rounds" in result else ""
-    again = f"; to continue: pfedlora_flwr.load({str(directory)!r}).resume()" if after else ""
+    again = f"; to continue: {_resuming(directory, given)}" if after else ""
     if result["status"] == "failed":
         raise UserError(f"the run failed{after}: {result['error']}" + again)
     if result["status"] == "stopped" and result.get("stopped_by") in ("user", "system"):
         raise KeyboardInterrupt(f"{result['error']}{after}{again}")
+
+
+def _resuming(directory: Path, given: Given) -> str:
+    """The call that goes on with a run, with the names of the objects that it needs again."""
+    keys = RunDirectory(directory).saved_keys()
+    needed = [k for k, value in keys.items() if given.objects.keys() & {*str(value).split(",")}]
+    first = [k for k in needed if k in ("method", "models", "dataset")]
+    place = ", ".join([repr(str(directory)), *(f"{key}=…" for key in first)])
+    return f"pfedlora_flwr.load({place}).resume({'observers=…' if needed != first else ''})"
 
 
 def keep_sources(directory: Path, given: Given) -> None:
@@ -186,6 +195,7 @@ def one_line() -> Iterator[None]:
     except UserError as error:
         said = str(error)
         text = re.sub(r"--(resume|overwrite|accept-changed-code)\b", _argument, said)
+        text = text.replace(" (a comparison's with --redo)", "")
         text = re.sub(r"--(?=(engine|jobs)\b)|\B-o (?=[a-z])", "", text)
         if text == said:
             raise

@@ -27,7 +27,7 @@ from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data.local import shared_partition
 from pfedlora_flwr.data.source import Reading
 from pfedlora_flwr.errors import UserError, some
-from pfedlora_flwr.files import make_folder
+from pfedlora_flwr.files import check_writable, make_folder
 from pfedlora_flwr.launch.checks import of_data, of_method, preflight, slow_precision
 from pfedlora_flwr.launch.execute import STOPPED
 from pfedlora_flwr.launch.processes import SIGNALS, Stopped, stoppable
@@ -94,6 +94,7 @@ def compare(
     _warn_of_own_code(work, err)
     at_once = asked or _at_once(work, engine)
     if dry_run:
+        check_writable(work.output)
         _show_work(work, out, engine, drop_models, at_once)
         return 0
     with _claimed(output, shard), stoppable(*SIGNALS):

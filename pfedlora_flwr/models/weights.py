@@ -43,7 +43,8 @@ def read(file: Path, name: str) -> State:
     except Exception as error:  # what is in the file is somebody's
         said = first_line(str(error))
         # torch advises to execute what is in the file
-        told = f": {said}" if said and "weights_only" not in said else ""
+        advises = "weights only" in said.lower().replace("_", " ")
+        told = f": {said}" if said and not advises else ""
         raise UserError(
             f"model {name!r}: {file} holds no weights as safetensors or torch.save write them{told}"
         ) from None

@@ -77,6 +77,7 @@ class Trained:
         if self.task.kind == TEXT and inputs.dtype == np.uint8:
             inputs = tokenised(self.method.model_of(self.client), inputs)
         labels = torch.zeros(len(inputs), dtype=torch.int64) if labels is None else labels
+        inputs = inputs if inputs.flags.writeable else inputs.copy()  # PyTorch warns of such arrays
         return self.task.kind.samples(
             torch.from_numpy(inputs), labels, tuple(self.about["mean"]), tuple(self.about["std"])
         )

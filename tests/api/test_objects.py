@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -212,7 +213,10 @@ def test_arrays_stay_those_that_were_given_and_inputs_are_looked_at(tmp_path: Pa
         run.predict(0, np.where(np.arange(24).reshape(2, 12) == 14, np.nan, ROWS[:2]))
     with pytest.raises(UserError, match="client is '0'; allowed: 0 to 2"):
         run.predict("0", ROWS[:2])
-    assert run.predict(np.int64(1), ROWS[:2]).shape == (2, 3)
+    fixed = ROWS[:2].copy()
+    fixed.flags.writeable = False
+    with warnings.catch_warnings(action="error"):
+        assert run.predict(np.int64(1), fixed).shape == (2, 3)
 
 
 @pytest.mark.slow
@@ -272,6 +276,24 @@ def test_columns_names_last_from_training_to_adapting(tmp_path: Path) -> None:
 
 def run_name(inputs: Any) -> str:
     return str(Given().value("dataset", (inputs, LABELS)))
+
+
+def test_a_run_that_failed_says_which_objects_it_needs_to_go_on(tmp_path: Path) -> None:
+    class Raises(Alone):
+        """Nobody can train."""
+
+        def local_update(self, *_: Any) -> Any:
+            raise RuntimeError("the disk is full")
+
+    place = tmp_path / "run"
+    with pytest.raises(UserError) as told:
+        pfedlora_flwr.run(method=Raises, dataset=(ROWS, LABELS), output=place, **SMALL)
+    call = str(told.value).partition("to continue: ")[2]
+    assert call == f"pfedlora_flwr.load({str(place)!r}, method=…, dataset=…).resume()"
+    run = pfedlora_flwr.load(place, method=Raises, dataset=(ROWS, LABELS))
+    assert isinstance(run, pfedlora_flwr.Run)
+    with pytest.raises(UserError, match="the disk is full"):
+        run.resume(progress=False)
 
 
 def test_a_file_that_has_changed_is_read_anew(tmp_path: Path) -> None:

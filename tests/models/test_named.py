@@ -211,6 +211,9 @@ def test_a_file_that_holds_no_weights_is_one_line(content: bytes, tmp_path: Path
         ) as error:
             build(f"timm:resnet10t:weights={file}", GREY)
         assert len(str(error.value).splitlines()) == 1
+    torch.save(torch.nn.Linear(2, 2), tmp_path / "module.pt")  # torch advises to execute it
+    with pytest.raises(UserError, match=r"holds no weights as .* torch.save write them$"):
+        build(f"timm:resnet10t:weights={tmp_path / 'module.pt'}", GREY)
     torch.save({"conv1.weight": torch.zeros(3)}, tmp_path / "other.pt")
     with pytest.raises(
         UserError, match=r"its weights lack \d+ of its \d+ tensors: conv1.0.weight, "
