@@ -289,6 +289,7 @@ def predict(
         Path | None,
         typer.Option(metavar="FILE", help="Write to this file; default: to the terminal."),
     ] = None,
+    option: Options = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Predict with a client's model. Shows class names and probabilities, the most probable
@@ -297,8 +298,10 @@ def predict(
     RUN is a run's directory; on a deployed node its state-path, or a run's folder there. Each PATH
     holds inputs for the model: an image file of any size; a CSV or Parquet table with the columns
     it was trained on; series or vectors [n, …] in an .npy or .npz file, in the training data's
-    units; or a folder of such files. Rows count from 1. A PATH that cannot be read is named, and
-    the exit code is 1; it is 2 if none can be read."""
+    units; or a folder of such files. -o data.sep=… and -o data.decimal=… say how tables are
+    written, if not as the run's. Rows count from 1. A PATH that cannot be read is named, and the
+    exit code is 1; it is 2 if none can be read."""
+    from pfedlora_flwr import config
     from pfedlora_flwr.commands.load_models import models_of
     from pfedlora_flwr.commands.predict import Form, answer
 
@@ -306,7 +309,9 @@ def predict(
         raise UserError("--json and --csv are both given; choose one")
     form = Form("json" if as_json else "csv" if as_csv else "lines", top, all_clients)
     models = models_of(place, client, err, all_clients=all_clients)
-    raise typer.Exit(answer(models, paths, form, err, output, overwrite=overwrite))
+    options = config.parse_overrides(option or [])
+    code = answer(models, paths, form, err, output, overwrite=overwrite, options=options)
+    raise typer.Exit(code)
 
 
 @cli.command(cls=PlainCommand)
@@ -325,18 +330,22 @@ def evaluate(
             help="List the rows of the client's test part, from 1.",
         ),
     ] = False,
+    option: Options = None,
 ) -> None:
     """Evaluate a client's model on labelled samples. Shows accuracy, balanced accuracy, macro-F1
     and the recall of each class.
 
     RUN is a run's directory; on a deployed node its state-path, or a run's folder there. DATA is a
     dataset, as in the key `dataset`: folder:DIR, npz:FILE, csv:FILE, or one from the package.
-    Default: the client's own test part, as in the run."""
+    Default: the client's own test part, as in the run. -o data.…=… says how DATA is to be read,
+    where it is written otherwise than the run's data, -o data-path=… where its files are."""
+    from pfedlora_flwr import config
     from pfedlora_flwr.commands.evaluate import answer
     from pfedlora_flwr.commands.load_models import models_of
 
     models = models_of(place, client, err, all_clients=all_clients)
-    answer(models, data, out, err, as_json=as_json, as_list=all_clients, rows=rows)
+    options = config.parse_overrides(option or [])
+    answer(models, data, out, err, as_json=as_json, as_list=all_clients, rows=rows, options=options)
 
 
 @cli.command(cls=PlainCommand)

@@ -122,6 +122,13 @@ def test_the_run_itself_gives_the_same_and_python_too(federation: Path, tmp_path
     assert newcomer.result == lines(federation / "run")[3]
     images = np.zeros((2, 32, 32, 3), np.uint8)
     assert newcomer.predict(images).shape == (2, 10)
+    loaded = pfedlora_flwr.load(tmp_path / "new")
+    assert isinstance(loaded, pfedlora_flwr.Newcomer)
+    assert (loaded.result, loaded.path) == (newcomer.result, newcomer.path)
+    assert np.array_equal(loaded.predict(images), newcomer.predict(images))
+    assert loaded.evaluate()["accuracy"] == newcomer.result["accuracy"]
+    assert loaded.class_names() == [str(digit) for digit in range(10)]
+    assert loaded.export(tmp_path / "client.safetensors").exists()
     with pytest.raises(UserError, match="not empty"):
         pfedlora_flwr.adapt(federation / "run", tmp_path / "new", client=9)
     (tmp_path / "new" / "mine.txt").touch()

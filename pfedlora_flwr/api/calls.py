@@ -7,6 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from pfedlora_flwr.api import newcomers
 from pfedlora_flwr.api.comparing import compared, content_of
 from pfedlora_flwr.api.objects import Given, check_same
 from pfedlora_flwr.api.process import as_it_was
@@ -114,8 +115,8 @@ def compare(
 
 def load(
     path: str | PathLike[str], *, method: Any = None, models: Any = None, dataset: Any = None
-) -> Run | Comparison:
-    """A run or a comparison that is on disk.
+) -> Run | Comparison | newcomers.Newcomer:
+    """A run, a comparison or an adapted client that is on disk.
 
     Args:
         path: Its directory.
@@ -125,7 +126,8 @@ def load(
         dataset: The same of the dataset.
 
     Returns:
-        A `Comparison` where the directory holds a plan of one, else a `Run`.
+        A `Comparison` where the directory holds a plan of one, a `Newcomer` where `adapt` wrote it,
+        else a `Run`.
 
     Raises:
         UserError: There is neither, or an object is not the one that the run was made with.
@@ -136,8 +138,10 @@ def load(
         names = {key: given.value(key, one) for key, one in wanted.items() if one is not None}
         if Plan.read(place):
             return Comparison(place, given)
+        if newcomer := newcomers.found(place, given):
+            return newcomer
         directory = RunDirectory(place)
         if not directory.holds_run:
-            raise UserError(f"{place} holds neither a run nor a comparison")
+            raise UserError(f"{place} holds neither a run nor a comparison, and no adapted client")
         check_same(directory.saved_keys(), names)
         return Run(place, given)

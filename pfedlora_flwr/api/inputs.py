@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
@@ -10,25 +10,25 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pfedlora_flwr.commands.read_inputs import read
+from pfedlora_flwr.commands.read_inputs import read, reading_of
 from pfedlora_flwr.data.arrays import check_finite, columns_of, with_columns
-from pfedlora_flwr.data.source import Reading
 from pfedlora_flwr.data.tables import as_bytes
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.runs.trained import Trained
 from pfedlora_flwr.training.kinds import TEXT
 
 
-def inputs_of(trained: Trained, inputs: Any) -> npt.NDArray[Any]:
-    """Inputs as a dataset has them, from an array, from files or from texts. Raises UserError."""
+def inputs_of(trained: Trained, inputs: Any, options: Mapping[str, object]) -> npt.NDArray[Any]:
+    """Inputs as a dataset has them, from an array, from files or from texts. options: as
+    `reading_of` has them. Raises UserError."""
     task = trained.task
+    how = reading_of(trained, options)
     if task.kind == TEXT and isinstance(inputs, list) and inputs and isinstance(inputs[0], str):
         return as_bytes("inputs", inputs, task.shape[0])
     if isinstance(inputs, str | PathLike):
         inputs = [inputs]
     if isinstance(inputs, Sequence) and inputs and isinstance(inputs[0], str | PathLike):
         paths = [Path(fspath(path)) for path in inputs]
-        how = Reading.of(trained.experiment, "")
         asked = read(paths, task, trained.feature_names, how)
         if asked.broken:
             raise UserError(asked.broken[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, cast
@@ -15,6 +16,7 @@ from pfedlora_flwr.api.process import as_it_was
 from pfedlora_flwr.api.results import Run
 from pfedlora_flwr.api.running import keys_of, one_line
 from pfedlora_flwr.commands import adapt as adapting
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.models.given import available
 
 
@@ -33,7 +35,7 @@ class Newcomer:
         accuracy, alone = self.result["accuracy"], self.result["alone_accuracy"]
         return f"<Newcomer {self.path}: accuracy {accuracy:.4f}, alone {alone:.4f}>"
 
-    def predict(self, inputs: Any) -> npt.NDArray[np.float32]:
+    def predict(self, inputs: Any, **keys: Any) -> npt.NDArray[np.float32]:
         """What its model says of inputs, as `Run.predict` takes them.
 
         Returns:
@@ -42,7 +44,34 @@ class Newcomer:
         Raises:
             UserError: The model takes other inputs, or a file cannot be read.
         """
-        return self._run.predict(self.result["client"], inputs)
+        return self._run.predict(self.result["client"], inputs, **keys)
+
+    def class_names(self) -> list[str]:
+        """The classes that its model tells apart, in order."""
+        return self._run.class_names(self.result["client"])
+
+    def evaluate(self, data: Any = None, **keys: Any) -> dict[str, Any]:
+        """Its model on labelled samples, as `Run.evaluate` does it.
+
+        Raises:
+            UserError: The data is missing, or of other inputs or classes than the model's.
+        """
+        return cast("dict[str, Any]", self._run.evaluate(self.result["client"], data, **keys))
+
+    def export(
+        self,
+        output: str | PathLike[str] | None = None,
+        *,
+        format: str = "safetensors",
+        overwrite: bool = False,
+    ) -> Path:
+        """Write its model as one file with a model card, as `Run.export` does.
+
+        Raises:
+            UserError: The file is there, a library is missing, or the model cannot be exported.
+        """
+        client = self.result["client"]
+        return self._run.export(client, output, format=format, overwrite=overwrite)
 
     def model(self) -> nn.Module:
         """Its model with its normalisation, as `Run.model` gives it.
@@ -51,6 +80,19 @@ class Newcomer:
             UserError: The model is not there any more.
         """
         return self._run.model(self.result["client"])
+
+
+def found(path: Path, given: Given) -> Newcomer | None:
+    """The client whose model `adapt` left in a folder; None where there is none. Raises UserError
+    for a damaged one."""
+    file = path / adapting.RESULT
+    if not file.is_file():
+        return None
+    try:
+        result = json.loads(file.read_text(encoding="utf-8"))
+        return Newcomer(path, {**result, "client": int(result["client"])}, given)
+    except (OSError, ValueError, LookupError, TypeError):
+        raise UserError(f"{file} cannot be read as adapt writes it") from None
 
 
 def adapt(

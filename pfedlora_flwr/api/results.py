@@ -122,7 +122,7 @@ class Run:
             trained = self._trained(client)
             return WithNormalisation(trained.method.predictor(trained.module), trained).eval()
 
-    def predict(self, client: int, inputs: Any) -> npt.NDArray[np.float32]:
+    def predict(self, client: int, inputs: Any, **keys: Any) -> npt.NDArray[np.float32]:
         """What a client's model says of inputs.
 
         Args:
@@ -132,6 +132,7 @@ class Run:
                 model of texts a list of them. Or the path, or a list of paths (`pathlib.Path` for
                 files of texts), of what `pfedlora predict` takes: image files of any size, tables,
                 arrays, folders.
+            keys: `data_sep` and `data_decimal` of tables, if not as in the run.
 
         Returns:
             Probabilities, float32 [n, classes], in the order of `class_names`.
@@ -141,7 +142,8 @@ class Run:
         """
         with available(self._given.objects), as_it_was(), running.one_line():
             trained = self._trained(client)
-            logits = trained.logits(inputs_of(trained, inputs))
+            options = running.keys_of(keys, Given())
+            logits = trained.logits(inputs_of(trained, inputs, options))
             if not bool(logits.isfinite().all()):
                 raise UserError(
                     f"the model of client {client} gives values that are not finite: its training"
@@ -150,7 +152,7 @@ class Run:
             return cast("npt.NDArray[np.float32]", logits.softmax(1).numpy())
 
     def evaluate(
-        self, client: int | None = None, data: Any = None
+        self, client: int | None = None, data: Any = None, **keys: Any
     ) -> dict[str, Any] | list[dict[str, Any]]:
         """A client's model on labelled samples.
 
@@ -158,6 +160,8 @@ class Run:
             client: The client's number, from 0. None: all clients that have been trained.
             data: A dataset, as the key of that name takes it (`folder:DIR`, `csv:FILE`), or
                 (inputs, labels) as arrays. None: the client's own test part, as the run counted it.
+            keys: `data_…` of the dataset if not as in the run, and `data_path`, where its files
+                are.
 
         Returns:
             `accuracy`, `balanced_accuracy` and `macro_f1` in [0, 1]; `samples`; `classes` with the
@@ -173,7 +177,8 @@ class Run:
         with available(objects), as_it_was(), running.one_line():
             asked = clients_of(self.path)[0] if client is None else [client]
             models = (self._trained(k) for k in asked)
-            found = evaluating.evaluate(models, name, confusions=True)
+            options = running.keys_of(keys, Given())
+            found = evaluating.evaluate(models, name, options, confusions=True)
         rows = [cast("dict[str, Any]", evaluation) for evaluation in found]
         return rows if client is None else rows[0]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, NotRequired, TypedDict
 
@@ -16,10 +16,11 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
+from pfedlora_flwr.commands.read_inputs import with_keys
 from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data.datasets import Dataset
 from pfedlora_flwr.data.local import Site, reading_for
-from pfedlora_flwr.data.registry import is_function, located
+from pfedlora_flwr.data.registry import find, is_function, located, takes_path
 from pfedlora_flwr.errors import UserError, some
 from pfedlora_flwr.runs.trained import Trained
 from pfedlora_flwr.training.kinds import VECTORS
@@ -32,6 +33,7 @@ _SCORES: tuple[Literal["accuracy", "balanced_accuracy", "macro_f1"], ...] = (
     "balanced_accuracy",
     "macro_f1",
 )
+_AS_THE_RUN: Mapping[str, object] = {}
 _NAMED = 5
 """Class names in a message."""
 
@@ -67,17 +69,27 @@ class Evaluation(TypedDict):
 
 
 def evaluate(
-    models: Iterable[Trained], data: str | None, *, rows: bool = False, confusions: bool = False
+    models: Iterable[Trained],
+    data: str | None,
+    options: Mapping[str, object] = _AS_THE_RUN,
+    *,
+    rows: bool = False,
+    confusions: bool = False,
 ) -> list[Evaluation]:
     """Each model on the dataset `data`, named as in the key `dataset`, or, without it, on its
-    client's own test part.
+    client's own test part. options: the dataset's keys `data.…`, where they are not the run's, and
+    `data-path`.
 
     The latter counts what the run counted, on a CPU to the last sample. Raises UserError if data
     is missing, not the run's, or of other inputs or classes than the model's."""
     torch.set_num_threads(1)  # as in the run: sums in another order can turn a close decision
     if rows and data is not None:
         raise UserError("--rows lists the client's own test part: leave DATA out")
-    return [_evaluate(trained, data, rows=rows, confusions=confusions) for trained in models]
+    if options and data is None:
+        raise UserError(f"{next(iter(options))} is of a dataset: give DATA, too, or leave it out")
+    return [
+        _evaluate(trained, data, options, rows=rows, confusions=confusions) for trained in models
+    ]
 
 
 def answer(
@@ -89,11 +101,12 @@ def answer(
     as_json: bool,
     as_list: bool,
     rows: bool,
+    options: Mapping[str, object],
 ) -> None:
     """Evaluates the models and prints what came of it; as_list: JSON is a list, of one model too.
-    rows: whether the rows of the clients' test parts are named.
+    rows: whether the rows of the clients' test parts are named. options: as `evaluate` has them.
     Raises UserError as `evaluate` does."""
-    found = evaluate(models, data, rows=rows)
+    found = evaluate(models, data, options, rows=rows)
     for line in remarks(found):
         err.print(line, highlight=False)
     if as_json:
@@ -148,7 +161,14 @@ def show(evaluations: Sequence[Evaluation], out: Console) -> None:
             out.print(f"test rows of client {e['client']}: {told}", highlight=False, soft_wrap=True)
 
 
-def _evaluate(trained: Trained, data: str | None, *, rows: bool, confusions: bool) -> Evaluation:
+def _evaluate(
+    trained: Trained,
+    data: str | None,
+    options: Mapping[str, object],
+    *,
+    rows: bool,
+    confusions: bool,
+) -> Evaluation:
     places: list[int] = []
     if data is None:
         samples, places = _own_test_part(trained)
@@ -157,7 +177,7 @@ def _evaluate(trained: Trained, data: str | None, *, rows: bool, confusions: boo
         e = trained.experiment
         seen = located(data) == trained.about["site"].get("dataset", e.dataset)
         path = trained.about["site"]["data-path"] if data == e.dataset else ""
-        dataset = _load(trained, data, path)
+        dataset = _load(trained, data, {"data-path": path, **options})
         labels, by_number = _labels(trained.class_names, dataset)
         unnamed = trained.feature_names and not dataset.feature_names
         by_place = bool(unnamed) and dataset.kind == VECTORS
@@ -189,12 +209,16 @@ def _evaluate(trained: Trained, data: str | None, *, rows: bool, confusions: boo
     return result
 
 
-def _load(trained: Trained, data: str, data_path: str) -> Dataset:
+def _load(trained: Trained, data: str, options: Mapping[str, object]) -> Dataset:
     """The dataset as the model takes it: a table's columns by their names. Raises UserError if
     its inputs are others."""
-    task = trained.task
+    task, path = trained.task, str(options["data-path"])
+    keys = {name: value for name, value in options.items() if name != "data-path"}
+    allowed = [name for name in find(data).columns if name != "data.client-column"]
+    if path and not takes_path(data):
+        raise UserError(f"data-path is {path!r}, and {data} takes no files from there")
     how = replace(
-        reading_for(task, trained.experiment, data_path),
+        reading_for(task, with_keys(trained.experiment, keys, allowed), path),
         client_column=None,
         feature_names=trained.feature_names,
         one_class=True,

@@ -6,15 +6,14 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
 from rich.console import Console
 
-from pfedlora_flwr.commands.read_inputs import Asked, Place, read
-from pfedlora_flwr.data.source import Reading
+from pfedlora_flwr.commands.read_inputs import Asked, Place, read, reading_of
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import check_replaceable, make_folder, write_atomically
 from pfedlora_flwr.runs.trained import Trained
@@ -95,9 +94,10 @@ def answer(
     output: Path | None,
     *,
     overwrite: bool,
+    options: Mapping[str, object],
 ) -> int:
     """Writes what the models say of the inputs to `output`, or the terminal, and on `err` a line
-    for each path that gives none.
+    for each path that gives none. options: as `reading_of` has them.
 
     The exit code: 0, 1 where some paths gave none, 2 where all did. Raises UserError if `output`
     cannot be written."""
@@ -106,7 +106,7 @@ def answer(
         make_folder(output.absolute().parent)
     rest = iter(models)
     first = next(rest)
-    asked = read(paths, first.task, first.feature_names, Reading.of(first.experiment, ""))
+    asked = read(paths, first.task, first.feature_names, reading_of(first, options))
     for line in asked.broken:
         err.print(f"error: {line}", highlight=False)
     if not asked.places:

@@ -3,7 +3,8 @@ models take them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pfedlora_flwr import config
 from pfedlora_flwr.data import tables
 from pfedlora_flwr.data.arrays import DAMAGED, check_finite
 from pfedlora_flwr.data.images import first_frames, left_out_of, read_image, suffix_of, visible
 from pfedlora_flwr.data.source import Inputs, Reading
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.models.task import Task
+from pfedlora_flwr.runs.trained import Trained
 from pfedlora_flwr.training.kinds import ARRAYS, IMAGES, TEXT, Shape
 
+_OF_TABLES = "data.sep", "data.decimal"
+"""Keys of tables whose columns are known by their names."""
 _AS_IT_IS = Reading()
 
 
@@ -45,6 +51,25 @@ class Asked:
     shape: Shape
     feature_names: tuple[str, ...]
     notes: list[str]
+
+
+def with_keys(e: Experiment, options: Mapping[str, object], allowed: Sequence[str]) -> Experiment:
+    """The run's Experiment with keys that say how other data is to be read. Raises UserError for
+    keys that are not `allowed`, and wrong values."""
+    for name in options:
+        if name not in allowed:
+            config.parse({name: options[name]})  # an unknown key is named as such
+            told = f"allowed for this data: {', '.join(allowed)}" if allowed else "no key is needed"
+            raise UserError(f"{name} is as in the run; {told}")
+    found = config.parse(options)
+    return e.replace(**{re.sub(r"[.-]", "_", name): value for name, value in found.items()})
+
+
+def reading_of(trained: Trained, options: Mapping[str, object]) -> Reading:
+    """How inputs for this model are read. options: of tables `data.sep` and `data.decimal`, where
+    they are not the run's. Raises UserError for others."""
+    allowed = _OF_TABLES if ".csv" in trained.task.kind.suffixes else ()
+    return Reading.of(with_keys(trained.experiment, options, allowed), "")
 
 
 def read(

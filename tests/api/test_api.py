@@ -235,7 +235,7 @@ def test_what_a_run_has_left(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("here", "no_figures")
-def test_a_comparison(tmp_path: Path) -> None:
+def test_a_comparison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = {key: value for key, value in KEYS.items() if key != "rounds"} | {"rounds": 1}
     where = tmp_path / "comparison"
     found = pfedlora_flwr.compare(
@@ -262,6 +262,8 @@ def test_a_comparison(tmp_path: Path) -> None:
         conf, output=tmp_path / "nested", engine="local", progress=False, **keys
     )
     assert [run.status for run in other.runs()] == ["completed"]
+    (tmp_path / "mine").mkdir()
+    monkeypatch.chdir(tmp_path / "mine")
     calls = (["fedproto"], [0]), (["fd"], [0]), (["fedproto"], np.arange(2)), (["fedproto"], [0])
     places = [
         pfedlora_flwr.compare(

@@ -231,6 +231,24 @@ def test_a_data_frame_goes_by_its_columns_names(tmp_path: Path) -> None:
     assert np.array_equal(turned, run.predict(0, frame))
     with pytest.raises(UserError, match="inputs has no column 'x3', which the model takes"):
         run.predict(0, frame.drop(columns="x3"))
+    file = tmp_path / "other.csv"
+    frame.assign(kind=LABELS).to_csv(file, index=False, sep=";", decimal=",")
+    options = {"data_sep": "semicolon", "data_decimal": "comma"}
+    assert np.array_equal(run.predict(0, file, **options), run.predict(0, tmp_path / "rows.csv"))
+    mine = run.evaluate(0, f"csv:{file}", data_label_column="kind", **options)
+    whole = run.evaluate(0, f"csv:{tmp_path / 'rows.csv'}")
+    assert {**cast("dict[str, Any]", mine), "data": "", "seen": True} == {
+        **cast("dict[str, Any]", whole),
+        "data": "",
+    }
+    with pytest.raises(UserError, match=r"data.label-column is as in the run; .*: data.sep, data"):
+        run.predict(0, file, data_label_column="kind")
+    with pytest.raises(UserError, match=r"lr is as in the run; allowed for this data: data.label-"):
+        run.evaluate(0, f"csv:{file}", lr=1)
+    with pytest.raises(UserError, match=r"data-path is 'x', and csv:.* takes no files from there"):
+        run.evaluate(0, f"csv:{file}", data_path="x")
+    with pytest.raises(UserError, match=r"data.sep is of a dataset: give DATA, too"):
+        run.evaluate(0, data_sep="tab")
     # arrays of the same run go by place, and say so
     data = f"csv:{tmp_path / 'rows.csv'}", (frame[frame.columns[::-1]], LABELS), (ROWS, LABELS)
     found = [cast("dict[str, Any]", run.evaluate(0, one)) for one in data]
