@@ -34,6 +34,8 @@ _NUMBERED = 150
 _MOST_NAMED, _BROAD = 30, 40
 """Owners whose names stand at an axis, and the letters of all of them that fit there side by
 side."""
+_LETTER = 0.06
+"""Inches of a letter of theirs."""
 _PALEST = 0.12
 """Opacity of a cell with one sample."""
 
@@ -51,7 +53,7 @@ def histogram(study: Study, scenario: Keys, folder: Path) -> Picture:
     counts = np.stack(
         [np.bincount(labels[own], minlength=dataset.classes) for own in owned], axis=1
     )
-    with drawing(1, 1, (4.6, 2.8)) as (figure, axes):
+    with drawing(1, 1, (4.6, 2.8 + names_height(partition))) as (figure, axes):
         axis = axes[0][0]
         axis.grid(visible=False)
         image = axis.imshow(
@@ -163,18 +165,29 @@ def first_run(study: Study, scenario: Keys) -> Run:
     return next(iter(study.in_scenario(scenario)[0].runs.values()))
 
 
+def names_height(partition: Partition) -> float:
+    """Inches that the owners' names take below a figure where they stand upright."""
+    names = _owners_shown(partition)
+    return _LETTER * max(map(len, names)) if _upright(names) else 0
+
+
 def client_ticks(axis: Any, partition: Partition) -> None:
     """The clients along the x axis: numbers, or the owners' names where there are few."""
-    clients, owners = len(partition.clients), partition.owners
+    clients, names = len(partition.clients), _owners_shown(partition)
     axis.set_xlabel("client")
-    if owners and clients <= _MOST_NAMED:
-        axis.set_xticks(
-            range(clients),
-            literal(owners),
-            rotation=0 if max(map(len, owners)) * clients <= _BROAD else 90,
-        )
+    if names:
+        axis.set_xticks(range(clients), names, rotation=90 if _upright(names) else 0)
     else:
         axis.set_xticks(np.unique(np.linspace(0, clients - 1, min(10, clients), dtype=int)))
+
+
+def _owners_shown(partition: Partition) -> list[str]:
+    owners = partition.owners or ()
+    return literal(owners) if len(owners) <= _MOST_NAMED else []
+
+
+def _upright(names: Sequence[str]) -> bool:
+    return len(names) * max(map(len, names), default=0) > _BROAD
 
 
 def _shades(most: int) -> Any:

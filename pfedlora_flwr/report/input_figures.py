@@ -17,7 +17,7 @@ from pfedlora_flwr.data.datasets import Dataset
 from pfedlora_flwr.data.local import shared_constants
 from pfedlora_flwr.data.partition import Partition
 from pfedlora_flwr.report import words
-from pfedlora_flwr.report.data_figures import client_ticks, data_of, first_run
+from pfedlora_flwr.report.data_figures import client_ticks, data_of, first_run, names_height
 from pfedlora_flwr.report.figures import Picture
 from pfedlora_flwr.report.load import Study
 from pfedlora_flwr.report.style import OKABE_ITO, drawing, literal, save
@@ -27,6 +27,8 @@ _CLIENTS, _CLASSES, _CHANNELS, _FEATURES = 3, 8, 6, 30
 """That are shown, at most."""
 _BOXES = 40
 """Clients whose texts' lengths are shown, at most."""
+_TITLE = 14
+"""Characters beside or above a small panel."""
 _PIXELS = 64
 """Of a side of an image, about, in the figure."""
 
@@ -93,7 +95,7 @@ def _samples(
 ) -> Picture:
     """A row a client, a column a class. draw: a sample as a dataset has it, on an axis."""
     dataset, partition = owned.dataset, owned.partition
-    labels, owners = np.asarray(dataset.labels), literal(partition.owners or ())
+    labels, owners = np.asarray(dataset.labels), literal(partition.owners or (), _TITLE)
     clients = np.unique(np.linspace(0, len(partition.clients) - 1, _CLIENTS, dtype=int)).tolist()
     classes = range(min(_CLASSES, dataset.classes))
     size = 0.95 * len(classes) + 0.5, 0.9 * len(clients) + 0.4
@@ -111,8 +113,9 @@ def _samples(
                 if len(own := train[labels[train] == label]):
                     draw(axis, np.asarray(dataset.inputs[own[0]]))
             row[0].set_ylabel(owners[client] if owners else f"client {client}", fontsize=7)
-        for axis, name in zip(axes[0], literal(dataset.class_names[: len(classes)]), strict=True):
-            axis.set_title(name, fontsize=7)
+        titles = literal(dataset.class_names[: len(classes)], _TITLE)
+        for axis, title in zip(axes[0], titles, strict=True):
+            axis.set_title(title, fontsize=7)
         figure.suptitle(owned.where, fontsize=8)
         path = save(figure, *owned.file)
     first = f"The first training sample of a client and class, {owned.where}; blank: it has none."
@@ -132,7 +135,8 @@ def _vectors(owned: _Owned) -> Picture:
     )
     rows = np.sort(np.argsort(-own.std(1), kind="stable")[:_FEATURES])
     most = max(float(np.abs(own[rows]).max()), 1e-9)
-    with drawing(1, 1, (4.6, 0.9 + 0.14 * len(rows))) as (figure, axes):
+    size = 4.6, 0.9 + 0.14 * len(rows) + names_height(partition)
+    with drawing(1, 1, size) as (figure, axes):
         axis = axes[0][0]
         axis.grid(visible=False)
         image = axis.imshow(

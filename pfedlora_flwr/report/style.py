@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,13 @@ OKABE_ITO = ("#D55E00", "#000000", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "
 MARKERS = ("o", "s", "P", "X", "D", "v", "^", "*")
 LINES = ("-", "--", "-.", ":")
 _OWN = ("#F0E442", "h", "-")
+_OTHER_LETTERS = (
+    *("Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans CJK KR", "Source Han Sans SC"),
+    *("WenQuanYi Zen Hei", "WenQuanYi Micro Hei", "Microsoft YaHei", "PingFang SC", "SimHei"),
+    *("Hiragino Sans", "Yu Gothic", "Malgun Gothic", "Arial Unicode MS"),
+    *("Noto Sans Devanagari", "Noto Sans Thai", "Noto Sans Bengali", "Noto Sans Tamil"),
+)
+"""Fonts of letters that ours lacks, on Linux, Windows and macOS."""
 _GAP = 3.0
 """Pixels between two labels."""
 _SETTINGS: dict[Any, Any] = {
@@ -52,9 +60,21 @@ def of_method(name: str) -> tuple[str, str, Any]:
     return OKABE_ITO[i], MARKERS[(i + turn) % len(MARKERS)], LINES[(i + turn) % len(LINES)]
 
 
-def literal(names: Iterable[str]) -> list[str]:
-    """Names that a figure shows as they are: between two dollar signs matplotlib reads formulas."""
-    return [name.replace("$", r"\$") for name in names]
+def literal(names: Iterable[str], most: int = 32) -> list[str]:
+    """Names that a figure shows, of `most` characters each: of a longer one begin and end. Between
+    two dollar signs matplotlib would read formulas."""
+    ends = most // 2
+    cut = (n if len(n) <= most else f"{n[: most - ends - 1]}…{n[-ends:]}" for n in names)
+    return [name.replace("$", r"\$") for name in cut]
+
+
+@cache
+def _fonts() -> list[str]:
+    """The font of all figures, and those here that have the letters which it lacks."""
+    from matplotlib.font_manager import get_font_names
+
+    there = get_font_names()
+    return ["DejaVu Sans", *(name for name in _OTHER_LETTERS if name in there)]
 
 
 @contextmanager
@@ -67,7 +87,7 @@ def drawing(
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context(_SETTINGS):
+    with matplotlib.rc_context({**_SETTINGS, "font.family": _fonts()}):
         figure = Figure(figsize=size, layout="constrained")
         FigureCanvasAgg(figure)
         yield figure, figure.subplots(rows, columns, squeeze=False, **options)

@@ -15,8 +15,10 @@ import pytest
 from rich.console import Console
 from sklearn.datasets import load_digits
 
+from pfedlora_flwr.data.partition import Partition, Split
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.report import data_figures, figures, style
+from pfedlora_flwr.report.data_figures import names_height
 from pfedlora_flwr.report.load import load
 from pfedlora_flwr.report.write import write_report
 from tests.conftest import Done, run_locally
@@ -362,6 +364,19 @@ def test_the_trade_off_has_intervals_from_three_seeds_on_and_dots_below(
     figures.trade_off(load([tmp_path]), {}, tmp_path)
     assert bars == [round(10 * 4.30265 / 3**0.5, 4)]
     assert dots == [[50.0, 60.0]]
+
+
+def test_long_names_are_cut_and_stand_below_a_figure_that_grows() -> None:
+    assert style.literal(["ward 12$", "University Hospital, ward 12"], 13) == [
+        r"ward 12\$",
+        "Univer…ard 12",
+    ]
+    few, many = (
+        Partition((Split(*[np.arange(3)] * 3),) * len(owners), owners)
+        for owners in (("a", "b"), ("University Hospital, ward 12",) * 2)
+    )
+    assert names_height(few) == 0
+    assert 1 < names_height(many) < 2
 
 
 @pytest.mark.slow
