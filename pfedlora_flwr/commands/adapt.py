@@ -17,7 +17,7 @@ from pfedlora_flwr.client_app import prepare_process
 from pfedlora_flwr.commands.load_models import note_code
 from pfedlora_flwr.data import registry as datasets
 from pfedlora_flwr.data.local import OWN, Site, models_own, site_settings
-from pfedlora_flwr.errors import UserError, some
+from pfedlora_flwr.errors import UserError, first_line, some
 from pfedlora_flwr.experiment import Experiment, parted
 from pfedlora_flwr.federation.adapt import Adapted, row_of, site_with
 from pfedlora_flwr.federation.adapt import adapt as adapted_to
@@ -92,7 +92,7 @@ def adapt(
             raise
         raise UserError(
             f"{place} holds a shared state that method {e.method} cannot take"
-            f" ({type(error).__name__}: {str(error).splitlines()[0]})"
+            f" ({type(error).__name__}: {first_line(str(error))})"
         ) from error
     row = row_of(method, found, data, k, shared.round, samples)
     about = about_of(site, e, k, who.where)

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from pfedlora_flwr.data.cache import cache_root
 from pfedlora_flwr.data.cifar import TORCHVISION_REMEDY
-from pfedlora_flwr.errors import brief
+from pfedlora_flwr.errors import brief, first_line
 from pfedlora_flwr.launch.flower import LaunchError, tool
 from pfedlora_flwr.launch.processes import free_port
 from pfedlora_flwr.launch.resources import cores
@@ -152,7 +152,7 @@ def _torchvision() -> Check:
     try:
         import torchvision
     except (ImportError, RuntimeError) as error:
-        found = f"cannot be imported ({str(error).splitlines()[0]}): CIFAR cannot be downloaded"
+        found = f"cannot be imported ({first_line(str(error))}): CIFAR cannot be downloaded"
         return Check("import torchvision", found, TORCHVISION_REMEDY)
     return Check("import torchvision", torchvision.__version__)
 

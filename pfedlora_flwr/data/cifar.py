@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from pfedlora_flwr.data.cache import downloads
 from pfedlora_flwr.data.source import SIZE, Arrays, Reading
-from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.errors import UserError, first_line
 
 TORCHVISION_REMEDY = "install both from one index: pip install --force-reinstall torch torchvision"
 """What to do where torchvision cannot be imported: most often it was built for another PyTorch than
@@ -81,7 +81,7 @@ class Cifar:
                     f"{file} is missing: both train.parquet and test.parquet are needed"
                 ) from None
             except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:
-                detail = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
+                detail = first_line(str(error)) or type(error).__name__
                 raise UserError(
                     f"{file} is corrupt or no {self.name} file ({detail}); fetch it again"
                 ) from None
@@ -100,7 +100,7 @@ class Cifar:
         try:
             from torchvision import datasets
         except (ImportError, RuntimeError) as error:
-            reason = str(error).splitlines()[0]
+            reason = first_line(str(error))
             advice = f"{TORCHVISION_REMEDY}; or give its files as parquet by data-path"
             raise UserError(
                 f"{self.name} is read by torchvision, which cannot be imported ({reason}); {advice}"

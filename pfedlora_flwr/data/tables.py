@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from pfedlora_flwr.data.normalisation import coarse
 from pfedlora_flwr.data.source import LARGEST, Arrays, Reading
-from pfedlora_flwr.errors import UserError, some
+from pfedlora_flwr.errors import UserError, first_line, some
 from pfedlora_flwr.training.kinds import BYTES_A_TOKEN
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def read(path: Path, form: str, how: Reading) -> pa.Table:
         raise UserError(_NOT_UTF8.format(path)) from None
     except (pa.ArrowException, OSError, ValueError) as error:
         # without the row itself, which may be anybody's
-        said = re.sub(r"(got \d+): .*", r"\1", next(iter(str(error).splitlines()), ""))
+        said = re.sub(r"(got \d+): .*", r"\1", first_line(str(error)))
         comment = form == "csv" and "Expected" in said and text.startswith((b"#", b"%"))
         hint = "; remove the comment from its first line, which names the columns"
         other = _other_separator(text, how) if form == "csv" and not comment else ""

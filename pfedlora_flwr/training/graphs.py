@@ -13,6 +13,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from pfedlora_flwr.errors import first_line
+
 logger = logging.getLogger(__name__)
 WARM_UP = 3
 """Real steps that run eagerly before the capture: they make the optimiser's buffers and the
@@ -63,7 +65,7 @@ def capture(step: Callable[[Tensor], None], order: Tensor, batch: int) -> StepGr
     except RuntimeError as error:
         logger.warning(
             "the step cannot be captured as a CUDA graph and runs eagerly: %s",
-            str(error).splitlines()[0],
+            first_line(str(error)),
         )
         return None
 
