@@ -107,21 +107,8 @@ def function(text: str, how: Reading) -> Arrays:
 
     (inputs, labels, class names), or a mapping of `inputs`, `labels` and perhaps `class_names` and
     `clients`. A data frame's columns keep their names, and go by those of the Reading."""
-    where = f"dataset {text!r}"
-    given = made(text, "dataset", lambda found: _called(text, found, how))
-    inputs, columns = given["inputs"], columns_of(given["inputs"])
-    if columns and how.feature_names:
-        inputs, columns = with_columns(where, inputs, how.feature_names), how.feature_names
-    names, owners = given.get("class_names"), given.get("clients")
-    found = checked(
-        where,
-        np.asarray(inputs),
-        np.asarray(given["labels"]),
-        None if names is None else [str(name) for name in names],
-        None if owners is None else np.asarray(owners),
-        how,
-    )
-    return found._replace(feature_names=columns or None)
+    parts, columns = made(text, "dataset", lambda found: _called(text, found, how))
+    return checked(f"dataset {text!r}", *parts, how)._replace(feature_names=columns or None)
 
 
 def columns_of(inputs: Any) -> tuple[str, ...]:
@@ -140,8 +127,12 @@ def with_columns(where: str, frame: Any, names: Sequence[str]) -> Any:
     return frame[list(names)]
 
 
-def _called(text: str, found: Any, how: Reading) -> Mapping[str, Any]:
-    """Inputs, labels, and perhaps class names and owners, as a user's function returns them."""
+_Parts = tuple[npt.NDArray[Any], npt.NDArray[Any], list[str] | None, npt.NDArray[Any] | None]
+
+
+def _called(text: str, found: Any, how: Reading) -> tuple[_Parts, tuple[str, ...]]:
+    """Inputs, labels, class names and owners of what a user's function returns, and the names of
+    the inputs' columns."""
     takes_path = bool(inspect.signature(found).parameters)
     if how.data_path and not takes_path:
         raise UserError(
@@ -165,7 +156,20 @@ def _called(text: str, found: Any, how: Reading) -> Mapping[str, Any]:
             " clients"
         )
         raise UserError(f"dataset {text!r}: it returned {what}, expected {wanted}")
-    return given
+    inputs, columns = given["inputs"], columns_of(given["inputs"])
+    if columns and how.feature_names:
+        inputs, columns = (
+            with_columns(f"dataset {text!r}", inputs, how.feature_names),
+            how.feature_names,
+        )
+    names, owners = given.get("class_names"), given.get("clients")
+    parts = (
+        np.asarray(inputs),
+        np.asarray(given["labels"]),
+        None if names is None else [str(name) for name in names],
+        None if owners is None else np.asarray(owners),
+    )
+    return parts, columns
 
 
 def checked(
