@@ -164,6 +164,15 @@ def test_at_most_so_many_are_scored() -> None:
     ]
 
 
+def test_a_round_that_was_not_finished_is_not_audited(run: Path) -> None:
+    """Its uploads are there, and its checkpoint is not: the run was killed in between."""
+    directory = RunDirectory(run)
+    assert Seen(directory).numbers == [1, 2]
+    newest, _ = sorted(directory.checkpoints.paths(), reverse=True)
+    newest.unlink()
+    assert Seen(directory).numbers == [1]
+
+
 @pytest.mark.slow
 def test_a_round_whose_noised_state_is_not_here_is_not_audited(tmp_path: Path) -> None:
     """The uploads of the rounds after it were no longer kept."""

@@ -38,10 +38,10 @@ def progress_bars(out: Console, *, quiet: bool = False) -> Progress:
     bar = BarColumn(bar_width=_bar_width(out))
     columns = (
         SpinnerColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         TimeElapsedColumn(),
         bar,
-        TextColumn("{task.fields[what]}"),
+        TextColumn("{task.fields[what]}", markup=False),
     )
     return Progress(*columns, console=out, transient=True, refresh_per_second=4, disable=quiet)
 
