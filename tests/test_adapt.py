@@ -129,6 +129,12 @@ def test_the_run_itself_gives_the_same_and_python_too(federation: Path, tmp_path
     assert loaded.evaluate()["accuracy"] == newcomer.result["accuracy"]
     assert loaded.class_names() == [str(digit) for digit in range(10)]
     assert loaded.export(tmp_path / "client.safetensors").exists()
+    with pytest.raises(UserError, match=r"models mlp9 is not what .* adapted with: cnn"):
+        pfedlora_flwr.load(tmp_path / "new", models="mlp9")
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "adapted.json").write_text('{"client": 9}')
+    with pytest.raises(UserError, match=r"adapted.json cannot be read as adapt writes it"):
+        pfedlora_flwr.load(tmp_path / "old")
     with pytest.raises(UserError, match="not empty"):
         pfedlora_flwr.adapt(federation / "run", tmp_path / "new", client=9)
     (tmp_path / "new" / "mine.txt").touch()

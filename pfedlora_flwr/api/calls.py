@@ -76,7 +76,7 @@ def compare(
         methods: Only these of its methods; without `conf` those to compare, names or classes.
         seeds: Only these of its seeds; without `conf` those to run, otherwise 0.
         output: The comparison's directory, otherwise runs/NAME; of a mapping, or without `conf`,
-            runs/comparison, or comparison-2 where that holds runs of another.
+            runs/comparison, or comparison-2 where that holds runs that this one does not have.
         engine: `local` or `flower`; None: as the command chooses.
         jobs: Runs at once; None: as the command chooses. Objects without an import path run in this
             process, one after the other.
@@ -138,7 +138,7 @@ def load(
         names = {key: given.value(key, one) for key, one in wanted.items() if one is not None}
         if Plan.read(place):
             return Comparison(place, given)
-        if newcomer := newcomers.found(place, given):
+        if newcomer := newcomers.found(place, given, names):
             return newcomer
         directory = RunDirectory(place)
         if not directory.holds_run:

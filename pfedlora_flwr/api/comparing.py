@@ -47,6 +47,9 @@ def compared(
         whole = Comparison.of(_NAMELESS, content, dict(base))
         place = (Path("runs") / _NAMELESS).absolute()
         where = output or first_of(place, lambda path: _goes_on(path, whole))
+        if output is None and where != place:
+            told = f"{place} holds the runs of another comparison: this one is in {where}"
+            out.print(told, highlight=False, soft_wrap=True)
     else:
         file = config.find_conf(fspath(conf))
         whole = Comparison.load(file, (), base)
@@ -75,7 +78,8 @@ def compared(
 
 
 def _goes_on(place: Path, whole: Comparison) -> bool:
-    """Whether the comparison can have this directory: nothing is there, or runs of its own."""
+    """Whether the comparison can have this directory: nothing is there, or no more than runs of its
+    own, so that whoever holds the one that is there still finds it."""
     if not place.exists():
         return True
     try:
@@ -96,7 +100,11 @@ def content_of(conf: Mapping[str, Any], given: Given) -> dict[str, Any]:
     if "seeds" in content:
         content["seeds"] = _listed(content["seeds"])
     if isinstance(axes := content.get("axes"), Mapping):
-        content["axes"] = {key_of(name): _axis(name, spec, given) for name, spec in axes.items()}
+        content["axes"] = {}
+        for name, spec in axes.items():
+            if (key := key_of(name)) in content["axes"]:
+                raise UserError(f"axes: {key} is there twice")
+            content["axes"][key] = _axis(name, spec, given)
     return content
 
 

@@ -22,24 +22,25 @@ def inputs_of(trained: Trained, inputs: Any, options: Mapping[str, object]) -> n
     """Inputs as a dataset has them, from an array, from files or from texts. options: as
     `reading_of` has them. Raises UserError."""
     task = trained.task
-    how = reading_of(trained, options)
     if task.kind == TEXT and isinstance(inputs, list) and inputs and isinstance(inputs[0], str):
+        reading_of(trained, options, [])  # refuses all keys: there is no file
         return as_bytes("inputs", inputs, task.shape[0])
     if isinstance(inputs, str | PathLike):
         inputs = [inputs]
     if isinstance(inputs, Sequence) and inputs and isinstance(inputs[0], str | PathLike):
         paths = [Path(fspath(path)) for path in inputs]
-        asked = read(paths, task, trained.feature_names, how)
+        asked = read(paths, task, trained.feature_names, reading_of(trained, options, paths))
         if asked.broken:
             raise UserError(asked.broken[0])
         return asked.inputs
-    if columns_of(inputs):
-        if not trained.feature_names:
-            raise UserError(
-                "inputs is a data frame, and the model does not know its columns by name, because"
-                " its data had no names; give an array"
-            )
+    reading_of(trained, options, [])  # as above
+    if trained.feature_names and hasattr(inputs, "columns"):
         inputs = with_columns("inputs", inputs, trained.feature_names)
+    elif columns_of("inputs", inputs):
+        raise UserError(
+            "inputs is a data frame, and the model does not know its columns by name, because its"
+            " data had no names; give an array"
+        )
     array = np.asarray(inputs)
     found = task.kind.taken(array)
     if found is None or not len(found) or task.kind.shape_of(found) != task.shape:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, cast
@@ -18,6 +19,7 @@ from pfedlora_flwr.api.running import keys_of, one_line
 from pfedlora_flwr.commands import adapt as adapting
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.models.given import available
+from pfedlora_flwr.runs.store import ClientStore
 
 
 class Newcomer:
@@ -82,17 +84,28 @@ class Newcomer:
         return self._run.model(self.result["client"])
 
 
-def found(path: Path, given: Given) -> Newcomer | None:
-    """The client whose model `adapt` left in a folder; None where there is none. Raises UserError
-    for a damaged one."""
+def found(path: Path, given: Given, names: Mapping[str, object]) -> Newcomer | None:
+    """The client whose model `adapt` left in a folder; None where there is none. names: keys with
+    the objects given for it. Raises UserError for a damaged one, and for other objects than it was
+    made with."""
     file = path / adapting.RESULT
     if not file.is_file():
         return None
     try:
         result = json.loads(file.read_text(encoding="utf-8"))
-        return Newcomer(path, {**result, "client": int(result["client"])}, given)
+        newcomer = Newcomer(path, result, given)
+        repr(newcomer)
+        about = ClientStore(path / str(int(result["client"]))).about()
+        keys = {**about["experiment"], **about["site"]}
     except (OSError, ValueError, LookupError, TypeError):
         raise UserError(f"{file} cannot be read as adapt writes it") from None
+    for key, name in names.items():
+        known = str(keys.get(key, "")).split(",")
+        if other := [one for one in str(name).split(",") if one not in known]:
+            raise UserError(
+                f"{key} {other[0]} is not what the client was adapted with: {known[-1]}"
+            )
+    return newcomer
 
 
 def adapt(

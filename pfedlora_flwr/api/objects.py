@@ -24,7 +24,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from pfedlora_flwr.data.arrays import columns_of
-from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.errors import UserError, first_line
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method
 from pfedlora_flwr.models.given import PREFIX, is_given
@@ -100,7 +100,15 @@ class Given:
         held = {name: _own(value[name]) for name in _PARTS if value.get(name) is not None}
         digest = hashlib.sha256()
         for name, part in held.items():
-            digest.update(f"{name} {_fingerprint(part)}\n".encode())
+            try:
+                said = _fingerprint(part)
+            except ValueError as error:
+                raise UserError(
+                    f"dataset: {name} cannot be made an array: {first_line(str(error))}"
+                ) from None
+            digest.update(f"{name} {said}\n".encode())
+        if columns := columns_of("dataset", held["inputs"]):
+            digest.update(f"{json.dumps(columns)}\n".encode())
         named = f"{PREFIX}x{digest.hexdigest()[:_DIGITS]}:arrays"
         self.objects[named] = lambda: held
         return named
@@ -154,7 +162,7 @@ def _difference(old: str, new: str) -> str:
     if _title(old) != _title(new) or not is_given(new):
         return f"that was {_title(old)}"
     digests = (name.removeprefix(f"{PREFIX}x")[:_DIGITS] for name in (old, new))
-    what = "bytes" if _title(new) == "arrays" else "source"
+    what = "bytes and columns" if _title(new) == "arrays" else "source"
     return "the hash of its {} was {}, and is {}".format(what, *digests)
 
 
@@ -176,9 +184,7 @@ def _fingerprint(part: Any) -> str:
     if array.dtype.kind in "OU":
         return json.dumps([str(one) for one in array.ravel()])
     data = hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()
-    columns = columns_of(part)
-    named = f" {json.dumps(columns)}" if columns else ""
-    return f"{array.dtype.str} {array.shape} {data}{named}"
+    return f"{array.dtype.str} {array.shape} {data}"
 
 
 class _Source:

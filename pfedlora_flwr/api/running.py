@@ -176,6 +176,8 @@ def keys_of(keys: Mapping[str, Any], given: Given) -> dict[str, object]:
 
 def key_of(name: str) -> str:
     """A key by its name in the documents; what is none as it is."""
+    if not isinstance(name, str):
+        return name
     known = {re.sub(r"[.-]", "_", key): key for key in config.all_keys()}
     return known.get(re.sub(r"[.-]", "_", name), name)
 

@@ -130,7 +130,7 @@ def summary(result: Result) -> str:
         if score and score["final"] is not None
     ]
     missing = never_evaluated(result)
-    over = f" of {a['evaluated']} clients ({missing} were never evaluated)" if missing else ""
+    over = f" (over {a['evaluated']} of {a['evaluated'] + missing} clients)" if missing else ""
     lines = [
         (
             f"mean test accuracy{over} {a['final']:.4f} final, {a['at_best_validation']:.4f} at"

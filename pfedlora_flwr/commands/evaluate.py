@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
+from pfedlora_flwr import config
 from pfedlora_flwr.commands.read_inputs import with_keys
 from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data.datasets import Dataset
@@ -212,11 +213,11 @@ def _evaluate(
 def _load(trained: Trained, data: str, options: Mapping[str, object]) -> Dataset:
     """The dataset as the model takes it: a table's columns by their names. Raises UserError if
     its inputs are others."""
-    task, path = trained.task, str(options["data-path"])
+    task, path = trained.task, config.parse({"data-path": options["data-path"]})["data-path"]
     keys = {name: value for name, value in options.items() if name != "data-path"}
     allowed = [name for name in find(data).columns if name != "data.client-column"]
     if path and not takes_path(data):
-        raise UserError(f"data-path is {path!r}, and {data} takes no files from there")
+        raise UserError(f"data-path is not used: dataset {data!r} takes no files from there")
     how = replace(
         reading_for(task, with_keys(trained.experiment, keys, allowed), path),
         client_column=None,

@@ -104,9 +104,10 @@ def answer(
     if output is not None:
         check_replaceable(output, overwrite=overwrite)
         make_folder(output.absolute().parent)
-    rest = iter(models)
+    rest, paths = iter(models), list(paths)
     first = next(rest)
-    asked = read(paths, first.task, first.feature_names, reading_of(first, options))
+    how = reading_of(first, options, paths)
+    asked = read(paths, first.task, first.feature_names, how)
     for line in asked.broken:
         err.print(f"error: {line}", highlight=False)
     if not asked.places:

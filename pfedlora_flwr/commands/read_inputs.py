@@ -59,16 +59,18 @@ def with_keys(e: Experiment, options: Mapping[str, object], allowed: Sequence[st
     for name in options:
         if name not in allowed:
             config.parse({name: options[name]})  # an unknown key is named as such
-            told = f"allowed for this data: {', '.join(allowed)}" if allowed else "no key is needed"
-            raise UserError(f"{name} is as in the run; {told}")
+            others = f"; allowed: {', '.join(allowed)}" if allowed else ""
+            of_data = "is not used for this data" if name.startswith("data") else "is as in the run"
+            raise UserError(f"{name} {of_data}{others}")
     found = config.parse(options)
     return e.replace(**{re.sub(r"[.-]", "_", name): value for name, value in found.items()})
 
 
-def reading_of(trained: Trained, options: Mapping[str, object]) -> Reading:
-    """How inputs for this model are read. options: of tables `data.sep` and `data.decimal`, where
-    they are not the run's. Raises UserError for others."""
-    allowed = _OF_TABLES if ".csv" in trained.task.kind.suffixes else ()
+def reading_of(trained: Trained, options: Mapping[str, object], paths: Iterable[Path]) -> Reading:
+    """How these files are read for this model. options: of CSVs `data.sep` and `data.decimal`,
+    where they are not the run's. Raises UserError for others, and where there is no CSV."""
+    tables = any(path.is_dir() or suffix_of(path) == ".csv" for path in paths)
+    allowed = _OF_TABLES if tables and ".csv" in trained.task.kind.suffixes else ()
     return Reading.of(with_keys(trained.experiment, options, allowed), "")
 
 

@@ -6,7 +6,8 @@ import inspect
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -111,19 +112,25 @@ def function(text: str, how: Reading) -> Arrays:
     return checked(f"dataset {text!r}", *parts, how)._replace(feature_names=columns or None)
 
 
-def columns_of(inputs: Any) -> tuple[str, ...]:
-    """The names of a data frame's columns; none of an array, and of a frame that numbers them."""
-    found = tuple(getattr(inputs, "columns", ()))
-    return found if all(isinstance(name, str) for name in found) else ()
+def columns_of(where: str, inputs: Any) -> tuple[str, ...]:
+    """The names of a data frame's columns; none of an array, and of a frame that numbers them.
+    Raises UserError for columns that are named otherwise, or twice."""
+    found = getattr(inputs, "columns", ())
+    names = tuple(found) if isinstance(found, Iterable) else ()
+    if all(isinstance(name, Integral) for name in names):
+        return ()
+    if wrong := [name for name in names if not isinstance(name, str)]:
+        raise UserError(f"{where} has a column {wrong[0]!r}; expected texts as columns' names")
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise UserError(f"{where} has column {twice[0]!r} twice")
+    return names
 
 
 def with_columns(where: str, frame: Any, names: Sequence[str]) -> Any:
     """These columns of a data frame. Raises UserError for one that it lacks."""
-    there = columns_of(frame)
+    there = columns_of(where, frame)
     if missing := [name for name in names if name not in there]:
         raise UserError(f"{where} has no column {missing[0]!r}, which the model takes")
-    if twice := [name for name in names if there.count(name) > 1]:
-        raise UserError(f"{where} has column {twice[0]!r} twice")
     return frame[list(names)]
 
 
@@ -156,12 +163,10 @@ def _called(text: str, found: Any, how: Reading) -> tuple[_Parts, tuple[str, ...
             " clients"
         )
         raise UserError(f"dataset {text!r}: it returned {what}, expected {wanted}")
-    inputs, columns = given["inputs"], columns_of(given["inputs"])
+    where, inputs = f"dataset {text!r}", given["inputs"]
+    columns = columns_of(where, inputs)
     if columns and how.feature_names:
-        inputs, columns = (
-            with_columns(f"dataset {text!r}", inputs, how.feature_names),
-            how.feature_names,
-        )
+        inputs, columns = with_columns(where, inputs, how.feature_names), how.feature_names
     names, owners = given.get("class_names"), given.get("clients")
     parts = (
         np.asarray(inputs),

@@ -21,7 +21,6 @@ from pfedlora_flwr.report.own_code import own_code
 from pfedlora_flwr.runs.completed import Run
 from pfedlora_flwr.runs.data_name import own_in_words
 from pfedlora_flwr.runs.provenance import commits, read_about
-from pfedlora_flwr.runs.result import never_evaluated
 
 _VERSIONS = ("pfedlora-flwr", "flwr", "torch", "python")
 _NOTES = 10
@@ -49,6 +48,11 @@ class _Difference:
 
 
 def conclusion(study: Study) -> str:
+    """What the numbers say, and whom they leave out."""
+    return _compared(study) + words.uncounted(study)
+
+
+def _compared(study: Study) -> str:
     """What the intervals of the paired differences say; below three seeds nothing but the values.
     Accuracy is that at best validation."""
     several = [scenario for scenario in study.scenarios if len(study.in_scenario(scenario)) > 1]
@@ -196,11 +200,9 @@ def _alone(study: Study) -> str:
     run, name = next(iter(one.runs.values())), registry.title(one.method)
     if len(one.runs) == 1:
         accuracy, e = run.result["accuracy"], run.experiment
-        missing = never_evaluated(run.result)
-        others = f", {missing} were never evaluated" if missing else ""
         return (
             f"{name} reaches {100 * run.accuracy:.2f} % mean test accuracy over"
-            f" {accuracy['evaluated']} clients{others} (one run, after round"
+            f" {words.clients(accuracy['evaluated'])} (one run, after round"
             f" {accuracy['best_validation_round']} of {e.rounds}, the best by validation); at the"
             f" end the worst client has {100 * accuracy['worst']:.2f} %."
         )

@@ -91,15 +91,17 @@ def accuracy(study: Study) -> Table:
             | {label: _accuracy_cell(study, scenario, method) for scenario, label in of_scenario}
             for method in methods
         ]
+    missing = words.uncounted(study)
     note = (
-        "Mean test accuracy of all clients in percent, at the round of the best validation accuracy"
+        f"Mean test accuracy of all {'evaluated ' if missing else ''}clients in percent, at the"
+        " round of the best validation accuracy"
     )
     if len(study.runs) > 1:
         note += (
             "; mean ± half-width of the 95 % t-interval over seeds, or, below three seeds, each"
             " seed's accuracy"
         )
-    note += f".{words.uncounted(study)}"
+    note += f".{missing}"
     if len(study.methods) > 1:
         note += (
             " Bold: above every other method of its scenario, by 95 % intervals of the differences"
@@ -135,7 +137,7 @@ def accuracies(study: Study) -> Table:
     note = (
         "Percent. `max test` chooses the round by test accuracy and is never a headline. Worst"
         " client, spread and comparison by client are of the final models; a tie is half a win;"
-        " differences are paired by seed."
+        f" differences are paired by seed.{words.uncounted(study)}"
     )
     return Table("accuracies", "All accuracies", rows, note)
 

@@ -57,12 +57,16 @@ def key(name: str, value: Scalar) -> str:
     return f"{_SYMBOLS.get(name, short(name))}={value}"
 
 
+def clients(number: int) -> str:
+    """`1 client`, `10 clients`."""
+    return f"{number} {'client' if number == 1 else 'clients'}"
+
+
 def uncounted(study: Study) -> str:
-    """A sentence for below a table of means over all clients, where some runs did not evaluate
-    them all; else nothing."""
+    """A sentence for behind means over clients, where some runs did not evaluate them all; else
+    nothing."""
     most = max((never_evaluated(run.result) for run in study.runs), default=0)
-    of = "1 client" if most == 1 else f"up to {most} clients"
-    return f" Not counted: {of} of a run, never evaluated." if most > 0 else ""
+    return f" Not counted: up to {clients(most)} of a run, never evaluated." if most > 0 else ""
 
 
 def percent(e: Estimate | None, *, sign: bool = False) -> str:

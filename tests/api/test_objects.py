@@ -76,6 +76,12 @@ def test_a_comparison_takes_objects_tuples_and_arrays_on_its_axes() -> None:
     }
 
 
+def test_a_key_of_two_axes_is_refused() -> None:
+    with pytest.raises(UserError, match="axes: batch-size is there twice"):
+        content_of({"axes": {"batch_size": [8], "batch-size": [16]}}, Given())
+    assert content_of({"axes": {3: [1]}}, Given()) == {"axes": {3: [1]}}
+
+
 def test_what_cannot_goes_by_its_name_and_the_hash_of_its_source_and_of_what_that_uses() -> None:
     name = named(made(8))
     assert name.startswith("given.x")
@@ -152,7 +158,7 @@ def test_objects_run_and_are_taken_again_and_others_refused(tmp_path: Path) -> N
     ):
         pfedlora_flwr.load(run.path, models=[made(9), "mlp5"])
     with pytest.raises(
-        UserError, match=r"dataset arrays is not the one .* the hash of its bytes was"
+        UserError, match=r"dataset arrays is not the one .* the hash of its bytes and columns was"
     ):
         loaded.resume(2, dataset=(ROWS + 1, LABELS))
     whole = pfedlora_flwr.load(run.path, models=[net, "mlp5"], dataset=(ROWS, LABELS))
@@ -241,11 +247,16 @@ def test_a_data_frame_goes_by_its_columns_names(tmp_path: Path) -> None:
         **cast("dict[str, Any]", whole),
         "data": "",
     }
-    with pytest.raises(UserError, match=r"data.label-column is as in the run; .*: data.sep, data"):
+    for inputs in (frame, ROWS):
+        with pytest.raises(UserError, match=r"data.sep is not used for this data$"):
+            run.predict(0, inputs, data_sep="tab")
+    with pytest.raises(UserError, match=r"data-path is None; allowed: text"):
+        run.evaluate(0, f"csv:{file}", data_path=None)
+    with pytest.raises(UserError, match=r"data.label-column is not used .*: data.sep, data"):
         run.predict(0, file, data_label_column="kind")
-    with pytest.raises(UserError, match=r"lr is as in the run; allowed for this data: data.label-"):
+    with pytest.raises(UserError, match=r"lr is as in the run; allowed: data.label-"):
         run.evaluate(0, f"csv:{file}", lr=1)
-    with pytest.raises(UserError, match=r"data-path is 'x', and csv:.* takes no files from there"):
+    with pytest.raises(UserError, match=r"data-path is not used: dataset 'csv:.*' takes no"):
         run.evaluate(0, f"csv:{file}", data_path="x")
     with pytest.raises(UserError, match=r"data.sep is of a dataset: give DATA, too"):
         run.evaluate(0, data_sep="tab")
@@ -288,6 +299,17 @@ def test_columns_names_last_from_training_to_adapting(tmp_path: Path) -> None:
         for run, name, given in ((named, "b", frame), (bare, "c", ROWS))
     ]
     assert adapted[0] == adapted[1]
+    mixed, twice = (frame.set_axis([name, *frame.columns[1:]], axis=1) for name in (3, "x3"))
+    numbered = pandas.DataFrame(np.asarray(turned))
+    for other, told in ((mixed, "a column 3; expected texts"), (twice, "column 'x3' twice")):
+        with pytest.raises(UserError, match=f"dataset has {told}"):
+            run_name(other)
+        with pytest.raises(UserError, match=f"inputs has {told}"):
+            named.predict(0, other)
+    with pytest.raises(UserError, match="inputs has no column 'x0', which the model takes"):
+        named.predict(0, numbered)
+    with pytest.raises(UserError, match="dataset: inputs cannot be made an array: setting an"):
+        Given().value("dataset", ([[1, 2], [3]], LABELS))
     # numbers are no names, as in the frame of an array
     assert run_name(pandas.DataFrame(ROWS)) == run_name(ROWS) != run_name(frame)
 
