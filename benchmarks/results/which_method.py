@@ -115,7 +115,9 @@ def of_heads(of: Runs, which: Iterable[tuple[str, str]], visits: int = 0) -> str
 def few_images() -> Iterable[Line]:
     """A hundred clients with different backbones, which are asked about the classes they hold."""
     every, pilot = runs("pretrained", "runs.csv", "final"), runs("pretrained", "pilot.csv", "test")
-    ten, thirty = (every.only(**{"partition.samples-per-client": n}) for n in ("10", "30"))
+    ten, thirty, fifty = (
+        every.only(**{"partition.samples-per-client": n}) for n in ("10", "30", "50")
+    )
     led, crossed = LEADERS[:2], [("fedssa", FEATURES), ("pfedlora_plus", LOGITS)]
     plain = [("lg_fedavg", FEATURES), ("fedrod", FEATURES), ("fedrod", LOGITS)]
     averaged = span(ten.gain(method, representation=reads) for method, reads in plain)
@@ -133,21 +135,23 @@ def few_images() -> Iterable[Line]:
     assert thirty.level("fd"), "FD leads, or is below"
     others = span(thirty.gain(m, representation=reads) for m, reads in plain + LEADERS[2:])
     at = link(PRETRAINED, "thirty-images-per-client")
-    more = link(PRETRAINED, "the-pilot-more-images-and-private-necks")
-    fifty = pilot.only(samples="50")
-    best = told(fifty.gain("fedssa", reads="logits"))
-    less = span(fifty.gain("pfedlora_plus", reads=reads) for reads in READS.values())
     yield (
         "the same, three images of each",
-        at(of_heads(thirty, [*led, crossed[0]], VISITS))
-        + f"; {more(f'five, one seed: FedSSA on logits {best}')}",
+        at(of_heads(thirty, [*led, crossed[0]], VISITS)),
         at(
             f"{of_heads(thirty, crossed[1:])}; last layers averaged {others};"
             f" FedGH, lead {told(thirty.best_lead('fedgh'))} at best; FD, no lead"
-        )
-        + f"; {more(f'five, one seed: pFedLoRA+ {less}')}",
+        ),
     )
-    necks = {row["method"] for row in fifty.rows if row["reads"] == "neck"} - {"standalone"}
+    averaged = span(fifty.gain(m, representation=reads) for m, reads in plain + LEADERS[2:])
+    at = link(PRETRAINED, "fifty-images-per-client")
+    yield (
+        "the same, five images of each",
+        at(of_heads(fifty, led, VISITS)),
+        at(f"{of_heads(fifty, crossed)}; last layers averaged {averaged}"),
+    )
+    more = link(PRETRAINED, "the-pilot-more-images-and-private-necks")
+    necks = {row["method"] for row in pilot.rows if row["reads"] == "neck"} - {"standalone"}
     gains = [pilot.gain(method, reads="neck", samples=n) for method in necks for n in SAMPLES]
     assert all(gain.mean < 0 for gain in gains), "a method gains behind necks"
     yield (
