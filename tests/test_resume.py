@@ -232,6 +232,7 @@ def test_flowers_run_config_extends_by_more_rounds(tmp_path: Path) -> None:
         run.check_free(config.run_config(resume | {"rounds": 3, "lr": 0.5}))
 
 
+@pytest.mark.slow
 def test_a_client_that_has_left_is_no_refused_node_in_a_simulation(tmp_path: Path) -> None:
     keys = KEYS | {"rounds": 2, "clients-left": "1:0"}
     for more, left in (({}, "1:0"), ({"overwrite": True}, "1:0"), ({"overwrite": True}, "0")):

@@ -284,6 +284,7 @@ def test_a_plan_is_not_exceeded_by_one_participation_and_no_extension(tmp_path: 
 # An attack on what is released
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("share", "holds"), [(1.0, True), (0.25, False)])
 def test_an_attack_shows_less_than_epsilon_and_notices_noise_that_is_too_small(
     share: float, holds: bool
