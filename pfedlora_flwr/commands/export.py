@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import tempfile
 import warnings
@@ -314,6 +315,7 @@ def _onnx(trained: Trained, whole: WithNormalisation, path: Path) -> Exported:
     onnxruntime = _extra("onnxruntime")
     onnx = _extra("onnx")
     _extra("onnxscript")
+    logging.getLogger("onnxscript").setLevel(logging.ERROR)  # what it cannot fold stays as it is
     name = trained.task.kind.input_name
     program = torch.onnx.export(
         whole,
@@ -327,11 +329,9 @@ def _onnx(trained: Trained, whole: WithNormalisation, path: Path) -> Exported:
     assert program is not None
     program.save(path)
     saved = onnx.load(path)
-    for node in (
-        *saved.graph.node,
-        *(node for function in saved.functions for node in function.node),
-    ):
-        del node.metadata_props[:]  # the exporter's own, which name files of this machine
+    for holder in (saved.graph, *saved.functions):
+        for node in holder.node:
+            del node.metadata_props[:]  # the exporter's own, which name files of this machine
     onnx.helper.set_model_props(saved, metadata(trained, "onnx"))
     onnx.save(saved, path)
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])

@@ -289,7 +289,11 @@ def test_names_have_their_folders_absolute_and_are_told_without(
 
 @pytest.mark.slow
 def test_a_run_is_asked_and_exported(
-    keys: dict[str, Any], folder: Path, tmp_path: Path, pfedlora: Call
+    keys: dict[str, Any],
+    folder: Path,
+    tmp_path: Path,
+    pfedlora: Call,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     run = tmp_path / "run"
     more = {"partition.kind": "natural", "data.client-column": "poster", "clients": 2}
@@ -298,6 +302,7 @@ def test_a_run_is_asked_and_exported(
     for client, formats in enumerate((("safetensors", "onnx"), ("safetensors", "torch-export"))):
         for form in formats:
             assert export(load_trained(run, client), form, tmp_path / f"{form}{client}") < 1e-4
+    assert not [r.message for r in caplog.records if r.name.startswith("onnxscript")]
     (tmp_path / "one.txt").write_text("the puck\n")
     (tmp_path / "none.txt").write_text("\n")
     code, out, err = pfedlora(
