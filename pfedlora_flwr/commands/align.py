@@ -16,7 +16,7 @@ from torch.nn.functional import normalize
 
 from pfedlora_flwr.data import outputs
 from pfedlora_flwr.data import registry as datasets
-from pfedlora_flwr.data.local import models_own, shared_constants, shared_partition, task_of
+from pfedlora_flwr.data.local import models_own, shared_constants, shared_dataset, task_of
 from pfedlora_flwr.data.partition import few
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
@@ -62,7 +62,7 @@ def align(
     if file is not None:
         check_replaceable(file, overwrite=overwrite)
     e, data_path = config.experiment.replace(train="head", neck="auto"), config.execution.data_path
-    task, (dataset, _) = task_of(e, data_path), shared_partition(e, data_path)
+    task, dataset = task_of(e, data_path), shared_dataset(e, data_path)
     names = registry.names_of(e, task)
     labels = np.asarray(dataset.labels)
     if most < 2 * dataset.classes:

@@ -48,10 +48,9 @@ class LocalData:
     test: Samples
 
 
-@lru_cache(maxsize=2)
-def shared_partition(experiment: Experiment, data_path: str) -> tuple[Dataset, Partition]:
-    """The dataset, with files in `data_path`, and everyone's split, made once a process. Raises
-    UserError where keys say of its inputs what they are not."""
+def shared_dataset(experiment: Experiment, data_path: str) -> Dataset:
+    """The dataset, with files in `data_path`. Raises UserError where keys say of its inputs what
+    they are not."""
     e = experiment
     dataset = datasets.load(e.dataset, Reading.of(e, data_path))
     if e.image_size and dataset.kind != IMAGES:
@@ -64,7 +63,15 @@ def shared_partition(experiment: Experiment, data_path: str) -> tuple[Dataset, P
             f"input-shape is {e.input_shape}; allowed: auto, or {kind.write(shape)}, which dataset"
             f" {e.dataset!r} has"
         )
-    return dataset, make_partition(e, dataset)
+    return dataset
+
+
+@lru_cache(maxsize=2)
+def shared_partition(experiment: Experiment, data_path: str) -> tuple[Dataset, Partition]:
+    """The same, and everyone's split, made once a process. Raises UserError also for a partition
+    that this dataset cannot have."""
+    dataset = shared_dataset(experiment, data_path)
+    return dataset, make_partition(experiment, dataset)
 
 
 @lru_cache(maxsize=2)
