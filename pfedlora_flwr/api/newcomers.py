@@ -19,6 +19,7 @@ from pfedlora_flwr.api.running import keys_of, one_line
 from pfedlora_flwr.commands import adapt as adapting
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.models.given import available
+from pfedlora_flwr.runs.rows import HeldOutRow
 from pfedlora_flwr.runs.store import ClientStore
 
 
@@ -93,8 +94,8 @@ def found(path: Path, given: Given, names: Mapping[str, object]) -> Newcomer | N
         return None
     try:
         result = json.loads(file.read_text(encoding="utf-8"))
-        newcomer = Newcomer(path, result, given)
-        repr(newcomer)
+        if missing := HeldOutRow.__required_keys__ - result.keys():
+            raise ValueError(f"it has no {missing}")
         about = ClientStore(path / str(int(result["client"]))).about()
         keys = {**about["experiment"], **about["site"]}
     except (OSError, ValueError, LookupError, TypeError):
@@ -105,7 +106,7 @@ def found(path: Path, given: Given, names: Mapping[str, object]) -> Newcomer | N
             raise UserError(
                 f"{key} {other[0]} is not what the client was adapted with: {known[-1]}"
             )
-    return newcomer
+    return Newcomer(path, result, given)
 
 
 def adapt(
