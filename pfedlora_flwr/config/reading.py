@@ -30,6 +30,8 @@ from pfedlora_flwr.models import registry as models
 
 _PER_CLIENT = "partition.classes-per-client"
 """A key that may be auto, and is a number in an Experiment."""
+_LOCATED = {"dataset": datasets.located, "models": models.located, "lora.init": lora.located}
+"""Keys that may hold a path among other words."""
 
 
 @cache
@@ -121,25 +123,20 @@ def located(config: RunConfig, output: Path) -> RunConfig:
     """The same with absolute paths: a run's processes do not run in the user's folder."""
     e, x = config.experiment, config.execution
     data_path = str(absolute(x.data_path)) if x.data_path else ""
-    files = {
-        k.attribute: located_file(value)
-        for k, value in e.keys().values()
-        if k.path and value is not None
-    }
+    every = e.keys().values()
+    own = {k.attribute: located_value(k, value) for k, value in every if k.name in _LOCATED}
+    files = {k.attribute: located_value(k, value) for k, value in every if k.path}
     return RunConfig(
-        e.replace(
-            dataset=datasets.located(e.dataset),
-            models=models.located(e.models),
-            lora_init=lora.located(e.lora_init),
-            options=replace(e.options, **files),
-        ),
+        e.replace(**own, options=replace(e.options, **files)),
         x.replace(output=str(absolute(output)), data_path=data_path),
     )
 
 
-def located_file(path: str) -> str:
-    """The value of a key for a file, made absolute."""
-    return str(absolute(path))
+def located_value(key: Key, value: Any) -> Any:
+    """The value of a key, absolute where it is a path, or holds one."""
+    if key.name in _LOCATED:
+        return _LOCATED[key.name](value)
+    return str(absolute(value)) if key.path and value else value
 
 
 def parse_overrides(overrides: Iterable[str]) -> dict[str, object]:

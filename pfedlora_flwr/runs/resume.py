@@ -6,13 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pfedlora_flwr import config
-from pfedlora_flwr.data import registry as datasets
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import absolute
-from pfedlora_flwr.models import lora
-from pfedlora_flwr.models import registry as models
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.extension import unused_rounds
 from pfedlora_flwr.runs.joining import check_join
@@ -20,8 +17,6 @@ from pfedlora_flwr.runs.output import of_run
 
 Flat = Mapping[str, object]
 _ACCEPTED = "accept-changed-code"
-_LOCATED = {"dataset": datasets.located, "models": models.located, "lora.init": lora.located}
-"""Keys that may hold a path, which is absolute in a run."""
 
 
 def resumed_output(named: Flat, conf: Path | None) -> Path:
@@ -68,8 +63,7 @@ def check_unchanged(saved: Experiment, named: Flat, path: Path) -> None:
         if name not in before or name in ("rounds", "clients-left"):
             continue
         key, was = before[name]
-        locate = _LOCATED.get(name, config.located_file if key.path and value else None)
-        wanted = locate(value) if locate else value
+        wanted = config.located_value(key, value)
         if wanted != was:
             changed.append(f"{name}: {key.text(was)!r} → {key.text(wanted)!r}")
     if changed:
