@@ -144,11 +144,16 @@ def few_images() -> Iterable[Line]:
         ),
     )
     averaged = span(fifty.gain(m, representation=reads) for m, reads in plain + LEADERS[2:])
+    fedgh, fd = (fifty.best_lead(method) for method in ("fedgh", "fd"))
+    assert fd.mean < 0, "FD leads"
     at = link(PRETRAINED, "fifty-images-per-client")
     yield (
         "the same, five images of each",
         at(of_heads(fifty, led, VISITS)),
-        at(f"{of_heads(fifty, crossed)}; last layers averaged {averaged}"),
+        at(
+            f"{of_heads(fifty, crossed)}; last layers averaged {averaged}; FedGH, lead"
+            f" {told(fedgh)} at best; FD, no lead"
+        ),
     )
     more = link(PRETRAINED, "the-pilot-more-images-and-private-necks")
     necks = {row["method"] for row in pilot.rows if row["reads"] == "neck"} - {"standalone"}
