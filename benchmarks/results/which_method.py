@@ -31,6 +31,8 @@ FEATURES, LOGITS = "features", "pretrained-logits"
 LEADERS = [("fedssa", LOGITS), ("pfedlora_plus", FEATURES), ("lg_fedavg", LOGITS)]
 """On different backbones."""
 PRETRAINED = "../pretrained/README.md"
+Heads = list[tuple[str, str]]
+"""Methods, and what the heads read."""
 Line = tuple[str, str, str]
 """Whose clients, what helped, what helped less or not."""
 
@@ -120,40 +122,35 @@ def few_images() -> Iterable[Line]:
     )
     led, crossed = LEADERS[:2], [("fedssa", FEATURES), ("pfedlora_plus", LOGITS)]
     plain = [("lg_fedavg", FEATURES), ("fedrod", FEATURES), ("fedrod", LOGITS)]
-    averaged = span(ten.gain(method, representation=reads) for method, reads in plain)
-    fedgh, fd = (ten.best_lead(method) for method in ("fedgh", "fd"))
-    assert fd.mean < 0, "FD leads"
+    averages = [*plain, *LEADERS[2:]]
+    assert all(of.best_lead("fd").mean < 0 for of in (ten, fifty)), "FD leads"
+    assert thirty.level("fd"), "FD leads, or is below"
+
+    def rest(of: Runs, by_class: Heads, averaged: Heads, but: str = "") -> str:
+        """What helped less, by class and by averages, and what did not."""
+        gains = span(of.gain(method, representation=reads) for method, reads in averaged)
+        return (
+            f"{of_heads(of, by_class)}; last layers averaged {gains}{but}; FedGH, lead"
+            f" {told(of.best_lead('fedgh'))} at best; FD, no lead"
+        )
+
     at = link(PRETRAINED, "ten-images-per-client")
     yield (
         "**different frozen pretrained backbones**, one image of each of ten classes",
         at(of_heads(ten, led, VISITS)),
-        at(
-            f"{of_heads(ten, crossed)}; last layers averaged {averaged}, but"
-            f" {of_heads(ten, LEADERS[2:])}; FedGH, lead {told(fedgh)} at best; FD, no lead"
-        ),
+        at(rest(ten, crossed, plain, f", but {of_heads(ten, LEADERS[2:])}")),
     )
-    assert thirty.level("fd"), "FD leads, or is below"
-    others = span(thirty.gain(m, representation=reads) for m, reads in plain + LEADERS[2:])
     at = link(PRETRAINED, "thirty-images-per-client")
     yield (
         "the same, three images of each",
         at(of_heads(thirty, [*led, crossed[0]], VISITS)),
-        at(
-            f"{of_heads(thirty, crossed[1:])}; last layers averaged {others};"
-            f" FedGH, lead {told(thirty.best_lead('fedgh'))} at best; FD, no lead"
-        ),
+        at(rest(thirty, crossed[1:], averages)),
     )
-    averaged = span(fifty.gain(m, representation=reads) for m, reads in plain + LEADERS[2:])
-    fedgh, fd = (fifty.best_lead(method) for method in ("fedgh", "fd"))
-    assert fd.mean < 0, "FD leads"
     at = link(PRETRAINED, "fifty-images-per-client")
     yield (
         "the same, five images of each",
         at(of_heads(fifty, led, VISITS)),
-        at(
-            f"{of_heads(fifty, crossed)}; last layers averaged {averaged}; FedGH, lead"
-            f" {told(fedgh)} at best; FD, no lead"
-        ),
+        at(rest(fifty, crossed, averages)),
     )
     more = link(PRETRAINED, "the-pilot-more-images-and-private-necks")
     necks = {row["method"] for row in pilot.rows if row["reads"] == "neck"} - {"standalone"}
@@ -170,7 +167,7 @@ def other_federations() -> Iterable[Line]:
     """Different backbones, and other data, partitions or numbers of clients."""
     every = runs("pretrained", "federations.csv", "final")
 
-    def rest(of: Runs, but: list[tuple[str, str]]) -> str:
+    def rest(of: Runs, but: Heads) -> str:
         with_control = [row for row in of.rows if row["sharing"] == "none"]
         found = {(row["method"], row["representation"]) for row in with_control} - {*but}
         return span(of.gain(method, representation=reads) for method, reads in found)

@@ -84,10 +84,12 @@ def _goes_on(place: Path, whole: Comparison) -> bool:
         return True
     try:
         plan = Plan.read(place)
+        if plan is None or not {*_runs_of(plan)} <= {*_runs_of(whole.plan())}:
+            return False
         Work(whole, place).check()
     except UserError:
         return False
-    return plan is not None and _runs_of(plan).keys() <= _runs_of(whole.plan()).keys()
+    return True
 
 
 def content_of(conf: Mapping[str, Any], given: Given) -> dict[str, Any]:
@@ -147,11 +149,11 @@ def _runs(place: Path) -> list[Path]:
     return [place / run for run in _runs_of(plan)] if plan else []
 
 
-def _runs_of(plan: Plan) -> dict[str, None]:
-    """The folders of a plan's runs, in order."""
-    return {
-        run: None
+def _runs_of(plan: Plan) -> list[str]:
+    """The folders of a plan's runs."""
+    return [
+        run
         for cell in plan.cells
         for candidate in cell.candidates
         for run in candidate.runs.values()
-    }
+    ]

@@ -22,18 +22,19 @@ def inputs_of(trained: Trained, inputs: Any, options: Mapping[str, object]) -> n
     """Inputs as a dataset has them, from an array, from files or from texts. options: as
     `reading_of` has them. Raises UserError."""
     task = trained.task
-    if task.kind == TEXT and isinstance(inputs, list) and inputs and isinstance(inputs[0], str):
-        reading_of(trained, options, [])  # refuses all keys: there is no file
-        return as_bytes("inputs", inputs, task.shape[0])
+    of_texts = task.kind == TEXT and isinstance(inputs, list) and _begins(inputs, str)
     if isinstance(inputs, str | PathLike):
         inputs = [inputs]
-    if isinstance(inputs, Sequence) and inputs and isinstance(inputs[0], str | PathLike):
-        paths = [Path(fspath(path)) for path in inputs]
-        asked = read(paths, task, trained.feature_names, reading_of(trained, options, paths))
+    files = not of_texts and isinstance(inputs, Sequence) and _begins(inputs, str | PathLike)
+    paths = [Path(fspath(path)) for path in inputs] if files else []
+    how = reading_of(trained, options, paths)
+    if of_texts:
+        return as_bytes("inputs", inputs, task.shape[0])
+    if paths:
+        asked = read(paths, task, trained.feature_names, how)
         if asked.broken:
             raise UserError(asked.broken[0])
         return asked.inputs
-    reading_of(trained, options, [])  # as above
     if trained.feature_names and hasattr(inputs, "columns"):
         inputs = with_columns("inputs", inputs, trained.feature_names)
     elif columns_of("inputs", inputs):
@@ -50,3 +51,7 @@ def inputs_of(trained: Trained, inputs: Any, options: Mapping[str, object]) -> n
         )
     check_finite("inputs", found)
     return found
+
+
+def _begins(inputs: Sequence[Any], kind: Any) -> bool:
+    return bool(inputs) and isinstance(inputs[0], kind)

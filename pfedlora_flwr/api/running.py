@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from itertools import chain, count
 from os import PathLike, fspath
 from pathlib import Path
@@ -178,8 +179,12 @@ def key_of(name: str) -> str:
     """A key by its name in the documents; what is none as it is."""
     if not isinstance(name, str):
         return name
-    known = {re.sub(r"[.-]", "_", key): key for key in config.all_keys()}
-    return known.get(re.sub(r"[.-]", "_", name), name)
+    return _keys_by_argument().get(re.sub(r"[.-]", "_", name), name)
+
+
+@cache
+def _keys_by_argument() -> dict[str, str]:
+    return {re.sub(r"[.-]", "_", key): key for key in config.all_keys()}
 
 
 def plain(value: Any) -> Any:

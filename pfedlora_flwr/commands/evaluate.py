@@ -182,7 +182,7 @@ def _evaluate(
         labels, by_number = _labels(trained.class_names, dataset)
         unnamed = trained.feature_names and not dataset.feature_names
         by_place = bool(unnamed) and dataset.kind == VECTORS
-        samples = trained.samples(dataset.inputs.copy(), labels)
+        samples = trained.samples(dataset.inputs, labels)
     names = trained.class_names
     matrix = confusion(trained.method.predictor(trained.module), samples, len(names))
     found, counts = scores(matrix), matrix.sum(1).tolist()

@@ -3,7 +3,6 @@ models take them."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,8 +61,8 @@ def with_keys(e: Experiment, options: Mapping[str, object], allowed: Sequence[st
             others = f"; allowed: {', '.join(allowed)}" if allowed else ""
             of_data = "is not used for this data" if name.startswith("data") else "is as in the run"
             raise UserError(f"{name} {of_data}{others}")
-    found = config.parse(options)
-    return e.replace(**{re.sub(r"[.-]", "_", name): value for name, value in found.items()})
+    known, found = config.all_keys(), config.parse(options)
+    return e.replace(**{known[name].attribute: value for name, value in found.items()})
 
 
 def reading_of(trained: Trained, options: Mapping[str, object], paths: Iterable[Path]) -> Reading:
