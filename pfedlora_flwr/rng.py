@@ -4,6 +4,7 @@ results depend on nothing else."""
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Sequence
 
 import numpy as np
@@ -42,16 +43,28 @@ def sample_clients(seed: int, round: int, clients: Sequence[int], sampled: int) 
     return sorted(clients[k] for k in drawn.tolist())
 
 
+def seed_all(seed: int) -> None:
+    """Seeds the global generators that a user's own code may draw from: torch's, NumPy's and
+    Python's."""
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
+
+
 class seeded:  # noqa: N801 - reads as a statement: `with seeded(seed):`
-    """Seeds torch's global generator inside a `with`, and restores it after: modules initialise
-    themselves from there."""
+    """Seeds the global generators inside a `with`, and restores them after: modules initialise
+    themselves from torch's."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
 
     def __enter__(self) -> None:
-        self.saved = torch.get_rng_state()
+        self.saved = torch.get_rng_state(), np.random.get_state(), random.getstate()
         torch.default_generator.manual_seed(self.seed)
+        np.random.seed(self.seed % 2**32)
+        random.seed(self.seed)
 
     def __exit__(self, *error: object) -> None:
-        torch.set_rng_state(self.saved)
+        torch.set_rng_state(self.saved[0])
+        np.random.set_state(self.saved[1])
+        random.setstate(self.saved[2])

@@ -437,6 +437,41 @@ def test_what_is_standalone_by_construction_is_planned_and_not_run(tmp_path: Pat
         compare(part, whole, work.output, out, out, dry_run=True)
 
 
+def test_a_control_that_is_standalone_must_be_tuned_as_standalone_is(tmp_path: Path) -> None:
+    def axes(of_rate: str) -> Comparison:
+        tuned = f"lr: {{tune: [0.01, 0.1]{of_rate}}}, fd.lambda: {{tune: [1, 2], methods: [fd]}}"
+        text = BASIC.replace("pfedlora]", "fd]") + f"axes: {{sharing: [mean, none], {tuned}}}\n"
+        return Comparison.load(conf(tmp_path, text))
+
+    with pytest.raises(UserError) as refused:
+        axes(", methods: [fd]").plan()
+    assert str(refused.value) == (
+        "fd, sharing=none is Standalone by construction, whose runs are its control, and standalone"
+        " is tuned otherwise (lr): name both methods on that axis, or neither"
+    )
+    for alike in ("", ", methods: [fd, standalone]"):
+        assert any(not cell.candidates for cell in axes(alike).plan().cells)
+
+
+def test_methods_may_have_axes_of_one_key_each(tmp_path: Path) -> None:
+    def of(own: str, other: str) -> Comparison:
+        tuned = (
+            f"axes: {{a: {{tune: [{{lr: 0.1}}, {{lr: 0.2}}]{own}}}, lr: {{tune: [0.2]{other}}}}}\n"
+        )
+        return Comparison.load(conf(tmp_path, BASIC.replace("pfedlora]", "fd]") + tuned))
+
+    both = of(", methods: [fd]", ", methods: [standalone]")
+    rates = {c.method: [one.tuned["lr"] for one in c.candidates] for c in both.cells()}
+    assert rates == {"standalone": [0.2], "fd": [0.1, 0.2]}
+    narrowed = both.select([], [], ["lr=0.2"])
+    assert [len(c.candidates) for c in narrowed.cells()] == [1, 1]
+    with pytest.raises(UserError, match=r"lr=0\.1': standalone would have no value left"):
+        both.select([], [], ["lr=0.1"])
+    for overlap in (("", ", methods: [fd]"), (", methods: [fd]", ", methods: [fd, standalone]")):
+        with pytest.raises(UserError, match="lr is on two axes; allowed: tune axes of different"):
+            of(*overlap)
+
+
 SMALL = (
     "methods: [standalone, pfedlora]\nbase: {clients: 2, rounds: 8, dataset: 'synthetic:400',"
     " models: cnn5, batch-size: 16, partition: {kind: iid}}\n"

@@ -1172,7 +1172,17 @@ OWN_CODE = [
     ),
     code(
         "method=own_methods:LocalNone",
-        "TypeError: local_update returned NoneType, expected an Upload",
+        "TypeError: local_update returned None, expected an Upload",
+        1,
+    ),
+    code(
+        "method=own_methods:LocalFloat",
+        "TypeError: local_update returned an Upload of 3.7 samples, expected an integer",
+        1,
+    ),
+    code(
+        "method=own_methods:LocalList",
+        "TypeError: local_update returned an Upload whose 'one' is list, no tensor",
         1,
     ),
     code(
@@ -1196,6 +1206,20 @@ OWN_CODE = [
         "method=own_methods:AggregateNan",
         "diverged in round 2: method 'own_methods:AggregateNan': aggregate returned down.weight",
         1,
+    ),
+    code(
+        "method=own_methods:AggregateKeeps",
+        "method 'own_methods:AggregateKeeps': aggregate set self.momentum, which a resumed run"
+        " would not have; keep what lasts in the state that it returns",
+        1,
+    ),
+    *(
+        code(
+            f"method=own_methods:{name}",
+            f"method 'own_methods:{name}': its Options is no frozen dataclass; expected"
+            " `@dataclass(frozen=True)`",
+        )
+        for name in ("OptionsPlain", "OptionsThawed", "OptionsBare")
     ),
     code(
         "method=own_methods:AggregateOther",

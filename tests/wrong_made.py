@@ -210,6 +210,32 @@ class AggregateOther(PFedLoRA):
     def aggregate(self, uploads, state, round):
         return {"foo": torch.zeros(3)}
 
+class AggregateKeeps(PFedLoRA):
+    def aggregate(self, uploads, state, round):
+        self.momentum = round
+        return state
+
+class OptionsPlain(PFedLoRA):
+    class Options(PFedLoRA.Options):
+        rate: float = 1.0
+
+class OptionsThawed(PFedLoRA):
+    @dataclass
+    class Options:
+        rate: float = 1.0
+
+class OptionsBare(PFedLoRA):
+    class Options:
+        rate = 1.0
+
+class LocalFloat(PFedLoRA):
+    def local_update(self, model, received, data, visit):
+        return Upload(received, 3.7)
+
+class LocalList(PFedLoRA):
+    def local_update(self, model, received, data, visit):
+        return Upload({"one": [1.0]}, len(data))
+
 class Grows(PFedLoRA):
     averages = False
     def aggregate(self, uploads, state, round):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pfedlora_flwr.comparison.plan import Candidate, Cell, Keys, Plan
+from pfedlora_flwr.comparison.plan import Candidate, Cell, Choices, Keys, Plan, choices
 from pfedlora_flwr.errors import some
 from pfedlora_flwr.runs.completed import DIVERGED, NOT_RUN, OTHER_CODE, Missing, Run, read_run
 
@@ -44,6 +44,8 @@ class Outcome:
     chosen: the candidate whose runs these are; None before the choice, where no candidate has
     completed, or if there is none.
     tried: where keys were tuned, all candidates.
+    title, own: in a report the method's name, unlike those of the others, and of a user's own its
+    place among these.
     """
 
     scenario: Keys
@@ -52,11 +54,22 @@ class Outcome:
     runs: dict[int, Run]
     missing: dict[int, Missing]
     tried: tuple[Tried, ...] = ()
+    title: str = ""
+    own: int = 0
 
     @property
     def standalone(self) -> bool:
         """Whether it is Standalone by construction, and has no runs of its own."""
         return self.chosen is None and not self.missing
+
+    def tuned_as(self, other: Outcome) -> bool:
+        """Whether both had the same choices."""
+        return self._choices == other._choices
+
+    @property
+    def _choices(self) -> Choices:
+        found = (*(tried.candidate for tried in self.tried), self.chosen)
+        return choices(self.method, (candidate.tuned for candidate in found if candidate))
 
     @property
     def waiting(self) -> list[Candidate]:

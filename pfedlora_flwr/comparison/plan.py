@@ -4,6 +4,7 @@ report knows what is missing."""
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from pfedlora_flwr.files import write_atomically
 from pfedlora_flwr.keys import Scalar
 
 Keys = dict[str, Scalar]
+Choices = frozenset[frozenset[tuple[str, Scalar]]]
 _FILE = "plan.json"
 
 
@@ -40,6 +42,16 @@ class Cell:
     def rounds_of(self, candidate: Candidate) -> int | None:
         """The rounds that a candidate's runs are to have."""
         return int(candidate.tuned["rounds"]) if "rounds" in candidate.tuned else self.rounds
+
+
+def choices(method: str, tuned: Iterable[Keys]) -> Choices:
+    """What tuned keys may be, without the method's own options: two methods with equal ones are
+    tuned alike."""
+    own = f"{method}."
+    return frozenset(
+        frozenset((key, value) for key, value in keys.items() if not key.startswith(own))
+        for keys in tuned
+    )
 
 
 @dataclass(frozen=True)

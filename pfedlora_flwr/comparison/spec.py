@@ -10,10 +10,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pfedlora_flwr.comparison.plan import Candidate, Cell, Keys, Plan
+from pfedlora_flwr.comparison.plan import Candidate, Cell, Choices, Keys, Plan, choices
 from pfedlora_flwr.config import (
     all_keys,
     flatten,
@@ -117,11 +118,9 @@ class Comparison:
 
     def cells(self) -> list[Cell]:
         """Every scenario with every method, in the file's order; one that is Standalone by
-        construction has no candidates."""
-        return [
-            replace(cell, candidates=()) if self._is_standalone(cell) else cell
-            for cell in self._grid
-        ]
+        construction has no candidates. Raises UserError if Standalone is tuned otherwise than such
+        a one would be."""
+        return [self._as_standalone(cell) for cell in self._grid]
 
     def config(
         self, cell: Cell, candidate: Candidate, seed: int, output: Path = Path()
@@ -148,22 +147,38 @@ class Comparison:
         scenarios = _product(axis for axis in self.axes if not axis.tune)
         return [self._cell(scenario, method) for scenario in scenarios for method in self.methods]
 
-    def _is_standalone(self, cell: Cell) -> bool:
-        """Whether the cell is Standalone by construction. What this depends on is the same for all
-        its candidates and seeds."""
+    def _as_standalone(self, cell: Cell) -> Cell:
+        """The cell, without candidates if it is Standalone by construction. What this depends on is
+        the same for all its candidates and seeds."""
         config = self.config(cell, cell.candidates[0], self.tuning_seed)
-        return is_standalone(config.experiment, config.execution.data_path)
+        if not is_standalone(config.experiment, config.execution.data_path):
+            return cell
+        mine, alone = map(self._choices, (cell.method, "standalone"))
+        if "standalone" in self.methods and mine != alone:
+            keys = ", ".join(sorted({key for one in mine ^ alone for key, _ in one}))
+            raise UserError(
+                f"{describe(cell)} is Standalone by construction, whose runs are its control, and"
+                f" standalone is tuned otherwise ({keys}): name both methods on that axis, or"
+                " neither"
+            )
+        return replace(cell, candidates=())
 
     def _cell(self, scenario: Keys, method: str) -> Cell:
-        tuned = _product(
-            axis for axis in self.axes if axis.tune and (method in axis.methods or not axis.methods)
-        )
         return Cell(
             scenario,
             method,
-            tuple(self._candidate(scenario, method, choice) for choice in tuned),
+            tuple(self._candidate(scenario, method, tuned) for tuned in self._tuned(method)),
             int((self.base | scenario).get("rounds", Experiment.rounds)),
         )
+
+    def _tuned(self, method: str) -> list[Keys]:
+        """Every combination of its tuned keys."""
+        return _product(
+            axis for axis in self.axes if axis.tune and (method in axis.methods or not axis.methods)
+        )
+
+    def _choices(self, method: str) -> Choices:
+        return choices(method, self._tuned(method))
 
     def _candidate(self, scenario: Keys, method: str, tuned: Keys) -> Candidate:
         folders = [slug(scenario), slug({method: ""} | tuned)]
@@ -222,17 +237,23 @@ def _among(option: str, wanted: Sequence[T], there: tuple[T, ...]) -> tuple[T, .
 def _narrowed(axes: tuple[Axis, ...], text: str) -> tuple[Axis, ...]:
     """The axes, one of them with the values alone that `text` ("key=value[,value]") names."""
     key, equals, wanted = text.partition("=")
-    axis = next((axis for axis in axes if key in axis.keys), None)
-    if axis is None or not equals:
+    with_key = [axis for axis in axes if key in axis.keys]
+    if not with_key or not equals:
         allowed = ", ".join(k for axis in axes for k in axis.keys) or "nothing: it has no axes"
         raise UserError(f"--only {text!r}: expected key=value with a key of an axis: {allowed}")
-    on_axis = list(dict.fromkeys(value[key] for value in axis.values if key in value))
+    on_axis = list(dict.fromkeys(v[key] for axis in with_key for v in axis.values if key in v))
     words = [wanted] if wanted in on_axis else wanted.split(",")  # a list of models is one value
     chosen = [_scalar(key, parse_overrides([f"{key}={word}"])[key]) for word in words]
     if set(chosen) - set(on_axis):
         raise UserError(f"--only {text!r}: allowed values: {', '.join(map(str, on_axis))}")
-    kept = tuple(value for value in axis.values if value.get(key) in chosen)
-    return tuple(replace(a, values=kept) if a is axis else a for a in axes)
+
+    def kept(axis: Axis) -> tuple[Keys, ...]:
+        found = tuple(value for value in axis.values if value.get(key) in chosen)
+        if not found:
+            raise UserError(f"--only {text!r}: {', '.join(axis.methods)} would have no value left")
+        return found
+
+    return tuple(replace(a, values=kept(a)) if a in with_key else a for a in axes)
 
 
 # Reading: a YAML mapping, piece by piece
@@ -247,7 +268,7 @@ def _built(name: str, content: Mapping[Any, object], changed: dict[str, object])
         raise UserError(f"unknown key {unknown!r}; allowed: {', '.join(_PARTS)}{hint}")
     axes = tuple(_axis(axis, spec) for axis, spec in _mapping("axes", content.get("axes")).items())
     base = flatten(_mapping("base", content.get("base")))
-    _check_owners([*base, *changed], changed, [key for axis in axes for key in axis.keys])
+    _check_owners([*base, *changed], changed, axes)
     methods = _names("methods", content.get("methods"))
     seeds = _list("seeds", content.get("seeds", [0]))
     if any(type(seed) is not int or seed < 0 for seed in seeds):
@@ -261,16 +282,18 @@ def _built(name: str, content: Mapping[Any, object], changed: dict[str, object])
     return Comparison(name, _parsed("base", base | changed), methods, tuple(seeds), axes, seeds[0])
 
 
-def _check_owners(of_base: Sequence[str], changed: Iterable[str], on_axes: Sequence[str]) -> None:
+def _check_owners(of_base: Sequence[str], changed: Iterable[str], axes: Sequence[Axis]) -> None:
     """Raises UserError if a key is set from two sides."""
+    on_axes = [key for axis in axes for key in axis.keys]
     for key in (*of_base, *on_axes):
         if key in _SET_BY_COMPARE:
             raise UserError(f"{key} is set by compare itself: use methods, seeds or the output")
     for key in on_axes:
         if key in changed:
             raise UserError(f"-o {key}: it is on an axis; choose its values with --only {key}=…")
-        if on_axes.count(key) > 1:
-            raise UserError(f"{key} is on two axes")
+        of = [axis.methods for axis in axes if key in axis.keys]
+        if len(of) > 1 and (() in of or len({*chain(*of)}) < sum(map(len, of))):
+            raise UserError(f"{key} is on two axes; allowed: tune axes of different `methods`")
 
 
 def _axis(name: str, spec: object) -> Axis:

@@ -26,7 +26,7 @@ from pfedlora_flwr.files import write_atomically
 META = "meta.json"
 """Written last: a folder without it is none of a dataset."""
 DIGESTS = "digests"
-_VERSION = 6  # of the folders' layout
+_VERSION = 7  # of the folders' layout
 
 
 def cache_root() -> Path:
@@ -130,7 +130,7 @@ def write(folder: Path, source: Source, arrays: Arrays) -> None:
         mean, std = of_all_pixels(inputs.astype(np.uint8, copy=False)) if as_one else (None, None)
         meta: dict[str, Any] = {"class_names": arrays.class_names, "mean": mean, "std": std}
         meta |= {"resized": arrays.resized, "feature_names": arrays.feature_names}
-        meta["notes"] = arrays.notes
+        meta |= {"notes": arrays.notes, "original": arrays.original}
         (building / META).write_text(json.dumps(meta))
         shutil.rmtree(folder, ignore_errors=True)  # the remains of a cache without its meta.json
         building.rename(folder)

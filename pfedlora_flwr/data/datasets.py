@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -32,8 +33,8 @@ class Dataset:
     owners: text or numbers that say who each sample belongs to; None where that is not known.
     resized: the images that were.
     feature_names: of vectors, in their order; None where they have none.
-    notes: what its reader left out or warns of, a line each. digests: of each sample with its
-    label; equal samples have equal ones.
+    notes: what its reader left out or warns of, a line each. original: of the Arrays it was read
+    as. digests: of each sample with its label; equal samples have equal ones.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Dataset:
     resized: int = 0
     feature_names: tuple[str, ...] | None = None
     notes: tuple[str, ...] = ()
+    original: str = ""
     digests: npt.NDArray[np.uint64] | None = None  # [n]
 
     @property
@@ -67,6 +69,16 @@ class Dataset:
         """`digests`, computed where they are not kept."""
         own = self.digests
         return cache.digests(self.inputs, self.labels) if own is None else own
+
+    @cached_property
+    def values(self) -> str:
+        """SHA-256 of all samples, the same on all machines; empty where the name says which they
+        are."""
+        if find(self.name).shape:
+            return ""
+        if self.original:
+            return hashlib.sha256(self.original.encode() + self.labels.tobytes()).hexdigest()
+        return _sha256(self.hashes)
 
     @property
     def empty_classes(self) -> list[str]:
@@ -146,7 +158,14 @@ def kind_and_shape(name: str, how: Reading = _AS_IT_IS) -> tuple[Kind, Shape]:
 
 def _read(source: Source, name: str, how: Reading) -> Arrays:
     arrays = source.read(source.text(name), how)
-    return fitted(arrays, how.size) if how.size else arrays
+    found = fitted(arrays, how.size) if how.size else arrays
+    if found is arrays or source.shape:
+        return found
+    return found._replace(original=_sha256(cache.digests(arrays.inputs, arrays.labels)))
+
+
+def _sha256(digests: npt.NDArray[np.uint64]) -> str:
+    return hashlib.sha256(np.ascontiguousarray(digests, "<u8").tobytes()).hexdigest()
 
 
 def _mapped(name: str, folder: Path) -> Dataset:
@@ -169,5 +188,6 @@ def _mapped(name: str, folder: Path) -> Dataset:
         meta["resized"],
         features,
         tuple(meta["notes"]),
+        meta["original"],
         np.load(folder / f"{cache.DIGESTS}.npy", mmap_mode="r"),
     )

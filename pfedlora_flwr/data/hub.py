@@ -97,9 +97,9 @@ def _arrays(where: str, rows: Dataset, how: Reading) -> Arrays:
         labels, names = tables.labels_of(where, label, found, how)
     owners = tables.owners_of(where, table, how)
     if column:
-        inputs, resized, notes = _inputs(where, rows, column, how)
+        inputs, resized, notes, original = _inputs(where, rows, column, how)
         made = checked(where, inputs, labels, names, owners, how)
-        return made._replace(resized=resized, notes=(*notes, *made.notes))
+        return made._replace(resized=resized, notes=(*notes, *made.notes), original=original)
     check_labels(where, labels, names, how)
     if how.text_column:
         labels = labels.astype(np.int64)
@@ -119,8 +119,9 @@ def _arrays(where: str, rows: Dataset, how: Reading) -> Arrays:
 
 def _inputs(
     where: str, rows: Dataset, column: str, how: Reading
-) -> Decoded | tuple[npt.NDArray[Any], int, list[str]]:
-    """What a column of images or arrays holds, how many images were resized, and notes."""
+) -> Decoded | tuple[npt.NDArray[Any], int, list[str], str]:
+    """What a column of images or arrays holds, how many images were resized, notes, and a hash of
+    image files."""
     kind = _type(rows, column)
     if kind == _IMAGE:
         return decoded(len(rows), lambda: _files(where, rows, column), how)
@@ -129,7 +130,7 @@ def _inputs(
             f"{where}: data.input-column is {column!r}, which holds {kind}; expected images, or an"
             " array in each row"
         )
-    return np.asarray(rows.select_columns([column]).with_format("numpy")[:][column]), 0, []
+    return np.asarray(rows.select_columns([column]).with_format("numpy")[:][column]), 0, [], ""
 
 
 def _files(where: str, rows: Dataset, column: str) -> Iterator[File]:

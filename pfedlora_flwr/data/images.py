@@ -3,6 +3,7 @@ array."""
 
 from __future__ import annotations
 
+import hashlib
 import io
 import struct
 from collections import Counter
@@ -66,7 +67,14 @@ def folder(text: str, how: Reading) -> Arrays:
     found = decoded(len(files), lambda: ((str(file), file) for file, _ in files), how)
     labels = np.array([label for _, label in files], np.int64)
     notes = (*([f"left out: {_counted(left_out)}"] if left_out else []), *found.notes)
-    return Arrays(found.images, labels, class_names, resized=found.resized, notes=notes)
+    return Arrays(
+        found.images,
+        labels,
+        class_names,
+        resized=found.resized,
+        notes=notes,
+        original=found.original,
+    )
 
 
 def visible(folder: Path) -> list[Path]:
@@ -101,11 +109,12 @@ def _counted(kinds: Counter[str]) -> str:
 
 class Decoded(NamedTuple):
     """Images uint8 [n, height, width, 3], or 1 where grey ones are wanted; how many were resized;
-    and notes."""
+    notes; and SHA-256 of the files."""
 
     images: npt.NDArray[np.uint8]
     resized: int
     notes: list[str]
+    original: str
 
 
 def decoded(count: int, files: Callable[[], Iterable[File]], how: Reading) -> Decoded:
@@ -131,10 +140,14 @@ def decoded(count: int, files: Callable[[], Iterable[File]], how: Reading) -> De
     height, width = how.size or next(iter(sizes))
     images = scratch((count, height, width, 1 if how.grey else 3))
     largest = several = 0
+    original = hashlib.sha256()
     for i, (name, file) in enumerate(files()):
-        images[i], deep, frames = _read(file, (height, width), how.grey, name)
+        held = _bytes(file, name)
+        original.update(len(held).to_bytes(8, "little") + held)
+        images[i], deep, frames = _read(held, (height, width), how.grey, name)
         largest, several = max(largest, deep), several + (frames > 1)
-    return Decoded(images, resized, [*first_frames(several), *dark(largest)])
+    notes = [*first_frames(several), *dark(largest)]
+    return Decoded(images, resized, notes, original.hexdigest())
 
 
 def first_frames(several: int) -> list[str]:
@@ -256,5 +269,16 @@ def _opened(file: Path | bytes, name: str) -> Iterator[Image]:
         struct.error,
         Image.DecompressionBombError,
     ):
-        there = isinstance(file, bytes) or file.exists()
-        raise UserError(f"{name}: " + ("no readable image" if there else "no such file")) from None
+        raise _unreadable(file, name) from None
+
+
+def _bytes(file: Path | bytes, name: str) -> bytes:
+    try:
+        return file if isinstance(file, bytes) else file.read_bytes()
+    except OSError:
+        raise _unreadable(file, name) from None
+
+
+def _unreadable(file: Path | bytes, name: str) -> UserError:
+    there = isinstance(file, bytes) or file.exists()
+    return UserError(f"{name}: " + ("no readable image" if there else "no such file"))

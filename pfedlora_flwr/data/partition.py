@@ -16,7 +16,6 @@ from pfedlora_flwr.data.source import Indices
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.rng import numpy_generator
-from pfedlora_flwr.training.kinds import IMAGES
 
 NATURAL = "natural"
 _WHERE = "a table does by data.client-column, an npz file by `clients`"
@@ -36,8 +35,7 @@ class Split:
 @dataclass(frozen=True)
 class Partition:
     """Every client's split; owners: who they are, feature_names: of the columns, where the data
-    says it. values: a hash of all samples; empty for images, of which two machines may decode a
-    file otherwise."""
+    says it. values: a hash of all samples; empty where the dataset's name says which they are."""
 
     clients: tuple[Split, ...]
     owners: tuple[str, ...] = ()
@@ -47,7 +45,7 @@ class Partition:
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of all indices, in order, of the columns' names and of `values`: equal
-        fingerprints mean equal data for every client, images aside."""
+        fingerprints mean equal data for every client."""
         digest = hashlib.sha256()
         for split in self.clients:
             for part in (split.train, split.validation, split.test):
@@ -81,13 +79,7 @@ def make_partition(experiment: Experiment, dataset: Dataset) -> Partition:
             " use fewer clients or more classes a client"
         )
     splits = tuple(split_of(e, labels, own, k) for k, own in enumerate(owned))
-    return Partition(splits, feature_names=dataset.feature_names or (), values=_values_of(dataset))
-
-
-def _values_of(dataset: Dataset) -> str:
-    if dataset.kind == IMAGES:
-        return ""
-    return hashlib.sha256(np.ascontiguousarray(dataset.hashes, "<u8").tobytes()).hexdigest()
+    return Partition(splits, feature_names=dataset.feature_names or (), values=dataset.values)
 
 
 def _natural(e: Experiment, dataset: Dataset, labels: Indices) -> Partition:
@@ -119,7 +111,7 @@ def _natural(e: Experiment, dataset: Dataset, labels: Indices) -> Partition:
         tuple(splits),
         tuple(str(name) for name in names[enough]),
         dataset.feature_names or (),
-        _values_of(dataset),
+        dataset.values,
     )
 
 

@@ -33,7 +33,9 @@ class Arrays(NamedTuple):
     labels: [n], from 0. class_names: of all classes, in order. owners: who each sample belongs to,
     as text or numbers [n], where that is known. resized: how many images were brought to another
     size. feature_names: of vectors, where they have any; of texts their column's. notes: what the
-    reader left out or warns of, a line each."""
+    reader left out or warns of, a line each. original: SHA-256 of the files or arrays that the
+    inputs were decoded or resized from, as another machine's software does otherwise; empty: they
+    are as they came."""
 
     inputs: Inputs
     labels: npt.NDArray[np.int64]
@@ -42,6 +44,7 @@ class Arrays(NamedTuple):
     resized: int = 0
     feature_names: tuple[str, ...] | None = None
     notes: tuple[str, ...] = ()
+    original: str = ""
 
 
 @dataclass(frozen=True)

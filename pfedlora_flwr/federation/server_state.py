@@ -160,8 +160,9 @@ def check_state(what: str, state: object, like: Tensors | None = None) -> None:
 
 
 def _why_standalone(e: Experiment, method: Method, state: Tensors) -> str:
-    """Why no client ever receives anything; empty where one may. It is decided by the first state,
-    not by names."""
+    """Why no client ever receives anything, and the method then trains as Standalone does; empty
+    where one may, and for a user's own method, which may train otherwise. It is decided by the
+    first state, not by names."""
     if _may_return(e):
         return ""
     first = method.download(state, 0, 1)
@@ -177,5 +178,9 @@ def _why_standalone(e: Experiment, method: Method, state: Tensors) -> str:
 
 def _may_return(e: Experiment) -> bool:
     """Whether what clients upload may come back to them, so that what they first receive decides
-    nothing."""
-    return e.sharing == "mean" or (e.state_per_client and registry.find(e.method).returns_own)
+    nothing; or the method is a user's own."""
+    return (
+        e.sharing == "mean"
+        or ":" in e.method
+        or (e.state_per_client and registry.find(e.method).returns_own)
+    )

@@ -5,15 +5,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from pfedlora_flwr.data.local import LocalData
-from pfedlora_flwr.errors import user_code
+from pfedlora_flwr.errors import kind, user_code
 from pfedlora_flwr.methods.method import Method, Tensors, Upload
 from pfedlora_flwr.models.pretrained import frozen_encoder, with_outputs
 from pfedlora_flwr.models.registry import any_batch_norm
-from pfedlora_flwr.rng import derive, torch_generator
+from pfedlora_flwr.rng import derive, seed_all, torch_generator
 from pfedlora_flwr.runs.checkpoint import Counts
 from pfedlora_flwr.training.loop import Noise, Samples, Visit, count_correct, mixed_precision
 from pfedlora_flwr.training.metrics import confusion, scores
@@ -43,11 +42,11 @@ def visit(
     Raises:
         UserCodeError: the method's own code raised, or returned no Upload.
 
-    torch's global generator is seeded for modules that draw from it, such as a user's dropout.
+    The global generators are seeded for what draws from them, such as a user's dropout.
     """
     seed = method.experiment.seed
     data = _known(method, model, data)
-    torch.manual_seed(derive(seed, "visit", client, round))
+    seed_all(derive(seed, "visit", client, round))
     draws = torch_generator(seed, "train", client, round)
     batch_norm = any_batch_norm(method.model_names, method.task, method.shares_small)
     counts = Visit(
@@ -55,9 +54,22 @@ def visit(
     )
     with user_code("method", method.experiment.method):
         upload = method.local_update(model.train(), received, data, counts)
-        if not isinstance(upload, Upload):
-            raise TypeError(f"local_update returned {type(upload).__name__}, expected an Upload")
+        _check(upload)
     return upload, counts
+
+
+def _check(upload: object) -> None:
+    """Raises TypeError for what a user's `local_update` should not return."""
+    if not isinstance(upload, Upload):
+        raise TypeError(f"local_update returned {kind(upload)}, expected an Upload")
+    wrong = [name for name, t in upload.tensors.items() if not isinstance(t, Tensor)]
+    if wrong:
+        found = kind(upload.tensors[wrong[0]])
+        raise TypeError(f"local_update returned an Upload whose {wrong[0]!r} is {found}, no tensor")
+    if type(upload.samples) is not int:
+        raise TypeError(
+            f"local_update returned an Upload of {upload.samples!r} samples, expected an integer"
+        )
 
 
 def logits(method: Method, model: Any, inputs: Tensor) -> Tensor:

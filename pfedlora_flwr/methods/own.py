@@ -6,7 +6,7 @@ import functools
 import inspect
 from typing import Any, cast
 
-from pfedlora_flwr.errors import user_code
+from pfedlora_flwr.errors import UserError, user_code
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.methods.method import Method, Refused
 from pfedlora_flwr.models.task import Task
@@ -45,6 +45,24 @@ class _Guarded:
         @functools.wraps(found)
         def call(*args: Any, **named: Any) -> Any:
             with user_code("method", self._method.experiment.method, Refused):
-                return found(*args, **named)
+                before = dict(vars(self._method))
+                returned = found(*args, **named)
+                if name == "aggregate":
+                    self._check_pure(before)
+                return returned
 
         return call
+
+    def _check_pure(self, before: dict[str, Any]) -> None:
+        """Raises UserError if `aggregate` set attributes: a resumed run does not have them."""
+        changed = [
+            name
+            for name, value in vars(self._method).items()
+            if before.get(name, before) is not value
+            and not isinstance(getattr(type(self._method), name, None), functools.cached_property)
+        ]
+        if changed:
+            raise UserError(
+                f"method {self._method.experiment.method!r}: aggregate set self.{changed[0]}, which"
+                " a resumed run would not have; keep what lasts in the state that it returns"
+            )

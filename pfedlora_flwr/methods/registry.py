@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+from collections import Counter
 from collections.abc import Iterable
 from importlib import import_module
 
@@ -79,6 +80,12 @@ def find(name: str) -> type[Method]:
         )
     if inspect.isabstract(found):
         raise UserError(f"method {name!r}: it lacks {', '.join(sorted(found.__abstractmethods__))}")
+    params = vars(found.Options).get("__dataclass_params__")  # its own, not a base's
+    if params is None or not params.frozen:
+        raise UserError(
+            f"method {name!r}: its Options is no frozen dataclass; expected"
+            " `@dataclass(frozen=True)` above `class Options(Method.Options)`"
+        )
     for old in ("predict", "layers"):
         if hasattr(found, old):
             raise UserError(
@@ -113,6 +120,15 @@ def make(experiment: Experiment, task: Task) -> Method:
 def title(name: str) -> str:
     """A method's name for people, without importing a user's own: that one goes by its class."""
     return find(name).title if name in _CLASSES else name.rpartition(":")[2]
+
+
+def titles(names: Iterable[str]) -> dict[str, str]:
+    """Names for people, no two alike: a user's own that would be goes by its whole name."""
+    found = {name: title(name) for name in names}
+    several = Counter(found.values())
+    return {
+        name: name if ":" in name and several[found[name]] > 1 else found[name] for name in found
+    }
 
 
 def ordered(names: Iterable[str]) -> list[str]:

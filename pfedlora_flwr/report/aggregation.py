@@ -9,7 +9,6 @@ from pathlib import Path
 from pfedlora_flwr.comparison.outcome import Outcome
 from pfedlora_flwr.comparison.plan import Keys
 from pfedlora_flwr.comparison.spec import slug
-from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import words
 from pfedlora_flwr.report.figures import Picture
 from pfedlora_flwr.report.load import Study
@@ -65,7 +64,7 @@ def _picture(scenario: Keys, outcomes: list[Outcome], folder: Path) -> Picture:
     with drawing(1, 1, (3.6, 2.8)) as (figure, axes):
         axis = axes[0][0]
         for outcome in outcomes:
-            colour, marker, line = of_method(outcome.method)
+            colour, marker, line = of_method(outcome.method, outcome.own)
             points = {round: statistics.fmean(v) for round, v in _by_round(outcome).items()}
             axis.plot(
                 list(points), list(points.values()), color=colour, marker=marker, linestyle=line
@@ -74,9 +73,9 @@ def _picture(scenario: Keys, outcomes: list[Outcome], folder: Path) -> Picture:
         axis.set_ylabel("aggregation error")
         axis.set_ylim(bottom=0)
         axis.set_title(words.keys(scenario))
-        legend(figure, [o.method for o in outcomes])
+        legend(figure, outcomes)
         path = save(figure, folder, f"{_NAME}_{slug(scenario) or 'all'}")
-    titles = ", ".join(registry.title(o.method) for o in outcomes)
+    titles = ", ".join(o.title for o in outcomes)
     caption = (
         f"Aggregation error by round, {words.keys(scenario)}: the mean over seeds of {titles}. 0 is"
         " an exact mean of the products."

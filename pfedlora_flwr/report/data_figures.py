@@ -18,7 +18,6 @@ from pfedlora_flwr.data.local import shared_partition
 from pfedlora_flwr.data.partition import Partition
 from pfedlora_flwr.data.source import Inputs, Reading
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import words
 from pfedlora_flwr.report.figures import Picture
 from pfedlora_flwr.report.load import Study
@@ -99,8 +98,9 @@ def representations(study: Study, scenario: Keys, folder: Path) -> Picture:
     Raises UserError if the data or the models cannot be read, or there are too many classes to
     tell apart."""
     runs, absent = _on_the_same_data(study, scenario)
-    seed = runs[0].experiment.seed
-    dataset, partition = data_of(runs[0])
+    first = next(iter(runs.values()))
+    seed = first.experiment.seed
+    dataset, partition = data_of(first)
     if dataset.classes > _MOST_CLASSES:
         raise UserError(f"{dataset.classes} classes are too many to tell apart")
     indices = _spread(partition)
@@ -112,7 +112,7 @@ def representations(study: Study, scenario: Keys, folder: Path) -> Picture:
     with drawing(rows, columns, (2.3 * columns + 0.9, 2.3 * rows + 0.2)) as (figure, axes):
         for axis in axes.flat[len(runs) :]:
             axis.axis("off")
-        for axis, run in zip(axes.flat, runs, strict=False):
+        for axis, (title, run) in zip(axes.flat, runs.items(), strict=False):
             places, drawn = _embed(run, inputs)
             left_out = max(left_out, len(inputs) - len(drawn))
             _scatter(
@@ -121,7 +121,7 @@ def representations(study: Study, scenario: Keys, folder: Path) -> Picture:
                 np.concatenate([labels[client] for client in drawn]),
                 dataset.class_names,
             )
-            axis.set_title(registry.title(run.experiment.method))
+            axis.set_title(title)
         handles, names = axes.flat[0].get_legend_handles_labels()
         figure.legend(
             handles, names, loc="outside right upper", frameon=False, title="class", markerscale=1.8
@@ -142,7 +142,7 @@ def representations(study: Study, scenario: Keys, folder: Path) -> Picture:
     if left_out:
         caption += f" Left out: {left_out} clients without a trained model."
     if absent:
-        caption += f" Without a run on these data: {', '.join(map(registry.title, absent))}."
+        caption += f" Without a run on these data: {', '.join(absent)}."
     return Picture(path, caption)
 
 
@@ -198,20 +198,20 @@ def _shades(most: int) -> Any:
     return ListedColormap([(0, 0, 0, 0), *((*to_rgb(OKABE_ITO[6]), alpha) for alpha in alphas)])
 
 
-def _on_the_same_data(study: Study, scenario: Keys) -> tuple[list[Run], list[str]]:
-    """A run a method, all of one seed (the first of those that most methods have) and one
-    partition; the methods that have none."""
+def _on_the_same_data(study: Study, scenario: Keys) -> tuple[dict[str, Run], list[str]]:
+    """By the methods' titles a run each, all of one seed (the first of those that most methods
+    have) and one partition; the titles of those that have none."""
     outcomes = study.ordered(scenario)
     seeds = [seed for o in outcomes for seed in o.runs]
     seed = max(seeds, key=seeds.count)
-    found = {o.method: o.runs[seed] for o in outcomes if seed in o.runs}
+    found = {o.title: o.runs[seed] for o in outcomes if seed in o.runs}
     first = next(iter(found.values()))
     runs = {
-        method: run
-        for method, run in found.items()
+        title: run
+        for title, run in found.items()
         if run.result["partition"] == first.result["partition"]
     }
-    return list(runs.values()), [o.method for o in outcomes if o.method not in runs]
+    return runs, [o.title for o in outcomes if o.title not in runs]
 
 
 def _spread(partition: Partition) -> list[npt.NDArray[np.int64]]:

@@ -67,7 +67,7 @@ def curves(study: Study, scenario: Keys, folder: Path) -> Picture:
             _ticks(axis, label, scale)
         axes[0][0].set_ylabel("mean test accuracy (%)")
         figure.suptitle(words.keys(scenario), fontsize=8)
-        legend(figure, [o.method for o in outcomes])
+        legend(figure, outcomes)
         path = save(figure, folder, f"curves_{slug(scenario) or 'all'}")
     silent = (
         "A method that sends nothing is a level line at its last accuracy in the second panel. "
@@ -85,10 +85,10 @@ def curves(study: Study, scenario: Keys, folder: Path) -> Picture:
 
 def _untold(outcomes: Sequence[Outcome]) -> str:
     """Which methods are not drawn against operations, and why; empty: all are."""
-    left_out = [registry.title(o.method) for o in outcomes if not tells_operations(o)]
+    left_out = [o.title for o in outcomes if not tells_operations(o)]
     if not left_out:
         return ""
-    return f"Not against operations, which the clients withhold: {', '.join(left_out)}. "
+    return f"Not against operations, which are not known: {', '.join(left_out)}. "
 
 
 def boxes(study: Study, scenario: Keys, folder: Path) -> Picture:
@@ -108,11 +108,11 @@ def boxes(study: Study, scenario: Keys, folder: Path) -> Picture:
         plus = {"marker": "+", "markeredgecolor": "black", "markersize": 8, "markeredgewidth": 1.4}
         drawn = axis.boxplot(values, meanprops=plus, medianprops={"color": "black"}, **look)
         for box, outcome in zip(drawn["boxes"], outcomes, strict=True):
-            box.set_facecolor(of_method(outcome.method)[0])
+            box.set_facecolor(of_method(outcome.method, outcome.own)[0])
             box.set_alpha(0.4)
         axis.set_xticks(
             range(1, len(outcomes) + 1),
-            [registry.title(o.method) for o in outcomes],
+            [o.title for o in outcomes],
             rotation=25,
             ha="right",
         )
@@ -141,13 +141,13 @@ def trade_off(study: Study, scenario: Keys, folder: Path) -> Picture:
         for outcome, flops, parameters in points:
             values = [100 * run.accuracy for run in outcome.runs.values()]
             y, found = statistics.fmean(values), measures.estimate(values)
-            colour, marker, _ = of_method(outcome.method)
+            colour, marker, _ = of_method(outcome.method, outcome.own)
             if found and found.half is not None:
                 axis.errorbar(flops, y, found.half, color=colour, capsize=3, elinewidth=1.0)
             else:
                 axis.plot([flops] * len(values), values, ".", color=colour, markersize=3)
             size = 25 + 375 * parameters / most
-            label = f"{registry.title(outcome.method)}: {words.count(parameters)}"
+            label = f"{outcome.title}: {words.count(parameters)}"
             axis.scatter(
                 flops,
                 y,
@@ -212,19 +212,21 @@ def _robustness(study: Study, name: str, folder: Path) -> Picture | None:
     groups = {rest: members for rest, members in groups.items() if len(members) >= _SMALLEST_SWEEP}
     if not groups:
         return None
-    methods = registry.ordered(
-        {o.method for members in groups.values() for s in members for o in study.in_scenario(s)}
-    )
+    there = [o for members in groups.values() for s in members for o in study.in_scenario(s)]
+    last = {o.method: o for o in there}
+    methods = registry.ordered(last)
     with drawing(1, len(groups), (max(2.6, 2.6 * len(groups)), 2.6)) as (figure, axes):
         for axis, (rest, members) in zip(axes[0], groups.items(), strict=True):
             members.sort(key=lambda s: float(s[name]))
             for method in methods:
-                _sweep(axis, method, [(float(s[name]), study.at(s, method)) for s in members])
+                found = [(float(s[name]), o) for s in members if (o := study.at(s, method))]
+                if found:
+                    _sweep(axis, found)
             axis.set_xlabel(words.NAMES.get(name, name))
             axis.set_title(words.keys(dict(rest)) if rest else "")
             _at_values(axis, [float(s[name]) for s in members])
         axes[0][0].set_ylabel("mean test accuracy (%)")
-        legend(figure, methods)
+        legend(figure, [last[method] for method in methods])
         path = save(figure, folder, f"robustness_{short(name)}")
     return Picture(
         path,
@@ -233,16 +235,16 @@ def _robustness(study: Study, name: str, folder: Path) -> Picture | None:
     )
 
 
-def _sweep(axis: Any, method: str, found: Sequence[tuple[float, Outcome | None]]) -> None:
+def _sweep(axis: Any, found: Sequence[tuple[float, Outcome]]) -> None:
     """One method's line: its accuracy at each value of the key, with the interval over seeds."""
-    accuracies = [(x, [run.accuracy for run in o.runs.values()]) for x, o in found if o]
+    accuracies = [(x, [run.accuracy for run in o.runs.values()]) for x, o in found]
     points = [(x, e) for x, values in accuracies if (e := measures.estimate(values))]
     xs, ys, halves = (
         [x for x, _ in points],
         [100 * e.mean for _, e in points],
         [100 * (e.half or 0.0) for _, e in points],
     )
-    colour, marker, line = of_method(method)
+    colour, marker, line = of_method(found[0][1].method, found[0][1].own)
     axis.errorbar(
         xs, ys, halves, color=colour, marker=marker, linestyle=line, capsize=2, elinewidth=0.8
     )
@@ -266,7 +268,7 @@ def _curve(
 ) -> None:
     """One method's line, from the first evaluation on: the seeds share their rounds, and x is the
     seeds' mean of the measure summed up to the round."""
-    colour, marker, line = of_method(outcome.method)
+    colour, marker, line = of_method(outcome.method, outcome.own)
     runs = [run.rounds for run in outcome.runs.values()]
     known = [i for i in range(len(runs[0])) if all(rows[i]["evaluated"] for rows in runs)]
     if not known:

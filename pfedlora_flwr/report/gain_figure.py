@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from pfedlora_flwr.comparison.outcome import Outcome
-from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import gains, measures, style
 from pfedlora_flwr.report.figures import Picture
 from pfedlora_flwr.report.load import Study
@@ -83,9 +82,7 @@ def _panels(study: Study, differences: Differences) -> dict[str, Panel]:
     row a scenario."""
     found = {
         gains.name_of(scenario): {
-            registry.title(o.method): row
-            for o in gains.methods(study, scenario)
-            if (row := differences(study, o))
+            o.title: row for o in gains.methods(study, scenario) if (row := differences(study, o))
         }
         for scenario in gains.shared(study)
     }

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 from pfedlora_flwr.comparison.outcome import Outcome
 from pfedlora_flwr.comparison.plan import Keys
-from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import measures, words
 from pfedlora_flwr.report.load import Study
 from pfedlora_flwr.report.measures import Estimate
@@ -48,7 +47,7 @@ def methods(study: Study, scenario: Keys) -> list[Outcome]:
 def _row(study: Study, ours: Outcome) -> dict[str, str]:
     row = {
         "scenario": name_of(ours.scenario),
-        "method": registry.title(ours.method),
+        "method": ours.title,
         "seeds": str(len(ours.runs)),
         "mean": _mean(ours.runs),
     }
@@ -82,11 +81,14 @@ def beside_standalone(study: Study, ours: Outcome) -> dict[str, Estimate]:
 
 def _control(study: Study, ours: Outcome, kind: str) -> tuple[bool, Mapping[int, Run]]:
     """Whether a method's control is Standalone by construction, and the control's runs, which are
-    Standalone's then."""
+    Standalone's then; of one that was tuned otherwise there are none."""
     theirs = study.at(ours.scenario | {"sharing": kind}, ours.method)
-    standalone = theirs is not None and theirs.standalone
-    theirs = study.alone(ours.scenario) if standalone else theirs
-    return standalone, theirs.runs if theirs else {}
+    if theirs is None or not theirs.standalone:
+        return False, theirs.runs if theirs else {}
+    alone = study.alone(ours.scenario)
+    if alone is None or not alone.tuned_as(ours):
+        return alone is None, {}
+    return True, alone.runs
 
 
 def name_of(scenario: Keys) -> str:

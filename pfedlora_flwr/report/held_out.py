@@ -10,7 +10,6 @@ from statistics import fmean
 from typing import Any
 
 from pfedlora_flwr.comparison.outcome import Outcome
-from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import measures, style, words
 from pfedlora_flwr.report.figures import Picture
 from pfedlora_flwr.report.load import Study
@@ -89,20 +88,20 @@ def figures(study: Study, folder: Path) -> list[Picture]:
             axis.set_title(title)
         for axis in axes.flat[len(panels) :]:
             axis.set_visible(False)
-        methods = [o.method for outcomes in panels.values() for o in outcomes]
-        style.legend(figure, list(dict.fromkeys(methods)))
+        methods = {o.title: o for outcomes in panels.values() for o in outcomes}
+        style.legend(figure, [*methods.values()])
         path = style.save(figure, folder, "held_out")
     text = (
         "Held-out clients: accuracy against the number of training samples, mean over clients and"
         " seeds. Thin dotted lines without marks: the same clients alone, with at least as many"
-        f" operations as by {', '.join(registry.title(m) for m in dict.fromkeys(methods))}."
+        f" operations as by {', '.join(methods)}."
     )
     return [Picture(path, text)]
 
 
 def _lines(axis: Any, outcome: Outcome) -> list[float]:
     """Draws a method's two lines; their numbers of samples."""
-    colour, marker, line = style.of_method(outcome.method)
+    colour, marker, line = style.of_method(outcome.method, outcome.own)
     means = [[*by_seed.values()] for by_seed in sizes(outcome).values()]
     means.sort(key=lambda found: fmean(m["samples"] for m in found))
     at = [fmean(m["samples"] for m in found) for found in means]

@@ -12,6 +12,7 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import KEYS
 from pfedlora_flwr.keys import Scalar
 from pfedlora_flwr.methods import registry
+from pfedlora_flwr.report import measures
 from pfedlora_flwr.runs.completed import Missing, Run, read_run
 from pfedlora_flwr.runs.directory import RunDirectory, find_runs
 
@@ -32,6 +33,12 @@ class Study:
     @property
     def methods(self) -> list[str]:
         return list(dict.fromkeys(o.method for o in self.outcomes))
+
+    @property
+    def titles(self) -> list[str]:
+        """The methods' names, as tables list them."""
+        found = {o.method: o.title for o in self.outcomes}
+        return [found[method] for method in registry.ordered(self.methods)]
 
     @property
     def runs(self) -> list[Run]:
@@ -70,8 +77,9 @@ class Study:
 
 
 def tells_operations(outcome: Outcome) -> bool:
-    """Whether the server knows what clients compute: they withhold it with `dp` and `secagg`."""
-    return not any(run.experiment.hides_clients for run in outcome.runs.values())
+    """Whether it is known what clients compute: they withhold it with `dp` and `secagg`, and a
+    user's own method need not count it."""
+    return all(map(measures.tells_operations, outcome.runs.values()))
 
 
 def communicates(outcome: Outcome) -> bool:
@@ -107,7 +115,16 @@ def load(paths: Iterable[Path], target: float | None = None) -> Study:
             replace(o, runs={seed: replace(run, target=target) for seed, run in o.runs.items()})
             for o in outcomes
         ]
-    return Study(paths[0].absolute().name, tuple(outcomes))
+    return Study(paths[0].absolute().name, _named(outcomes))
+
+
+def _named(outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
+    titles = registry.titles(dict.fromkeys(o.method for o in outcomes))
+    own = [method for method in titles if method not in registry.NAMES]
+    return tuple(
+        replace(o, title=titles[o.method], own=own.index(o.method) if o.method in own else 0)
+        for o in outcomes
+    )
 
 
 def _name(path: Path, paths: Sequence[Path]) -> str:

@@ -78,7 +78,10 @@ def over_seeds(outcome: Outcome, place: str) -> Estimate | None:
 
 
 def paired(ours: Mapping[int, Run], theirs: Mapping[int, Run]) -> Estimate | None:
-    """Our accuracy minus theirs, over the seeds that both have."""
+    """Our accuracy minus theirs, over the seeds that both have; None without one, or where one of
+    them had other data."""
+    if not _one_partition(ours, theirs):
+        return None
     return difference(
         *({seed: run.accuracy for seed, run in runs.items()} for runs in (ours, theirs))
     )
@@ -111,7 +114,9 @@ def winner(outcomes: Sequence[Outcome]) -> Outcome | None:
 
 def win_rate(ours: Mapping[int, Run], theirs: Mapping[int, Run]) -> float | None:
     """The share of clients, over the common seeds, whose model is better at the end than under the
-    other method; a tie is half a win."""
+    other method; a tie is half a win. None without a common seed, or where one had other data."""
+    if not _one_partition(ours, theirs):
+        return None
     wins = [
         (
             0.5
@@ -128,9 +133,13 @@ def win_rate(ours: Mapping[int, Run], theirs: Mapping[int, Run]) -> float | None
 
 def same_data(outcomes: Sequence[Outcome]) -> bool:
     """Whether, seed by seed, all methods of a scenario had the same partition."""
+    return _one_partition(*(outcome.runs for outcome in outcomes))
+
+
+def _one_partition(*of_methods: Mapping[int, Run]) -> bool:
     seen: dict[int, set[str]] = {}
-    for outcome in outcomes:
-        for seed, run in outcome.runs.items():
+    for runs in of_methods:
+        for seed, run in runs.items():
             seen.setdefault(seed, set()).add(str(run.result["partition"]))
     return all(len(fingerprints) == 1 for fingerprints in seen.values())
 
@@ -160,8 +169,13 @@ def cost(run: Run) -> Cost | None:
     visits = sum(len(row["admitted"]) for row in rows)
     upload = sum(row["parameters_up"] for row in rows) / visits if visits else 0.0
     paper = full["rounds"] * upload, full["rounds"] * _sample_flops(run)
-    flops = math.nan if run.experiment.hides_clients else full["flops"]
+    flops = full["flops"] if tells_operations(run) else math.nan
     return Cost(full["rounds"], full["parameters"], full["bytes"], flops, *paper)
+
+
+def tells_operations(run: Run) -> bool:
+    """Whether the clients told what they computed."""
+    return not run.experiment.hides_clients and run.result["flops"] > 0
 
 
 def _sample_flops(run: Run) -> float:

@@ -72,14 +72,13 @@ def _compared(study: Study) -> str:
     if not any(d.by.half is not None for differences in found for d in differences):
         only = study.ordered(compared[0]) if len(compared) == 1 else []
         values = (
-            "; ".join(f"{registry.title(o.method)} {_by_seed(o)} %" for o in only)
-            or "the values are in the tables"
+            "; ".join(f"{o.title} {_by_seed(o)} %" for o in only) or "the values are in the tables"
         )
         return (
             f"With fewer than {FEWEST} seeds in common nothing is claimed; test accuracy by seed:"
             f" {values}."
         )
-    name = registry.title(reference)
+    name = next(o.title for o in study.outcomes if o.method == reference)
     return _in_one(found[0], name) if len(found) == 1 else _in_several(found, name)
 
 
@@ -96,7 +95,7 @@ def facts(study: Study) -> list[tuple[str, str]]:
     }
     total = len(runs) + len(missing)
     seeds = sorted({e.seed for e in experiments})
-    methods = ", ".join(map(registry.title, registry.ordered(study.methods)))
+    methods = ", ".join(study.titles)
     every = [entry for found in about for entry in found.get("history", ())]
     dates = sorted({str(entry.get("date", ""))[:10] for entry in every} - {""})
     of_seeds = (
@@ -121,11 +120,11 @@ def _differences(outcomes: Sequence[Outcome], reference: str) -> list[_Differenc
     """Each method against the reference; none where that is not in the scenario."""
     base = next((o for o in outcomes if o.method == reference), None)
     pairs = (
-        [(o.method, measures.paired(o.runs, base.runs)) for o in outcomes if o is not base]
+        [(o.title, measures.paired(o.runs, base.runs)) for o in outcomes if o is not base]
         if base
         else []
     )
-    return [_Difference(registry.title(method), by) for method, by in pairs if by]
+    return [_Difference(title, by) for title, by in pairs if by]
 
 
 def _in_one(found: Sequence[_Difference], reference: str) -> str:
@@ -197,7 +196,7 @@ def _alone(study: Study) -> str:
             " the tables."
         )
     [one] = outcomes
-    run, name = next(iter(one.runs.values())), registry.title(one.method)
+    run, name = next(iter(one.runs.values())), one.title
     if len(one.runs) == 1:
         accuracy, e = run.result["accuracy"], run.experiment
         return (

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pfedlora_flwr.comparison.outcome import Outcome
 from pfedlora_flwr.methods import registry
 
 if TYPE_CHECKING:
@@ -19,7 +20,11 @@ if TYPE_CHECKING:
 OKABE_ITO = ("#D55E00", "#000000", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#0072B2", "#999999")
 MARKERS = ("o", "s", "P", "X", "D", "v", "^", "*")
 LINES = ("-", "--", "-.", ":")
-_OWN = ("#F0E442", "h", "-")
+_OWN = (
+    *(("#F0E442", "h", "-"), ("#882255", "p", "--"), ("#332288", "<", "-."), ("#44AA99", ">", ":")),
+    *(("#AA4499", "H", "-"), ("#117733", "d", "--"), ("#661100", "8", "-."), ("#DDCC77", "X", ":")),
+)
+"""Colour, marker and line of users' own methods, after Tol's muted colours."""
 _OTHER_LETTERS = (
     *("Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans CJK KR", "Source Han Sans SC"),
     *("WenQuanYi Zen Hei", "WenQuanYi Micro Hei", "Microsoft YaHei", "PingFang SC", "SimHei"),
@@ -51,12 +56,12 @@ _SETTINGS: dict[Any, Any] = {
 }
 
 
-def of_method(name: str) -> tuple[str, str, Any]:
-    """Colour, marker and line of a method, by its place in the registry; all users' own methods
-    look alike."""
-    if name not in registry.NAMES:
-        return _OWN
-    turn, i = divmod(registry.NAMES.index(name), len(OKABE_ITO))
+def of_method(method: str, own: int = 0) -> tuple[str, str, Any]:
+    """Colour, marker and line of a method, by its place in the registry; of a user's own, by its
+    place among these, `own`."""
+    if method not in registry.NAMES:
+        return _OWN[own % len(_OWN)]
+    turn, i = divmod(registry.NAMES.index(method), len(OKABE_ITO))
     return OKABE_ITO[i], MARKERS[(i + turn) % len(MARKERS)], LINES[(i + turn) % len(LINES)]
 
 
@@ -116,15 +121,15 @@ def large_numbers(unit: str = "") -> EngFormatter:
     return EngFormatter(unit)
 
 
-def legend(figure: Figure, methods: list[str]) -> None:
-    """One legend for all panels, beneath them."""
+def legend(figure: Figure, outcomes: Iterable[Outcome]) -> None:
+    """One legend for all panels, beneath them, of these outcomes' methods."""
     from matplotlib.lines import Line2D
 
     handles = []
-    for name in methods:
-        colour, marker, line = of_method(name)
+    for outcome in outcomes:
+        colour, marker, line = of_method(outcome.method, outcome.own)
         handles.append(
-            Line2D([], [], color=colour, marker=marker, linestyle=line, label=registry.title(name))
+            Line2D([], [], color=colour, marker=marker, linestyle=line, label=outcome.title)
         )
     figure.legend(
         handles=handles, loc="outside lower center", ncols=min(4, len(handles)), frameon=False

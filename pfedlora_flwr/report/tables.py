@@ -72,9 +72,7 @@ def accuracy(study: Study) -> Table:
     """The paper's Tables 1 and 2: a row a method, a column a scenario, the paper's accuracy beside
     ours."""
     methods, scenarios = registry.ordered(study.methods), study.scenarios
-    of_method = dict(
-        zip(methods, _distinct([registry.title(m) for m in methods], methods), strict=True)
-    )
+    of_method = dict(zip(methods, study.titles, strict=True))
     plain = [", ".join(f"{k}={v}" for k, v in s.items()) for s in scenarios]
     of_scenario = list(
         zip(scenarios, _distinct([words.keys(s) for s in scenarios], plain), strict=True)
@@ -303,7 +301,7 @@ def _claims(study: Study, ours: Outcome) -> dict[str, str]:
     return {
         "scenario": words.keys(ours.scenario),
         "target": _target(ours),
-        "best baseline": registry.title(best.method) if best else "–",
+        "best baseline": best.title if best else "–",
         "pFedLoRA above it, points": (
             words.percent(measures.paired(ours.runs, best.runs), sign=True) if best else "–"
         ),

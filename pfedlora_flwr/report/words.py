@@ -9,7 +9,6 @@ from pfedlora_flwr.comparison.outcome import Outcome
 from pfedlora_flwr.comparison.spec import short
 from pfedlora_flwr.data import registry as datasets
 from pfedlora_flwr.keys import Scalar
-from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report.load import Study
 from pfedlora_flwr.report.measures import Estimate
 from pfedlora_flwr.runs.output import without_folders
@@ -35,7 +34,7 @@ NAMES = {
 
 def names(outcome: Outcome) -> dict[str, str]:
     """The cells with which a row says what it is of."""
-    return {"scenario": keys(outcome.scenario), "method": registry.title(outcome.method)}
+    return {"scenario": keys(outcome.scenario), "method": outcome.title}
 
 
 def keys(settings: Mapping[str, Scalar]) -> str:

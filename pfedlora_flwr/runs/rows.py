@@ -406,7 +406,7 @@ class Result(TypedDict):
     shared_sha256: NotRequired[str]
     # of the SHA-256 of all visited clients' models, in client order
     models_sha256: NotRequired[str]
-    # fingerprint of the assignment of samples to clients and, images aside, of their values; `own`
+    # fingerprint of the assignment of samples to clients and of their values; `own`
     # if nodes have their own data
     partition: NotRequired[str | None]
     # what was left out of the data and other warnings, one line each; null if the nodes have their

@@ -3,8 +3,8 @@ DataLoader."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -108,11 +108,14 @@ class Visit:
 
         The optimiser, the Experiment's, is new for each call; with `plain` it is gradient descent
         at the constant rate `lr`, without momentum, decay or clipping. `losses[phase]` becomes the
-        last epoch's mean loss, and `flops[phase]` grows by the operations executed."""
+        last epoch's mean loss, and `flops[phase]` grows by the operations executed. epochs, lr:
+        None for the Experiment's; with 0 epochs nothing happens."""
         e, device = self.experiment, data.labels.device
-        epochs = epochs or e.local_epochs
+        epochs = e.local_epochs if epochs is None else epochs
+        if not epochs:
+            return
         wanted = [p for p in parameters if p.requires_grad]
-        rate = lr or e.lr
+        rate = e.lr if lr is None else lr
         optimizer = (
             SGD(wanted, rate, momentum=0, weight_decay=0)
             if plain
@@ -154,12 +157,18 @@ class Visit:
         """`function` over all inputs in large batches, without gradients; its operations count
         towards `phase`."""
         with (
-            count_operations() as operations,
+            self.counted(phase),
             mixed_precision(self.experiment.precision, data.labels.device),
         ):
-            output = infer(function, data)
+            return infer(function, data)
+
+    @contextmanager
+    def counted(self, phase: str) -> Iterator[None]:
+        """Around a loop of one's own: the operations of the forward passes inside, and of what
+        autograd does for them, count towards `phase`."""
+        with count_operations() as operations:
+            yield
         self._spend(phase, operations.total)
-        return output
 
     def _spend(self, phase: str, operations: int) -> None:
         self.flops[phase] = self.flops.get(phase, 0) + operations

@@ -22,7 +22,10 @@ def fake(classes: int, each: int) -> Dataset:
     """A dataset of which only the labels matter."""
     labels = np.arange(classes * each, dtype=np.int64) % classes
     return Dataset(
-        "fake", np.zeros((len(labels), 0, 0, 3), np.uint8), labels, tuple(map(str, range(classes)))
+        "npz:fake",
+        np.zeros((len(labels), 0, 0, 3), np.uint8),
+        labels,
+        tuple(map(str, range(classes))),
     )
 
 
@@ -36,12 +39,31 @@ def check_sound(partition: Partition, labels: np.ndarray) -> None:
     assert all(len(s.validation) and len(s.test) for s in partition.clients)
 
 
-def test_other_values_are_other_data_images_aside() -> None:
-    e, numbers = from_flat({"clients": 2, "partition.kind": "iid"}), np.arange(60.0).reshape(30, 2)
-    sets = [replace(fake(2, 15), inputs=values) for values in (numbers, numbers.copy(), -numbers)]
+@pytest.mark.parametrize("shape", [(30, 2), (30, 4, 4, 3)])
+def test_other_values_are_other_data(shape: tuple[int, ...]) -> None:
+    e = from_flat({"clients": 2, "partition.kind": "iid"})
+    values = np.arange(np.prod(shape)).reshape(shape) % 200
+    values = values.astype(np.uint8 if len(shape) == 4 else float)
+    sets = [replace(fake(2, 15), inputs=inputs) for inputs in (values, values.copy(), values + 1)]
     one, same, other = (make_partition(e, dataset).fingerprint for dataset in sets)
     assert one == same
     assert one != other
+
+
+def test_data_is_what_its_files_hold_however_they_are_decoded() -> None:
+    e, data = from_flat({"clients": 2, "partition.kind": "iid"}), fake(2, 15)
+    found = [
+        make_partition(e, replace(data, **changed)).fingerprint
+        for changed in (
+            {"original": "files"},
+            {"original": "files", "inputs": np.ones((30, 4, 4, 3), np.uint8)},
+            {"original": "other files"},
+            {"original": "files", "labels": 1 - data.labels},
+        )
+    ]
+    assert found[0] == found[1]
+    assert len({*found}) == 3
+    assert load("digits").values == ""  # the name says which
 
 
 @pytest.mark.slow

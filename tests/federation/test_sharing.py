@@ -17,10 +17,14 @@ from pfedlora_flwr.config import from_flat, located, run_config
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.federation.server_state import is_standalone
 from pfedlora_flwr.files import tensors_sha256
+from pfedlora_flwr.methods.method import Tensors, Upload
 from pfedlora_flwr.methods.pfedlora import PFedLoRA
+from pfedlora_flwr.methods.standalone import Standalone, train_locally
 from pfedlora_flwr.methods.tensors import tensors_of
+from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.rng import derive
 from pfedlora_flwr.runs.store import ClientStore
+from pfedlora_flwr.training.loop import Samples, Visit
 from tests.conftest import run_locally
 from tests.plain import ANY_MODEL, Plain, make, samples, visit
 
@@ -135,6 +139,20 @@ def test_which_controls_are_standalone_is_decided_by_the_first_state() -> None:
     assert of("mean") == set()
     assert of("none") == {"standalone", "fd"}
     assert of("start") == {"standalone"} | SILENT_AT_FIRST
+    own = "tests.federation.test_sharing:Patient"
+    for sharing in ("none", "start"):
+        e = from_flat(KEYS | {"method": own, "sharing": sharing})
+        assert not is_standalone(e, ""), "it may train otherwise"
+
+
+class Patient(Standalone):
+    """It trains longer than Standalone does."""
+
+    def local_update(
+        self, model: ClientModel, received: Tensors, data: Samples, visit: Visit
+    ) -> Upload:
+        train_locally(model, data, visit, epochs=5)
+        return Upload({}, len(data))
 
 
 @pytest.mark.parametrize("method", sorted(SILENT_AT_FIRST))

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pfedlora_flwr.comparison.plan import Candidate, Cell, Plan
 from pfedlora_flwr.comparison.spec import Comparison
 from pfedlora_flwr.report import gain_figure, style, tables
 from pfedlora_flwr.report.gains import gains
@@ -162,6 +163,41 @@ def test_the_second_picture_shows_each_method_and_its_controls_beside_standalone
     assert sorted(axis.lines[-1].get_xdata()) == pytest.approx([4, 5]), (
         "two seeds of start: 85 and 86 beside 80 and 82"
     )
+
+
+def test_a_control_that_was_tuned_otherwise_is_none(tmp_path: Path) -> None:
+    """A plan of an earlier version, in which FD's rate was tuned and Standalone's was not."""
+    seeds = (0, 1, 2)
+
+    def cell(method: str, sharing: str, *rates: float) -> Cell:
+        of = [Candidate({"lr": rate}, {s: f"fd-{rate}/seed-{s}" for s in seeds}) for rate in rates]
+        alone = [Candidate({}, {s: f"alone/seed-{s}" for s in seeds})] if not rates else []
+        found = () if sharing == "none" else (*of, *alone)
+        return Cell({"sharing": sharing}, method, found, 1)
+
+    cells = (
+        cell("standalone", "mean"),
+        cell("fd", "mean", 0.01, 0.1),
+        cell("standalone", "none"),
+        cell("fd", "none"),
+    )
+    Plan("made", seeds, 0, cells).write(tmp_path)
+    for seed in seeds:
+        for name, method, accuracy, keys in (
+            ("alone", "standalone", 0.3, {}),
+            ("fd-0.01", "fd", 0.3, {"lr": 0.01}),
+            ("fd-0.1", "fd", 0.5, {"lr": 0.1}),
+        ):
+            make_run(
+                tmp_path / name / f"seed-{seed}",
+                [0.1, accuracy],
+                [accuracy] * 2,
+                method=method,
+                seed=seed,
+                **keys,
+            )
+    [fd] = gains(load([tmp_path])).rows
+    assert (fd["mean"], fd["none"], fd["mean − none, points"]) == ("50.00", "–", "–")
 
 
 def test_one_method_in_several_scenarios_is_one_panel(

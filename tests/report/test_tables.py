@@ -12,7 +12,7 @@ import pytest
 from pfedlora_flwr.comparison.spec import Comparison
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.report import countings, figures, measures, opening, tables, words
+from pfedlora_flwr.report import countings, figures, measures, opening, style, tables, words
 from pfedlora_flwr.report.load import Study, load
 from pfedlora_flwr.report.table import Table
 from pfedlora_flwr.runs.completed import Missing, Run, read_run
@@ -221,6 +221,8 @@ def test_costs_in_both_conventions(study: Study) -> None:
 @pytest.mark.slow
 def test_operations_that_clients_withhold_are_not_zero(tmp_path: Path) -> None:
     make_run(tmp_path / "s", [0.2, 0.9], [0.9], method="standalone")
+    own = "tests.federation.test_sharing:Patient"  # which counts none
+    make_run(tmp_path / "o", [0.2, 0.9], [0.9], method=own, flops=0)
     hidden = {"secagg.enabled": True, "method": "fedavg", "models": "cnn5"}
     make_run(tmp_path / "d", [0.2, 0.9], [0.9, 0.9, 0.9], flops=0, **hidden)
     study = load([tmp_path])
@@ -228,7 +230,8 @@ def test_operations_that_clients_withhold_are_not_zero(tmp_path: Path) -> None:
     assert (found["FLOP, full"], found["FLOP"]) == ("–", "–")
     assert row(tables.costs(study), "Standalone")["FLOP"] == "1 k"
     lines = [*csv.DictReader(io.StringIO(tables.runs_csv(study)))]
-    assert {line["method"]: line["flops"] for line in lines} == {"standalone": "1000", "fedavg": ""}
+    told = {line["method"]: line["flops"] for line in lines}
+    assert told == {"standalone": "1000", "fedavg": "", own: ""}
     for scenario in study.scenarios:
         for draw in figures.drawers(study, scenario).values():
             draw(study, scenario, tmp_path)
@@ -380,6 +383,12 @@ def test_two_methods_of_the_same_name_have_a_column_each(
         "mine_one:Mine",
         "mine_two:Mine",
     ]
+    shown = load([tmp_path / "runs"]).outcomes
+    assert {row["method"] for row in tables.accuracies(load([tmp_path / "runs"])).rows} == {
+        "mine_one:Mine",
+        "mine_two:Mine",
+    }
+    assert len({style.of_method(o.method, o.own) for o in shown}) == 2
 
 
 def planned(folder: Path, setting: str, **accuracies: float) -> None:
@@ -443,7 +452,13 @@ def test_a_failed_run_without_a_plan_is_missing_with_its_reason(tmp_path: Path) 
 def test_methods_with_other_data_are_not_called_paired(study: Study, tmp_path: Path) -> None:
     assert measures.same_data(study.outcomes)
     make_run(tmp_path / "other", [0.1, 0.2, 0.2, 0.5], [0.5, 0.5], method="fd", partition="another")
-    assert not measures.same_data(load([tmp_path]).outcomes)
+    other = load([tmp_path]).outcomes
+    assert not measures.same_data(other)
+    runs = {o.method: o.runs for o in other}
+    fd, alone = runs["fd"], {0: runs["standalone"][0]}
+    assert measures.paired(fd, alone) is None
+    assert measures.win_rate(fd, alone) is None
+    assert measures.paired(runs["fedproto"], runs["standalone"])
 
 
 def test_the_headline_compares_with_the_papers_baselines_alone(tmp_path: Path) -> None:

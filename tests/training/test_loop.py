@@ -83,6 +83,29 @@ def test_sgd_is_an_obvious_loop(keys: dict[str, object]) -> None:
     assert made.losses["model"] == pytest.approx(sum(losses) / 30, rel=1e-5)
 
 
+def test_no_epochs_and_a_rate_of_0_are_not_the_experiments() -> None:
+    data, model = some(), classifier()
+    before = model[1].weight.clone()
+    for given in ({"epochs": 0}, {"lr": 0.0}):
+        made = visit(**{"local-epochs": 2})
+        made.sgd(
+            "model", model.parameters(), lambda x, y: cross_entropy(model(x), y), data, **given
+        )
+        assert torch.equal(model[1].weight, before)
+    assert made.flops["model"] > 0, "an epoch at rate 0 computes"
+    made.sgd("none", model.parameters(), lambda x, y: cross_entropy(model(x), y), data, epochs=0)
+    assert "none" not in made.flops | made.losses
+
+
+def test_a_loop_of_ones_own_is_counted_as_ours_is() -> None:
+    data, model, ours, own = some(32), classifier(), visit(), visit()
+    ours.sgd("model", model.parameters(), lambda x, y: cross_entropy(model(x), y), data)
+    with own.counted("model"):
+        for index in torch.arange(32).split(8):
+            cross_entropy(model(data.batch(index)), data.labels[index]).backward()
+    assert own.flops == ours.flops
+
+
 def test_frozen_parameters_stay() -> None:
     data, model, made = some(), classifier(), visit()
     model[1].bias.requires_grad_(False)
