@@ -16,6 +16,7 @@ from pfedlora_flwr.federation.chain import mods
 from pfedlora_flwr.federation.client import PersonalisedClient
 from pfedlora_flwr.federation.flower_compat import Client, Mod
 from pfedlora_flwr.federation.model_cache import MODELS
+from pfedlora_flwr.federation.node_config import known_keys
 from pfedlora_flwr.keys import Scalar
 from pfedlora_flwr.training.device import keep_freed_memory, memory_share
 
@@ -56,15 +57,17 @@ def client_fn(context: Context, read: Reader = config_of) -> Client:
     return client.to_client()
 
 
-def app_of(read: Reader, first: Sequence[Mod] = ()) -> ClientApp:
+def app_of(read: Reader, first: Sequence[Mod] = (), *, node_keys: Sequence[str] = ()) -> ClientApp:
     """The ClientApp of a Flower app of one's own.
 
     Args:
         read: The run's keys from Flower's context.
         first: Mods of one's own. They see messages as they travel: before what this package's mods
             do to them, and replies after.
+        node_keys: Keys of the node-config that these mods read.
     """
-    return ClientApp(client_fn=lambda context: client_fn(context, read), mods=[*first, *mods(read)])
+    ours = [known_keys(node_keys), *mods(read)]
+    return ClientApp(client_fn=lambda context: client_fn(context, read), mods=[*first, *ours])
 
 
 app = app_of(config_of)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +14,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from pfedlora_flwr.data.local import task_of
-from pfedlora_flwr.errors import UserError, brief, is_ours, names_traceback, with_traceback
+from pfedlora_flwr.errors import UserError, brief, is_ours, names_traceback, no_room, with_traceback
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.federation.census import of_server
 from pfedlora_flwr.federation.clients import RunDiverged, RunFailed
@@ -186,11 +185,8 @@ def reason_of(error: Exception) -> str:
     text = (str(error).splitlines() or [""])[0]
     if _is_bug(error):
         return brief(error)
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return (
-            f"{error.strerror}: nothing that was written before is lost; make room and continue"
-            " with --resume"
-        )
+    if full := no_room(error):
+        return full
     if isinstance(error, httpx.HTTPError):
         return f"the SuperLink does not answer ({text}); start it again and continue with --resume"
     return text or type(error).__name__

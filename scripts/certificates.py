@@ -35,6 +35,8 @@ def make(folder: Path, hosts: list[str], nodes: int, days: int, renew: bool) -> 
     """Makes what is missing; returns the names of the files made."""
     folder.mkdir(parents=True, exist_ok=True)
     before = set(os.listdir(folder)) - ({"server.pem", "server.key"} if renew else set())
+    if "server.pem" in before:
+        _check_hosts(folder / "server.pem", hosts)
     if "ca.crt" not in before:
         key = ec.generate_private_key(ec.SECP384R1())
         _write_private(folder / "ca.key", _pem(key))
@@ -64,6 +66,21 @@ def make(folder: Path, hosts: list[str], nodes: int, days: int, renew: bool) -> 
                 key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n"
             )
     return sorted(set(os.listdir(folder)) - before)
+
+
+def _check_hosts(file: Path, hosts: list[str]) -> None:
+    """Raises SystemExit unless the certificate is for all these hosts."""
+    names = (
+        x509.load_pem_x509_certificate(file.read_bytes())
+        .extensions.get_extension_for_class(x509.SubjectAlternativeName)
+        .value
+    )
+    missing = [host for host in hosts if _alternative(host) not in names]
+    if missing:
+        raise SystemExit(
+            f"{file} is there and is not for {', '.join(missing)}: --renew makes one that is, under"
+            " the same CA"
+        )
 
 
 def _ca(key: ec.EllipticCurvePrivateKey) -> x509.Certificate:

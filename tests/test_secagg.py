@@ -670,6 +670,8 @@ def test_a_node_that_requires_it_takes_part_in_no_run_without(
     assert "secagg is required here, and secagg.enabled is false in this run" in result["error"]
     result, _ = federate(tmp_path / "odd", node_config={"secagg": "yes"}, **keys)
     assert "secagg is 'yes' in the node-config; allowed: 'required', or nothing" in result["error"]
+    result, _ = federate(tmp_path / "misspelt", node_config={"Sec-Agg": "required"}, **keys)
+    assert "unknown key 'Sec-Agg' in the node-config; did you mean 'secagg'?" in result["error"]
     result, _ = federate(
         tmp_path / "on", node_config={"secagg": "required", "state-path": str(tmp_path / "state")}
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sysconfig
 import tempfile
@@ -20,6 +21,7 @@ _NOT_THEIRS = tuple(
     )
 )
 _LONGEST = 300
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _TRACEBACK = "; traceback in "
 
 
@@ -60,6 +62,16 @@ def _said(text: str) -> str:
 def is_ours(error: BaseException) -> bool:
     """Whether an error is a line of ours, and not what a user's own code raised."""
     return isinstance(error, UserError) and not isinstance(error, UserCodeError)
+
+
+def no_room(error: BaseException) -> str:
+    """The line of a full disk; empty for any other error."""
+    if not isinstance(error, OSError) or error.errno not in _FULL:
+        return ""
+    return (
+        f"{error.strerror}: nothing that was written before is lost; make room and continue with"
+        " --resume"
+    )
 
 
 def told(error: BaseException) -> str:

@@ -16,7 +16,7 @@ from torch import nn
 
 from pfedlora_flwr.data import outputs
 from pfedlora_flwr.data.local import LocalData, Site, site_settings, without_own_folders
-from pfedlora_flwr.errors import UserError, brief, is_ours, told, with_traceback
+from pfedlora_flwr.errors import UserError, brief, is_ours, no_room, told, with_traceback
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation import messages, wire
 from pfedlora_flwr.federation import visit as visits
@@ -227,10 +227,13 @@ class PersonalisedClient(NumPyClient):
     def _name(self) -> str:
         """What a node without a partition-id is known by: a random name, kept in its state-path."""
         path = self._state_path() / "name"
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, secrets.token_hex(16).encode())
-        return path.read_text()
+        try:
+            if not path.exists():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(path, secrets.token_hex(16).encode())
+            return path.read_text()
+        except OSError as error:
+            raise UserError(f"state-path {path.parent}: {error.strerror}") from None
 
     def _kept_name(self) -> str:
         """That name, empty where there is none."""
@@ -295,10 +298,11 @@ class PersonalisedClient(NumPyClient):
         node's own files lie; the node's log does. What is no user's error leaves its traceback in
         the run's directory or, on a real node, in the node's log, and where the run hides its
         clients its text there alone."""
-        if is_ours(error):
-            line = without_own_folders(str(error), self.node_config)
-            if line != str(error):
-                logger.warning("%s", error)
+        if is_ours(error) or (full := no_room(error)):
+            said = str(error) if is_ours(error) else full
+            line = without_own_folders(said, self.node_config)
+            if line != said:
+                logger.warning("%s", said)
             return messages.failure(line, name)
         logger.error("the client failed", exc_info=error)
         run = self._simulation(str(config.get("run", "")), str(config.get("token", "")))

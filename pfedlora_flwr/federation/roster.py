@@ -209,7 +209,9 @@ class Roster:
                 times = self._unclear[node][0] + 1 if node in self._unclear else 1
                 again = time.monotonic() + min(_QUESTION, 2.0**times)
                 self._unclear[node] = times, again, failure.name
-                self._turn_away(node, str(failure))
+                # what it once said is more than that it is silent now
+                if node not in self._silent or node not in self.refused:
+                    self._turn_away(node, str(failure))
             except ValueError as error:
                 self._unclear.pop(node, None)
                 self._turn_away(node, str(error))
@@ -280,10 +282,13 @@ class Roster:
             self.node_of[client] = node
             self.refused.pop(node, None)
         elif node not in self.refused:  # its claim stands, for when the other one is gone
+            other = f"node {self.node_of[client]}, which is connected"
             self._turn_away(
                 node,
-                f"partition-id {client} is taken by node {self.node_of[client]}, which is"
-                " connected",
+                f"partition-id {client} is taken by {other}"
+                if claim.partition_id >= 0
+                else f"its state-path has the name of {other}: they share one, or one is a copy;"
+                " give this node another",
             )
 
     def _number(self, name: str) -> int:

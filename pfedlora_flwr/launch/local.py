@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import count
 from typing import Any
 
@@ -122,6 +123,17 @@ class LocalGrid(Grid):
             )
 
 
+class _Log(logging.FileHandler):
+    """A run's log. Where it cannot be written, as on a full disk, the run's own line says so."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - its name in logging
+        pass
+
+    def close(self) -> None:
+        with suppress(OSError):
+            super().close()
+
+
 class LocalRun:
     """One run in this process: an `Engine`."""
 
@@ -130,9 +142,7 @@ class LocalRun:
         self._directory = run
 
     def __enter__(self) -> LocalRun:
-        self._log = logging.FileHandler(
-            self._directory.logs / "run.log", mode="w", encoding="utf-8"
-        )
+        self._log = _Log(self._directory.logs / "run.log", mode="w", encoding="utf-8")
         self._log.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         package = logging.getLogger("pfedlora_flwr")
         package.setLevel(logging.INFO)

@@ -52,9 +52,13 @@ class Submission:
                     self._stream(told, tell)
                     return
                 answered = time.monotonic()
-            except LaunchError:
+            except LaunchError as failure:
                 if time.monotonic() > answered + _PATIENCE:
-                    raise
+                    why = why_unreachable(self._connection) or str(failure)
+                    raise LaunchError(
+                        f"{why}; what became of the run, `pfedlora status` of its output says on"
+                        " the SuperLink's host, and --resume continues it"
+                    ) from failure
             time.sleep(_PAUSE)
 
     def status(self) -> str:

@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.files import LOOK, is_locked, write_atomically
+from pfedlora_flwr.files import LOOK, is_locked, make_folder, write_atomically
 from pfedlora_flwr.rng import derive
 from pfedlora_flwr.runs.budget import check_record, replaced, spent_on_records
 from pfedlora_flwr.runs.checkpoint import ServerState
@@ -67,7 +67,7 @@ class RunDirectory(RunFiles):
         """Creates the directory, or takes up the run in it. Raises UserError when it is in use,
         foreign or not to be replaced."""
         self.check_free(config)
-        self.server.mkdir(parents=True, exist_ok=True)
+        make_folder(self.server)
         self._acquire(_DYING if config.execution.resume else LOOK)
         for file in self.findings:
             file.unlink(missing_ok=True)

@@ -3,8 +3,10 @@ them, and whose they are."""
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
+import os
 import re
 import shutil
 import sys
@@ -330,6 +332,29 @@ def test_a_node_tells_the_server_what_is_wrong_with_its_data_and_its_log_where_i
     told = "dataset 'npz:own.npz' has 11 classes, the run 10: restore its classes, or begin a new"
     assert str(said).startswith(told)
     assert told.replace("own.npz", f"{tmp_path}/own.npz") in caplog.text
+
+
+def test_a_state_path_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    np.savez(tmp_path / "own.npz", inputs=np.eye(33), labels=np.arange(33) % 10)
+    node = {"dataset": f"npz:{tmp_path}/own.npz", "state-path": str(tmp_path / "file" / "state")}
+    e = from_flat({"clients": 2, "classes": 10, "input-shape": "33"})
+    said = PersonalisedClient(e, node).get_properties({})["error"]
+    assert said == "state-path state: Not a directory"
+
+
+def test_a_full_disk_of_a_node_is_a_line_and_no_bug(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*given: object, **named: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(PersonalisedClient, "_claim", full)
+    said = PersonalisedClient(from_flat({"clients": 2}), {}).get_properties({})["error"]
+    assert said == (
+        "No space left on device: nothing that was written before is lost; make room and continue"
+        " with --resume"
+    )
 
 
 def test_series_are_normalised_by_channel(tmp_path: Path) -> None:

@@ -92,6 +92,34 @@ def test_a_second_claimant_waits_until_the_first_is_gone(tmp_path: Path) -> None
     assert grid.asked == [10, 11, 12], "each node is asked once"
 
 
+def test_two_nodes_with_one_state_path_are_told_so(tmp_path: Path) -> None:
+    found, refused = roster(Grid(n10=own("a", "cat"), n11=own("a", "cat")), 2, tmp_path)
+    found.refresh()
+    assert refused == [
+        "node 11 is not a client of this run: its state-path has the name of node 10, which is"
+        " connected: they share one, or one is a copy; give this node another"
+    ]
+
+
+def test_what_a_node_once_said_outlives_its_silence(tmp_path: Path) -> None:
+    class Tiring(Grid):
+        def push_messages(self, messages: Iterable[Message]) -> None:
+            asked = list(messages)
+            super().push_messages(asked)
+            if len(self.asked) > 1:
+                expired = Error(ErrorCode.MESSAGE_UNAVAILABLE, "Error: Message Unavailable")
+                self.replies = [Message(expired, reply_to=message) for message in asked]
+
+    grid = Tiring(n10={"error": "t.csv does not exist"})
+    found, refused = roster(grid, 2, tmp_path)
+    for _ in range(2):
+        found._unclear = {node: (n, 0.0, name) for node, (n, _, name) in found._unclear.items()}
+        found.refresh()
+    assert grid.asked == [10, 10]
+    assert found.refused == {10: "t.csv does not exist"}
+    assert len(refused) == 1
+
+
 def test_a_restarted_node_is_the_same_client_under_its_new_id(tmp_path: Path) -> None:
     grid = Grid(n10=client(0))
     found, refused = roster(grid, 1, tmp_path)

@@ -63,6 +63,15 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_a_certificate_for_other_hosts_is_not_taken_for_this_one(certificates: Path) -> None:
+    with pytest.raises(SystemExit) as refused:
+        make(certificates / "good", ["localhost", "new.org"], nodes=0, days=30, renew=False)
+    assert str(refused.value) == (
+        f"{certificates}/good/server.pem is there and is not for new.org: --renew makes one that"
+        " is, under the same CA"
+    )
+
+
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("FLWR_HOME", str(tmp_path))
