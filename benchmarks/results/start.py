@@ -203,6 +203,13 @@ def leads_at_end() -> tuple[float, float, float]:
     return best, final, float(ours[-1]["operations"]) / float(alone[-1]["operations"])
 
 
+def times_standalone(seed: str, run: Long) -> float:
+    """A run's operations of Standalone's, over as many rounds."""
+    runs = long_runs(Page(RESULTS / "start"))[seed]
+    ours, alone = runs[run], runs[ALONE]
+    return float(ours[-1]["operations"]) / float(alone[len(ours) - 1]["operations"])
+
+
 def leads_within(rounds: int) -> dict[tuple[str, Long], float]:
     """Each run minus Standalone in points, by seed and run, both at the best validation accuracy of
     their first rounds."""

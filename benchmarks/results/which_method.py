@@ -22,7 +22,7 @@ from benchmarks.results.page import (
 from benchmarks.results.pretrained import VISITS
 from benchmarks.results.pretrained_federations import READS
 from benchmarks.results.pretrained_pilot import SAMPLES
-from benchmarks.results.start import leads_at_end, leads_within
+from benchmarks.results.start import leads_at_end, leads_within, times_standalone
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report.measures import Estimate
 
@@ -209,7 +209,11 @@ def other_federations() -> Iterable[Line]:
     yield (
         "ten clients whose classes nobody else holds",
         "",
-        at(f"pFedLoRA+, FedSSA {rest(own, [])}: sharing by class cannot; others not run"),
+        at(
+            f"pFedLoRA+, FedSSA {span(own.gain(m, representation=r) for m, r in by_class)}: sharing"
+            f" by class cannot; FedRoD {span(own.gain('fedrod', representation=r) for r in READS)};"
+            f" LG-FedAvg {span(own.gain('lg_fedavg', representation=r) for r in READS)}"
+        ),
     )
     three = every.only(clients="3")
     at = link(PRETRAINED, "three-clients-each-with-a-backbone-that-nobody-else-has")
@@ -284,7 +288,8 @@ def scratch() -> Iterable[Line]:
     best, end, times = leads_at_end()
     at = link("../start/README.md", "a-long-training")
     within = leads_within(120)
-    proto, fd = (within["1", (name, "", "mean")] for name in ("fedproto", "fd"))
+    proto, fd, mrl = (within["1", (name, "", "mean")] for name in ("fedproto", "fd", "fedmrl"))
+    more = times_standalone("1", ("fedmrl", "", "mean"))
     ours = [signed(within[seed, ("pfedlora", "0.5", "mean")], 1) for seed in "01"]
     yield (
         "the same, twelve visits",
@@ -293,8 +298,9 @@ def scratch() -> Iterable[Line]:
             f" {signed(fd, 1)} ({board.up('fd', 600)}), one seed"
         ),
         at(
-            f"pFedLoRA (μ = 0.5), leads {' and '.join(ours)} at {times:.1f} times the operations;"
-            " without sharing, too"
+            f"FedMRL, lead {signed(mrl, 1)} at {more:.1f} times the operations, one seed; pFedLoRA"
+            f" (μ = 0.5), leads {' and '.join(ours)} at {times:.1f} times the operations; without"
+            " sharing, too"
         ),
     )
     yield (
