@@ -43,24 +43,20 @@ def sample_clients(seed: int, round: int, clients: Sequence[int], sampled: int) 
     return sorted(clients[k] for k in drawn.tolist())
 
 
-def seed_all(seed: int) -> None:
-    """Seeds the global generators that a user's own code may draw from: torch's, NumPy's and
-    Python's."""
-    torch.manual_seed(seed)
-    np.random.seed(seed % 2**32)
-    random.seed(seed)
-
-
 class seeded:  # noqa: N801 - reads as a statement: `with seeded(seed):`
-    """Seeds the global generators inside a `with`, and restores them after: modules initialise
-    themselves from torch's."""
+    """Seeds the global generators inside a `with`: torch's, from which modules initialise
+    themselves, NumPy's and Python's. They are restored after: what draws from them later, as a
+    user's noise, is not known from the seed."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
 
     def __enter__(self) -> None:
         self.saved = torch.get_rng_state(), np.random.get_state(), random.getstate()
+        self.on_gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
         torch.default_generator.manual_seed(self.seed)
+        if self.on_gpus:
+            torch.cuda.manual_seed_all(self.seed)
         np.random.seed(self.seed % 2**32)
         random.seed(self.seed)
 
@@ -68,3 +64,5 @@ class seeded:  # noqa: N801 - reads as a statement: `with seeded(seed):`
         torch.set_rng_state(self.saved[0])
         np.random.set_state(self.saved[1])
         random.setstate(self.saved[2])
+        if self.on_gpus:
+            torch.cuda.set_rng_state_all(self.on_gpus)

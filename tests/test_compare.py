@@ -451,6 +451,9 @@ def test_a_control_that_is_standalone_must_be_tuned_as_standalone_is(tmp_path: P
     )
     for alike in ("", ", methods: [fd, standalone]"):
         assert any(not cell.candidates for cell in axes(alike).plan().cells)
+    text = BASIC.replace("pfedlora]", "fd]")
+    text += "axes: {sharing: [mean, none], fd.lambda: {tune: [1, 2]}}\n"
+    Comparison.load(conf(tmp_path, text)).plan()  # which Standalone has, and does not use
 
 
 def test_methods_may_have_axes_of_one_key_each(tmp_path: Path) -> None:
@@ -467,6 +470,8 @@ def test_methods_may_have_axes_of_one_key_each(tmp_path: Path) -> None:
     assert [len(c.candidates) for c in narrowed.cells()] == [1, 1]
     with pytest.raises(UserError, match=r"lr=0\.1': standalone would have no value left"):
         both.select([], [], ["lr=0.1"])
+    [alone] = both.select(["fd"], [], ["lr=0.1"]).cells()
+    assert [one.tuned["lr"] for one in alone.candidates] == [0.1]
     for overlap in (("", ", methods: [fd]"), (", methods: [fd]", ", methods: [fd, standalone]")):
         with pytest.raises(UserError, match="lr is on two axes; allowed: tune axes of different"):
             of(*overlap)

@@ -1209,8 +1209,8 @@ OWN_CODE = [
     ),
     code(
         "method=own_methods:AggregateKeeps",
-        "method 'own_methods:AggregateKeeps': aggregate set self.momentum, which a resumed run"
-        " would not have; keep what lasts in the state that it returns",
+        "method 'own_methods:AggregateKeeps': aggregate changed self.momentum, which a resumed"
+        " run would not have; keep what lasts in the state that it returns",
         1,
     ),
     *(

@@ -149,11 +149,12 @@ def lines(row: HeldOutRow, output: Path) -> list[str]:
     """What came of it, in words."""
     gain = 100 * (row["accuracy"] - row["alone_accuracy"])
     visits, others = (_visits(row[name]) for name in ("visits", "alone_visits"))
+    spent = f"{row['flops']:.3g}" if row["flops"] else "unknown"
     return [
         f"client {row['client']}: {row['model']}, {row['samples']} training samples, the shared"
         f" state of round {row['round']}",
         f"adapted: accuracy {row['accuracy']:.4f} on its {row['test']} test samples, after {visits}"
-        f" ({row['flops']:.3g} operations)",
+        f" ({spent} operations)",
         f"alone: accuracy {row['alone_accuracy']:.4f}, after {others} ({row['alone_flops']:.3g}"
         " operations)",
         f"gain: {gain:+.2f} points",

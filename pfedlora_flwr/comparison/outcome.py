@@ -69,7 +69,7 @@ class Outcome:
     @property
     def _choices(self) -> Choices:
         found = (*(tried.candidate for tried in self.tried), self.chosen)
-        return choices(self.method, (candidate.tuned for candidate in found if candidate))
+        return choices(candidate.tuned for candidate in found if candidate)
 
     @property
     def waiting(self) -> list[Candidate]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.experiment import KEYS
 from pfedlora_flwr.files import write_atomically
 from pfedlora_flwr.keys import Scalar
 
@@ -44,13 +45,11 @@ class Cell:
         return int(candidate.tuned["rounds"]) if "rounds" in candidate.tuned else self.rounds
 
 
-def choices(method: str, tuned: Iterable[Keys]) -> Choices:
-    """What tuned keys may be, without the method's own options: two methods with equal ones are
-    tuned alike."""
-    own = f"{method}."
+def choices(tuned: Iterable[Keys]) -> Choices:
+    """What tuned keys may be, without the options of single methods: two methods with equal ones
+    are tuned alike, as far as Standalone is concerned."""
     return frozenset(
-        frozenset((key, value) for key, value in keys.items() if not key.startswith(own))
-        for keys in tuned
+        frozenset((key, value) for key, value in keys.items() if key in KEYS) for keys in tuned
     )
 
 

@@ -14,7 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pfedlora_flwr.comparison.plan import Candidate, Cell, Choices, Keys, Plan, choices
+from pfedlora_flwr.comparison.plan import Candidate, Cell, Keys, Plan, choices
 from pfedlora_flwr.config import (
     all_keys,
     flatten,
@@ -110,11 +110,11 @@ class Comparison:
     ) -> Comparison:
         """The part of it with these methods and seeds (empty: all), and `only`
         ("key=value[,value]") of the axes' values."""
-        axes = self.axes
+        chosen, axes = _among("--methods", methods, self.methods), self.axes
         for text in only:
-            axes = _narrowed(axes, text)
-        chosen = _among("--methods", methods, self.methods), _among("--seeds", seeds, self.seeds)
-        return replace(self, methods=chosen[0], seeds=chosen[1], axes=axes)
+            axes = _narrowed(axes, text, chosen)
+        seeds = _among("--seeds", seeds, self.seeds)
+        return replace(self, methods=chosen, seeds=seeds, axes=axes)
 
     def cells(self) -> list[Cell]:
         """Every scenario with every method, in the file's order; one that is Standalone by
@@ -153,7 +153,7 @@ class Comparison:
         config = self.config(cell, cell.candidates[0], self.tuning_seed)
         if not is_standalone(config.experiment, config.execution.data_path):
             return cell
-        mine, alone = map(self._choices, (cell.method, "standalone"))
+        mine, alone = (choices(self._tuned(name)) for name in (cell.method, "standalone"))
         if "standalone" in self.methods and mine != alone:
             keys = ", ".join(sorted({key for one in mine ^ alone for key, _ in one}))
             raise UserError(
@@ -176,9 +176,6 @@ class Comparison:
         return _product(
             axis for axis in self.axes if axis.tune and (method in axis.methods or not axis.methods)
         )
-
-    def _choices(self, method: str) -> Choices:
-        return choices(method, self._tuned(method))
 
     def _candidate(self, scenario: Keys, method: str, tuned: Keys) -> Candidate:
         folders = [slug(scenario), slug({method: ""} | tuned)]
@@ -234,8 +231,9 @@ def _among(option: str, wanted: Sequence[T], there: tuple[T, ...]) -> tuple[T, .
     return tuple(value for value in there if value in wanted or not wanted)
 
 
-def _narrowed(axes: tuple[Axis, ...], text: str) -> tuple[Axis, ...]:
-    """The axes, one of them with the values alone that `text` ("key=value[,value]") names."""
+def _narrowed(axes: tuple[Axis, ...], text: str, methods: Sequence[str]) -> tuple[Axis, ...]:
+    """The axes, those of a key with the values alone that `text` ("key=value[,value]") names, as
+    far as they concern these methods."""
     key, equals, wanted = text.partition("=")
     with_key = [axis for axis in axes if key in axis.keys]
     if not with_key or not equals:
@@ -253,7 +251,12 @@ def _narrowed(axes: tuple[Axis, ...], text: str) -> tuple[Axis, ...]:
             raise UserError(f"--only {text!r}: {', '.join(axis.methods)} would have no value left")
         return found
 
-    return tuple(replace(a, values=kept(a)) if a in with_key else a for a in axes)
+    return tuple(
+        replace(a, values=kept(a))
+        if a in with_key and (not a.methods or {*a.methods} & {*methods})
+        else a
+        for a in axes
+    )
 
 
 # Reading: a YAML mapping, piece by piece

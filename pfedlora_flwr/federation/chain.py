@@ -16,7 +16,7 @@ from pfedlora_flwr.federation.links import KeptUploads, Outliers
 from pfedlora_flwr.federation.secure.link import Masks
 from pfedlora_flwr.federation.server_state import Shared, check_state
 from pfedlora_flwr.methods.method import Method, Tensors, Upload
-from pfedlora_flwr.rng import derive, seeded
+from pfedlora_flwr.rng import SERVER, derive, seeded
 from pfedlora_flwr.training.loop import Visit
 
 if TYPE_CHECKING:
@@ -94,8 +94,9 @@ class Chain:
         not be a checkpoint from which no run can go on."""
         for link in self._links:
             uploads = link.server_in(uploads, state, round)
-        seed = derive(self._experiment.seed, "aggregate", round=round.number)
-        with seeded(seed):  # for a user's own method
+        e = self._experiment
+        whose = next(iter(uploads), SERVER) if e.state_per_client else SERVER
+        with seeded(derive(e.seed, "aggregate", whose, round.number)):  # for a user's own method
             merged = self._method.aggregate(uploads, state, round.number)
         check_state(
             f"method {self._experiment.method!r}: aggregate",

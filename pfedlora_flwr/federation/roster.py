@@ -287,8 +287,8 @@ class Roster:
                 node,
                 f"partition-id {client} is taken by {other}"
                 if claim.partition_id >= 0
-                else f"its state-path has the name of {other}: they share one, or one is a copy;"
-                " give this node another",
+                else f"its state-path has the name of {other}: it is the same one before a restart,"
+                " and gone in a minute, or the state-path is shared or a copy: give each its own",
             )
 
     def _number(self, name: str) -> int:

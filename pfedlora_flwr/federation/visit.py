@@ -12,7 +12,7 @@ from pfedlora_flwr.errors import kind, user_code
 from pfedlora_flwr.methods.method import Method, Tensors, Upload
 from pfedlora_flwr.models.pretrained import frozen_encoder, with_outputs
 from pfedlora_flwr.models.registry import any_batch_norm
-from pfedlora_flwr.rng import derive, seed_all, torch_generator
+from pfedlora_flwr.rng import derive, seeded, torch_generator
 from pfedlora_flwr.runs.checkpoint import Counts
 from pfedlora_flwr.training.loop import Noise, Samples, Visit, count_correct, mixed_precision
 from pfedlora_flwr.training.metrics import confusion, scores
@@ -42,17 +42,19 @@ def visit(
     Raises:
         UserCodeError: the method's own code raised, or returned no Upload.
 
-    The global generators are seeded for what draws from them, such as a user's dropout.
+    Within it the global generators are seeded for what draws from them, such as a user's dropout.
     """
     seed = method.experiment.seed
     data = _known(method, model, data)
-    seed_all(derive(seed, "visit", client, round))
     draws = torch_generator(seed, "train", client, round)
     batch_norm = any_batch_norm(method.model_names, method.task, method.shares_small)
     counts = Visit(
         method.experiment, client, round, draws, batches_of_one=not batch_norm, noise=noise
     )
-    with user_code("method", method.experiment.method):
+    with (
+        user_code("method", method.experiment.method),
+        seeded(derive(seed, "visit", client, round)),
+    ):
         upload = method.local_update(model.train(), received, data, counts)
         _check(upload)
     return upload, counts

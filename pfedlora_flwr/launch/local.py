@@ -8,6 +8,7 @@ stops where it stands, and Ctrl-C acts at once."""
 from __future__ import annotations
 
 import logging
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -127,7 +128,8 @@ class _Log(logging.FileHandler):
     """A run's log. Where it cannot be written, as on a full disk, the run's own line says so."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - its name in logging
-        pass
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)
 
     def close(self) -> None:
         with suppress(OSError):

@@ -6,6 +6,8 @@ import functools
 import inspect
 from typing import Any, cast
 
+import numpy as np
+
 from pfedlora_flwr.errors import UserError, user_code
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.methods.method import Method, Refused
@@ -45,7 +47,7 @@ class _Guarded:
         @functools.wraps(found)
         def call(*args: Any, **named: Any) -> Any:
             with user_code("method", self._method.experiment.method, Refused):
-                before = dict(vars(self._method))
+                before = _seen(vars(self._method))
                 returned = found(*args, **named)
                 if name == "aggregate":
                     self._check_pure(before)
@@ -53,16 +55,26 @@ class _Guarded:
 
         return call
 
-    def _check_pure(self, before: dict[str, Any]) -> None:
-        """Raises UserError if `aggregate` set attributes: a resumed run does not have them."""
+    def _check_pure(self, before: Any) -> None:
+        """Raises UserError if `aggregate` changed attributes: a resumed run does not have them."""
         changed = [
             name
-            for name, value in vars(self._method).items()
-            if before.get(name, before) is not value
-            and not isinstance(getattr(type(self._method), name, None), functools.cached_property)
+            for name, _ in {*_seen(vars(self._method))} ^ {*before}
+            if not isinstance(getattr(type(self._method), name, None), functools.cached_property)
         ]
         if changed:
             raise UserError(
-                f"method {self._method.experiment.method!r}: aggregate set self.{changed[0]}, which"
-                " a resumed run would not have; keep what lasts in the state that it returns"
+                f"method {self._method.experiment.method!r}: aggregate changed self.{min(changed)},"
+                " which a resumed run would not have; keep what lasts in the state that it returns"
             )
+
+
+def _seen(value: Any) -> Any:
+    """What changes with a value, also in place: of a tensor PyTorch counts that."""
+    if isinstance(value, dict):
+        return tuple((name, _seen(one)) for name, one in value.items())
+    if isinstance(value, list | tuple):
+        return tuple(map(_seen, value))
+    if isinstance(value, np.ndarray):
+        return value.tobytes()
+    return id(value), getattr(value, "_version", 0)

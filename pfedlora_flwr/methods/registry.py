@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import inspect
 from collections import Counter
 from collections.abc import Iterable
 from importlib import import_module
+from typing import Any
 
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
@@ -80,8 +82,7 @@ def find(name: str) -> type[Method]:
         )
     if inspect.isabstract(found):
         raise UserError(f"method {name!r}: it lacks {', '.join(sorted(found.__abstractmethods__))}")
-    params = vars(found.Options).get("__dataclass_params__")  # its own, not a base's
-    if params is None or not params.frozen:
+    if not _is_frozen(found.Options):
         raise UserError(
             f"method {name!r}: its Options is no frozen dataclass; expected"
             " `@dataclass(frozen=True)` above `class Options(Method.Options)`"
@@ -92,6 +93,15 @@ def find(name: str) -> type[Method]:
                 f"method {name!r}: it has {old!r}, which is no longer used: {MOVED[old]}"
             )
     return found
+
+
+def _is_frozen(options: Any) -> bool:
+    """Whether it is a frozen dataclass whose own fields are declared as such."""
+    if not (isinstance(options, type) and dataclasses.is_dataclass(options)):
+        return False
+    own, params = vars(options), getattr(options, "__dataclass_params__", None)
+    declared = "__dataclass_params__" in own or not own.get("__annotations__")
+    return declared and params is not None and params.frozen
 
 
 def _letters(name: str) -> str:

@@ -28,7 +28,8 @@ def gains(study: Study) -> Table:
         f" {measures.FEWEST} seeds each seed's. `mean`: the method as it is. `none`: every client"
         " is a federation of one, and receives what the server makes of its own uploads. `start`:"
         f" every client receives the first state in every round. `{STANDALONE}`: such a client"
-        " receives nothing, so nothing was run, and the difference is to Standalone's runs."
+        " receives nothing, so nothing was run, and the difference is to Standalone's runs, unless"
+        " these were tuned over other values."
     )
     return Table("sharing", HEADING, rows, note)
 

@@ -41,7 +41,7 @@ def table(study: Study) -> Table:
                     "adapted": words.percent(measures.estimate([*ours.values()])),
                     "alone": words.percent(measures.estimate([*alone.values()])),
                     "gain, points": words.percent(measures.difference(ours, alone), sign=True),
-                    "operations": words.count(fmean(m["flops"] for m in found)),
+                    "operations": words.count(fmean(m["flops"] for m in found) or math.nan),
                     "alone: operations": words.count(fmean(m["alone_flops"] for m in found)),
                 }
             )
@@ -50,7 +50,7 @@ def table(study: Study) -> Table:
         " on their own test parts in percent, over the clients, then over seeds; the gain is paired"
         f" by seed, with its 95 % t-interval; below {measures.FEWEST} seeds each seed's. `alone`:"
         " the same clients by Standalone, from their own initial weights, with at least as many"
-        " operations. `samples`: the largest number of training samples of a client."
+        " operations as are known. `samples`: the largest number of training samples of a client."
     )
     return Table("held_out", "Held-out clients", rows, note)
 
@@ -94,7 +94,7 @@ def figures(study: Study, folder: Path) -> list[Picture]:
     text = (
         "Held-out clients: accuracy against the number of training samples, mean over clients and"
         " seeds. Thin dotted lines without marks: the same clients alone, with at least as many"
-        f" operations as by {', '.join(methods)}."
+        f" operations as are known of {', '.join(methods)}."
     )
     return [Picture(path, text)]
 

@@ -97,7 +97,8 @@ def test_two_nodes_with_one_state_path_are_told_so(tmp_path: Path) -> None:
     found.refresh()
     assert refused == [
         "node 11 is not a client of this run: its state-path has the name of node 10, which is"
-        " connected: they share one, or one is a copy; give this node another"
+        " connected: it is the same one before a restart, and gone in a minute, or the state-path"
+        " is shared or a copy: give each its own"
     ]
 
 
