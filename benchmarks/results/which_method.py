@@ -211,8 +211,9 @@ def other_federations() -> Iterable[Line]:
         "",
         at(
             f"pFedLoRA+, FedSSA {span(own.gain(m, representation=r) for m, r in by_class)}: sharing"
-            f" by class cannot; FedRoD {span(own.gain('fedrod', representation=r) for r in READS)};"
-            f" LG-FedAvg {span(own.gain('lg_fedavg', representation=r) for r in READS)}"
+            f" by class cannot; FedRoD {span(own.gain('fedrod', representation=r) for r in READS)},"
+            " not with Bonferroni correction; LG-FedAvg"
+            f" {span(own.gain('lg_fedavg', representation=r) for r in READS)}"
         ),
     )
     three = every.only(clients="3")
