@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -43,26 +44,30 @@ def sample_clients(seed: int, round: int, clients: Sequence[int], sampled: int) 
     return sorted(clients[k] for k in drawn.tolist())
 
 
-class seeded:  # noqa: N801 - reads as a statement: `with seeded(seed):`
+@contextmanager
+def generators_kept() -> Iterator[None]:
+    """Afterwards the global generators, torch's, NumPy's and Python's, are as before."""
+    saved = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    on_gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    try:
+        yield
+    finally:
+        torch.set_rng_state(saved[0])
+        np.random.set_state(saved[1])
+        random.setstate(saved[2])
+        if on_gpus:
+            torch.cuda.set_rng_state_all(on_gpus)
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
     """Seeds the global generators inside a `with`: torch's, from which modules initialise
     themselves, NumPy's and Python's. They are restored after: what draws from them later, as a
     user's noise, is not known from the seed."""
-
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
-
-    def __enter__(self) -> None:
-        self.saved = torch.get_rng_state(), np.random.get_state(), random.getstate()
-        self.on_gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
-        torch.default_generator.manual_seed(self.seed)
-        if self.on_gpus:
-            torch.cuda.manual_seed_all(self.seed)
-        np.random.seed(self.seed % 2**32)
-        random.seed(self.seed)
-
-    def __exit__(self, *error: object) -> None:
-        torch.set_rng_state(self.saved[0])
-        np.random.set_state(self.saved[1])
-        random.setstate(self.saved[2])
-        if self.on_gpus:
-            torch.cuda.set_rng_state_all(self.on_gpus)
+    with generators_kept():
+        torch.default_generator.manual_seed(seed)
+        if torch.cuda.is_initialized():
+            torch.cuda.manual_seed_all(seed)
+        np.random.seed(seed % 2**32)
+        random.seed(seed)
+        yield

@@ -99,11 +99,11 @@ class Chain:
         with seeded(derive(e.seed, "aggregate", whose, round.number)):  # for a user's own method
             merged = self._method.aggregate(uploads, state, round.number)
         check_state(
-            f"method {self._experiment.method!r}: aggregate",
+            f"method {e.method!r}: aggregate",
             merged,
             state if self._method.averages else None,
         )
-        if not self._experiment.hides_clients:
+        if not e.hides_clients:
             round.aggregation_error = self._method.aggregation_error(uploads, state, merged)
         for link in self._links:
             merged = link.server_out(merged, uploads, state, round)

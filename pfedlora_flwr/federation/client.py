@@ -298,8 +298,7 @@ class PersonalisedClient(NumPyClient):
         node's own files lie; the node's log does. What is no user's error leaves its traceback in
         the run's directory or, on a real node, in the node's log, and where the run hides its
         clients its text there alone."""
-        if is_ours(error) or (full := no_room(error)):
-            said = str(error) if is_ours(error) else full
+        if said := str(error) if is_ours(error) else no_room(error):
             line = without_own_folders(said, self.node_config)
             if line != said:
                 logger.warning("%s", said)

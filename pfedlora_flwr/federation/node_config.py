@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 
 from flwr.app import Context, Error, Message
 
-from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.federation.flower_compat import ClientAppCallable, ErrorCode, Mod
 
 logger = logging.getLogger(__name__)
@@ -23,20 +22,20 @@ def known_keys(more: Iterable[str]) -> Mod:
     allowed = (*KEYS, *more)
 
     def check(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-        try:
-            _check(context.node_config, allowed)
-        except UserError as error:
-            logger.warning("%s", error)
-            refusal = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, str(error))
+        if why := _unknown(context.node_config, allowed):
+            logger.warning("%s", why)
+            refusal = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, why)
             return Message(refusal, reply_to=message)
         return call_next(message, context)
 
     return check
 
 
-def _check(node_config: Mapping[str, object], allowed: tuple[str, ...]) -> None:
+def _unknown(node_config: Mapping[str, object], allowed: tuple[str, ...]) -> str:
+    """A line on the first key that is none of these; empty: all are."""
     for name in node_config:
         if name not in allowed:
             near = difflib.get_close_matches(name.lower(), allowed, 1)
             meant = f"; did you mean {near[0]!r}?" if near else f"; allowed: {', '.join(allowed)}"
-            raise UserError(f"unknown key {name!r} in the node-config{meant}")
+            return f"unknown key {name!r} in the node-config{meant}"
+    return ""

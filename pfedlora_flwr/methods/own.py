@@ -47,16 +47,15 @@ class _Guarded:
         @functools.wraps(found)
         def call(*args: Any, **named: Any) -> Any:
             with user_code("method", self._method.experiment.method, Refused):
-                before = _seen(vars(self._method))
-                returned = found(*args, **named)
-                if name == "aggregate":
-                    self._check_pure(before)
-                return returned
+                return found(*args, **named)
 
         return call
 
-    def _check_pure(self, before: Any) -> None:
-        """Raises UserError if `aggregate` changed attributes: a resumed run does not have them."""
+    def aggregate(self, *args: Any, **named: Any) -> Any:
+        """The method's. Raises UserError if it changed attributes: a resumed run does not have
+        them."""
+        before = _seen(vars(self._method))
+        merged = self.__getattr__("aggregate")(*args, **named)
         changed = [
             name
             for name, _ in {*_seen(vars(self._method))} ^ {*before}
@@ -67,6 +66,7 @@ class _Guarded:
                 f"method {self._method.experiment.method!r}: aggregate changed self.{min(changed)},"
                 " which a resumed run would not have; keep what lasts in the state that it returns"
             )
+        return merged
 
 
 def _seen(value: Any) -> Any:

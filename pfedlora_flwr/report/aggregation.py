@@ -12,7 +12,7 @@ from pfedlora_flwr.comparison.spec import slug
 from pfedlora_flwr.report import words
 from pfedlora_flwr.report.figures import Picture
 from pfedlora_flwr.report.load import Study
-from pfedlora_flwr.report.style import drawing, legend, of_method, save
+from pfedlora_flwr.report.style import drawing, legend, of_outcome, save
 from pfedlora_flwr.report.table import Table
 from pfedlora_flwr.runs.completed import Run
 
@@ -64,7 +64,7 @@ def _picture(scenario: Keys, outcomes: list[Outcome], folder: Path) -> Picture:
     with drawing(1, 1, (3.6, 2.8)) as (figure, axes):
         axis = axes[0][0]
         for outcome in outcomes:
-            colour, marker, line = of_method(outcome.method, outcome.own)
+            colour, marker, line = of_outcome(outcome)
             points = {round: statistics.fmean(v) for round, v in _by_round(outcome).items()}
             axis.plot(
                 list(points), list(points.values()), color=colour, marker=marker, linestyle=line

@@ -16,7 +16,7 @@ from pfedlora_flwr.comparison.spec import short, slug
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import measures, words
 from pfedlora_flwr.report.load import Study, tells_operations
-from pfedlora_flwr.report.style import drawing, large_numbers, legend, of_method, save
+from pfedlora_flwr.report.style import drawing, large_numbers, legend, of_outcome, save
 from pfedlora_flwr.runs.completed import Run
 from pfedlora_flwr.runs.rows import RoundRow
 
@@ -108,7 +108,7 @@ def boxes(study: Study, scenario: Keys, folder: Path) -> Picture:
         plus = {"marker": "+", "markeredgecolor": "black", "markersize": 8, "markeredgewidth": 1.4}
         drawn = axis.boxplot(values, meanprops=plus, medianprops={"color": "black"}, **look)
         for box, outcome in zip(drawn["boxes"], outcomes, strict=True):
-            box.set_facecolor(of_method(outcome.method, outcome.own)[0])
+            box.set_facecolor(of_outcome(outcome)[0])
             box.set_alpha(0.4)
         axis.set_xticks(
             range(1, len(outcomes) + 1),
@@ -141,7 +141,7 @@ def trade_off(study: Study, scenario: Keys, folder: Path) -> Picture:
         for outcome, flops, parameters in points:
             values = [100 * run.accuracy for run in outcome.runs.values()]
             y, found = statistics.fmean(values), measures.estimate(values)
-            colour, marker, _ = of_method(outcome.method, outcome.own)
+            colour, marker, _ = of_outcome(outcome)
             if found and found.half is not None:
                 axis.errorbar(flops, y, found.half, color=colour, capsize=3, elinewidth=1.0)
             else:
@@ -244,7 +244,7 @@ def _sweep(axis: Any, found: Sequence[tuple[float, Outcome]]) -> None:
         [100 * e.mean for _, e in points],
         [100 * (e.half or 0.0) for _, e in points],
     )
-    colour, marker, line = of_method(found[0][1].method, found[0][1].own)
+    colour, marker, line = of_outcome(found[0][1])
     axis.errorbar(
         xs, ys, halves, color=colour, marker=marker, linestyle=line, capsize=2, elinewidth=0.8
     )
@@ -268,7 +268,7 @@ def _curve(
 ) -> None:
     """One method's line, from the first evaluation on: the seeds share their rounds, and x is the
     seeds' mean of the measure summed up to the round."""
-    colour, marker, line = of_method(outcome.method, outcome.own)
+    colour, marker, line = of_outcome(outcome)
     runs = [run.rounds for run in outcome.runs.values()]
     known = [i for i in range(len(runs[0])) if all(rows[i]["evaluated"] for rows in runs)]
     if not known:

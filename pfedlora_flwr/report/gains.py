@@ -87,9 +87,9 @@ def _control(study: Study, ours: Outcome, kind: str) -> tuple[bool, Mapping[int,
     if theirs is None or not theirs.standalone:
         return False, theirs.runs if theirs else {}
     alone = study.alone(ours.scenario)
-    if alone is None or not alone.tuned_as(ours):
-        return alone is None, {}
-    return True, alone.runs
+    if alone and not alone.tuned_as(ours):
+        return False, {}
+    return True, alone.runs if alone else {}
 
 
 def name_of(scenario: Keys) -> str:

@@ -101,7 +101,7 @@ def figures(study: Study, folder: Path) -> list[Picture]:
 
 def _lines(axis: Any, outcome: Outcome) -> list[float]:
     """Draws a method's two lines; their numbers of samples."""
-    colour, marker, line = style.of_method(outcome.method, outcome.own)
+    colour, marker, line = style.of_outcome(outcome)
     means = [[*by_seed.values()] for by_seed in sizes(outcome).values()]
     means.sort(key=lambda found: fmean(m["samples"] for m in found))
     at = [fmean(m["samples"] for m in found) for found in means]

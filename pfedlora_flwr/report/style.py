@@ -65,6 +65,11 @@ def of_method(method: str, own: int = 0) -> tuple[str, str, Any]:
     return OKABE_ITO[i], MARKERS[(i + turn) % len(MARKERS)], LINES[(i + turn) % len(LINES)]
 
 
+def of_outcome(outcome: Outcome) -> tuple[str, str, Any]:
+    """Those of its method, in a report."""
+    return of_method(outcome.method, outcome.own)
+
+
 def literal(names: Iterable[str], most: int = 32) -> list[str]:
     """Names that a figure shows, of `most` characters each: of a longer one begin and end. Between
     two dollar signs matplotlib would read formulas."""
@@ -127,7 +132,7 @@ def legend(figure: Figure, outcomes: Iterable[Outcome]) -> None:
 
     handles = []
     for outcome in outcomes:
-        colour, marker, line = of_method(outcome.method, outcome.own)
+        colour, marker, line = of_outcome(outcome)
         handles.append(
             Line2D([], [], color=colour, marker=marker, linestyle=line, label=outcome.title)
         )
