@@ -42,6 +42,8 @@ LONG_KEYS = (*KEYS, "precision")
 COUNT = "at_best_validation"
 EVERY = 30
 LAST = 50
+SMOOTHED = 10
+"""Rounds that a point of the lower panels is the mean of."""
 BOARD = 60
 """The leaderboard's rounds."""
 ROUNDS = 300
@@ -242,20 +244,33 @@ def mu_of(mu: str) -> str:
 
 
 def draw(seeds: Mapping[str, Runs], folder: Path) -> Path:
-    """All clients' mean accuracy against rounds, a panel a seed, a line a run."""
+    """All clients' mean accuracy against rounds, and its difference to Standalone's, a column a
+    seed, a line a run."""
+    methods = {run[0] for runs in seeds.values() for run in runs}
+    named = [method for method in registry.NAMES if method in methods]
+    colours = dict(zip(named, style.OKABE_ITO, strict=False))
     shown: dict[str, Line2D] = {}
-    with style.drawing(1, len(seeds), (3.2 * len(seeds), 3.0), sharey=True) as (figure, axes):
-        for axis, (seed, runs) in zip(axes[0], seeds.items(), strict=True):
+    size = 3.2 * len(seeds), 5.0
+    with style.drawing(2, len(seeds), size, sharex="col", sharey="row") as (figure, axes):
+        for column, (seed, runs) in enumerate(seeds.items()):
             for run, rows in runs.items():
-                colour, _, line = style.of_method(run[0])
-                line = ":" if run[2] == "none" else "-." if run[1] == "0.9" else line
+                line = ":" if run[2] == "none" else "-." if run[1] == "0.9" else "-"
+                look = {"color": colours[run[0]], "linestyle": line}
                 accuracies = [100 * float(row["accuracy"]) for row in rows]
                 label = titled(*run).replace("`", "")
-                (shown[label],) = axis.plot(accuracies, color=colour, linestyle=line)
-            axis.axvline(BOARD, color="#808080", linewidth=0.8)
-            axis.set_title(f"seed {seed}")
-            axis.set_xlabel("round")
+                (shown[label],) = axes[0][column].plot(accuracies, **look)
+                ends = range(SMOOTHED, min(len(rows), len(runs[ALONE])))
+                leads = [
+                    mean_of(rows, end, SMOOTHED) - mean_of(runs[ALONE], end, SMOOTHED)
+                    for end in ends
+                ]
+                axes[1][column].plot(ends, leads, **look)
+            for axis in axes[:, column]:
+                axis.axvline(BOARD, color="#808080", linewidth=0.8)
+            axes[0][column].set_title(f"seed {seed}")
+            axes[1][column].set_xlabel("round")
         axes[0][0].set_ylabel("accuracy, all clients, %")
+        axes[1][0].set_ylabel(f"− Standalone, points,\nmean of {SMOOTHED} rounds")
         figure.legend(shown.values(), [*shown], loc="outside lower center", ncols=2, frameon=False)
         figure.savefig(folder / "long.png")
     return folder / "long.png"
