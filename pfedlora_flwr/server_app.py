@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
+from typing import Any
 
 import httpx
 import torch
@@ -26,7 +27,7 @@ from pfedlora_flwr.federation.flower_compat import (
 from pfedlora_flwr.federation.server_state import first_state
 from pfedlora_flwr.federation.strategy import PersonalisedStrategy
 from pfedlora_flwr.methods import registry
-from pfedlora_flwr.observers.observer import Observer, RunStopped
+from pfedlora_flwr.observers.observer import Observer, Observers, RunStopped
 from pfedlora_flwr.observers.registry import observers_of
 from pfedlora_flwr.observers.status_line import StatusLine
 from pfedlora_flwr.runs import code_copy
@@ -35,7 +36,7 @@ from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.joining import membership
 from pfedlora_flwr.runs.output import on_the_server
 from pfedlora_flwr.runs.result import LINE, RESULT_LINE, write_result
-from pfedlora_flwr.runs.rows import Result
+from pfedlora_flwr.runs.rows import Result, Status, StoppedBy
 
 logger = logging.getLogger(__name__)
 app = ServerApp()
@@ -70,80 +71,26 @@ def serve(
     torch.set_num_threads(1)  # what the server computes must not depend on its number of cores
     try:
         config = of_server(grid, context.run_config)
-        experiment, execution = config.experiment, config.execution
-        observers = observers_of(execution, also)
-        run = RunDirectory(on_the_server(config))
-        config = membership(run, config)
-        experiment = config.experiment
-        code_copy.check_unchanged(run, config)
-        run.open(config)
+        opened = _open(config, also)
     except (UserError, OSError) as error:
         tell("", {"status": "failed", "error": reason_of(error)})
         raise
-    bound(grid, execution.node_timeout)
+    bound(grid, config.execution.node_timeout)
     try:
-        run.progress(phase="starting")
-        method = registry.make(experiment, task_of(experiment, execution.data_path))
-        state = run.take_up(experiment)
-        if state is None or state.round < experiment.rounds:  # else no round is done by this code
-            code_copy.keep(run, config, state.round if state else 0)
-        if state is None:
-            state = ServerState(first_state(experiment, method))
-        observers.begin(config.flat() | {"output": str(run.path)})
-        strategy = PersonalisedStrategy(experiment, execution, method, run, state, observers.round)
-        strategy.complete(grid)
-        tell(str(run.path), write_result(run, config, "completed", tell=observers.end))
-    except RunStopped as stop:  # no failure in Flower's eyes
-        result = write_result(
-            run,
-            config,
-            "stopped",
-            str(stop),
-            stop.by,
-            resumable=stop.by != "dp",
-            tell=observers.end,
-        )
-        tell(str(run.path), result)
-    except RunNotRunningException:  # Flower's, and no Exception
-        reason = "stopped through Flower"
-        result = write_result(run, config, "stopped", reason, "user", tell=observers.end)
-        tell(str(run.path), result)
-        raise
-    except RunDiverged as error:
-        result = write_result(
-            run,
-            config,
-            "diverged",
-            str(error),
-            resumable=False,
-            diverged_in=error.round,
-            tell=observers.end,
-        )
-        tell(str(run.path), result)
-        raise
-    except Exception as error:
-        reason = (
-            with_traceback(reason_of(error), error, run.traceback_file)
-            if _is_bug(error)
-            else reason_of(error)
-        )
-        again = not isinstance(error, UserError) and not names_traceback(reason)
-        result = write_result(run, config, "failed", reason, resumable=again, tell=observers.end)
-        tell(str(run.path), result)
-        raise
-    except BaseException as error:  # a signal: the launcher writes the result
-        observers.end({"status": "stopped", "error": str(error)})
-        raise
-    finally:
-        run.close()
+        with _strategy(*opened, tell) as strategy:
+            strategy.complete(grid)
+    except RunStopped:
+        pass  # no failure in Flower's eyes
 
 
 @contextmanager
 def strategy_of(config: RunConfig) -> Iterator[PersonalisedStrategy]:
     """The strategy of a ServerApp of one's own: `complete(grid)` does the rounds that are left.
 
-    It takes up the run's directory, `output`, and leaves `result.json` there at the end: of a
-    stopped run, if something is left to do. What is raised within is in the result, and goes on.
+    It takes up the run's directory, `output`, calls the observers that the keys name, and leaves
+    `result.json` there at the end: of a stopped run, if something is left to do. What is raised
+    within is in the result, and goes on: RunStopped, too, by which an observer, `max-hours` or a
+    spent budget of privacy ends the run.
 
     Args:
         config: The run's keys (`config.run_config`); `output` is an absolute path.
@@ -152,29 +99,73 @@ def strategy_of(config: RunConfig) -> Iterator[PersonalisedStrategy]:
         UserError: The directory is in use, or holds another run.
     """
     torch.set_num_threads(1)  # what the server computes must not depend on its number of cores
+    with _strategy(*_open(config)) as strategy:
+        yield strategy
+
+
+def _open(
+    config: RunConfig, also: Mapping[str, Observer] = MappingProxyType({})
+) -> tuple[RunDirectory, RunConfig, Observers]:
+    """The run's directory, for this process alone; its keys, with who joined and left; and its
+    observers."""
+    observers = observers_of(config.execution, also)
     run = RunDirectory(on_the_server(config))
     config = membership(run, config)
+    code_copy.check_unchanged(run, config)
     run.open(config)
+    return run, config, observers
+
+
+@contextmanager
+def _strategy(
+    run: RunDirectory,
+    config: RunConfig,
+    observers: Observers,
+    tell: Callable[[str, Result], None] = lambda directory, result: None,
+) -> Iterator[PersonalisedStrategy]:
+    """The strategy of an opened run, whose result is written at the end, whatever happens, and
+    handed to `tell`."""
+
+    def end(
+        status: Status, reason: str | None = None, by: StoppedBy | None = None, **more: Any
+    ) -> None:
+        result = write_result(run, config, status, reason, by, tell=observers.end, **more)
+        tell(str(run.path), result)
+
     try:
+        run.progress(phase="starting")
         e = config.experiment
         method = registry.make(e, task_of(e, config.execution.data_path))
-        state = run.take_up(e) or ServerState(first_state(e, method))
-        strategy = PersonalisedStrategy(e, config.execution, method, run, state)
+        state = run.take_up(e)
+        if state is None or state.round < e.rounds:  # else no round is done by this code
+            code_copy.keep(run, config, state.round if state else 0)
+        state = state or ServerState(first_state(e, method))
+        observers.begin(config.flat() | {"output": str(run.path)})
+        strategy = PersonalisedStrategy(e, config.execution, method, run, state, observers.round)
         yield strategy
         done = strategy.state.round
         if done < e.rounds or strategy.to_adapt():
-            told = f"the ServerApp ended after round {done} of {e.rounds}"
-            write_result(run, config, "stopped", told, "user")
+            end("stopped", f"the ServerApp ended after round {done} of {e.rounds}", "user")
         else:
-            write_result(run, config, "completed")
+            end("completed")
     except RunStopped as stop:
-        write_result(run, config, "stopped", str(stop), stop.by, resumable=stop.by != "dp")
+        end("stopped", str(stop), stop.by, resumable=stop.by != "dp")
+        raise
+    except RunNotRunningException:  # Flower's, and no Exception
+        end("stopped", "stopped through Flower", "user")
         raise
     except RunDiverged as error:
-        write_result(run, config, "diverged", str(error), resumable=False, diverged_in=error.round)
+        end("diverged", str(error), resumable=False, diverged_in=error.round)
         raise
     except Exception as error:
-        write_result(run, config, "failed", reason_of(error), resumable=not _is_bug(error))
+        reason = reason_of(error)
+        if _is_bug(error):
+            reason = with_traceback(reason, error, run.traceback_file)
+        again = not isinstance(error, UserError) and not names_traceback(reason)
+        end("failed", reason, resumable=again)
+        raise
+    except BaseException as error:  # a signal: the launcher writes the result
+        observers.end({"status": "stopped", "error": str(error)})
         raise
     finally:
         run.close()

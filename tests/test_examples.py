@@ -18,8 +18,11 @@ import pytest
 import yaml
 from flwr.app import Context, RecordDict
 
+from pfedlora_flwr.config import run_config
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.launch.local import LocalGrid
+from pfedlora_flwr.observers.observer import RunStopped
+from pfedlora_flwr.runs.directory import RunDirectory
 from tests.conftest import ROOT, Call, run_locally
 
 pytestmark = pytest.mark.slow
@@ -116,6 +119,23 @@ def test_an_app_of_ones_own_gives_the_bits_of_the_command(
         assert own[name] == plain.result[name]
     with pytest.raises(UserError, match="exists; continue it with --resume"):
         server.app(LocalGrid(client.app, nodes, keys), context)
+    # observers are called there, too, and the run's code is kept
+    config_of = server.config_of
+    more = {"observers": "tests.test_observers:Enough"}
+    monkeypatch.setattr(server, "config_of", lambda c: run_config(config_of(c).flat() | more))
+    context.run_config["output"] = str(tmp_path / "observed")
+    with pytest.raises(RunStopped, match="it is enough"):
+        server.app(LocalGrid(client.app, nodes, keys), context)
+    observed = RunDirectory(tmp_path / "observed")
+    result = observed.result()
+    assert result is not None
+    assert (result["status"], result["stopped_by"], result["resumable"]) == (
+        "stopped",
+        "observer",
+        True,
+    )
+    assert [row["round"] for row in observed.rounds()] == [0, 1]
+    assert (observed.path / "source" / "own_app" / "task.py").exists()
 
 
 @pytest.mark.pretrained
