@@ -180,8 +180,8 @@ class Experiment:
     models: str = key(
         "auto",
         "client models, separated by commas: cnn1 … cnn5, conv1d1 …, mlp1 …, timm:NAME,"
-        " torchvision:NAME, package.module:Class; client k gets number k mod their count; auto: by"
-        " the setting",
+        " torchvision:NAME, hf:FOLDER (texts), package.module:Class; client k gets number k mod"
+        " their count; auto: by the setting",
     )
     setting: str = key(
         "heterogeneous",

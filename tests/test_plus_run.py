@@ -12,7 +12,8 @@ import pytest
 import safetensors.torch
 import torch
 
-from pfedlora_flwr.commands.export import card, export
+from pfedlora_flwr.commands.card import card
+from pfedlora_flwr.commands.export import export
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.models.kept import base_of, restore
 from pfedlora_flwr.models.own import Whole

@@ -22,29 +22,23 @@ import torch
 import torch.fx
 from torch import Tensor, nn
 
-from pfedlora_flwr.data import registry as datasets
-from pfedlora_flwr.errors import UserError, needed, some
+from pfedlora_flwr.commands.card import card, side_of
+from pfedlora_flwr.errors import UserError, needed
 from pfedlora_flwr.files import check_replaceable, make_folder, write_atomically
-from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.lora_factors import is_factor
 from pfedlora_flwr.methods.tensors import tensors_of
 from pfedlora_flwr.models import lora
-from pfedlora_flwr.models.kept import base_of, frozen_names
+from pfedlora_flwr.models.kept import frozen_names
 from pfedlora_flwr.models.model import ClientModel, given_names
-from pfedlora_flwr.models.named import is_library, made_with, random_weights
-from pfedlora_flwr.models.own import Whole
+from pfedlora_flwr.models.named import random_weights
 from pfedlora_flwr.runs import shared_state
-from pfedlora_flwr.runs.data_name import client_data, is_own
 from pfedlora_flwr.runs.directory import RunDirectory
-from pfedlora_flwr.runs.output import without_folders
 from pfedlora_flwr.runs.trained import Trained
-from pfedlora_flwr.training.kinds import TEXT
 
 SUFFIXES = {"safetensors": ".safetensors", "torch-export": ".pt2", "onnx": ".onnx", "peft": ""}
 TOLERANCE = 1e-4
 _BATCHES = (1, 7)
 _ANY_NUMBER = ({0: torch.export.Dim("n", min=1)},)
-_NAMED = 30
 
 Exported = Callable[[Tensor], Tensor]
 """An exported model loaded again: images float32 [n, *shape] in [0, 1], or series and vectors
@@ -127,101 +121,6 @@ def _unwritten(target: Path, error: Exception) -> UserError:
     return UserError(f"the model cannot be exported to {target}: {why}")
 
 
-def card(trained: Trained, kind: str, file: str, difference: float) -> str:
-    """The model card, in Markdown: what it is, how good it is, where it comes from, how to use
-    it."""
-    e, counts = trained.experiment, trained.counts
-    predictor = trained.method.predictor(trained.module)
-    plain = lora.program(predictor)
-    architecture = predictor.description
-    parameters = sum(p.numel() for p in plain.parameters())
-    base = _of_base(trained, predictor)
-
-    def share(part: str) -> str:
-        if counts is None or not getattr(counts, part):
-            return "not evaluated at this round"
-        correct, whole = getattr(counts, f"{part}_correct"), getattr(counts, part)
-        return f"{correct} of {whole} correct ({100 * correct / whole:.2f} %)"
-
-    changed = e.changed().items()
-    settings = ", ".join(
-        f"{name}={datasets.without_path(e.dataset)}"
-        if name == "dataset"
-        else f"{name}={without_folders(value)}"
-        for name, value in changed
-        if name != "dataset" or not is_own(trained.about)
-    )
-    data = client_data(trained.about, e, trained.task)
-    versions = ", ".join(
-        f"{name} {version}" for name, version in trained.about["versions"].items() if version
-    )
-    if kind == "peft":
-        head = (
-            f"`{lora.HEAD}` is the head, of what it makes of a text"
-            if trained.task.kind == TEXT
-            else f"It has {trained.task.classes} classes; a neck is part of the head"
-        )
-        usage = (
-            "`PeftModel.from_pretrained(model, FOLDER)`, where `model` is that of the base, with"
-            f" its weights. {head}. Input: {_raw(trained)}{_normalised(trained)}."
-        )
-    elif kind == "safetensors":
-        moved = any(name != own for name, own in plain.own_names().items())
-        names = "the module's own state_dict" if moved else "this package's client model"
-        again = (
-            f" (`models={architecture}:weights={file}` begins with them)"
-            if moved and is_library(architecture)
-            else ""
-        )
-        usage = f"The weights of `{architecture}`, by the names of {names}{again}. "
-        usage += f"Input: {_raw(trained)}{_normalised(trained)}."
-        if trained.task.kind.program == torch.float64:
-            usage += " Compute this in float64, and give the weights its result as float32."
-    else:
-        inside = ", in float64" if trained.task.kind.program == torch.float64 else ""
-        name = f" `{trained.task.kind.input_name}`" if kind == "onnx" else ""
-        done = f"; normalisation is part of the model{inside}" if _has_constants(trained) else ""
-        usage = f"Input{name}: {_raw(trained)}{done}. Output: logits [n, {trained.task.classes}]."
-    title = f"{registry.title(e.method)}, client {trained.client}"
-    return f"""# {title}, on {data}
-
-A personalised model: it was trained for the data of client {trained.client}, and is evaluated \
-on these alone.
-
-| | |
-|---|---|
-| file | `{file}` ({kind}) |
-| architecture | {architecture}, {parameters:,} parameters |
-| test accuracy | {share("test")} |
-| validation accuracy | {share("validation")} |
-| classes | {", ".join(trained.class_names)} |
-| method, data | {e.method}, {data} |
-| trained | last in round {trained.version} of {e.rounds}, seed {e.seed}, \
-{e.trained_clients} clients |
-{base}| SHA-256 of the client's tensors | `{trained.sha256}` |
-| checked | logits within {difference:.1g} of the model's own |
-| made with | {versions} |
-
-## Use
-{usage}
-
-## Experiment
-Keys that are not at their defaults: {settings or "none"}; fingerprint `{e.fingerprint()}`.
-"""
-
-
-def _of_base(trained: Trained, predictor: ClientModel) -> str:
-    """Rows of the card: what the model stands on, under which licence, and LoRA in it."""
-    if not (base := base_of(predictor)):
-        return ""
-    made = made_with(trained.method.model_of(trained.client))
-    licence = f"{made.licence} (of the library's own weights)" if made and made.licence else ""
-    rows = {"frozen base": f"`{base}`", "licence of the base": licence or "not known"}
-    if told := lora.description(predictor):
-        rows["LoRA"] = told
-    return "".join(f"| {name} | {text} |\n" for name, text in rows.items())
-
-
 def _peft(trained: Trained, folder: Path, *, overwrite: bool) -> float:
     """As `export`, to a folder."""
     predictor = trained.method.predictor(trained.module)
@@ -294,7 +193,7 @@ def metadata(trained: Trained, kind: str) -> dict[str, str]:
         "input": json.dumps(["n", *task.shape]),
         "input_dtype": json.dumps(str(task.kind.program).removeprefix("torch.")),
         "preprocessing": json.dumps(preprocessing),
-        "model_input": json.dumps(_side(trained) if kind == "safetensors" else None),
+        "model_input": json.dumps(side_of(trained) if kind == "safetensors" else None),
         "client": str(trained.client),
         "round": str(trained.version),
     }
@@ -341,32 +240,6 @@ def _onnx(trained: Trained, whole: WithNormalisation, path: Path) -> Exported:
 def _blank(trained: Trained) -> Tensor:
     """Two inputs of zeros as a program takes them."""
     return trained.task.blank(2).to(trained.task.kind.program)
-
-
-def _raw(trained: Trained) -> str:
-    """What a program is fed with, in words."""
-    named = trained.feature_names and _has_constants(trained)
-    columns = f", their columns {some(trained.feature_names, _NAMED)}" if named else ""
-    return f"{trained.task.kind.fed(trained.task.shape)}{columns}"
-
-
-def _side(trained: Trained) -> int | None:
-    """To how many pixels a side the client's model brings images before the library's module sees
-    them."""
-    model = trained.method.predictor(trained.module)
-    return next((part.side for part in model.modules() if isinstance(part, Whole)), None)
-
-
-def _normalised(trained: Trained) -> str:
-    """What is left to do to an input, in words; empty where nothing is."""
-    by, side = trained.task.kind.by, _side(trained)
-    scaled = f", then (input − mean) / std by {by}, both in the metadata"
-    sized = f", then resized to {side} × {side}, bicubic"
-    return (scaled if _has_constants(trained) else "") + (sized if side else "")
-
-
-def _has_constants(trained: Trained) -> bool:
-    return bool(trained.about["mean"])
 
 
 def _extra(name: str) -> Any:

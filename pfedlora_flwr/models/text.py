@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from pfedlora_flwr.errors import UserError, first_line, needed
+from pfedlora_flwr.errors import UserError, first_line, needed, some
 from pfedlora_flwr.experiment import parted
 from pfedlora_flwr.files import absolute
 from pfedlora_flwr.models import weights
@@ -115,6 +115,15 @@ def without_path(name: str) -> str:
     found = parse(name)
     place = Path(found.place).name if found.is_path else found.place
     return str(Named(place, found.layers, found.pool))
+
+
+def fed(name: str, tokens: int) -> str:
+    """What transformers' own model is fed with, and what the head reads of its answer, in words."""
+    read = "mean over `attention_mask`" if parse(name).pool == POOLS[0] else "first token"
+    return (
+        f"`input_ids` and `attention_mask` of at most {tokens} tokens, as the model's own tokeniser"
+        f" makes them; the head reads the {read} of `last_hidden_state`"
+    )
 
 
 def build(name: str, task: Task, *, frozen: bool) -> TextModel:
@@ -260,9 +269,16 @@ def _encoder(named: Named, folder: Path, stamp: Stamp) -> tuple[Encoder, int, in
                 raise UserError(f"model {str(named)!r} has {had} layers, and layers={named.layers}")
             config.num_hidden_layers = named.layers
         with seeded(0):  # what is not in the files, and what the caller draws
-            model = transformers.AutoModel.from_pretrained(
-                folder, config=config, local_files_only=True
-            ).float()
+            model, loaded = transformers.AutoModel.from_pretrained(
+                folder, config=config, local_files_only=True, output_loading_info=True
+            )
+        lacking = sorted(n for n in loaded["missing_keys"] if "pooler" not in n.split("."))
+        if lacking:
+            raise UserError(
+                f"model {str(named)!r}: its files lack {some(lacking, 3)} of the model that"
+                " config.json names; allowed: files as transformers saved them with it"
+            )
+        model = model.float()
     except UserError:
         raise
     except Exception as error:  # of many types

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
+import safetensors.torch
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -262,6 +263,17 @@ def test_what_is_wrong_is_a_line(
     both.save_pretrained(tmp_path / "two")
     shutil.copy(bare / "tokenizer.json", tmp_path / "two")
     refused(r"cannot read a text of 16 tokens \(max-tokens\)", models=f"hf:{tmp_path / 'two'}")
+    other = tmp_path / "other"  # what would be missing would be drawn at random
+    shutil.copytree(small.removeprefix("hf:"), other)
+    [file] = other.glob("*.safetensors")
+    there = safetensors.torch.load_file(file)
+    short = {name: tensor for name, tensor in there.items() if ".layer.2." not in name}
+    safetensors.torch.save_file(short, file, {"format": "pt"})
+    refused(r"its files lack encoder\.layer\.2\..* and 13 more of the model", models=f"hf:{other}")
+    started(keys | {"models": f"hf:{other}:layers=2"})
+    renamed = {f"module.{name}": tensor for name, tensor in there.items()}
+    safetensors.torch.save_file(renamed, file, {"format": "pt"})
+    refused("its files lack ", models=f"hf:{other}")
     with pytest.raises(UserError, match=r"is for text, and the inputs are images of 3x32x32"):
         build(small, Task(2))
     rows = "message,label\nice,a\n  ,b\n"
@@ -303,6 +315,10 @@ def test_a_run_is_asked_and_exported(
         for form in formats:
             assert export(load_trained(run, client), form, tmp_path / f"{form}{client}") < 1e-4
     assert not [r.message for r in caplog.records if r.name.startswith("onnxscript")]
+    card = (tmp_path / "safetensors0.safetensors.md").read_text()
+    tokens = load_trained(run, 0).task.shape[0]
+    assert f"Input: `input_ids` and `attention_mask` of at most {tokens} tokens, as " in card
+    assert "; the head reads the mean over `attention_mask` of `last_hidden_state`." in card
     (tmp_path / "one.txt").write_text("the puck\n")
     (tmp_path / "none.txt").write_text("\n")
     code, out, err = pfedlora(
