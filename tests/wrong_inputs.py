@@ -1080,7 +1080,11 @@ OWN_CODE = [
         "models=own_models:Lazy",
         "module.later.weight has no shape: it belongs to a lazy layer that does not run",
     ),
-    code("models=own_models:Late", "client 0: ValueError: in training alone, at own_models.py:", 1),
+    code(
+        "models=own_models:Late",
+        "clients 0, 1: ValueError: in training alone, at own_models.py:",
+        1,
+    ),
     code("models=own_models:function", "expected an nn.Module"),
     code("models=own_models:value", "TypeError: 'int' object is not callable"),
     code("models=own_models:Nowhere", "module 'own_models' has no 'Nowhere'"),
@@ -1162,7 +1166,7 @@ OWN_CODE = [
     ),
     code(
         "method=own_methods:LocalExits",
-        "client 0: method 'own_methods:LocalExits': SystemExit: 5, at own_methods.py:",
+        "clients 0, 1: method 'own_methods:LocalExits': SystemExit: 5, at own_methods.py:",
         1,
     ),
     code(
