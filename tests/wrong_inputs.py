@@ -274,6 +274,10 @@ KEYS = [
         "secagg.enabled=true secagg.shares=11",
         "secagg.shares is 11; allowed: at most the 10 sampled clients",
     ),
+    key(
+        "secagg.enabled=true partition.kind=iid secagg.max-samples=100",
+        "secagg.max-samples is 100; allowed: at least 144, the training samples of client 0",
+    ),
     key("secagg.shares=3", "secagg.shares is 3; allowed: auto, or an integer ≥ 5"),
     key("dp=true", "dp is a section, not a key; its keys: dp.level, "),
     key("dp.noise=1", "dp.clip is not set: give the L2 norm that an update is clipped to"),
@@ -403,6 +407,14 @@ KEYS = [
     unused(
         "secagg.enabled=true clip-norm-factor=3",
         "clip-norm-factor is not used: with secagg.enabled the server sees no single update",
+    ),
+    unused(
+        "secagg.enabled=true partition.kind=iid",
+        "secagg.max-samples is 10000, and the largest client has",
+    ),
+    unused(
+        "secagg.enabled=true min-success=0.5",
+        "min-success is 0.5; secagg.threshold needs 7 of 10 clients",
     ),
     unused("data-path=data", "data-path is not used: dataset 'digits' takes no files from there"),
     key(
@@ -580,6 +592,13 @@ YAML = [
     conf(
         BASIC.replace("pfedlora", "fedlora"),
         "method is 'fedlora'; did you mean 'pfedlora'? allowed:",
+        "compare",
+    ),
+    conf(
+        BASIC.replace("standalone, ", "").replace(
+            "rounds: 2", "secagg: {enabled: true, max-samples: 5}"
+        ),
+        "pfedlora, seed 0: secagg.max-samples is 5; allowed: at least",
         "compare",
     ),
     conf(BASIC.replace("[0, 1]", "[0, 0]"), "seeds: a value appears twice", "compare"),

@@ -32,7 +32,7 @@ from pfedlora_flwr.runs.ledger import Cost
 
 logger = logging.getLogger(__name__)
 Tell = Callable[[Round, int, str], None]
-_UNTIL = {
+UNTIL = {
     Stage.SETUP: 0.15,
     Stage.SHARE_KEYS: 0.3,
     Stage.COLLECT_MASKED_VECTORS: 0.85,
@@ -88,7 +88,7 @@ class Stages:
         waiting, good, arrivals = list(messages), list[Message](), count(1)
         stage = str(_record(waiting[0])[Key.STAGE])
         deadline, of = (
-            self._began + _UNTIL[stage] * self._clients.execution.round_timeout,
+            self._began + UNTIL[stage] * self._clients.execution.round_timeout,
             len(waiting),
         )
 
@@ -128,7 +128,7 @@ class Stages:
         return good
 
     def _too_late(self, stage: str) -> str:
-        share, timeout = _UNTIL[stage], self._clients.execution.round_timeout
+        share, timeout = UNTIL[stage], self._clients.execution.round_timeout
         return (
             f"no answer in the round's first {share * timeout:g} s for {_FOR[stage]}"
             f" ({100 * share:g} % of round-timeout); raise round-timeout"
