@@ -244,6 +244,19 @@ def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_keys_with_which_masked_rounds_fail_are_named_before_a_run_is_submitted(
+    site: Path, pfedlora: Call
+) -> None:
+    keys = ("output=/x", "secagg.enabled=true", "min-success=0.5", "round-timeout=20")
+    words = [word for key in keys for word in ("-o", key)]
+    _, out, _ = pfedlora("run", "--superlink", "site", *words)
+    assert [line for line in out.splitlines() if line.startswith("warning: ")] == [
+        "warning: min-success is 0.5; secagg.threshold needs 7 of 10 clients",
+        "warning: round-timeout is 20, of which a stage of secure aggregation has 3 s; a message to"
+        " a real node takes about 10 s",
+    ]
+
+
 def test_more_rounds_and_a_limit_of_hours_go_through_a_connection(
     site: Path, pfedlora: Call
 ) -> None:

@@ -3,7 +3,9 @@ lost, and what nobody gets to see."""
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
@@ -324,17 +326,26 @@ def test_all_clients_lost_in_one_stage_fail_the_round_and_no_more(
     assert [row["admitted"] for row in RunDirectory(tmp_path / "run").rounds()] == [[]]
 
 
-@pytest.mark.parametrize("stage", [Stage.SHARE_KEYS, Stage.COLLECT_MASKED_VECTORS])
+@pytest.mark.parametrize(
+    ("stage", "awaited"),
+    [
+        (Stage.SHARE_KEYS, "0.3 s for the shares of its keys (30 %"),
+        (Stage.COLLECT_MASKED_VECTORS, "0.85 s for its update (85 %"),
+    ],
+)
 def test_a_client_that_never_answers_is_waited_for_no_longer_than_its_stage(
     tmp_path: Path,
     tmp_path_factory: pytest.TempPathFactory,
     caplog: pytest.LogCaptureFixture,
     stage: str,
+    awaited: str,
 ) -> None:
     """Its reply comes in a later stage and counts no more."""
     result, _ = federate(tmp_path / "run", mute={1: stage}, min_success=0.7, round_timeout=1)
     assert result["shared_sha256"] == digest(tmp_path_factory.getbasetemp(), 0, 2, 3)
-    assert reasons(tmp_path / "run") == {1: "no answer in time"}
+    assert reasons(tmp_path / "run") == {
+        1: f"no answer in the round's first {awaited} of round-timeout); raise round-timeout"
+    }
     assert (
         "a reply of node 3 is refused: it answers a message that was not sent in this round"
         in caplog.text
@@ -842,6 +853,30 @@ def test_what_a_client_raises_goes_up_as_its_type_alone(
         "pfedlora_flwr.federation.secure.guard",
         "pfedlora_flwr.federation.client",
     }
+
+
+@pytest.mark.parametrize("write", ["begin", "hand_out"])
+def test_a_full_disk_goes_up_as_its_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, write: str
+) -> None:
+    """Whichever of the two writes of a round finds no room."""
+    honest, full = getattr(unmasked, write), os.strerror(errno.ENOSPC)
+
+    def wrapped(*given: Any) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(unmasked, "write_atomically", fail)
+            honest(*given)
+
+    def fail(*given: object) -> None:
+        raise OSError(errno.ENOSPC, full)
+
+    monkeypatch.setattr(unmasked, write, wrapped)
+    keys = {"clients": 3, "node_config": {"state-path": str(tmp_path / "nodes")}}
+    _, grid = federate(tmp_path / "run", **keys)
+    line = f"{full}: nothing that was written before is lost; make room and continue with --resume"
+    assert grid.errors[:3] == [line] * 3
+    assert f"client 0: {line}" in caplog.text or f"hands out no shares: {line}" in caplog.text
+    assert not [row for row in caplog.records if row.exc_info and row.name.endswith("guard")]
 
 
 def test_a_wrong_masked_upload_spoils_its_round_and_is_not_merged(tmp_path: Path) -> None:

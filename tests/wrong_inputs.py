@@ -274,6 +274,10 @@ KEYS = [
         "secagg.enabled=true secagg.shares=11",
         "secagg.shares is 11; allowed: at most the 10 sampled clients",
     ),
+    key(
+        "secagg.enabled=true partition.kind=iid secagg.max-samples=100",
+        "secagg.max-samples is 100; allowed: at least 144, the training samples of client 0",
+    ),
     key("secagg.shares=3", "secagg.shares is 3; allowed: auto, or an integer ≥ 5"),
     key("dp=true", "dp is a section, not a key; its keys: dp.level, "),
     key("dp.noise=1", "dp.clip is not set: give the L2 norm that an update is clipped to"),
@@ -403,6 +407,14 @@ KEYS = [
     unused(
         "secagg.enabled=true clip-norm-factor=3",
         "clip-norm-factor is not used: with secagg.enabled the server sees no single update",
+    ),
+    unused(
+        "secagg.enabled=true partition.kind=iid",
+        "secagg.max-samples is 10000, and the largest client has",
+    ),
+    unused(
+        "secagg.enabled=true min-success=0.5",
+        "min-success is 0.5; secagg.threshold needs 7 of 10 clients",
     ),
     unused("data-path=data", "data-path is not used: dataset 'digits' takes no files from there"),
     key(
@@ -580,6 +592,13 @@ YAML = [
     conf(
         BASIC.replace("pfedlora", "fedlora"),
         "method is 'fedlora'; did you mean 'pfedlora'? allowed:",
+        "compare",
+    ),
+    conf(
+        BASIC.replace("standalone, ", "").replace(
+            "rounds: 2", "secagg: {enabled: true, max-samples: 5}"
+        ),
+        "pfedlora, seed 0: secagg.max-samples is 5; allowed: at least",
         "compare",
     ),
     conf(BASIC.replace("[0, 1]", "[0, 0]"), "seeds: a value appears twice", "compare"),
@@ -1080,7 +1099,11 @@ OWN_CODE = [
         "models=own_models:Lazy",
         "module.later.weight has no shape: it belongs to a lazy layer that does not run",
     ),
-    code("models=own_models:Late", "client 0: ValueError: in training alone, at own_models.py:", 1),
+    code(
+        "models=own_models:Late",
+        "clients 0, 1: ValueError: in training alone, at own_models.py:",
+        1,
+    ),
     code("models=own_models:function", "expected an nn.Module"),
     code("models=own_models:value", "TypeError: 'int' object is not callable"),
     code("models=own_models:Nowhere", "module 'own_models' has no 'Nowhere'"),
@@ -1162,7 +1185,7 @@ OWN_CODE = [
     ),
     code(
         "method=own_methods:LocalExits",
-        "client 0: method 'own_methods:LocalExits': SystemExit: 5, at own_methods.py:",
+        "clients 0, 1: method 'own_methods:LocalExits': SystemExit: 5, at own_methods.py:",
         1,
     ),
     code(

@@ -28,7 +28,7 @@ from pfedlora_flwr.data.local import shared_partition
 from pfedlora_flwr.data.source import Reading
 from pfedlora_flwr.errors import UserError, some
 from pfedlora_flwr.files import check_writable, make_folder
-from pfedlora_flwr.launch.checks import of_data, of_method, preflight, slow_precision
+from pfedlora_flwr.launch.checks import of_data, of_masks, of_method, preflight, slow_precision
 from pfedlora_flwr.launch.execute import STOPPED
 from pfedlora_flwr.launch.processes import SIGNALS, Stopped, stoppable
 from pfedlora_flwr.launch.resources import ENGINES, check_engine, cores, fitting_engine, resources
@@ -231,11 +231,12 @@ def _preflight(work: Work, dry_run: bool, out: Console) -> None:
             continue
         try:
             preflight(job.config)
+            masks = of_masks(job.config)
         except UserError as error:
             raise type(error)(f"{job.title}: {error}") from error.__cause__
         data = shared_partition(e, job.config.execution.data_path)
         of_both = (*of_method(job.config), *of_data(e, *data))
-        for line in (*slow_precision(job.config), *of_both):
+        for line in (*slow_precision(job.config), *of_both, *masks):
             if line not in said:
                 out.print(line, highlight=False, soft_wrap=True)
             said.add(line)

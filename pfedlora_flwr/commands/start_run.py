@@ -18,6 +18,7 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import absolute
+from pfedlora_flwr.launch.secagg_plan import of_keys
 from pfedlora_flwr.launch.superlink import find_connection
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.output import of_run
@@ -106,6 +107,8 @@ def _on_nodes(
     # `data.` keys are of the nodes' data
     of_here = [name for name in options if not name.startswith("data.")]
     _name_unused(config.unused(of_here, wanted), out)
+    for line in of_keys(wanted):
+        out.print(line, highlight=False, soft_wrap=True)
     return submit(wanted, superlink, out, err, sys.argv[1:], quiet=words.quiet)
 
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from pfedlora_flwr.errors import some
 from pfedlora_flwr.federation.admission import Admitted
 from pfedlora_flwr.federation.clock import Clock
 from pfedlora_flwr.runs.ledger import Cost
+
+_REASONS, _CLIENTS = 3, 10
+"""What the line on a failed round names of each."""
 
 
 @dataclass
@@ -26,6 +30,18 @@ class Round:
     exchanges_lora: bool = False  # whether the round's line has an aggregation error
     aggregation_error: float | None = None  # of the merge; None where it means nothing
     epsilon: float | None = None  # of whole clients, the largest; None if nothing was drawn
+
+    def told_failures(self) -> list[str]:
+        """Why clients failed, by client: each of the first reasons, with all who gave it."""
+        by_reason: dict[str, list[str]] = {}
+        for client, why in sorted(self.failures.items()):
+            by_reason.setdefault(why, []).append(str(client))
+        lines = [
+            f"client{'s' if len(clients) > 1 else ''} {some(clients, _CLIENTS)}: {why}"
+            for why, clients in by_reason.items()
+        ]
+        rest = sum(len(clients) for clients in [*by_reason.values()][_REASONS:])
+        return [*lines[:_REASONS], *([f"and {rest} more failed"] if rest else [])]
 
     def send(self, client: int, cost: Cost) -> None:
         """Adds to what was sent to a client, which may be asked twice."""

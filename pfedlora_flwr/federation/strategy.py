@@ -320,8 +320,7 @@ class PersonalisedStrategy(Strategy):
                 raise RunDiverged(
                     round.number, f"client {client}: {round.diverged[client]}{others}"
                 )
-            blamed = [f"client {client}: {why}" for client, why in round.failures.items()][:1]
-            raise RunFailed("; ".join([f"{what}: {told}", *blamed]))
+            raise RunFailed("; ".join([f"{what}: {told}", *round.told_failures()]))
         logger.warning("%s: %s", what, reason or f"only {succeeded} of {asked} clients succeeded")
         return False
 

@@ -145,7 +145,10 @@ def answered(message: Message | None) -> Message:
     if message is None or unanswered(message):
         raise Failed("no answer in time")
     if message.has_error():
-        raise Failed(_first_line(message.error.reason))
+        gone = message.error.code == ErrorCode.NODE_UNAVAILABLE
+        raise Failed(
+            "its node is gone (no sign of life)" if gone else _first_line(message.error.reason)
+        )
     return message
 
 

@@ -17,6 +17,7 @@ from pfedlora_flwr.errors import UserError, user_code
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.reach import unreached
+from pfedlora_flwr.launch import secagg_plan
 from pfedlora_flwr.launch.dp_plan import plan
 from pfedlora_flwr.launch.processes import check_port
 from pfedlora_flwr.launch.resources import check_engine, device_here, resources
@@ -185,6 +186,18 @@ def _privacy(start: Start) -> Iterable[str]:
     return notes_of(start.config.experiment)
 
 
+def _masks(start: Start) -> Iterable[str]:
+    return () if start.done else of_masks(start.config)
+
+
+def of_masks(config: RunConfig) -> list[str]:
+    """What secure aggregation makes of the run's keys and sizes, a line each. Raises UserError."""
+    if not config.experiment.secagg_enabled:
+        return []
+    _, partition = shared_partition(config.experiment, config.execution.data_path)
+    return [*secagg_plan.of_keys(config), *secagg_plan.of_sizes(config, partition)]
+
+
 def _noise(start: Start) -> Iterable[str]:
     return () if start.done else plan(start.config, start.run)
 
@@ -203,6 +216,7 @@ CHECKS: tuple[Callable[[Start], Iterable[str]], ...] = (
     _port,
     _own_code,
     _privacy,
+    _masks,
     _noise,
 )
 """In order. Each returns lines for the user, or raises UserError; none changes anything."""

@@ -31,11 +31,13 @@ from flwr.compat.common.recorddict_compat import (
 )
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.server.superlink.fleet.vce.vce_api import worker
+from flwr.server.superlink.linkstate.utils import create_message_error_unavailable_res_message
 from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
 from flwr.superlink.grid import HttpGrid, InMemoryGrid
 
 import pfedlora_flwr
 from pfedlora_flwr.federation import flower_compat as flower
+from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.flower_compat import Code, FitIns, FitRes, Key, MaskedSum, Stage
 from pfedlora_flwr.launch.local import LocalGrid
 
@@ -211,6 +213,16 @@ def test_a_client_whose_process_is_gone_is_known_by_the_simulations_reply(
     reply = told.get(timeout=5)
     assert reply.has_error()
     assert flower.is_lost(reply) == lost
+
+
+def test_an_answer_that_the_superlink_gives_for_a_node_is_told_in_our_words(server: int) -> None:
+    told = []
+    for sort in ("node_unavail", "msg_unavail"):
+        error = create_message_error_unavailable_res_message(message(5).metadata, sort)
+        with pytest.raises(wire.Failed) as failed:
+            wire.answered(error)
+        told.append(str(failed.value))
+    assert told == ["its node is gone (no sign of life)", "no answer in time"]
 
 
 def test_a_simulation_is_known_by_its_grid() -> None:

@@ -106,3 +106,17 @@ def test_a_round_that_fails_twice_counts_once(tmp_path: Path) -> None:
     with pytest.raises(RunFailed, match="0 of 3 clients succeeded"):
         strategy._enough(Round(2, [0, 1, 2], Clock()), "round 2", 0, 3)
     run.close()
+
+
+def test_a_round_that_failed_names_all_who_did_or_the_first_reasons(tmp_path: Path) -> None:
+    _, run, strategy = begun(tmp_path)
+    round = Round(1, [0, 1, 2], Clock())
+    round.failures |= {2: "not connected", 0: "no answer", 1: "not connected"}
+    with pytest.raises(RunFailed) as failed:
+        strategy._enough(round, "round 1", 0, 3, "0 of 3 clients are left")
+    assert str(failed.value) == (
+        "round 1: 0 of 3 clients are left; client 0: no answer; clients 1, 2: not connected"
+    )
+    round.failures = {client: f"{client % 5} labels" for client in range(10)}
+    assert round.told_failures()[2:] == ["clients 2, 7: 2 labels", "and 4 more failed"]
+    run.close()

@@ -32,7 +32,7 @@ from pfedlora_flwr.runs.ledger import Cost
 
 logger = logging.getLogger(__name__)
 Tell = Callable[[Round, int, str], None]
-_UNTIL = {
+UNTIL = {
     Stage.SETUP: 0.15,
     Stage.SHARE_KEYS: 0.3,
     Stage.COLLECT_MASKED_VECTORS: 0.85,
@@ -40,6 +40,13 @@ _UNTIL = {
 }
 """The share of the round's time at which each stage ends: one that never answers must leave the
 others theirs."""
+_FOR = {
+    Stage.SETUP: "its keys",
+    Stage.SHARE_KEYS: "the shares of its keys",
+    Stage.COLLECT_MASKED_VECTORS: "its update",
+    Stage.UNMASK: "its shares of others' keys",
+}
+"""What a client is waited for in each."""
 _LONGEST = 4096
 """Bytes of a key, a share or an encrypted pair of shares."""
 
@@ -81,7 +88,7 @@ class Stages:
         waiting, good, arrivals = list(messages), list[Message](), count(1)
         stage = str(_record(waiting[0])[Key.STAGE])
         deadline, of = (
-            self._began + _UNTIL[stage] * self._clients.execution.round_timeout,
+            self._began + UNTIL[stage] * self._clients.execution.round_timeout,
             len(waiting),
         )
 
@@ -100,6 +107,8 @@ class Stages:
             ):
                 client = self._client_of[question.metadata.dst_node_id]
                 try:
+                    if wire.unanswered(answer):
+                        raise wire.Failed(self._too_late(stage))
                     reply = wire.answered(answer)
                     self._check(stage, client, question, reply)
                     good.append(reply)
@@ -117,6 +126,13 @@ class Stages:
             if not waiting:
                 break
         return good
+
+    def _too_late(self, stage: str) -> str:
+        share, timeout = UNTIL[stage], self._clients.execution.round_timeout
+        return (
+            f"no answer in the round's first {share * timeout:g} s for {_FOR[stage]}"
+            f" ({100 * share:g} % of round-timeout); raise round-timeout"
+        )
 
     def _fresh(self, message: Message, stage: str, ttl: float) -> Message:
         """The workflow's message with an end to its life, counted as sent."""
