@@ -18,6 +18,7 @@ from benchmarks.results.page import (
     BySeed,
     Page,
     Row,
+    bonferroni,
     by_seed,
     difference,
     each_round,
@@ -88,73 +89,56 @@ def features(page: Page) -> None:
 
 
 def plus(page: Page) -> None:
-    """pFedLoRA+ and the normalised Standalone in the leaderboard's setting: beside the control of
-    the first, Standalone and others there."""
+    """pFedLoRA+ in the leaderboard's setting: beside its control, Standalone and others there."""
     board = Page(RESULTS / "leaderboard").rows("runs.csv")
-    rounds = page.rows("plus.csv")
-    mean, none, normalised = (
-        seeds_of(rounds, *run)
-        for run in (("pfedlora_plus", "mean"), ("pfedlora_plus", "none"), (NORMALISED, "mean"))
-    )
 
     def there(column: str, method: str = "standalone") -> BySeed:
         return by_seed(board, column, method=method, sharing="mean")
 
-    lines = [["Standalone", percent(estimate(there("at_best_validation"))), "", ""]]
-    above: dict[str, list[str]] = {method: [] for method in (*LEADERS, NORMALISED)}
-    over: dict[str, list[str]] = {method: [] for method in LEADERS}
+    runs: dict[str, dict[str, list[Row]]] = {"mean": {}, "none": {}}
+    for row in page.rows("plus.csv"):
+        runs[row["sharing"]].setdefault(row["seed"], []).append(row)
+    ends = {
+        kind: {seed: end_of(rows) for seed, rows in seeds.items()} for kind, seeds in runs.items()
+    }
+    alone = {seed: there("at_best_validation")[seed] for seed in ends["mean"]}
+    lines = [["Standalone", percent(estimate(alone)), "", ""]]
+    above: dict[str, list[str]] = {method: [] for method in LEADERS}
     for place, count in enumerate(("at_best_validation", "final")):
-        ours, own, read = (
-            {seed: end_of(rows)[place] for seed, rows in run.items()}
-            for run in (mean, none, normalised)
-        )
-        leads = [difference(each, there(count)) for each in (ours, own, read)]
-        gain = difference(ours, own)
-        page.says(*map(estimate, (ours, own, read)), *leads, gain, seeds=True)
+        mean, none = ({seed: end[place] for seed, end in ends[kind].items()} for kind in runs)
+        lead, own = (difference(each, there(count)) for each in (mean, none))
+        gain = difference(mean, none)
+        page.says(estimate(mean), estimate(none), gain, lead, own, seeds=True)
         for method in LEADERS:
-            above[method].append(points(difference(there(count, method), ours)))
-            over[method].append(points(difference(read, there(count, method))))
-        above[NORMALISED].append(points(difference(read, ours)))
+            above[method].append(points(difference(there(count, method), mean)))
         if place == 0:
-            cells = [points(each, seeds=True) for each in (*leads, gain)]
-            lines += [
-                ["pFedLoRA+", percent(estimate(ours)), cells[0], cells[3]],
-                ["pFedLoRA+, `sharing=none`", percent(estimate(own)), cells[1], ""],
-                ["Standalone, normalised features", percent(estimate(read)), cells[2], ""],
-            ]
+            page.says(*(bonferroni(each, 3) for each in (lead, gain, own)))
+            shown = [points(each, seeds=True) for each in (lead, gain, own)]
+            lines.append(["pFedLoRA+", percent(estimate(mean)), *shown[:2]])
+            lines.append(["pFedLoRA+, `sharing=none`", percent(estimate(none)), shown[2], ""])
     page.table("plus", ("", "accuracy", "− Standalone", "gain from sharing"), lines)
     most = there("flops")
-    for method in LEADERS:
+    for method, cells in above.items():
         flops = there("flops", method)
-        above[method].append(f"{flops['0'] / most['0']:.2f}")
-    above[NORMALISED].append(f"{float(normalised['0'][-1]['operations']) / most['0']:.2f}")
-    ends = "at best validation", "after the last round"
+        cells.append(f"{flops['0'] / most['0']:.2f}")
     page.table(
         "above",
-        ("− pFedLoRA+", *ends, "operations of Standalone's, seed 0"),
-        [[title(method), *cells] for method, cells in above.items()],
+        (
+            "− pFedLoRA+",
+            "at best validation",
+            "after the last round",
+            "operations of Standalone's, seed 0",
+        ),
+        [[registry.title(method), *cells] for method, cells in above.items()],
     )
-    page.table(
-        "over",
-        ("Standalone, normalised, −", *ends),
-        [[registry.title(method), *cells] for method, cells in over.items()],
-    )
-    equal = {seed: float(last_within(rows, most[seed])["accuracy"]) for seed, rows in mean.items()}
+    equal = {
+        seed: float(last_within(rows, most[seed])["accuracy"])
+        for seed, rows in runs["mean"].items()
+    }
     page.says(difference(equal, there("final")), seeds=True)
-    page.says(*(float(rows[-1]["operations"]) / most[seed] for seed, rows in mean.items()))
-
-
-def seeds_of(rounds: list[Row], method: str, sharing: str) -> dict[str, list[Row]]:
-    """A run's rows by seed."""
-    found: dict[str, list[Row]] = {}
-    for row in rounds:
-        if (row["method"], row["sharing"]) == (method, sharing):
-            found.setdefault(row["seed"], []).append(row)
-    return found
-
-
-def title(method: str) -> str:
-    return "Standalone, normalised" if method == NORMALISED else registry.title(method)
+    done = {seed: float(rows[-1]["operations"]) for seed, rows in runs["mean"].items()}
+    page.says(*(done[seed] / most[seed] for seed in done))
+    page.quotes("start", "0.58")
 
 
 def of_fresh(values: BySeed) -> BySeed:

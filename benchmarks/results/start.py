@@ -1,5 +1,6 @@
 """A common start: runs.csv, of comparisons by `benchmarks/start.yaml`. And a long training:
-rounds.csv, a row a round, of comparisons by `quick/leaderboard` with more rounds.
+rounds.csv, a row a round, of comparisons by `quick/leaderboard` with more rounds; repeated.csv, of
+a run that was done on two processors, has the rows of the other one.
 
     python -m benchmarks.results.start runs.csv|rounds.csv FOLDER..."""
 
@@ -116,6 +117,7 @@ def long(page: Page) -> None:
                 course.append([named, gain, *apart(page, with_, rows)])
         at_equal_operations(page, runs)
         page.says(*(mean_of(rows, BOARD, 1) for rows in runs.values()))
+        repeated(page, runs)
         for rows in runs.values():
             later(page, rows, alone)
     header = ("all clients, at best validation", "− Standalone", "above it from round", "final")
@@ -135,16 +137,28 @@ def long(page: Page) -> None:
         page.says(*there.values(), mean - none)
 
 
-def long_runs(page: Page) -> dict[str, Runs]:
+def long_runs(page: Page, file: str = "rounds.csv") -> dict[str, Runs]:
     """By seed, whose runs share a precision."""
     found: dict[str, Runs] = {}
-    for row in page.rows("rounds.csv"):
+    for row in page.rows(file):
         run = row["method"], row["mu"], row["sharing"]
         found.setdefault(row["seed"], {}).setdefault(run, []).append(row)
     for seed, runs in found.items():
         precisions = {row["precision"] for rows in runs.values() for row in rows}
         assert len(precisions) == 1, f"seed {seed} has runs in {precisions}"
     return found
+
+
+def repeated(page: Page, runs: Runs) -> None:
+    """What another processor changes: EVERY rounds' means, and the gain from sharing in them."""
+    for run, rows in long_runs(page, "repeated.csv").get(runs[ALONE][0]["seed"], {}).items():
+        with_ = runs[*run[:2], "mean"]
+        for end in range(EVERY, len(rows), EVERY):
+            there = mean_of(rows, end, EVERY)
+            page.says(mean_of(runs[run], end, EVERY) - there, mean_of(with_, end, EVERY) - there)
+        page.says(mean_of(runs[run], len(rows) - 1, 1) - mean_of(rows, len(rows) - 1, 1))
+        page.says(mean_of(rows, BOARD, 1))
+        page.settings(str(above_from(rows, runs[ALONE][: len(rows)])))
 
 
 def later(page: Page, rows: list[Row], alone: list[Row]) -> None:
