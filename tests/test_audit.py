@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from pfedlora_flwr.audit import membership
+from pfedlora_flwr.audit.audit import audit
 from pfedlora_flwr.audit.classes import by_class
 from pfedlora_flwr.audit.measure import Part, measure
 from pfedlora_flwr.audit.seen import Seen
@@ -21,6 +23,7 @@ from pfedlora_flwr.data.local import shared_partition
 from pfedlora_flwr.report.audits import audits
 from pfedlora_flwr.report.load import load
 from pfedlora_flwr.rng import numpy_generator
+from pfedlora_flwr.runs.audits import Audit
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.trained import load_trained
 from pfedlora_flwr.training.loop import Samples
@@ -152,6 +155,51 @@ def test_members_and_others_hold_as_many_samples_of_each_class(tmp_path: Path) -
         counts = [samples.labels[part].bincount(minlength=10) for part in (members, ~members)]
         assert torch.equal(*counts)
         assert 0 < members.sum() <= min(len(split.train), len(split.validation) + len(split.test))
+
+
+def table(path: Path, owners: Mapping[str, Sequence[str]]) -> str:
+    """A dataset of vectors in a CSV file: by owner, the labels of its rows."""
+    draws = np.random.default_rng(0)
+    rows = [
+        f"{','.join(map(str, draws.normal(size=4)))},{label},{owner}"
+        for owner, labels in owners.items()
+        for label in labels
+    ]
+    path.write_text("\n".join(["a,b,c,d,label,owner", *rows]))
+    return f"csv:{path}"
+
+
+def audited_table(output: Path, owners: Mapping[str, Sequence[str]], **keys: object) -> Audit:
+    """The audit of a short run on such data."""
+    given = {
+        "dataset": table(output.with_suffix(".csv"), owners),
+        "data.client-column": "owner",
+        "partition.kind": "natural",
+        "clients": len(owners),
+        "rounds": 1,
+        "setting": "homogeneous",
+        "method": "fedavg",
+        "evaluate-initial": False,
+        "audit.uploads": True,
+    }
+    assert run_locally(output, given | keys).code == 0
+    return audit(RunDirectory(output))
+
+
+def test_clients_without_a_class_in_both_parts_are_left_out(tmp_path: Path) -> None:
+    few, apart = "aaaaaaaaaabbbbbbbbbb", "abcdefghij"
+    found = audited_table(tmp_path / "some", {"o0": few, "o1": apart, "o2": few})
+    assert found["membership"] is not None
+    assert found["notes"] == [
+        "membership: 1 of 3 clients left out, without a class both in their training and in their"
+        " held-out part: 1"
+    ]
+    found = audited_table(tmp_path / "all", {"o0": apart, "o1": apart})
+    assert found["membership"] is None
+    assert found["notes"] == [
+        "membership: 2 of 2 clients left out, without a class both in their training and in their"
+        " held-out part: 0, 1"
+    ]
 
 
 def test_at_most_so_many_are_scored() -> None:

@@ -83,7 +83,9 @@ class Audit(TypedDict):
     rounds: list[int]  # the audited rounds, ascending
     clients: int  # clients that sent anything in them
     classes: ClassAudit
-    membership: MembershipAudit | None  # null if the uploads make no prediction
+    # null if the uploads make no prediction, or no client has a class both in its training and in
+    # its held-out part
+    membership: MembershipAudit | None
     dp: NotRequired[DPAudit]  # with dp, if enough of the run is left
     notes: list[str]  # what could not be audited and why, one line each
 
