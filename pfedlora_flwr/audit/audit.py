@@ -9,11 +9,12 @@ import torch
 
 from pfedlora_flwr.audit.canaries import audit_dp
 from pfedlora_flwr.audit.classes import audit_classes
+from pfedlora_flwr.audit.measure import RESOLVED
 from pfedlora_flwr.audit.membership import NO_PREDICTION, audit_membership
 from pfedlora_flwr.audit.seen import Seen
 from pfedlora_flwr.errors import UserError, user_code
 from pfedlora_flwr.files import write_atomically
-from pfedlora_flwr.runs.audits import Audit
+from pfedlora_flwr.runs.audits import Audit, ClassAudit, MembershipAudit
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.layout import FORMAT
 
@@ -41,6 +42,11 @@ def audit(run: RunDirectory) -> Audit:
     elif not classes["attacks"]:
         notes.append("every client holds every class: there is nothing to tell")
     notes += of_samples
+    if few := _few(classes, membership):
+        notes.append(
+            f"with fewer than {RESOLVED} negatives TPR at 1 % FPR is the TPR at no false positive:"
+            f" {', '.join(f'{name} has {count}' for name, count in few.items())}"
+        )
     found: Audit = {
         "format": FORMAT,
         "method": e.method,
@@ -60,3 +66,11 @@ def audit(run: RunDirectory) -> Audit:
         )
     write_atomically(run.audit_file, (json.dumps(found, indent=2) + "\n").encode())
     return found
+
+
+def _few(classes: ClassAudit, membership: MembershipAudit | None) -> dict[str, int]:
+    """The attacks with too few negatives for one percent of them to be any, and how many."""
+    best = {"classes, upload": classes["upload"], "classes, sum": classes["sum"]}
+    best["samples"] = membership
+    counts = {name: attack["negatives"] for name, attack in best.items() if attack}
+    return {name: count for name, count in counts.items() if count < RESOLVED}

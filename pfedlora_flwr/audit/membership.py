@@ -58,7 +58,7 @@ def audit_membership(seen: Seen, notes: list[str]) -> MembershipAudit | None:
     measured = {
         key: attack
         for key, parts in scored.items()
-        if (attack := measure(parts, seen.experiment.seed))
+        if (attack := measure(parts, seen.experiment.seed, one_source=seen.source == "sum"))
     }
     attacks = {_name(*key): attack for key, attack in measured.items() if key[1] != _OWN}
     if without:

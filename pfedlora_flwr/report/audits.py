@@ -43,8 +43,9 @@ def audits(study: Study) -> Table:
         " runs without uploads from the sum). AUC 0.5 tells nothing, 1 tells all; of several"
         " attacks the one with the largest AUC, which favours the attacker. `own encoder`: with"
         " what never leaves the client. Mean over seeds with its 95 % t-interval; below"
-        f" {measures.FEWEST} seeds each seed's, one with its interval over clients. – : nothing"
-        " that is sent can be attacked so."
+        f" {measures.FEWEST} seeds each seed's, one with its interval over clients, if there are"
+        " five or more and it is no sum's. With fewer than 100 negatives `TPR at 1 % FPR` is at no"
+        " false positive. – : nothing that is sent can be attacked so."
     )
     return Table("audit", "What uploads tell", rows, note)
 

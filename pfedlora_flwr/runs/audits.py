@@ -13,11 +13,17 @@ class Attack(TypedDict):
     """How well a score separates positives from negatives in `pfedlora audit`."""
 
     auc: float  # area under the ROC curve: 0.5 reveals nothing, 1 everything
-    # the true-positive rate at a false-positive rate of at most 1 %
+    # the true-positive rate at a false-positive rate of at most 1 %; with fewer than 100 negatives
+    # at no false positive
     tpr_at_1pct: float
-    # lower end of the 95 % bootstrap interval of `auc` over clients; null for classes from a sum
+    # lower end of the 95 % bootstrap interval of `auc` over clients; null for what is read from a
+    # sum, and with fewer than 5 clients
     low: float | None
     high: float | None  # its upper end
+    # scored pairs of a client and a class that it holds, or samples that were trained on; absent in
+    # older files
+    positives: NotRequired[int]
+    negatives: NotRequired[int]  # the others
 
 
 class BestAttack(Attack):
