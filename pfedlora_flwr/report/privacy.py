@@ -8,7 +8,7 @@ from pfedlora_flwr.report import words
 from pfedlora_flwr.report.load import Study
 from pfedlora_flwr.report.table import Table
 from pfedlora_flwr.runs.completed import Run
-from pfedlora_flwr.runs.rows import DP
+from pfedlora_flwr.runs.rows import DP, EarlierRun
 
 _LEVELS = {"user": "client", "record": "record"}
 
@@ -49,7 +49,15 @@ def _dp(run: Run) -> DP | None:
 
 
 def _earlier(dp: DP) -> str:
-    return str(len(dp["earlier"]) or "–")
+    return ", ".join(map(_spent, dp["earlier"])) or "–"
+
+
+def _spent(run: EarlierRun) -> str:
+    """ε, δ and level of a run that was replaced, as far as its entry says them."""
+    level = _LEVELS[run["level"]] if "level" in run else ""
+    if "epsilon" not in run or (run["epsilon"] is None and run["noise"] != 0):
+        return f"{level} ε not known".strip()
+    return f"{level} ε={_number(run['epsilon'], '∞')} at δ={_number(run['delta'])}"
 
 
 def _number(value: float | None, none: str = "–") -> str:

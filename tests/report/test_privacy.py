@@ -78,3 +78,15 @@ def test_a_private_run_ends_with_epsilon_and_delta(tmp_path: Path) -> None:
     assert last(level="record", epsilon=None) == (
         "dp: ε of a training record is infinite at δ = 1e-05"
     )
+    assert last(earlier=[{}]).endswith("; what earlier runs here spent adds to it")
+
+
+def test_what_replaced_runs_spent_is_listed_as_far_as_it_is_known(tmp_path: Path) -> None:
+    old = {"fingerprint": "", "noise": None, "delta": 1e-5, "draws": None, "participations_max": 2}
+    new = old | {"level": "record", "epsilon": 1.5}
+    unknown = new | {"epsilon": None}
+    run = private(tmp_path / "run", earlier=[old, new, unknown, unknown | {"noise": 0.0}])
+    (row,) = privacy.table(load([run])).rows
+    assert row["earlier runs"] == (
+        "ε not known, record ε=1.5 at δ=1e-05, record ε not known, record ε=∞ at δ=1e-05"
+    )
