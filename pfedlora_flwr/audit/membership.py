@@ -26,6 +26,11 @@ MOST = 1000
 """Samples of either part of a client that are scored."""
 NO_PREDICTION = "membership: what is sent makes no prediction by itself or behind an encoder"
 _OWN = "its own"
+_FROZEN = (
+    "membership: a frozen encoder stays the initial one, which the server knows: another client's"
+    " and the client's own are not tried beside it"
+)
+_ABSENT = "not every encoder is here"
 _LISTED = 10
 
 
@@ -144,7 +149,8 @@ def _encoders(
     upload is a whole model.
 
     The initial one the server can make from the public seed; another client's it has from a client
-    that works with it; the client's own it has not: a bound."""
+    that works with it; the client's own it has not: a bound. Where nothing before the last layer is
+    trained, the initial one is the client's own, and stands alone."""
     method, shared = seen.method, round.start(client)
     if shared_predictor(method, shared):
         yield "", None
@@ -153,6 +159,10 @@ def _encoders(
     if not shared_predictor(method, shared, initial):
         return
     yield "initial", initial
+    if not initial.extractor_parameters():
+        if _FROZEN not in notes:
+            notes.append(_FROZEN)
+        return
     others = [k for k in last if k != client]
     for whose, owner in [("another client's", _likest(seen, client, others))] * bool(others) + [
         (_OWN, client)
@@ -165,8 +175,8 @@ def _encoders(
                     f" round {round.number}"
                 )
         except UserError as error:
-            if not notes:  # the first of them says it for all
-                notes.append(f"not every encoder is here: {error}")
+            if not any(note.startswith(_ABSENT) for note in notes):  # the first says it for all
+                notes.append(f"{_ABSENT}: {error}")
             continue
         yield whose, trained.method.predictor(trained.module)
 

@@ -60,8 +60,8 @@ class MembershipAudit(BestAttack):
     # by score (`loss`, its `fall`) and, if an encoder is needed, by its owner: `initial`,
     # `another client's`
     attacks: dict[str, Attack]
-    # with the client's own encoder, which never leaves it; null if none is needed or it is not
-    # available
+    # with the client's own encoder, which never leaves it; null if none is needed, it is frozen (as
+    # the initial one) or it is not available
     bound: BestAttack | None
     bounds: dict[str, Attack]  # all of these, by score
 
