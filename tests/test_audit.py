@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from pfedlora_flwr.audit import membership
+from pfedlora_flwr.audit.audit import audit
 from pfedlora_flwr.audit.classes import by_class
 from pfedlora_flwr.audit.measure import Part, measure
 from pfedlora_flwr.audit.seen import Seen
@@ -21,6 +23,7 @@ from pfedlora_flwr.data.local import shared_partition
 from pfedlora_flwr.report.audits import audits
 from pfedlora_flwr.report.load import load
 from pfedlora_flwr.rng import numpy_generator
+from pfedlora_flwr.runs.audits import Audit
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.trained import load_trained
 from pfedlora_flwr.training.loop import Samples
@@ -154,6 +157,56 @@ def test_members_and_others_hold_as_many_samples_of_each_class(tmp_path: Path) -
         assert 0 < members.sum() <= min(len(split.train), len(split.validation) + len(split.test))
 
 
+def table(path: Path, owners: Mapping[str, Sequence[str]]) -> str:
+    """A dataset of vectors in a CSV file: by owner, the labels of its rows."""
+    draws = np.random.default_rng(0)
+    rows = [
+        f"{','.join(map(str, draws.normal(size=4)))},{label},{owner}"
+        for owner, labels in owners.items()
+        for label in labels
+    ]
+    path.write_text("\n".join(["a,b,c,d,label,owner", *rows]))
+    return f"csv:{path}"
+
+
+def audited_table(output: Path, owners: Mapping[str, Sequence[str]], **keys: object) -> Audit:
+    """The audit of a short run on such data."""
+    given = {
+        "dataset": table(output.with_suffix(".csv"), owners),
+        "data.client-column": "owner",
+        "partition.kind": "natural",
+        "clients": len(owners),
+        "rounds": 1,
+        "setting": "homogeneous",
+        "method": "fedavg",
+        "evaluate-initial": False,
+        "audit.uploads": True,
+    }
+    assert run_locally(output, given | keys).code == 0
+    return audit(RunDirectory(output))
+
+
+FEW, APART = "aaaaaaaaaabbbbbbbbbb", "abcdefghij"
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [((FEW, APART, FEW), "1 of 3 clients left out"), ((APART, APART), "2 of 2 clients left out")],
+)
+def test_clients_without_a_class_in_both_parts_are_left_out(
+    tmp_path: Path, labels: tuple[str, ...], said: str
+) -> None:
+    owners = {f"o{place}": own for place, own in enumerate(labels)}
+    found = audited_table(tmp_path / "run", owners)
+    named = ", ".join(str(place) for place, own in enumerate(labels) if own == APART)
+    assert found["notes"][0] == (
+        f"membership: {said}, without a class both in their training and in their held-out part:"
+        f" {named}"
+    )
+    assert (found["membership"] is None) == (FEW not in labels)
+    assert found["classes"]["upload"] is not None
+
+
 def test_at_most_so_many_are_scored() -> None:
     assert membership._at_most(torch.tensor([600, 0, 900]), 1000).tolist() == [400, 0, 600]
     assert membership._at_most(torch.tensor([6, 4]), 1000).tolist() == [6, 4]
@@ -194,7 +247,7 @@ def test_a_model_that_knows_its_samples_by_heart_tells_them(tmp_path: Path, pfed
     keys = {
         "method": "fedavg",
         "setting": "homogeneous",
-        "clients": 3,
+        "clients": 5,
         "rounds": 1,
         "local-epochs": 30,
         "batch-size": 8,
@@ -223,6 +276,7 @@ def test_a_secure_run_is_audited_by_its_sum(tmp_path: Path, pfedlora: Call) -> N
         None,
         "sum",
     )
+    assert told["membership"]["low"] is None, "as of classes: there is no other sum"
     assert told["classes"]["sum"]["auc"] == pytest.approx(0.5, abs=0.1)
 
 
@@ -366,4 +420,30 @@ def test_an_interval_is_a_bootstrap_over_clients() -> None:
     assert (found["low"], found["high"]) == pytest.approx(tuple(np.percentile(aucs, (2.5, 97.5))))
     highest = scores[~truth].max()  # fewer than 100 negatives: none may be taken for a positive
     assert found["tpr_at_1pct"] == pytest.approx(np.mean(scores[truth] > highest))
+    assert (found["positives"], found["negatives"]) == (truth.sum(), (~truth).sum())
     assert measure([Part(np.ones(2, bool), np.arange(2.0))], seed=7) is None
+
+
+def test_few_clients_and_sums_have_no_interval() -> None:
+    part = Part(np.array([True, False]), np.array([1.0, 0.0]))
+    for parts, one_source in (([part], False), ([part] * 4, False), ([part] * 5, True)):
+        found = measure(parts, seed=7, one_source=one_source)
+        assert found is not None
+        assert (found["auc"], found["low"], found["high"]) == (1, None, None)
+    found = measure([part] * 5, seed=7)
+    assert found is not None
+    assert found["low"] == 1
+
+
+def test_an_audit_of_few_samples_says_so(tmp_path: Path) -> None:
+    found = audited_table(tmp_path / "run", {"o0": "aaaaabbbbb", "o1": "aaaaabbbbb"})
+    told = found["membership"]
+    assert told is not None
+    assert (told["low"], told["high"]) == (None, None)
+    assert 0 < told["positives"] == told["negatives"] < 100
+    assert found["notes"][-1] == (
+        "with fewer than 100 negatives TPR at 1 % FPR is the TPR at no false positive: samples has"
+        f" {told['negatives']}"
+    )
+    [row] = audits(load([tmp_path / "run"])).rows
+    assert row["samples: AUC"] == f"{told['auc']:.3f}"

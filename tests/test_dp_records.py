@@ -301,6 +301,7 @@ def test_a_replaced_run_stays_listed_and_held_out_clients_are_adapted(
     again = run_locally(first.output, keys | {"held-out.rounds": 1, "overwrite": True})
     (earlier,) = private(again)["earlier"]
     assert (earlier["participations_max"], earlier["noise"], earlier["draws"]) == (2, 1.0, None)
+    assert (earlier["level"], earlier["epsilon"]) == ("record", private(first)["epsilon"])
     user = keys | {"dp.level": "user", "held-out.rounds": 1, "overwrite": True}
     third = run_locally(first.output, user)
     assert [row["draws"] for row in private(third)["earlier"]] == [None, None]

@@ -292,7 +292,9 @@ def test_what_was_spent_must_be_there_and_a_replaced_run_stays_listed(tmp_path: 
     output, keys = tmp_path / "run", {**KEYS, "dp.noise": 5, "rounds": 1}
     assert private(run_locally(output, keys))["earlier"] == []
     again = run_locally(output, {**keys, "overwrite": True})
-    assert [row["participations_max"] for row in private(again)["earlier"]] == [1]
+    (earlier,) = private(again)["earlier"]
+    assert (earlier["participations_max"], earlier["level"]) == (1, "user")
+    assert earlier["epsilon"] == private(again)["epsilon"] == epsilon(5.0, 1, 1e-5)
     assert private(again)["draws"] == 1
     longer = run_locally(output, {**keys, "resume": True, "rounds": 2})
     assert (private(longer)["draws"], len(private(longer)["earlier"])) == (2, 1)

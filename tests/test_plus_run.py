@@ -111,7 +111,13 @@ def test_evaluate_and_predict_use_both_parts(run: Path, pfedlora: Call) -> None:
 def test_an_audit_says_that_rows_tell_classes(run: Path, pfedlora: Call) -> None:
     code, _, err = pfedlora("audit", str(run))
     assert code == 0, err
-    found = json.loads((run / "audit.json").read_text())["classes"]
+    told = json.loads((run / "audit.json").read_text())
+    attacks, found = told["membership"], told["classes"]
+    assert set(attacks["attacks"]) == {"loss, initial encoder", "fall, initial encoder"}, (
+        "encoders are frozen: the client's own and others' are no more than what the server knows"
+    )
+    assert (attacks["bound"], attacks["bounds"]) == (None, {})
+    assert sum("a frozen encoder stays the initial one" in note for note in told["notes"]) == 1
     assert found["upload"]["auc"] == 1.0
     assert found["layer"] == "up.weight, up.bias"
 

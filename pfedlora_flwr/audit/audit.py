@@ -9,11 +9,12 @@ import torch
 
 from pfedlora_flwr.audit.canaries import audit_dp
 from pfedlora_flwr.audit.classes import audit_classes
-from pfedlora_flwr.audit.membership import audit_membership
+from pfedlora_flwr.audit.measure import RESOLVED
+from pfedlora_flwr.audit.membership import NO_PREDICTION, audit_membership
 from pfedlora_flwr.audit.seen import Seen
 from pfedlora_flwr.errors import UserError, user_code
 from pfedlora_flwr.files import write_atomically
-from pfedlora_flwr.runs.audits import Audit
+from pfedlora_flwr.runs.audits import Audit, ClassAudit, MembershipAudit
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.layout import FORMAT
 
@@ -23,9 +24,9 @@ def audit(run: RunDirectory) -> Audit:
     there is nothing to attack."""
     torch.set_num_threads(1)  # as in the run
     seen = Seen(run)
-    e, notes = seen.experiment, list[str]()
+    e, notes, of_samples = seen.experiment, list[str](), list[str]()
     with user_code("method", e.method):
-        membership = audit_membership(seen, notes)
+        membership = audit_membership(seen, of_samples)
         classes = audit_classes(seen)
         dp = audit_dp(seen, notes)
     if seen.source == "sum":
@@ -40,8 +41,12 @@ def audit(run: RunDirectory) -> Audit:
         notes.append("no layer by class: nothing that is sent has a row a class")
     elif not classes["attacks"]:
         notes.append("every client holds every class: there is nothing to tell")
-    if membership is None:
-        notes.append("membership: what is sent makes no prediction by itself or behind an encoder")
+    notes += of_samples
+    if few := _few(classes, membership):
+        notes.append(
+            f"with fewer than {RESOLVED} negatives TPR at 1 % FPR is the TPR at no false positive:"
+            f" {', '.join(f'{name} has {count}' for name, count in few.items())}"
+        )
     found: Audit = {
         "format": FORMAT,
         "method": e.method,
@@ -54,10 +59,18 @@ def audit(run: RunDirectory) -> Audit:
     }
     if dp is not None:
         found["dp"] = dp
-    if seen.source == "sum" and classes["layer"] is None and membership is None:
+    if seen.source == "sum" and classes["layer"] is None and NO_PREDICTION in of_samples:
         raise UserError(
             f"{run.path} kept no uploads, and in what its server keeps for method {e.method} there"
             " is nothing to audit: run it with audit.uploads=true"
         )
     write_atomically(run.audit_file, (json.dumps(found, indent=2) + "\n").encode())
     return found
+
+
+def _few(classes: ClassAudit, membership: MembershipAudit | None) -> dict[str, int]:
+    """The attacks with too few negatives for one percent of them to be any, and how many."""
+    best = {"classes, upload": classes["upload"], "classes, sum": classes["sum"]}
+    best["samples"] = membership
+    counts = {name: attack["negatives"] for name, attack in best.items() if attack}
+    return {name: count for name, count in counts.items() if count < RESOLVED}

@@ -16,8 +16,12 @@ from pfedlora_flwr.runs.audits import Attack, BestAttack
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 _BOOTSTRAPS = 2000
+_FEWEST = 5
+"""Clients of an interval: samples of fewer are much alike."""
 _ALARMS = 0.01
 """The share of what is not so that may be taken for it."""
+RESOLVED = round(1 / _ALARMS)
+"""Negatives below which that share is none."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,8 @@ def measure(parts: Sequence[Part], seed: int, *, one_source: bool = False) -> At
     """The attack on all clients, pooled; None where everything is so, or nothing is.
 
     one_source: all scores are of one thing that these very clients have made together, such as a
-    sum: there are no other clients of whom it could have been made, and no interval.
+    sum: there are no other clients of whom it could have been made, and no interval. Nor is there
+    one of fewer than five clients.
 
     The interval is a bootstrap's over clients, because what is scored of one client is not
     independent: percentiles of the AUC of samples of as many clients, with replacement, each with
@@ -52,7 +57,7 @@ def measure(parts: Sequence[Part], seed: int, *, one_source: bool = False) -> At
     alarms, found, _ = roc_curve(truth, scores, drop_intermediate=False)
     low, high = (
         (None, None)
-        if one_source
+        if one_source or len(parts) < _FEWEST
         else map(float, np.percentile(_bootstrap(parts, seed), (2.5, 97.5)))
     )
     return {
@@ -60,6 +65,8 @@ def measure(parts: Sequence[Part], seed: int, *, one_source: bool = False) -> At
         "tpr_at_1pct": float(found[alarms <= _ALARMS].max()),
         "low": low,
         "high": high,
+        "positives": int(truth.sum()),
+        "negatives": int((~truth).sum()),
     }
 
 

@@ -15,6 +15,7 @@ from pfedlora_flwr.audit.measure import Bools, Floats, Part, best, measure, stan
 from pfedlora_flwr.audit.seen import Seen, SeenRound
 from pfedlora_flwr.audit.views import shared_predictor
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.errors.words import some
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.rng import numpy_generator
 from pfedlora_flwr.runs.audits import MembershipAudit
@@ -23,23 +24,35 @@ from pfedlora_flwr.training.loop import Samples, infer
 
 MOST = 1000
 """Samples of either part of a client that are scored."""
+NO_PREDICTION = "membership: what is sent makes no prediction by itself or behind an encoder"
 _OWN = "its own"
+_FROZEN = (
+    "membership: a frozen encoder stays the initial one, which the server knows: another client's"
+    " and the client's own are not tried beside it"
+)
+_ABSENT = "not every encoder is here"
+_LISTED = 10
 
 
 def audit_membership(seen: Seen, notes: list[str]) -> MembershipAudit | None:
     """The attack by each score and encoder on each client's last upload; None where what is sent
-    makes no prediction.
+    makes no prediction, or no client has samples to compare.
 
-    notes: gets a line where an encoder is not here any more.
+    notes: gets a line that says so, where clients are left out, and where an encoder is not here
+    any more.
     """
     scored: dict[tuple[str, str], list[Part]] = {}  # by score and encoder
     last = {client: number for number in seen.numbers for client in seen.clients(number)}
+    without = list[int]()
     for round, client in _visits(seen, last):
+        samples, trained_on = _candidates(seen, client)
+        if not len(samples):
+            without.append(client)
+            continue
         start, left = (
             round.start(client),
             round.left(client) if round.upload else round.merged(client),
         )
-        samples, trained_on = _candidates(seen, client)
         for whose, own in _encoders(seen, client, round, last, notes):
             before, after = (
                 _losses(shared_predictor(seen.method, shared, own), samples)
@@ -50,14 +63,26 @@ def audit_membership(seen: Seen, notes: list[str]) -> MembershipAudit | None:
     measured = {
         key: attack
         for key, parts in scored.items()
-        if (attack := measure(parts, seen.experiment.seed))
+        if (attack := measure(parts, seen.experiment.seed, one_source=seen.source == "sum"))
     }
     attacks = {_name(*key): attack for key, attack in measured.items() if key[1] != _OWN}
+    if without:
+        notes.append(_left_out(without, len(last)))
     if (headline := best(attacks)) is None:
+        if len(without) < len(last):
+            notes.append(NO_PREDICTION)
         return None
     bounds = {score: attack for (score, whose), attack in measured.items() if whose == _OWN}
     of: Literal["upload", "sum"] = "upload" if seen.source == "uploads" else "sum"
     return {**headline, "of": of, "attacks": attacks, "bound": best(bounds), "bounds": bounds}
+
+
+def _left_out(without: Sequence[int], of: int) -> str:
+    names = some([str(client) for client in sorted(without)], _LISTED)
+    return (
+        f"membership: {len(without)} of {of} clients left out, without a class both in their"
+        f" training and in their held-out part: {names}"
+    )
 
 
 def _visits(seen: Seen, last: Mapping[int, int]) -> Iterator[tuple[SeenRound, int]]:
@@ -124,7 +149,8 @@ def _encoders(
     upload is a whole model.
 
     The initial one the server can make from the public seed; another client's it has from a client
-    that works with it; the client's own it has not: a bound."""
+    that works with it; the client's own it has not: a bound. Where nothing before the last layer is
+    trained, the initial one is the client's own, and stands alone."""
     method, shared = seen.method, round.start(client)
     if shared_predictor(method, shared):
         yield "", None
@@ -133,6 +159,10 @@ def _encoders(
     if not shared_predictor(method, shared, initial):
         return
     yield "initial", initial
+    if not initial.extractor_parameters():
+        if _FROZEN not in notes:
+            notes.append(_FROZEN)
+        return
     others = [k for k in last if k != client]
     for whose, owner in [("another client's", _likest(seen, client, others))] * bool(others) + [
         (_OWN, client)
@@ -145,8 +175,8 @@ def _encoders(
                     f" round {round.number}"
                 )
         except UserError as error:
-            if not notes:  # the first of them says it for all
-                notes.append(f"not every encoder is here: {error}")
+            if not any(note.startswith(_ABSENT) for note in notes):  # the first says it for all
+                notes.append(f"{_ABSENT}: {error}")
             continue
         yield whose, trained.method.predictor(trained.module)
 

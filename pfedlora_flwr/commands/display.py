@@ -117,7 +117,7 @@ def client_table(result: Result) -> Table:
 
 
 def summary(result: Result) -> str:
-    """The figures of a completed run, in four lines."""
+    """The figures of a completed run, in four lines, and ε in one more, if it has dp."""
     a, c, s = result["accuracy"], result["communication"], result["seconds"]
     # an older version's has none
     scores = {
@@ -146,4 +146,10 @@ def summary(result: Result) -> str:
             f" {s['busy_share']:.0%} of {s['workers']} workers' time spent training or evaluating"
         ),
     ]
+    privacy = result.get("privacy")
+    if privacy and (dp := privacy["dp"]):
+        whose = "a client" if dp["level"] == "user" else "a training record"
+        spent = "infinite" if dp["epsilon"] is None else f"{dp['epsilon']:.4g}"
+        earlier = "; what earlier runs here spent adds to it" if dp["earlier"] else ""
+        lines.append(f"dp: ε of {whose} is {spent} at δ = {dp['delta']:g}{earlier}")
     return "\n".join(lines)

@@ -42,9 +42,11 @@ def audits(study: Study) -> Table:
         " its upload and from the sum of all uploads; `samples`, which samples it trained on (of"
         " runs without uploads from the sum). AUC 0.5 tells nothing, 1 tells all; of several"
         " attacks the one with the largest AUC, which favours the attacker. `own encoder`: with"
-        " what never leaves the client. Mean over seeds with its 95 % t-interval; below"
-        f" {measures.FEWEST} seeds each seed's, one with its interval over clients. – : nothing"
-        " that is sent can be attacked so."
+        " what never leaves the client; none where it is frozen, and so known to the server. Mean"
+        f" over seeds with its 95 % t-interval; below {measures.FEWEST} seeds each seed's, one with"
+        " its interval over clients, if there are five or more and it is no sum's. With fewer than"
+        " 100 negatives `TPR at 1 % FPR` is at no false positive. – : nothing that is sent can be"
+        " attacked so."
     )
     return Table("audit", "What uploads tell", rows, note)
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pfedlora_flwr.comparison.outcome import Outcome
 from pfedlora_flwr.comparison.plan import Keys
 from pfedlora_flwr.methods import registry
-from pfedlora_flwr.report import countings, held_out, measures, paper, words
+from pfedlora_flwr.report import countings, held_out, measures, paper, privacy, words
 from pfedlora_flwr.report.aggregation import errors
 from pfedlora_flwr.report.audits import audits
 from pfedlora_flwr.report.gains import STANDALONE, gains
@@ -61,6 +61,7 @@ def all_tables(study: Study) -> list[Table]:
         errors(study),
         headline(study),
         held_out.table(study),
+        privacy.table(study),
         audits(study),
         clients(study),
         tuning(study),

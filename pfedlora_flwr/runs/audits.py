@@ -13,11 +13,17 @@ class Attack(TypedDict):
     """How well a score separates positives from negatives in `pfedlora audit`."""
 
     auc: float  # area under the ROC curve: 0.5 reveals nothing, 1 everything
-    # the true-positive rate at a false-positive rate of at most 1 %
+    # the true-positive rate at a false-positive rate of at most 1 %; with fewer than 100 negatives
+    # at no false positive
     tpr_at_1pct: float
-    # lower end of the 95 % bootstrap interval of `auc` over clients; null for classes from a sum
+    # lower end of the 95 % bootstrap interval of `auc` over clients; null for what is read from a
+    # sum, and with fewer than 5 clients
     low: float | None
     high: float | None  # its upper end
+    # scored pairs of a client and a class that it holds, or samples that were trained on; absent in
+    # older files
+    positives: NotRequired[int]
+    negatives: NotRequired[int]  # the others
 
 
 class BestAttack(Attack):
@@ -54,8 +60,8 @@ class MembershipAudit(BestAttack):
     # by score (`loss`, its `fall`) and, if an encoder is needed, by its owner: `initial`,
     # `another client's`
     attacks: dict[str, Attack]
-    # with the client's own encoder, which never leaves it; null if none is needed or it is not
-    # available
+    # with the client's own encoder, which never leaves it; null if none is needed, it is frozen (as
+    # the initial one) or it is not available
     bound: BestAttack | None
     bounds: dict[str, Attack]  # all of these, by score
 
@@ -83,7 +89,9 @@ class Audit(TypedDict):
     rounds: list[int]  # the audited rounds, ascending
     clients: int  # clients that sent anything in them
     classes: ClassAudit
-    membership: MembershipAudit | None  # null if the uploads make no prediction
+    # null if the uploads make no prediction, or no client has a class both in its training and in
+    # its held-out part
+    membership: MembershipAudit | None
     dp: NotRequired[DPAudit]  # with dp, if enough of the run is left
     notes: list[str]  # what could not be audited and why, one line each
 

@@ -7,6 +7,7 @@ counts again. What a run spent that was replaced by another in the same folder s
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import write_atomically
-from pfedlora_flwr.runs.accountant import epsilon, planned, planned_noise
+from pfedlora_flwr.runs.accountant import epsilon, finite, planned, planned_noise
 from pfedlora_flwr.runs.rows import EarlierRun, FailedVisitRow, VisitRow
 
 
@@ -87,28 +88,52 @@ class Budget:
 def replaced(path: Path, on_records: EarlierRun | None = None) -> bytes | None:
     """What is to stay of the record in `path` when another run takes the folder; None: nothing.
 
-    on_records: what the run there spent of its clients' records."""
+    on_records: what the run there spent of its clients' records. Raises UserError for a damaged
+    record, or without dp-accounting where the run had noise."""
     saved = read_record(path, _what(path))
     earlier = list(saved.get("earlier", []))
     if on_records and on_records["participations_max"]:
         earlier.append(on_records)
     if saved.get("participations"):
         most = max(saved["participations"].values())
-        kept = {name: saved[name] for name in ("fingerprint", "noise", "delta", "draws")}
-        earlier.append(kept | {"participations_max": most})
+        noise, delta = saved["noise"], saved["delta"]
+        spent: EarlierRun = {
+            "fingerprint": saved["fingerprint"],
+            "level": "user",
+            "epsilon": finite(epsilon(noise, most, delta)),
+            "noise": noise,
+            "delta": delta,
+            "draws": saved["draws"],
+            "participations_max": most,
+        }
+        earlier.append(spent)
     return json.dumps({"earlier": earlier}).encode() if earlier else None
 
 
 def spent_on_records(e: Experiment, visits: Iterable[VisitRow | FailedVisitRow]) -> EarlierRun:
-    """What a run spent of its clients' records: visits that failed may have drawn noise, too."""
-    counts = Counter(row["client"] for row in visits)
+    """What a run spent of its clients' records: visits that failed may have drawn noise, too, and
+    no client has told what."""
+    visits = list(visits)
+    counts, told = Counter(row["client"] for row in visits), told_of_records(visits)
     return {
         "fingerprint": e.fingerprint(),
+        "level": "record",
+        "epsilon": finite(max(told.values(), default=math.inf)),
         "noise": e.dp_noise,
         "delta": e.dp_delta,
         "draws": None,
         "participations_max": max(counts.values(), default=0),
     }
+
+
+def told_of_records(visits: Iterable[VisitRow | FailedVisitRow]) -> dict[int, float]:
+    """By client, ascending, the ε of its records that it told with its admitted uploads."""
+    told = dict[int, float]()
+    for row in visits:
+        if row["status"] == "ok":
+            client = row["client"]
+            told[client] = max(told.get(client, 0.0), row.get("epsilon", math.inf))
+    return dict(sorted(told.items()))
 
 
 def check_record(path: Path, visits: Iterable[VisitRow | FailedVisitRow]) -> None:

@@ -3,7 +3,6 @@ docs/privacy.md has more."""
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.runs.accountant import finite
-from pfedlora_flwr.runs.budget import Budget
+from pfedlora_flwr.runs.budget import Budget, told_of_records
 from pfedlora_flwr.runs.rows import DP, FailedVisitRow, Privacy, VisitRow
 
 SIMULATED = "a simulation protects nobody: one machine holds every client's data and models"
@@ -154,16 +153,13 @@ def _dp_of_records(
 ) -> DP:
     """As the clients told it: their own accounts are with them."""
     assert e.dp_clip is not None
-    told, counts = dict[int, float](), Counter[int]()
-    for row in visits:
-        if row["status"] == "ok":
-            client = row["client"]
-            told[client] = max(told.get(client, 0.0), row.get("epsilon", math.inf))
-            counts[client] += 1
+    visits = list(visits)
+    told = told_of_records(visits)
+    counts = Counter(row["client"] for row in visits if row["status"] == "ok")
     return {
         "level": "record",
         "epsilon": finite(max(told.values(), default=0.0)),
-        "by_client": {str(client): finite(told[client]) for client in sorted(told)},
+        "by_client": {str(client): finite(spent) for client, spent in told.items()},
         "delta": e.dp_delta,
         "noise": e.dp_noise,
         "clip": e.dp_clip,

@@ -265,6 +265,12 @@ class EarlierRun(TypedDict):
     what this one spends, if their data are the same."""
 
     fingerprint: str  # of its keys
+    # as in DP, of that run; absent if it was replaced by an older version
+    level: NotRequired[Literal["user", "record"]]
+    # the largest ε of all clients; null if infinite. record: the largest that clients reported with
+    # admitted uploads, so failed visits may have spent more; null, too, if none reported any.
+    # Absent if the run was replaced by an older version
+    epsilon: NotRequired[float | None]
     noise: float | None  # z; null if each client had its own (level record, dp.epsilon)
     delta: float  # δ
     draws: int | None  # noised sums; null if clients drew (record)
