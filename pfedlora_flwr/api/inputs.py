@@ -22,6 +22,8 @@ def inputs_of(trained: Trained, inputs: Any, options: Mapping[str, object]) -> n
     """Inputs as a dataset has them, from an array, from files or from texts. options: as
     `reading_of` has them. Raises UserError."""
     task = trained.task
+    if task.kind == TEXT and hasattr(inputs, "tolist"):  # an array or a column
+        inputs = inputs.tolist()
     of_texts = task.kind == TEXT and isinstance(inputs, list) and _begins(inputs, str)
     if isinstance(inputs, str | PathLike):
         inputs = [inputs]

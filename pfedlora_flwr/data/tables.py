@@ -65,6 +65,12 @@ def read(path: Path, form: str, how: Reading) -> pa.Table:
             )
             numbers = csv.ConvertOptions(decimal_point=DECIMALS[how.decimal])
             table = csv.read_csv(pa.BufferReader(text), whole, marks, numbers)
+            if codes := _integers(table, how):
+                # 007 and 7 are two owners
+                plain = csv.ConvertOptions(
+                    column_types=dict.fromkeys(codes, pa.string()), include_columns=codes
+                )
+                table = _as_written(table, csv.read_csv(pa.BufferReader(text), whole, marks, plain))
         table.column_names  # noqa: B018 decodes them
     except FileNotFoundError:
         raise UserError(f"{path} does not exist") from None
@@ -92,6 +98,24 @@ def read(path: Path, form: str, how: Reading) -> pa.Table:
             if mark in name:
                 told = f"its only column is {name[:_TYPE]!r}"
                 raise UserError(f"{path}: {told}: is this the separator? set data.sep={sep}")
+    return table
+
+
+def _integers(table: pa.Table, how: Reading) -> list[str]:
+    """The columns of labels and owners that hold integers."""
+    from pyarrow import types
+
+    wanted = (how.label_column or LABEL, how.client_column)
+    return [f.name for f in table.schema if f.name in wanted and types.is_integer(f.type)]
+
+
+def _as_written(table: pa.Table, texts: pa.Table) -> pa.Table:
+    """The table, with those columns of `texts` in which a number begins with a zero."""
+    from pyarrow import compute
+
+    for name in texts.column_names:
+        if compute.any(compute.match_substring_regex(texts[name], r"^\s*[-+]?0\d")).as_py():
+            table = table.set_column(table.column_names.index(name), name, texts[name])
     return table
 
 

@@ -257,7 +257,7 @@ class _Text(Kind):
 
     @property
     def arrays(self) -> str:
-        return "(no array: text is read by data.text-column)"
+        return "a list of texts, or files"
 
     def taken(self, given: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
         return None

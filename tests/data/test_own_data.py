@@ -616,6 +616,21 @@ def test_a_csv_of_other_marks_is_read_as_the_plain_one(packed: bool, tmp_path: P
     assert np.array_equal(one.labels, two.labels)
 
 
+@pytest.mark.parametrize("zeros", [False, True])
+def test_labels_and_owners_that_begin_with_a_zero_are_texts(zeros: bool, tmp_path: Path) -> None:
+    """As integers 007 and 7 would be one owner."""
+    owners = ["007", "7", "10"] if zeros else ["8", "7", "10"]
+    rows = [f"00{i},{owners[i % 3]},{'0' * zeros}{i % 2 + 1}\n" for i in range(60)]
+    (tmp_path / "t.csv").write_text("zip,site,label\n" + "".join(rows))
+    keys = {"dataset": f"csv:{tmp_path}/t.csv", "data.client-column": "site", "clients": 3}
+    e = from_flat(keys | {"partition.kind": "natural"})
+    data, partition = shared_partition(e, "")
+    assert partition.owners == (("007", "10", "7") if zeros else ("7", "8", "10"))
+    assert data.class_names == (("01", "02") if zeros else ("1", "2"))
+    assert data.feature_names == ("zip",)
+    assert [*data.inputs[:3, 0]] == [0, 1, 2], "a feature is a number"
+
+
 def test_names_that_are_nearly_equal_and_rows_that_stand_twice_are_told(tmp_path: Path) -> None:
     labels = ["b"] * 20 + ["type one", " Type  One", "rare"]
     once = [f"{i},{'p' if i % 2 else 'P '},{label}\n" for i, label in enumerate(labels)]

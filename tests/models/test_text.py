@@ -16,6 +16,7 @@ import safetensors.torch
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from pfedlora_flwr import load
 from pfedlora_flwr.commands.export import export
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.config.checks import unused
@@ -319,6 +320,11 @@ def test_a_run_is_asked_and_exported(
     tokens = load_trained(run, 0).task.shape[0]
     assert f"Input: `input_ids` and `attention_mask` of at most {tokens} tokens, as " in card
     assert "; the head reads the mean over `attention_mask` of `last_hidden_state`." in card
+    by_list, by_array = (
+        load(run).predict(0, texts) for texts in (["the puck"], np.array(["the puck"]))
+    )
+    assert by_list.shape == (1, 2)
+    assert np.array_equal(by_list, by_array)
     (tmp_path / "one.txt").write_text("the puck\n")
     (tmp_path / "none.txt").write_text("\n")
     code, out, err = pfedlora(
