@@ -16,7 +16,7 @@ import safetensors.torch
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from pfedlora_flwr import load
+from pfedlora_flwr import Run, load
 from pfedlora_flwr.commands.export import export
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.config.checks import unused
@@ -316,12 +316,10 @@ def test_a_run_is_asked_and_exported(
         for form in formats:
             assert export(load_trained(run, client), form, tmp_path / f"{form}{client}") < 1e-4
     assert not [r.message for r in caplog.records if r.name.startswith("onnxscript")]
-    card = (tmp_path / "safetensors0.safetensors.md").read_text()
-    tokens = load_trained(run, 0).task.shape[0]
-    assert f"Input: `input_ids` and `attention_mask` of at most {tokens} tokens, as " in card
-    assert "; the head reads the mean over `attention_mask` of `last_hidden_state`." in card
+    loaded = load(run)
+    assert isinstance(loaded, Run)
     by_list, by_array = (
-        load(run).predict(0, texts) for texts in (["the puck"], np.array(["the puck"]))
+        loaded.predict(0, texts) for texts in (["the puck"], np.array(["the puck"]))
     )
     assert by_list.shape == (1, 2)
     assert np.array_equal(by_list, by_array)
@@ -345,6 +343,11 @@ def test_a_run_is_asked_and_exported(
     assert json.loads(out)["accuracy"] == done.result["per_client"]["1"]["accuracy"], err
     code, out, err = pfedlora("report", str(run))
     assert code == 0, err
+    pytest.importorskip("peft")
+    assert export(load_trained(run, 0), "peft", tmp_path / "peft") < 1e-5
+    card = (tmp_path / "peft" / "README.md").read_text()
+    assert "Input: `input_ids` and `attention_mask` of at most 16 tokens, as " in card
+    assert "; the head reads the mean over `attention_mask` of `last_hidden_state`." in card
 
 
 @pytest.mark.slow
