@@ -147,7 +147,7 @@ def summary(result: Result) -> str:
         ),
     ]
     privacy = result.get("privacy")
-    if privacy and (dp := privacy["dp"]):
+    if privacy and (dp := privacy.get("dp")):
         whose = "a client" if dp["level"] == "user" else "a training record"
         spent = "infinite" if dp["epsilon"] is None else f"{dp['epsilon']:.4g}"
         earlier = "; what earlier runs here spent adds to it" if dp["earlier"] else ""

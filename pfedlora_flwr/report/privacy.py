@@ -45,7 +45,7 @@ def table(study: Study) -> Table:
 
 def _dp(run: Run) -> DP | None:
     privacy = run.result.get("privacy")
-    return privacy["dp"] if privacy else None
+    return privacy.get("dp") if privacy else None  # an older version's has none
 
 
 def _earlier(dp: DP) -> str:
