@@ -14,6 +14,7 @@ import numpy.typing as npt
 from pfedlora_flwr.data.normalisation import coarse
 from pfedlora_flwr.data.source import LARGEST, Arrays, Reading
 from pfedlora_flwr.errors import UserError, first_line, some
+from pfedlora_flwr.errors.words import kind
 from pfedlora_flwr.training.kinds import BYTES_A_TOKEN
 
 if TYPE_CHECKING:
@@ -68,7 +69,9 @@ def read(path: Path, form: str, how: Reading) -> pa.Table:
             if codes := _integers(table, how):
                 # 007 and 7 are two owners
                 plain = csv.ConvertOptions(
-                    column_types=dict.fromkeys(codes, pa.string()), include_columns=codes
+                    column_types=dict.fromkeys(codes, pa.string()),
+                    include_columns=codes,
+                    strings_can_be_null=True,
                 )
                 table = _as_written(table, csv.read_csv(pa.BufferReader(text), whole, marks, plain))
         table.column_names  # noqa: B018 decodes them
@@ -106,7 +109,13 @@ def _integers(table: pa.Table, how: Reading) -> list[str]:
     from pyarrow import types
 
     wanted = (how.label_column or LABEL, how.client_column)
-    return [f.name for f in table.schema if f.name in wanted and types.is_integer(f.type)]
+    return [
+        field.name
+        for field in table.schema
+        if field.name in wanted
+        and types.is_integer(field.type)
+        and table.column_names.count(field.name) == 1  # two are refused later
+    ]
 
 
 def _as_written(table: pa.Table, texts: pa.Table) -> pa.Table:
@@ -114,8 +123,9 @@ def _as_written(table: pa.Table, texts: pa.Table) -> pa.Table:
     from pyarrow import compute
 
     for name in texts.column_names:
-        if compute.any(compute.match_substring_regex(texts[name], r"^\s*[-+]?0\d")).as_py():
-            table = table.set_column(table.column_names.index(name), name, texts[name])
+        column = compute.utf8_trim_whitespace(texts[name])
+        if compute.any(compute.match_substring_regex(column, r"^[-+]?0\d")).as_py():
+            table = table.set_column(table.column_names.index(name), name, column)
     return table
 
 
@@ -233,6 +243,8 @@ def as_bytes(where: str, texts: Sequence[str], tokens: int) -> npt.NDArray[np.ui
     size = BYTES_A_TOKEN * tokens
     found = np.zeros((len(texts), size), np.uint8)
     for i, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise UserError(f"{where} has {kind(text)} in row {i + 1}; expected text")
         if not (told := text.strip().replace("\0", " ")):
             raise UserError(f"{where} has an empty text in row {i + 1}: fill or remove it")
         held = told.encode()[:size]

@@ -18,7 +18,7 @@ _COARSE = 10
 
 
 def of_keys(config: RunConfig) -> Iterable[str]:
-    """Keys with which rounds will fail, a line each, as far as they are known without the data."""
+    """Keys with which rounds may fail, a line each, as far as they are known without the data."""
     e, x = config.experiment, config.execution
     if not e.secagg_enabled:
         return
@@ -45,16 +45,19 @@ def of_keys(config: RunConfig) -> Iterable[str]:
 
 
 def of_sizes(config: RunConfig, partition: Partition) -> Iterable[str]:
-    """How coarse the rounding of a round's mean is, if it is. Raises UserError for a client that
-    would refuse every round."""
+    """How coarse the rounding of a round's mean is, if it is, and which client would refuse every
+    round. Raises UserError for such a client where none may be missing."""
     e = config.experiment
     if not e.secagg_enabled or e.dp_of_users:  # with which all weigh the same
         return
     sizes, most = [len(split.train) for split in partition.clients], e.secagg_max_samples
     if most < (largest := max(sizes)):
-        raise UserError(
-            f"secagg.max-samples is {most}; allowed: at least {largest}, the training samples of"
-            f" client {sizes.index(largest)}"
+        whose = f"{largest}, the training samples of client {sizes.index(largest)}"
+        if config.execution.min_success == 1:
+            raise UserError(f"secagg.max-samples is {most}; allowed: at least {whose}")
+        yield (
+            f"warning: secagg.max-samples is {most}, less than {whose}: such clients refuse every"
+            " round"
         )
     if most > _COARSE * largest:
         weights = sum(sorted(sizes)[: e.sampled]) / most  # the least of a round

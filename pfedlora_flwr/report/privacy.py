@@ -37,8 +37,9 @@ def table(study: Study) -> Table:
         "Differential privacy of whole clients against whoever sees the shared states, or of single"
         " training records against whoever sees the uploads. ε is the largest of a run's clients."
         " Where seeds differ, each value is listed. Runs on the same data add up: all seeds and"
-        " methods here, and the `earlier runs` that one of them replaced in its folder, which its ε"
-        " does not count. `privacy.not_covered` in result.json lists what ε does not cover."
+        " methods here, runs that are not listed, as one that was stopped, and the `earlier runs`"
+        " that one of them replaced in its folder, which its ε does not count."
+        " `privacy.not_covered` in result.json lists what ε does not cover."
     )
     return Table("privacy", "Differential privacy", rows, note)
 

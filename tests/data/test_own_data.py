@@ -629,6 +629,12 @@ def test_labels_and_owners_that_begin_with_a_zero_are_texts(zeros: bool, tmp_pat
     assert data.class_names == (("01", "02") if zeros else ("1", "2"))
     assert data.feature_names == ("zip",)
     assert [*data.inputs[:3, 0]] == [0, 1, 2], "a feature is a number"
+    (tmp_path / "missing.csv").write_text("a,site,label\n1, 07,1\n2,NA,2\n")
+    with pytest.raises(UserError, match="column 'site' has no value in row 2"):
+        datasets.load(f"csv:{tmp_path}/missing.csv", Reading.of(e, ""))
+    (tmp_path / "twice.csv").write_text("a,site,label,label\n1,1,1,1\n2,2,2,2\n")
+    with pytest.raises(UserError, match="it has 2 columns 'label'"):
+        datasets.load(f"csv:{tmp_path}/twice.csv", Reading.of(e, ""))
 
 
 def test_names_that_are_nearly_equal_and_rows_that_stand_twice_are_told(tmp_path: Path) -> None:

@@ -53,6 +53,8 @@ def test_samples_beyond_the_most_are_refused_before_the_start() -> None:
         f"secagg.max-samples is {largest - 1}; allowed: at least {largest}, the training samples"
         f" of client {sizes.index(largest)}"
     )
+    (line,) = sizes_told(largest - 1, **{"min-success": 0.75})
+    assert line.endswith(f"of client {sizes.index(largest)}: such clients refuse every round")
     assert sizes_told(largest) == sizes_told(10 * largest) == []
     assert sizes_told(1, **{"dp.clip": 1.0, "dp.noise": 1.0, "dp.trained-down": True}) == []
     assert sizes_told(1, **{"secagg.enabled": False}) == []

@@ -107,7 +107,7 @@ class Stages:
             ):
                 client = self._client_of[question.metadata.dst_node_id]
                 try:
-                    if wire.unanswered(answer):
+                    if wire.unanswered(answer) and (answer is None or time.monotonic() >= deadline):
                         raise wire.Failed(self._too_late(stage))
                     reply = wire.answered(answer)
                     self._check(stage, client, question, reply)
