@@ -73,6 +73,7 @@ def make(page: Page) -> None:
     first = float(seed0["validation, best"]), float(seed0["at best validation"])
     tried_table(page, first)
     page.quotes("sharing", "11.31", "5.05", "4.30", "4.01", "3.80")
+    page.quotes("normalised", "1.97 ± 1.76")
     page.settings("0.5")
 
 

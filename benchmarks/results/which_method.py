@@ -255,7 +255,10 @@ def scratch() -> Iterable[Line]:
     assert not bonferroni(board.lead("fedmrl"), 5).sign, "FedMRL's lead is significant"
     yield (
         "**models of different size from scratch**, ten classes each, six visits, CIFAR-100",
-        at(leads(board, ("fedproto", "fd"), 600)),
+        at(
+            f"FedProto {told(board.gain('fedproto'))} ({board.up('fedproto', 600)}), lead"
+            f" {told(board.lead('fedproto'))}; {leads(board, ('fd',), 600)}"
+        ),
         at(
             f"FedMRL, lead {told(board.lead('fedmrl'))} at {flops:.1f} times the operations, not"
             f" with Bonferroni correction; pFedLoRA (μ = 0.5), lead {told(board.lead('pfedlora'))}"
