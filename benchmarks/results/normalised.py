@@ -1,7 +1,8 @@
 """Standalone whose last layer reads normalised features, beside Standalone and beside the most
 accurate variants of pFedLoRA, which read them: runs.csv, of a comparison by
 `benchmarks/normalised.yaml`; and Standalone at a larger rate, rates.csv. Standalone and the
-variants are in `docs/results/gain`. And pFedLoRA+ on the leaderboard: plus.csv, a row a round.
+variants are in `docs/results/gain`. And pFedLoRA+ and such a Standalone on the leaderboard:
+plus.csv, a row a round.
 
     python -m benchmarks.results.normalised runs.csv|rates.csv FOLDER
     python -m benchmarks.results.normalised plus.csv FOLDER..."""
@@ -31,6 +32,7 @@ from benchmarks.results.page import (
     signed,
 )
 from pfedlora_flwr.methods import registry
+from pfedlora_flwr.report.measures import Estimate
 
 NORMALISED = "benchmarks.variants:NormalisedStandalone"
 COUNT = "at best validation"
@@ -89,56 +91,77 @@ def features(page: Page) -> None:
 
 
 def plus(page: Page) -> None:
-    """pFedLoRA+ in the leaderboard's setting: beside its control, Standalone and others there."""
+    """pFedLoRA+ and the normalised Standalone in the leaderboard's setting: beside the control of
+    the first, Standalone and others there."""
     board = Page(RESULTS / "leaderboard").rows("runs.csv")
+    rounds = page.rows("plus.csv")
+    mean, none, normalised = (
+        seeds_of(rounds, *run)
+        for run in (("pfedlora_plus", "mean"), ("pfedlora_plus", "none"), (NORMALISED, "mean"))
+    )
 
     def there(column: str, method: str = "standalone") -> BySeed:
         return by_seed(board, column, method=method, sharing="mean")
 
-    runs: dict[str, dict[str, list[Row]]] = {"mean": {}, "none": {}}
-    for row in page.rows("plus.csv"):
-        runs[row["sharing"]].setdefault(row["seed"], []).append(row)
-    ends = {
-        kind: {seed: end_of(rows) for seed, rows in seeds.items()} for kind, seeds in runs.items()
-    }
-    alone = {seed: there("at_best_validation")[seed] for seed in ends["mean"]}
-    lines = [["Standalone", percent(estimate(alone)), "", ""]]
-    above: dict[str, list[str]] = {method: [] for method in LEADERS}
+    lines = [["Standalone", percent(estimate(there("at_best_validation"))), "", ""]]
+    above: dict[str, list[str]] = {method: [] for method in (*LEADERS, NORMALISED)}
     for place, count in enumerate(("at_best_validation", "final")):
-        mean, none = ({seed: end[place] for seed, end in ends[kind].items()} for kind in runs)
-        lead, own = (difference(each, there(count)) for each in (mean, none))
-        gain = difference(mean, none)
-        page.says(estimate(mean), estimate(none), gain, lead, own, seeds=True)
+        ours, own, read = (
+            {seed: end_of(rows)[place] for seed, rows in run.items()}
+            for run in (mean, none, normalised)
+        )
+        leads = [difference(each, there(count)) for each in (ours, own, read)]
+        gain = difference(ours, own)
+        page.says(*map(estimate, (ours, own, read)), *leads, gain, seeds=True)
+        page.says(*(bonferroni(each, 3) for each in (*leads[:2], gain)))
         for method in LEADERS:
-            above[method].append(points(difference(there(count, method), mean)))
+            above[method].append(points(difference(there(count, method), ours)))
+        above[NORMALISED].append(points(difference(read, ours)))
         if place == 0:
-            page.says(*(bonferroni(each, 3) for each in (lead, gain, own)))
-            shown = [points(each, seeds=True) for each in (lead, gain, own)]
-            lines.append(["pFedLoRA+", percent(estimate(mean)), *shown[:2]])
-            lines.append(["pFedLoRA+, `sharing=none`", percent(estimate(none)), shown[2], ""])
+            cells = [points(each, seeds=True) for each in (*leads, gain)]
+            lines += [
+                ["pFedLoRA+", percent(estimate(ours)), cells[0], cells[3]],
+                ["pFedLoRA+, `sharing=none`", percent(estimate(own)), cells[1], ""],
+                ["Standalone, normalised features", percent(estimate(read)), cells[2], ""],
+            ]
     page.table("plus", ("", "accuracy", "− Standalone", "gain from sharing"), lines)
     most = there("flops")
-    for method, cells in above.items():
+    for method in LEADERS:
         flops = there("flops", method)
-        cells.append(f"{flops['0'] / most['0']:.2f}")
+        above[method].append(f"{flops['0'] / most['0']:.2f}")
+    above[NORMALISED].append(f"{float(normalised['0'][-1]['operations']) / most['0']:.2f}")
+    ends = "at best validation", "after the last round"
     page.table(
         "above",
-        (
-            "− pFedLoRA+",
-            "at best validation",
-            "after the last round",
-            "operations of Standalone's, seed 0",
-        ),
-        [[registry.title(method), *cells] for method, cells in above.items()],
+        ("− pFedLoRA+", *ends, "operations of Standalone's, seed 0"),
+        [[title(method), *cells] for method, cells in above.items()],
     )
-    equal = {
-        seed: float(last_within(rows, most[seed])["accuracy"])
-        for seed, rows in runs["mean"].items()
-    }
+    equal = {seed: float(last_within(rows, most[seed])["accuracy"]) for seed, rows in mean.items()}
     page.says(difference(equal, there("final")), seeds=True)
-    done = {seed: float(rows[-1]["operations"]) for seed, rows in runs["mean"].items()}
-    page.says(*(done[seed] / most[seed] for seed in done))
+    page.says(*(float(rows[-1]["operations"]) / most[seed] for seed, rows in mean.items()))
     page.quotes("start", "0.58")
+
+
+def lead_on_board() -> Estimate:
+    """The normalised Standalone minus Standalone on the leaderboard, at the best validation
+    accuracy."""
+    board = Page(RESULTS / "leaderboard").rows("runs.csv")
+    read = seeds_of(Page(RESULTS / "normalised").rows("plus.csv"), NORMALISED, "mean")
+    alone = by_seed(board, "at_best_validation", method="standalone", sharing="mean")
+    return difference({seed: end_of(rows)[0] for seed, rows in read.items()}, alone)
+
+
+def seeds_of(rounds: list[Row], method: str, sharing: str) -> dict[str, list[Row]]:
+    """A run's rows by seed."""
+    found: dict[str, list[Row]] = {}
+    for row in rounds:
+        if (row["method"], row["sharing"]) == (method, sharing):
+            found.setdefault(row["seed"], []).append(row)
+    return found
+
+
+def title(method: str) -> str:
+    return "Standalone, normalised" if method == NORMALISED else registry.title(method)
 
 
 def of_fresh(values: BySeed) -> BySeed:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from benchmarks.results.held_out import mean_by_seed
-from benchmarks.results.normalised import NORMALISED, fractions, of_fresh
+from benchmarks.results.normalised import NORMALISED, fractions, lead_on_board, of_fresh
 from benchmarks.results.page import (
     RESULTS,
     Page,
@@ -258,6 +258,10 @@ def scratch() -> Iterable[Line]:
         at(
             f"FedProto {told(board.gain('fedproto'))} ({board.up('fedproto', 600)}), lead"
             f" {told(board.lead('fedproto'))}; {leads(board, ('fd',), 600)}"
+        )
+        + "; "
+        + link("../normalised/README.md", "on-the-leaderboard")(
+            f"Standalone on normalised features, {each_lead(lead_on_board())}"
         ),
         at(
             f"FedMRL, lead {told(board.lead('fedmrl'))} at {flops:.1f} times the operations, not"
@@ -434,6 +438,13 @@ def leads(of: Runs, methods: Iterable[str], visits: int) -> str:
         f"{registry.title(method)}, lead {told(of.lead(method))} ({of.up(method, visits)})"
         for method in methods
     )
+
+
+def each_lead(lead: Estimate) -> str:
+    """With its interval; of fewer than three seeds each seed's."""
+    if lead.half is not None:
+        return f"lead {told(lead)}"
+    return f"leads {' and '.join(signed(100 * value, 1) for value in lead.values)}, two seeds"
 
 
 def link(page: str, section: str = "") -> Callable[[str], str]:
