@@ -113,8 +113,9 @@ def plus(page: Page) -> None:
         leads = [difference(each, there(count)) for each in (ours, own, read)]
         gain = difference(ours, own)
         page.says(*map(estimate, (ours, own, read)), *leads, gain, seeds=True)
-        page.says(*(bonferroni(each, 3) for each in (*leads[:2], gain)))
+        page.says(*(bonferroni(each, 4) for each in (*leads, gain)))
         for method in LEADERS:
+            page.says(difference(read, there(count, method)))
             above[method].append(points(difference(there(count, method), ours)))
         above[NORMALISED].append(points(difference(read, ours)))
         if place == 0:

@@ -261,7 +261,8 @@ def scratch() -> Iterable[Line]:
         )
         + "; "
         + link("../normalised/README.md", "on-the-leaderboard")(
-            f"Standalone on normalised features, {each_lead(lead_on_board())}"
+            f"Standalone on normalised features, lead {told(lead_on_board())}, not with Bonferroni"
+            " correction"
         ),
         at(
             f"FedMRL, lead {told(board.lead('fedmrl'))} at {flops:.1f} times the operations, not"
@@ -438,13 +439,6 @@ def leads(of: Runs, methods: Iterable[str], visits: int) -> str:
         f"{registry.title(method)}, lead {told(of.lead(method))} ({of.up(method, visits)})"
         for method in methods
     )
-
-
-def each_lead(lead: Estimate) -> str:
-    """With its interval; of fewer than three seeds each seed's."""
-    if lead.half is not None:
-        return f"lead {told(lead)}"
-    return f"leads {' and '.join(signed(100 * value, 1) for value in lead.values)}, two seeds"
 
 
 def link(page: str, section: str = "") -> Callable[[str], str]:
