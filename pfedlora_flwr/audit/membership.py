@@ -14,8 +14,7 @@ from torch.nn.functional import cross_entropy
 from pfedlora_flwr.audit.measure import Bools, Floats, Part, best, measure, standardised
 from pfedlora_flwr.audit.seen import Seen, SeenRound
 from pfedlora_flwr.audit.views import shared_predictor
-from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.errors.words import some
+from pfedlora_flwr.errors import UserError, some
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.rng import numpy_generator
 from pfedlora_flwr.runs.audits import MembershipAudit

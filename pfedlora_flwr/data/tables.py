@@ -13,8 +13,7 @@ import numpy.typing as npt
 
 from pfedlora_flwr.data.normalisation import coarse
 from pfedlora_flwr.data.source import LARGEST, Arrays, Reading
-from pfedlora_flwr.errors import UserError, first_line, some
-from pfedlora_flwr.errors.words import kind
+from pfedlora_flwr.errors import UserError, first_line, kind, some
 from pfedlora_flwr.training.kinds import BYTES_A_TOKEN
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ from pfedlora_flwr.errors.errors import UserCodeError, UserError, needed
 from pfedlora_flwr.errors.one_line import (
     brief,
     final_line,
+    for_users,
     is_ours,
     names_traceback,
     no_room,
@@ -19,6 +20,7 @@ __all__ = [
     "brief",
     "final_line",
     "first_line",
+    "for_users",
     "is_ours",
     "kind",
     "names_traceback",

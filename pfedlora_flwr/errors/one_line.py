@@ -74,6 +74,12 @@ def no_room(error: BaseException) -> str:
     )
 
 
+def for_users(error: BaseException) -> str:
+    """The line of an error that is meant for whoever runs a federation, ours or a full disk's;
+    empty of any other."""
+    return str(error) if is_ours(error) else no_room(error)
+
+
 def told(error: BaseException) -> str:
     """What may be said of an error to those who must not see the data: a line of ours; of any other
     its type alone."""

@@ -16,7 +16,7 @@ from torch import nn
 
 from pfedlora_flwr.data import outputs
 from pfedlora_flwr.data.local import LocalData, Site, site_settings, without_own_folders
-from pfedlora_flwr.errors import UserError, brief, is_ours, no_room, told, with_traceback
+from pfedlora_flwr.errors import UserError, brief, for_users, told, with_traceback
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation import messages, wire
 from pfedlora_flwr.federation import visit as visits
@@ -298,7 +298,7 @@ class PersonalisedClient(NumPyClient):
         node's own files lie; the node's log does. What is no user's error leaves its traceback in
         the run's directory or, on a real node, in the node's log, and where the run hides its
         clients its text there alone."""
-        if said := str(error) if is_ours(error) else no_room(error):
+        if said := for_users(error):
             line = without_own_folders(said, self.node_config)
             if line != said:
                 logger.warning("%s", said)

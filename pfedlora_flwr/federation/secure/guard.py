@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from flwr.app import Context, Error, Message
 
-from pfedlora_flwr.errors import UserError, brief, is_ours, no_room, told
+from pfedlora_flwr.errors import UserError, brief, for_users, told
 from pfedlora_flwr.execution import Execution, RunConfig
 from pfedlora_flwr.experiment import Experiment, at_least
 from pfedlora_flwr.federation import wire
@@ -91,7 +91,7 @@ class Guard:
                 )
         # ours, Flower's, the cipher's or a user's: none may carry anything out
         except Exception as error:
-            said = str(error) if is_ours(error) else no_room(error)
+            said = for_users(error)
             logger.warning("%s", said or brief(error), exc_info=not said)
             line = said or f"{told(error)} (see the node's log)"
             return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, line), reply_to=message)
