@@ -503,7 +503,7 @@ def align(
     keys = config.run_config(of_conf | config.parse_overrides(option or []))
     found = aligned(keys, samples, basis, overwrite=overwrite)
     if as_json:
-        print(json.dumps(found.to_json(), indent=1))
+        print(json.dumps(found, indent=1))
     else:
         show(found, out)
 

@@ -18,6 +18,7 @@ import click
 
 from pfedlora_flwr import __version__, execution, experiment
 from pfedlora_flwr.cli import commands
+from pfedlora_flwr.commands import align, evaluate, listing
 from pfedlora_flwr.config import all_keys
 from pfedlora_flwr.experiment import option_keys
 from pfedlora_flwr.keys import Key
@@ -49,8 +50,9 @@ _COMMANDS = """# Every command
 This is the `--help` of each command. [Keys](keys.md) lists the keys for `-o`.
 """
 _ROWS = (
-    "<!-- From here on written by `make docs` from pfedlora_flwr/runs/rows.py, audits.py and"
-    " status.py: change those. -->"
+    "<!-- From here on written by `make docs` from rows.py, audits.py and status.py of"
+    " pfedlora_flwr/runs/ and evaluate.py, listing.py and align.py of pfedlora_flwr/commands/:"
+    " change those. -->"
 )
 _RESULT = (
     "These keys can change a result. With the method's options they are the Experiment and"
@@ -86,12 +88,12 @@ def cli_page() -> str:
 
 
 def output_page(text: str) -> str:
-    """docs/output.md with every TypedDict of the files and of `pfedlora status`, and its fields, by
-    their comments."""
+    """docs/output.md with every TypedDict of the files and of what commands write as JSON, and its
+    fields, by their comments."""
     units = ast.get_docstring(ast.parse(Path(rows.__file__).read_text(encoding="utf-8"))) or ""
     parts = [text.partition(_ROWS)[0], _ROWS, "## Units", units.partition("\n\n")[2]]
-    for file in (rows.__file__, audits.__file__, status.__file__):
-        parts += _typed_dicts(Path(file).read_text(encoding="utf-8"))
+    for module in (rows, audits, status, evaluate, listing, align):
+        parts += _typed_dicts(Path(str(module.__file__)).read_text(encoding="utf-8"))
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 

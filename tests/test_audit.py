@@ -209,6 +209,9 @@ def test_clients_without_a_class_in_both_parts_are_left_out(
 
 def test_at_most_so_many_are_scored() -> None:
     assert membership._at_most(torch.tensor([600, 0, 900]), 1000).tolist() == [400, 0, 600]
+    one_each = membership._at_most(torch.ones(2500, dtype=torch.long), 1000)
+    assert one_each.sum() == 1000
+    assert one_each.max() == 1
     assert membership._at_most(torch.tensor([6, 4]), 1000).tolist() == [6, 4]
     assert membership._first(torch.tensor([1, 0, 1, 1, 2]), torch.tensor([1, 2, 0])).tolist() == [
         0,

@@ -115,9 +115,11 @@ def _candidates(seen: Seen, client: int) -> tuple[Samples, Bools]:
 
 
 def _at_most(of_class: Tensor, most: int) -> Tensor:
-    """The numbers [C], all lowered alike where they are more than so many together."""
-    total = int(of_class.sum())
-    return of_class if total <= most else of_class * most // total
+    """The numbers [C], lowered alike to so many together where they are more."""
+    upto = of_class.cumsum(0)
+    if (total := int(upto[-1])) <= most:
+        return of_class
+    return (upto * most // total).diff(prepend=upto.new_zeros(1))
 
 
 def _first(labels: Tensor, of_class: Tensor) -> Tensor:

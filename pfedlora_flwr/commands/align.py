@@ -3,9 +3,8 @@ anything learned on them is averaged."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 import torch
@@ -34,22 +33,20 @@ _LEAST = 1e-6
 """Of a coordinate's deviation: what varies less is constant."""
 
 
-@dataclass(frozen=True)
-class Alignment:
-    """accuracy[i][j]: of the class means of model i, read through model j; None where their widths
-    differ. correlation[i][j]: of their coordinates, the mean. samples, classes: of the data.
-    directions: how many were written."""
+class Alignment(TypedDict):
+    """`pfedlora align --json`: how well models' representations agree."""
 
     models: list[str]
-    widths: list[int]
+    widths: list[int]  # of their representations
+    # by model, then by model: of the class means of the first, read through the second, in [0, 1];
+    # null where their widths differ
     accuracy: list[list[float | None]]
+    # the same: the mean correlation of their coordinates; null also where all are constant
     correlation: list[list[float | None]]
-    samples: int
-    classes: int
-    directions: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        return self.__dict__ | {"chance": 1 / self.classes}
+    samples: int  # on which they were compared
+    classes: int  # of the data
+    directions: int  # principal directions that were written to --basis
+    chance: float  # the accuracy by chance, 1 / classes
 
 
 def align(
@@ -95,15 +92,16 @@ def align(
         make_folder(file.absolute().parent)
         about = {"models": known, "dataset": datasets.without_path(e.dataset), "samples": most}
         directions = basis.write(file, found, about)
-    return Alignment(
-        known,
-        [r.shape[1] for r in found],
-        accuracy,
-        correlation,
-        len(chosen),
-        dataset.classes,
-        directions,
-    )
+    return {
+        "models": known,
+        "widths": [r.shape[1] for r in found],
+        "accuracy": accuracy,
+        "correlation": correlation,
+        "samples": len(chosen),
+        "classes": dataset.classes,
+        "directions": directions,
+        "chance": 1 / dataset.classes,
+    }
 
 
 def agreement(
@@ -157,16 +155,16 @@ def show(found: Alignment, out: Console) -> None:
     """The accuracies as a table, and what they are of."""
     table = Table(title="accuracy in %: class means of a row's model, read through a column's")
     table.add_column("class means of")
-    for number in range(len(found.models)):
+    for number in range(len(found["models"])):
         table.add_column(str(number + 1), justify="right")
-    for number, (name, row) in enumerate(zip(found.models, found.accuracy, strict=True)):
+    for number, (name, row) in enumerate(zip(found["models"], found["accuracy"], strict=True)):
         shares = ("—" if share is None else f"{100 * share:.1f}" for share in row)
-        table.add_row(f"{number + 1} {name}, {found.widths[number]} wide", *shares)
+        table.add_row(f"{number + 1} {name}, {found['widths'][number]} wide", *shares)
     out.print(table)
     out.print(
-        f"{found.samples} samples of {found.classes} classes, half for the means; by chance"
-        f" {100 / found.classes:.1f}; — where widths differ",
+        f"{found['samples']} samples of {found['classes']} classes, half for the means; by chance"
+        f" {100 * found['chance']:.1f}; — where widths differ",
         highlight=False,
     )
-    if found.directions:
-        out.print(f"{found.directions} principal directions written", highlight=False)
+    if found["directions"]:
+        out.print(f"{found['directions']} principal directions written", highlight=False)

@@ -40,7 +40,7 @@ _NAMED = 5
 
 
 class ClassRecall(TypedDict):
-    """A class that has samples."""
+    """A class that has samples, in `pfedlora evaluate --json`."""
 
     name: str
     samples: int
@@ -48,7 +48,7 @@ class ClassRecall(TypedDict):
 
 
 class Evaluation(TypedDict):
-    """A client's model on labelled samples, as JSON has it too; its shares are in [0, 1]."""
+    """`pfedlora evaluate --json`: a client's model on labelled samples. Shares are in [0, 1]."""
 
     client: int
     data: str

@@ -26,7 +26,7 @@ from pfedlora_flwr.runs.rows import accuracy_of
 
 
 class Listed(TypedDict):
-    """A run in the list, and in its JSON."""
+    """`pfedlora list --json` has one for each run."""
 
     run: str  # its directory, from the folder that was asked for
     state: str  # completed, running, stopped, failed, diverged, unfinished or unreadable

@@ -21,6 +21,7 @@ from pfedlora_flwr.report import data_figures, figures, style
 from pfedlora_flwr.report.data_figures import names_height
 from pfedlora_flwr.report.load import load
 from pfedlora_flwr.report.write import write_report
+from scripts.declare import ROOT
 from tests.conftest import Done, run_locally
 from tests.report.made import make_run
 
@@ -393,3 +394,14 @@ def test_names_with_dollar_signs_are_no_formulas(tmp_path: Path) -> None:
     out = write_report([done.output], tmp_path / "report", Console(quiet=True)).folder
     assert (out / "partition_all.png").exists()
     assert (out / "inputs_all.png").exists()
+
+
+def test_the_documents_name_every_table_and_figure() -> None:
+    source = "".join(path.read_text() for path in (ROOT / "pfedlora_flwr/report").glob("*.py"))
+    tables = re.findall(r'Table\(\s*"(\w+)"', source)
+    figures = re.findall(r'save\(figure, \w+, f?"(\w+?)_?["{]', source)
+    assert {"accuracy", "missing"} < set(tables)
+    assert {"curves", "held_out", "t_sne"} < set(figures)
+    section = (ROOT / "docs/output.md").read_text().partition("### A report")[2]
+    section = section.partition("<!--")[0]
+    assert [name for name in {*tables, *figures} if f"`{name}" not in section] == []
