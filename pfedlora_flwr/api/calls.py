@@ -85,7 +85,8 @@ def compare(
         keys: Keys of all runs, as `run` takes them.
 
     Returns:
-        The comparison, with all of its runs that are completed.
+        The comparison, with all of its runs that are completed. Its `report` writes the report
+        that the command writes by itself.
 
     Raises:
         UserError: A key is wrong, or runs have failed; the same call tries these again.

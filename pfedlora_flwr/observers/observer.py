@@ -30,7 +30,7 @@ class Observer:
 
         Args:
             keys: every key of the run by its full name; `output` is the run's directory, with the
-            lines of the rounds that are done.
+                lines of the rounds that are done.
         """
 
     def round(self, row: RoundRow) -> str | None:
@@ -50,7 +50,7 @@ class Observer:
 
         Args:
             result: what `result.json` will hold; of a server that is asked to stop, `status` and
-            `error` alone.
+                `error` alone.
         """
 
     def report(self, keys: Mapping[str, Scalar], folder: Path) -> None:
