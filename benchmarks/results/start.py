@@ -209,14 +209,14 @@ def mean_of(rows: Sequence[Row], end: int, count: int, column: str = "accuracy")
     return 100 * fmean(float(row[column]) for row in rows[end - count + 1 : end + 1])
 
 
-def leads_at_end() -> tuple[float, float, float]:
+def leads_at_end(sharing: str) -> tuple[float, float]:
     """pFedLoRA (μ = 0.5) minus Standalone in points, at the best validation accuracy and after the
-    last round, and its operations of Standalone's; of the one seed with all rounds."""
+    last round; of the one seed with all rounds."""
     found = long_runs(Page(RESULTS / "start"))["0"]
-    assert {method for method, _, _ in found} == {"pfedlora", "standalone"}, "others were run, too"
-    ours, alone = found["pfedlora", "0.5", "mean"], found[ALONE]
-    best, final = (100 * (end_of(ours)[at] - end_of(alone)[at]) for at in (0, 1))
-    return best, final, times_standalone("0", ("pfedlora", "0.5", "mean"))
+    whole = {method for (method, _, _), rows in found.items() if len(rows) == ROUNDS + 1}
+    assert whole == {"pfedlora", "standalone"}, "others were run, too"
+    ours, alone = (end_of(found[run]) for run in (("pfedlora", "0.5", sharing), ALONE))
+    return 100 * (ours[0] - alone[0]), 100 * (ours[1] - alone[1])
 
 
 def times_standalone(seed: str, run: Long) -> float:
