@@ -6,6 +6,8 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import secrets
+import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -27,7 +29,8 @@ def write_atomically(path: Path, data: bytes | Iterable[bytes], *, durable: bool
 
     durable: also when the power fails.
     """
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # two containers with a folder in common may have one process id
+    aside = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
         with aside.open("wb") as stream:
             stream.writelines([data] if isinstance(data, bytes) else data)
@@ -36,7 +39,7 @@ def write_atomically(path: Path, data: bytes | Iterable[bytes], *, durable: bool
                 os.fsync(stream.fileno())
         aside.replace(path)
         if durable:
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
     finally:
         aside.unlink(missing_ok=True)
 
@@ -46,10 +49,11 @@ def absolute(path: str | Path) -> Path:
     file can have it."""
     try:
         found = Path(path).expanduser().absolute()
+        str(found).encode()
         found.lstat()
     except FileNotFoundError:
         return found
-    # too long, nobody's home, a null character
+    # too long, nobody's home, a null character, a name that is not UTF-8
     except (OSError, RuntimeError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error).rstrip(".")
         raise UserError(f"{str(path)[:80]!r} cannot be used as a path ({why})") from None
@@ -75,6 +79,19 @@ def make_folder(path: Path) -> None:
         ) from None
     if not os.access(path, os.W_OK | os.X_OK):
         raise UserError(f"{path} cannot be written (Permission denied); choose another folder")
+
+
+def remove_folder(folder: Path) -> None:
+    """Removes a folder, as far as it can be; where it is a link, all that is in the folder that it
+    leads to, and the link stays."""
+    if not folder.is_symlink():
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    for inside in folder.iterdir() if folder.is_dir() else ():
+        if inside.is_dir() and not inside.is_symlink():
+            shutil.rmtree(inside, ignore_errors=True)
+        else:
+            inside.unlink(missing_ok=True)
 
 
 def check_replaceable(file: Path, *, overwrite: bool) -> None:
@@ -118,8 +135,8 @@ def is_locked(path: Path, patience: float = 0.0) -> bool:
     return False
 
 
-def _sync_folder(folder: Path) -> None:
-    """Brings a renamed file's name to the disk, where the system lets a folder be opened."""
+def sync_folder(folder: Path) -> None:
+    """Brings the names of a folder's files to the disk, where the system lets it be opened."""
     with contextlib.suppress(PermissionError):
         handle = os.open(folder, os.O_RDONLY)
         try:

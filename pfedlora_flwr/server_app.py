@@ -71,7 +71,7 @@ def serve(
     torch.set_num_threads(1)  # what the server computes must not depend on its number of cores
     try:
         config = of_server(grid, context.run_config)
-        opened = _open(config, also)
+        opened = _open(config, also, simulated=is_simulation(grid))
     except (UserError, OSError) as error:
         tell("", {"status": "failed", "error": reason_of(error)})
         raise
@@ -104,14 +104,20 @@ def strategy_of(config: RunConfig) -> Iterator[PersonalisedStrategy]:
 
 
 def _open(
-    config: RunConfig, also: Mapping[str, Observer] = MappingProxyType({})
+    config: RunConfig,
+    also: Mapping[str, Observer] = MappingProxyType({}),
+    *,
+    simulated: bool = False,
 ) -> tuple[RunDirectory, RunConfig, Observers]:
     """The run's directory, for this process alone; its keys, with who joined and left; and its
-    observers."""
+    observers. simulated: the clients' models are in it."""
     observers = observers_of(config.execution, also)
     run = RunDirectory(on_the_server(config))
     config = membership(run, config)
     code_copy.check_unchanged(run, config)
+    if simulated and config.execution.resume:
+        run.check_free(config)
+        run.check_models(config.experiment)
     run.open(config)
     return run, config, observers
 

@@ -211,6 +211,18 @@ def test_the_second_signal_changes_nothing() -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+def test_nohup_keeps_a_run_going_when_its_terminal_closes() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with stoppable(signal.SIGTERM, signal.SIGHUP):
+            os.kill(os.getpid(), signal.SIGHUP)
+            with pytest.raises(Stopped, match="SIGTERM"):
+                os.kill(os.getpid(), signal.SIGTERM)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 @pytest.fixture
 def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A connection `site`, and a `flwr` which keeps the run-config that it is handed and says that

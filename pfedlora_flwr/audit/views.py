@@ -5,6 +5,7 @@ A method of a user's may say both itself, by members of these names and argument
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from functools import singledispatch
 
@@ -13,18 +14,22 @@ from torch.nn.functional import linear
 
 from pfedlora_flwr.methods import fedkd
 from pfedlora_flwr.methods.fedavg import FedAvg
+from pfedlora_flwr.methods.fedbabu import FedBABU
 from pfedlora_flwr.methods.fedbn import FedBN
+from pfedlora_flwr.methods.fedit import FedIT
 from pfedlora_flwr.methods.fedkd import FedKD
-from pfedlora_flwr.methods.fedmrl import FedMRL
+from pfedlora_flwr.methods.fedmrl import FedMRL, Matryoshka
 from pfedlora_flwr.methods.fedrod import FedRoD
 from pfedlora_flwr.methods.fml import FML
 from pfedlora_flwr.methods.lg_fedavg import LGFedAvg
+from pfedlora_flwr.methods.lora_factors import load_some
 from pfedlora_flwr.methods.method import Method, Tensors
 from pfedlora_flwr.methods.mutual import small_model
 from pfedlora_flwr.methods.pfedlora import PFedLoRA
 from pfedlora_flwr.methods.pfedlora_plus import ROWS, PFedLoRAPlus
+from pfedlora_flwr.methods.rolora import RoLoRA
 from pfedlora_flwr.methods.tensors import filled, rebuilt
-from pfedlora_flwr.models.kept import kept
+from pfedlora_flwr.models.kept import kept, load_kept
 from pfedlora_flwr.models.model import ClientModel
 
 Predictor = Callable[[Tensor], Tensor]
@@ -47,7 +52,8 @@ def shared_part(method: Method, received: Tensors, uploaded: Tensors | None = No
         for name in ROWS:
             whole[name] = received[name].index_copy(0, uploaded["classes"], uploaded[name])
         return whole
-    return uploaded
+    # RoLoRA sends one factor in turn
+    return received | uploaded if isinstance(method, RoLoRA) else uploaded
 
 
 def shared_predictor(
@@ -94,8 +100,34 @@ def _(method: Method, shared: Tensors, own: ClientModel | None) -> Predictor:
 
 
 @_logits.register
-def _(method: FedMRL, shared: Tensors, own: ClientModel | None) -> Predictor:
-    return filled(method.small_model, shared)
+def _(method: FedMRL, shared: Tensors, own: ClientModel | None) -> Predictor | None:
+    """θ's head is trained behind a client's projection, and its encoder before it."""
+    if not isinstance(own, Matryoshka):
+        return None
+    model = copy.deepcopy(own)
+    load_kept(model.small, shared)
+    return lambda inputs: model.small_head(model.encode(inputs))
+
+
+@_logits.register
+def _(method: FedBABU, shared: Tensors, own: ClientModel | None) -> Predictor:
+    """The body was trained before the first head, which the public seed gives."""
+    model = method.initial_model(0)
+    model.restart(shared)
+    return method.predictor(model).eval()
+
+
+@_logits.register
+def _(method: FedIT, shared: Tensors, own: ClientModel | None) -> Predictor | None:
+    """With its head LoRA is all that a client trains, of a model whose rest the public seed and the
+    base give; not of methods that keep a part private, or send another layout."""
+    model = method.predictor(method.initial_model(0)).eval()
+    layout = {name: tensor.shape for name, tensor in model.state_dict().items()}
+    trained = {name for name, p in model.named_parameters() if p.requires_grad}
+    if not trained <= shared.keys() or any(layout.get(n) != t.shape for n, t in shared.items()):
+        return None
+    load_some(model, shared)
+    return model
 
 
 @_logits.register

@@ -16,7 +16,6 @@ from rich.text import Text
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import KEYS as NO_RESULT
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.files import is_locked
 from pfedlora_flwr.keys import Scalar
 from pfedlora_flwr.runs.data_name import data_name
 from pfedlora_flwr.runs.directory import RunDirectory, find_runs
@@ -113,7 +112,7 @@ def _readable(run: RunDirectory, name: str) -> Listed:
     """Raises UserError for a run whose files cannot be read."""
     saved, result, rows = run.saved_keys(), run.result(), run.rounds()
     e = _evaluated(saved, run)
-    running = any(is_locked(lock) for lock in (run.launch_lock, run.lock_file))
+    running = run.is_held
     state = "running" if running else result["status"] if result else "unfinished"
     keys = {key: value for key, value in saved.items() if key not in NO_RESULT}
     return {

@@ -64,11 +64,11 @@ LOCAL_NOTE = (
 
 
 def continued(config: RunConfig) -> RunConfig:
-    """The run as it goes on from what its directory holds. What one that was killed before its
-    first line leaves is nothing to resume, and one that is to have more rounds and no longer has
-    its models begins anew."""
+    """The run as it goes on from what its directory holds. What one that was killed or failed
+    before its first line leaves is nothing to resume, and one that is to have more rounds and no
+    longer has its models begins anew."""
     run = RunDirectory(Path(config.execution.output))
-    begun = run.holds_run and not run.models_gone(config.experiment)
+    begun = run.holds_run and not run.is_void and not run.models_gone(config.experiment)
     return config.executed(resume=begun, overwrite=not begun)
 
 
@@ -164,7 +164,7 @@ def _carry_out(config: RunConfig, run: RunDirectory, engine: Engine, show: Show)
             error = str(failure)
         result = run.result()
         if result is None or result["status"] != "completed":
-            with suppress(LaunchError, Stopped):  # it is only there to be read
+            with suppress(LaunchError, Stopped, OSError):  # it is only there to be read
                 engine.save_log()
     if result is None:
         error = (

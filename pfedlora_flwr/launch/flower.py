@@ -20,6 +20,7 @@ import pfedlora_flwr
 from pfedlora_flwr.errors.log_lines import exception_line, lines_of
 from pfedlora_flwr.execution import RunConfig
 
+_HERE = "127.0.0.1,localhost"
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -149,7 +150,8 @@ class FlwrCommand:
         return said
 
     def _failed(self, word: str, said: str) -> LaunchError:
-        self._log.write_text(said)
+        with contextlib.suppress(OSError):  # a full disk: the error says it, too
+            self._log.write_text(said)
         return LaunchError(f"`flwr {word}` failed: {last_line(self._log)}")
 
 
@@ -176,8 +178,12 @@ def search_path() -> str:
 
 def environment(**own: str) -> dict[str, str]:
     """What our processes inherit: this process's environment, quiet, with Flower's commands on the
-    PATH, and `own`."""
-    return os.environ | QUIET | {"PATH": search_path()} | own
+    PATH, this machine asked without a proxy, and `own`."""
+    apart = {
+        name: ",".join(filter(None, [os.environ.get(name), _HERE]))
+        for name in ("no_proxy", "NO_PROXY")
+    }
+    return os.environ | QUIET | apart | {"PATH": search_path()} | own
 
 
 def write_app(folder: Path, config: RunConfig) -> Path:

@@ -96,25 +96,34 @@ class Stopped(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def stoppable(*numbers: signal.Signals) -> Iterator[None]:
-    """Within it the first of these signals raises Stopped, and those after it change nothing. In a
-    thread that is not the main one signals do not arrive, and nothing changes."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.getsignal(number) for number in numbers}
+    """Within it the first of these signals raises Stopped, and those after it change nothing. A
+    SIGHUP that is ignored stays so: `nohup` wants it."""
+    heeded = [n for n in numbers if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
 
     def stop(number: int, frame: FrameType | None) -> None:
-        for one in numbers:
+        for one in heeded:
             signal.signal(one, signal.SIG_IGN)
         raise Stopped(signal.Signals(number))
 
-    for number in numbers:
-        signal.signal(number, stop)
+    with handled(stop, *heeded):
+        yield
+
+
+@contextlib.contextmanager
+def handled(
+    handler: Callable[[int, FrameType | None], None] | signal.Handlers, *numbers: signal.Signals
+) -> Iterator[None]:
+    """Within it these signals have this handler. In a thread that is not the main one signals do
+    not arrive, and nothing changes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = [(number, signal.signal(number, handler)) for number in numbers]
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, earlier in before:
+            signal.signal(number, earlier)
 
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -42,6 +42,7 @@ from pfedlora_flwr.launch.processes import (
     check_port,
     code_path,
     free_port,
+    handled,
     is_running,
     stop_marked,
 )
@@ -55,6 +56,8 @@ from pfedlora_flwr.training.device import GPU_SHARE, memory_share
 _SUPERLINK_TIMEOUT, _SERVER_TIMEOUT, _LOOK = 60.0, 180.0, 15.0
 """Seconds: for the SuperLink to answer, for the server to say something, and between two questions
 to Flower until it does."""
+_DIRECTLY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""Asks this machine itself, whatever proxy the environment names."""
 _SHORT = 30
 """Characters of a folder in which Ray's sockets still have a name that the system accepts."""
 
@@ -85,16 +88,12 @@ class Simulation:
         return self
 
     def __exit__(self, *error: object) -> None:
-        kept = [(s, signal.signal(s, signal.SIG_IGN)) for s in SIGNALS]
-        try:
+        with handled(signal.SIG_IGN, *SIGNALS):
             stop_marked(self.marker)
             if self._superlink is not None:
                 self._superlink.wait()
             shutil.rmtree(self._home, ignore_errors=True)
             self.directory.launch_file.unlink(missing_ok=True)
-        finally:
-            for number, handler in kept:
-                signal.signal(number, handler)
 
     def join(self) -> list[str]:
         """Lines that say on which Ray cluster the run trains, or, on this machine, by how many
@@ -130,11 +129,12 @@ class Simulation:
         """Starts the run and shows it until its result is there. Raises LaunchError when none will
         come."""
         show({"phase": "superlink"}, SoFar())
+        earlier = self.directory.doing()
         self._start_superlink()
         show({"phase": "submitting"}, SoFar())
         self._submit()
         try:
-            self._watch(show)
+            self._watch(show, earlier)
         except LaunchError:
             self._check_cluster()
             raise
@@ -142,7 +142,9 @@ class Simulation:
     def save_log(self) -> None:
         """Writes what the app and its actors have logged to `logs/run.log`."""
         if self._run_id and self._alive():
-            self._run_log.write_text(self._flwr.log(self._run_id))
+            said = self._flwr.log(self._run_id)
+            with contextlib.suppress(OSError):  # a full disk: it is only there to be read
+                self._run_log.write_text(said)
 
     def lost(self) -> str:
         """A process that trained clients, or the nodes of the Ray cluster that are gone, in words,
@@ -210,15 +212,15 @@ class Simulation:
             federation += f" init-args-num-cpus={held.actors}"
         self._run_id = self._flwr.run(app, "--federation-config", federation)
 
-    def _watch(self, show: Callable[[Row | None, SoFar], None]) -> None:
-        """Shows the run until its result is there, or its server is gone."""
+    def _watch(self, show: Callable[[Row | None, SoFar], None], earlier: Row | None) -> None:
+        """Shows the run until its result is there, or its server is gone. earlier: what the
+        directory said before it was started, by an earlier server."""
         directory = self.directory
         deadline, next_look = time.monotonic() + _SERVER_TIMEOUT, time.monotonic() + _LOOK
-        began, rounds, so_far = time.time(), directory.watched(), SoFar()
+        rounds, so_far = directory.watched(), SoFar()
         while directory.result() is None:
             state = directory.doing()
-            # an earlier server's: this one has not taken up the directory yet
-            if state and state["time"] < began:
+            if state == earlier:  # this server has not taken up the directory yet
                 state = None
             if state:
                 so_far = rounds.look()
@@ -256,10 +258,8 @@ class Simulation:
 
     def _healthy(self) -> bool:
         try:
-            with urllib.request.urlopen(
-                f"http://127.0.0.1:{self.port}/health", timeout=2
-            ) as answer:
-                return answer.status == 200
+            with _DIRECTLY.open(f"http://127.0.0.1:{self.port}/health", timeout=2) as answer:
+                return bool(answer.status == 200)
         except (urllib.error.URLError, OSError):
             return False
 

@@ -108,10 +108,20 @@ def check_report(tensors: Tensors, state: Tensors, classes: int) -> None:
             for n, like in columns.items()
         },
     )
-    if not rows or int(ids[0]) < 0 or int(ids[-1]) >= classes or not bool((ids.diff() > 0).all()):
+    ascending = bool((ids[1:] > ids[:-1]).all())  # a difference of int64s may overflow
+    if not rows or int(ids[0]) < 0 or int(ids[-1]) >= classes or not ascending:
         raise Refused(
             f"classes are {ids[:20].tolist()}, expected some of 0 to {classes - 1}, each once, in"
             " ascending order"
+        )
+
+
+def check_counts(counts: Tensor, samples: int) -> None:
+    """Raises Refused unless a report's counts are numbers ≥ 1 that sum to the upload's samples."""
+    if int(counts.min()) < 1 or sum(counts.tolist()) != samples:  # int64s' sum may overflow
+        raise Refused(
+            f"counts are {counts[:20].tolist()}, expected numbers ≥ 1 that sum to its"
+            f" {samples} samples"
         )
 
 

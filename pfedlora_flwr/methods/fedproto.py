@@ -16,6 +16,7 @@ from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.class_means import (
     ClassMeans,
     by_class,
+    check_counts,
     check_report,
     largest_report,
     local_prototypes,
@@ -23,7 +24,7 @@ from pfedlora_flwr.methods.class_means import (
     no_reports,
     remember,
 )
-from pfedlora_flwr.methods.method import Method, Refused, Tensors, Upload
+from pfedlora_flwr.methods.method import Method, Tensors, Upload
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.training.loop import Samples, Visit
 
@@ -93,16 +94,7 @@ class FedProto(Method):
 
     def check(self, upload: Upload, state: Tensors, client: int) -> None:
         check_report(upload.tensors, state, self.classes)
-        counts = upload.tensors["counts"]
-        if (
-            int(counts.min()) < 1
-            or int(counts.max()) > upload.samples
-            or int(counts.sum()) != upload.samples
-        ):
-            raise Refused(
-                f"counts are {counts[:20].tolist()}, expected positive numbers that sum to its"
-                f" {upload.samples} samples"
-            )
+        check_counts(upload.tensors["counts"], upload.samples)
 
     def largest_upload(self, state: Tensors) -> int:
         return largest_report(state, self.classes)

@@ -23,8 +23,8 @@ from torch.nn.functional import cross_entropy
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.keys import key
-from pfedlora_flwr.methods.class_means import ClassMeans, check_report
-from pfedlora_flwr.methods.method import Refused, Tensors, Upload, check_layout
+from pfedlora_flwr.methods.class_means import ClassMeans, check_counts, check_report
+from pfedlora_flwr.methods.method import Tensors, Upload, check_layout
 from pfedlora_flwr.methods.pfedlora import PFedLoRA, check_noise
 from pfedlora_flwr.methods.tensors import weighted_mean
 from pfedlora_flwr.models import basis, private
@@ -276,12 +276,7 @@ class PFedLoRAPlus(PFedLoRA):
             {"classes": ids, "counts": ids} | rows,
             self.classes,
         )
-        counts = sent["counts"]
-        if int(counts.min()) < 1 or int(counts.sum()) != upload.samples:
-            raise Refused(
-                f"counts are {counts[:20].tolist()}, expected numbers ≥ 1 that sum to its"
-                f" {upload.samples} samples"
-            )
+        check_counts(sent["counts"], upload.samples)
 
     def largest_upload(self, state: Tensors) -> int:
         return super().largest_upload(state) + (16 * self.classes if self.by_class else 0)

@@ -26,8 +26,8 @@ def errors(study: Study) -> Table:
         "What the server's merge missed of the mean of the uploads' products, relative to what the"
         " uploads changed: ‖ΔW* − ΔW after‖ / ‖ΔW* − ΔW before‖ with ΔW* = Σ p s B A. The mean over"
         " seeds. – where it means nothing: FedSA-LoRA and FedALT have no common product, under"
-        " secure aggregation the server sees no single upload, and a control merges nothing of"
-        " other clients."
+        " secure aggregation or differential privacy the server tells nothing of single uploads,"
+        " and a control merges nothing of other clients."
     )
     return Table(_NAME, "Aggregation error of LoRA's factors", rows, note)
 

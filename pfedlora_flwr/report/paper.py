@@ -15,7 +15,11 @@ _CHANGED = {
     "input_shape": None,
     "partition_samples_per_client": None,
     "sharing": "mean",
+    "neck": "auto",
+    "dp_enabled": False,
     "clients_held_out": 0,
+    "joins": (),
+    "leaves": (),
 }
 """Attributes of an Experiment with which it is no cell of the paper, unless they are as here."""
 

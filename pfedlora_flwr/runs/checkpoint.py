@@ -197,7 +197,7 @@ class Checkpoints:
 
     def rounds(self) -> list[int]:
         """Their rounds, ascending."""
-        return [int(path.stem.removeprefix("round-")) for path in self.paths()]
+        return [_round_of(path) for path in self.paths()]
 
     def save(self, state: ServerState) -> None:
         """Writes the state after its round, then removes all but the last two."""
@@ -232,8 +232,8 @@ class Checkpoints:
         None where there never was one. Raises UserError when there are some and none can be read:
         to begin anew would throw away what the clients hold."""
         damaged = dict[Path, Exception]()
-        for path, round in zip(reversed(self.paths()), reversed(self.rounds()), strict=True):
-            if before is not None and round >= before:
+        for path in reversed(self.paths()):
+            if before is not None and _round_of(path) >= before:
                 continue
             try:
                 state = self._read(path)
@@ -275,3 +275,7 @@ class Checkpoints:
         return ServerState.from_json(
             json.loads(metadata["state"]), {n: tensors[n] for n in json.loads(metadata["order"])}
         )
+
+
+def _round_of(path: Path) -> int:
+    return int(path.stem.removeprefix("round-"))

@@ -4,7 +4,6 @@ its files."""
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -18,7 +17,7 @@ from filelock import FileLock, Timeout
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.files import LOOK, is_locked, make_folder, write_atomically
+from pfedlora_flwr.files import LOOK, is_locked, make_folder, remove_folder, write_atomically
 from pfedlora_flwr.rng import derive
 from pfedlora_flwr.runs.budget import check_record, replaced, spent_on_records
 from pfedlora_flwr.runs.checkpoint import ServerState
@@ -26,6 +25,7 @@ from pfedlora_flwr.runs.extension import check_goes_on
 from pfedlora_flwr.runs.layout import (
     CONFIG,
     FILES,
+    FOREIGN,
     FORMAT,
     OBSERVED,
     READABLE,
@@ -95,7 +95,7 @@ class RunDirectory(RunFiles):
             return
         overwrite = config.execution.overwrite
         inside = self.path.iterdir() if self.path.is_dir() else iter(())
-        found = {p.name for p in inside if not p.match(".*.tmp")}
+        found = {p.name for p in inside if not any(p.match(foreign) for foreign in FOREIGN)}
         folders = (
             self.server,
             self.clients,
@@ -111,7 +111,7 @@ class RunDirectory(RunFiles):
             )
         if self.path.is_file():
             raise UserError(f"output {str(self.path)!r} is a file; choose a directory")
-        never_began = found <= {self.logs.name, RESULT} or (found <= ours and self._is_void)
+        never_began = found <= {self.logs.name, RESULT} or (found <= ours and self.is_void)
         if not overwrite and not never_began:
             raise UserError(
                 f"output {str(self.path)!r} exists; continue it with --resume, replace it with"
@@ -143,9 +143,9 @@ class RunDirectory(RunFiles):
     def clear_void(self) -> None:
         """Removes what a run left that failed before its first round: there is nothing to resume or
         to keep."""
-        if self._is_void:
+        if self.is_void:
             self._clear()
-            shutil.rmtree(self.server, ignore_errors=True)
+            remove_folder(self.server)
 
     def check_unlocked(self, patience: float = 0.0) -> None:
         """Raises UserError when a running run holds this directory for so many seconds. Changes
@@ -306,7 +306,7 @@ class RunDirectory(RunFiles):
     def drop_models(self) -> None:
         """Removes the clients' models, and their states on the server; the lines stay."""
         for folder in (self.clients, self.states):
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_folder(folder)
 
     def trim(self) -> None:
         """Of each client's versions keeps only the current one: a completed run is not resumed."""
@@ -335,7 +335,7 @@ class RunDirectory(RunFiles):
             self.write_config(config, history, last, was)
 
     @property
-    def _is_void(self) -> bool:
+    def is_void(self) -> bool:
         """Whether the run here failed before its first round, and unmasked and spent nothing."""
         try:
             last = self.result()
@@ -374,7 +374,7 @@ class RunDirectory(RunFiles):
             self.uploads.folder,
             *(self.path / name for name in OBSERVED),
         ):
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_folder(folder)
         files = [
             *self.path.glob("*.jsonl"),
             self.result_file,

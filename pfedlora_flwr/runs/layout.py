@@ -4,6 +4,7 @@ file."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,10 @@ FILES = (
 CONFIG, RESULT, ROUNDS, CLIENTS, HELD_OUT, AUDIT = FILES
 
 METRICS = "metrics.prom"
-OBSERVED = ("mlflow.db", "mlflow", "wandb", "wandb-id", METRICS)
+OBSERVED = ("mlflow.db", "mlflow.db-journal", "mlflow", "wandb", "wandb-id", METRICS)
 """What observers leave in a run's directory, beside TensorBoard's folder."""
+FOREIGN = (".*.tmp", ".DS_Store", "._*", ".nfs*")
+"""What a write leaves that was cut off, and what systems put into any folder."""
 
 
 class RunFiles:
@@ -95,6 +98,12 @@ class RunFiles:
             return run_config(saved)
         except UserError as error:
             raise type(error)(f"{self.config}: {error}") from error.__cause__
+
+    def is_of(self, experiment: Experiment) -> bool:
+        """Whether the run here is of this Experiment."""
+        with suppress(UserError):  # none, or one that cannot be read any more
+            return self.holds_run and self.experiment() == experiment
+        return False
 
     @property
     def is_held(self) -> bool:

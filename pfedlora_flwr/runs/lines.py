@@ -10,10 +10,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, BinaryIO
 
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.files import whole_lines, write_atomically
+from pfedlora_flwr.files import sync_folder, whole_lines, write_atomically
 from pfedlora_flwr.runs.rows import RoundRow, accuracy_of
 
 RECENT = 5
@@ -43,8 +43,14 @@ def read_rows(path: Path, needed: Set[str]) -> Iterator[Any]:
 
 
 def append_rows(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
+    """Adds lines that stay when the power fails: the checkpoint that follows them does."""
+    new = not path.exists()
     with path.open("a", encoding="utf-8") as stream:
         stream.writelines(json.dumps(row) + "\n" for row in rows)
+        stream.flush()
+        os.fsync(stream.fileno())
+    if new:
+        sync_folder(path.parent)
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
@@ -92,14 +98,15 @@ class Tail:
         self._begin = begin
         self._take = take
         self._inode = self._read = 0
+        self._last = b""
 
     def look(self) -> None:
         """Takes up what has been appended since the last look, but for a line that is still being
         written and what follows a damaged one: the next resume says so."""
         with suppress(FileNotFoundError), self._path.open("rb") as stream:
-            found = os.fstat(stream.fileno())
-            if found.st_ino != self._inode or found.st_size < self._read:
-                self._inode, self._read = found.st_ino, 0
+            inode = os.fstat(stream.fileno()).st_ino
+            if inode != self._inode or not self._goes_on(stream):
+                self._inode, self._read, self._last = inode, 0, b""
                 self._begin()
             stream.seek(self._read)
             for line in whole_lines(stream):
@@ -107,7 +114,13 @@ class Tail:
                     self._take(json.loads(line))
                 except (ValueError, KeyError, TypeError):
                     break
-                self._read += len(line)
+                self._read, self._last = self._read + len(line), line
+
+    def _goes_on(self, stream: BinaryIO) -> bool:
+        """Whether the line that was read last still stands there: a file that took this one's place
+        may have its inode."""
+        stream.seek(self._read - len(self._last))
+        return stream.read(len(self._last)) == self._last
 
 
 class Watched:

@@ -63,6 +63,8 @@ def write_result(
     which it diverged. tell: is handed the result
     before it is written, and may add to it; once it is there, a launcher ends this process."""
     experiment = config.experiment
+    # what is here is still the run that this one was to replace
+    replaces = config.execution.overwrite and not run.is_of(experiment)
     result: Result = {
         "format": FORMAT,
         "status": status,
@@ -72,7 +74,7 @@ def write_result(
         "dataset": data_name(run, experiment),
         "fingerprint": experiment.fingerprint(),
         "clients": experiment.clients,
-        "resumable": resumable and status != "completed",
+        "resumable": resumable and status != "completed" and not replaces,
         "privacy": privacy_of(
             config,
             run.dp_file,
@@ -92,8 +94,8 @@ def write_result(
         ]
     if diverged_in is not None:
         result["diverged_in"] = diverged_in
-    state = run.checkpoints.load()
-    rows = run.rounds()
+    state = None if replaces else run.checkpoints.load()
+    rows = [] if replaces else run.rounds()
     if state is not None and rows:
         result = _with_measures(result, run, config, state, rows)
         if experiment.clients_held_out:
