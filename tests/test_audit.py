@@ -14,11 +14,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from pfedlora_flwr import config
 from pfedlora_flwr.audit import membership
 from pfedlora_flwr.audit.audit import audit
 from pfedlora_flwr.audit.classes import by_class
 from pfedlora_flwr.audit.measure import Part, measure
 from pfedlora_flwr.audit.seen import Seen
+from pfedlora_flwr.audit.views import shared_part, shared_predictor
 from pfedlora_flwr.data.local import shared_partition
 from pfedlora_flwr.report.audits import audits
 from pfedlora_flwr.report.load import load
@@ -27,6 +29,7 @@ from pfedlora_flwr.runs.audits import Audit
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.trained import load_trained
 from pfedlora_flwr.training.loop import Samples
+from tests import plain
 from tests.conftest import Call, run_locally
 
 KEYS = {
@@ -450,3 +453,29 @@ def test_an_audit_of_few_samples_says_so(tmp_path: Path) -> None:
     )
     [row] = audits(load([tmp_path / "run"])).rows
     assert row["samples: AUC"] == f"{told['auc']:.3f}"
+
+
+def test_fedbabus_body_is_read_before_the_head_that_the_seed_gives() -> None:
+    """With it the body was trained, and with it the server makes predictions."""
+    babu = plain.make(config.from_flat({"method": "fedbabu", "models": "cnn5", "clients": 2}))
+    data = plain.samples([0, 1, 2, 3])
+    kept = babu.initial_model(1)
+    body = babu.trained_body(kept, babu.state_init(3), data, plain.visit(babu.experiment))
+    read = shared_predictor(babu, shared_part(babu, {}, body))
+    assert read is not None
+    assert torch.equal(read(data.inputs), kept.model.eval()(data.inputs))
+
+
+def test_fedmrls_small_model_is_read_behind_a_clients_projection() -> None:
+    """Only there its head was trained."""
+    mrl = plain.make(config.from_flat({"method": "fedmrl", "models": "cnn5", "clients": 2}))
+    data = plain.samples([0, 1, 2, 3])
+    kept = mrl.initial_model(1)
+    sent = mrl.local_update(kept, mrl.state_init(3), data, plain.visit(mrl.experiment)).tensors
+    assert shared_predictor(mrl, sent) is None
+    read = shared_predictor(mrl, sent, kept.eval())
+    assert read is not None
+    assert torch.equal(read(data.inputs), kept.small_head(kept.encode(data.inputs)))
+    initial = shared_predictor(mrl, sent, mrl.initial_model(1).eval())
+    assert initial is not None
+    assert not torch.equal(read(data.inputs), initial(data.inputs))

@@ -183,6 +183,10 @@ def test_order_of_arrival_does_not_matter() -> None:
             {"classes": torch.zeros(0, dtype=torch.int64), "means": torch.zeros(0, 10)},
             "expected some",
         ),
+        (  # their differences overflow to what is positive
+            {"classes": torch.tensor([0, 2**63 - 1, -(2**63), -1, 5]), "means": torch.zeros(5, 10)},
+            "ascending",
+        ),
         ({"extra": torch.zeros(1)}, "extra"),
     ],
 )

@@ -132,8 +132,16 @@ def test_no_prototypes_no_other_predictor() -> None:
         ({"means": torch.zeros(2, 499)}, "means"),
         ({"classes": torch.tensor([3, 1])}, "ascending"),
         ({"counts": torch.tensor([2, 2])}, "sum to its 5"),
-        ({"counts": torch.tensor([0, 5])}, "positive"),
-        ({"counts": torch.tensor([6, -1])}, "positive"),
+        ({"counts": torch.tensor([0, 5])}, "numbers ≥ 1"),
+        ({"counts": torch.tensor([6, -1])}, "numbers ≥ 1"),
+        (  # their sum overflows to 5
+            {
+                "classes": torch.arange(5),
+                "means": torch.zeros(5, 500),
+                "counts": torch.tensor([2**62] * 4 + [5]),
+            },
+            "sum to its 5",
+        ),
         ({"counts": torch.tensor([2.0, 3.0])}, "counts"),
         ({"counts": torch.tensor([5])}, "counts"),
     ],

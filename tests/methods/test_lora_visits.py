@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from pfedlora_flwr.audit.views import shared_part, shared_predictor
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.methods import lora_factors
 from pfedlora_flwr.methods.lora_factors import A, B
@@ -210,3 +211,22 @@ def test_a_larger_rank_of_the_same_scale_with_zeros_is_the_same_function(model: 
     inputs = DATA.batch(slice(None))
     with torch.no_grad():
         torch.testing.assert_close(large(inputs), small_model(inputs), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", LORA)
+def test_an_audit_reads_a_whole_model_where_nothing_that_is_trained_is_private(
+    name: str, model: str
+) -> None:
+    of = method(name, model, **{"lora.head": "shared"})
+    kept_model = of.initial_model(1)
+    received = of.download(of.state_init(3), 1, 1)
+    sent = of.local_update(kept_model, received, DATA, visit(of.experiment, 1)).tensors
+    read = shared_predictor(of, shared_part(of, received, sent))
+    if name in ("fedit", "ffa_lora", "rolora", "flexlora"):
+        assert read is not None
+        assert torch.equal(read(DATA.inputs), of.predictor(kept_model).eval()(DATA.inputs))
+    elif name in ("fedsa_lora", "feddpa", "fedalt"):
+        assert read is None
+    private = method(name, model)
+    state = private.state_init(3)
+    assert shared_predictor(private, private.download(state, 1, 1)) is None
