@@ -70,6 +70,7 @@ class Stages:
         refuse: Tell,
     ) -> None:
         self.bytes_up: dict[int, int] = {}  # by client, of all its messages
+        self.withheld: dict[int, str] = {}  # by client that handed out no shares: why
         self._round = round
         self._clients = clients
         self._client_of = clients.roster.client_of
@@ -144,6 +145,7 @@ class Stages:
 
     def _out(self, tell: Tell, stage: str, client: int, reason: str) -> None:
         if stage == Stage.UNMASK:  # its upload counts: there are others who hold the shares
+            self.withheld[client] = reason
             logger.warning(
                 "round %d: client %d hands out no shares: %s", self._round.number, client, reason
             )

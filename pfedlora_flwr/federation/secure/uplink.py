@@ -172,6 +172,8 @@ class SecureUplink(Uplink):
                 ),
             )
         if means is None:
+            for client, why in sorted(stages.withheld.items()):
+                self._fail(round, client, why)
             return (
                 None,
                 f"too few shares came to unmask: {len(total.left)} clients answered",
