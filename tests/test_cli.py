@@ -318,6 +318,18 @@ def test_a_run_that_flwr_stop_ended_is_stopped_and_not_failed(site: Path, pfedlo
     assert err.splitlines() == ["stopped through Flower", again]
 
 
+def test_a_run_whose_server_was_killed_says_that_it_can_be_continued(
+    site: Path, pfedlora: Call
+) -> None:
+    tool = site / "flwr"
+    told = tool.read_text().replace("finished:completed", "finished:failed")
+    tool.write_text(told.replace(RESULT_LINE, "pfedlora: round 1/9"))
+    code, _, err = pfedlora("run", "--superlink", "site", "-o", "output=/x")
+    assert code == 1
+    lost = "failed: its server is gone and left no result; --resume continues it; it said last: "
+    assert err.startswith(f"{lost}round 1/9")
+
+
 def test_a_submission_that_is_not_taken_is_one_line_and_code_1(
     site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

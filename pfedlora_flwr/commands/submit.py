@@ -20,8 +20,10 @@ from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.launch.execute import STOPPED
 from pfedlora_flwr.launch.flower import LaunchError, last_line
 from pfedlora_flwr.launch.processes import Stopped, stoppable
+from pfedlora_flwr.launch.remote import LOST
 from pfedlora_flwr.launch.submission import Submission
 from pfedlora_flwr.launch.superlink import find_connection
+from pfedlora_flwr.runs.result import LINE
 from pfedlora_flwr.runs.rows import StoppedBy
 
 
@@ -67,9 +69,10 @@ def submit(
         if last is None or (last["result"]["status"] not in ("failed", "diverged")) != (
             status == "finished:completed"
         ):
-            raise LaunchError(
-                f"Flower says {status}; the ServerApp said last: {last_line(submission.log)}"
-            )
+            said = last_line(submission.log)
+            if last is None and said.startswith(LINE):
+                raise LaunchError(f"{LOST}; it said last: {said.removeprefix(LINE)}")
+            raise LaunchError(f"Flower says {status}; the ServerApp said last: {said}")
     except LaunchError as failure:
         if str(folder) not in str(failure):  # else it stays, with the logs that this names
             shutil.rmtree(folder, ignore_errors=True)

@@ -16,7 +16,8 @@ from pfedlora_flwr.runs.result import FOR_PROGRAMS, LINE, RESULT_LINE, STATUS_LI
 from pfedlora_flwr.runs.rows import Result
 from pfedlora_flwr.runs.status import NodeStatus, RunStatus, State
 
-_LOST = "its server is gone and left no result; --resume continues it"
+LOST = "its server is gone and left no result; --resume continues it"
+"""What is said of a run that was killed."""
 
 
 def remote_status(superlink: str, run_id: str | None) -> RunStatus:
@@ -90,6 +91,6 @@ def _state(flower: str, said: list[str]) -> tuple[State, str | None]:
     if flower == "finished:stopped":
         return "stopped", "stopped through Flower"
     if flower.startswith("finished"):
-        return "killed", _LOST
+        return "killed", LOST
     words = [line.removeprefix(LINE) for line in said if not line.startswith(FOR_PROGRAMS)]
     return "running", words[-1] if words else f"Flower says {flower}"
