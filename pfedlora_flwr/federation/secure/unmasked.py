@@ -60,8 +60,8 @@ def _is_first_or_equal(context: Context, what: str, value: bytes) -> bool:
     """Whether the current round has had no other value of this sort. The first is remembered, as
     its digest.
 
-    A node with a `state-path` remembers on disk; another one in its context, for as long as its
-    SuperNode runs."""
+    A node with a `state-path`, as every real one has, remembers on disk; a simulation's in its
+    context, which a resumed run does not have."""
     records = context.state.config_records
     token, round, found = (
         str(records[_CURRENT]["token"]),
