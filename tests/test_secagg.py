@@ -1060,7 +1060,7 @@ def test_clients_open_a_round_for_one_set_alone_whatever_the_server_remembers(
     memory = RunDirectory(tmp_path / "run").unmasking_file
     memory.unlink()
     result, _ = federate(tmp_path / "run", lost={1: Stage.SETUP}, resume=True, rounds=2, **keys)
-    why = "this node has handed out its shares of round 2 for other clients"
+    why = "this node has handed out its shares of round 2 for other nodes (one that was registered"
     assert (
         f"round 2: too few shares came to unmask: 0 clients answered; clients 0, 2, 3: {why}"
         in result["error"]
@@ -1116,7 +1116,7 @@ def test_a_node_without_a_state_path_remembers_while_the_run_lasts() -> None:
         unmasked.begin(context, "run", 1, b"another")
     unmasked.hand_out(context, [4, 3, 2])
     unmasked.hand_out(context, [2, 3, 4])
-    with pytest.raises(UserError, match="of round 1 for other clients"):
+    with pytest.raises(UserError, match="of round 1 for other nodes"):
         unmasked.hand_out(context, [2, 3, 5])
     unmasked.begin(context, "run", 2, b"another")
     unmasked.hand_out(context, [2, 3, 5])

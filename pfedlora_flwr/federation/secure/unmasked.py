@@ -51,8 +51,8 @@ def hand_out(context: Context, nodes: Iterable[int]) -> None:
     ):
         round = str(current["round"])
         raise UserError(
-            f"this node has handed out its shares of round {round} for other clients: two such"
-            f" sums reveal single updates"
+            f"this node has handed out its shares of round {round} for other nodes (one that was"
+            " registered again is another): two such sums reveal single updates"
         )
 
 
