@@ -77,7 +77,7 @@ def test_what_ends_before_it_replaces_a_run_does_not_take_that_runs_figures(
     new = overwriting(run, method="standalone")
     result = execute(new, lambda *_: None, Console(quiet=True), engine="local")
     assert (result["status"], result["method"]) == ("stopped", "standalone")
-    assert result.keys().isdisjoint({"rounds", "accuracy"})
+    assert result.keys().isdisjoint({"rounds", "accuracy", "privacy"})
     assert result["resumable"] is False
     assert run.experiment().method == "fedproto"
     assert continued(new).execution.overwrite  # by `compare`, which was to make it again

@@ -63,8 +63,8 @@ def write_result(
     which it diverged. tell: is handed the result
     before it is written, and may add to it; once it is there, a launcher ends this process."""
     experiment = config.experiment
-    # what is here is still the run that this one was to replace
-    replaces = config.execution.overwrite and not run.is_of(experiment)
+    # else what is here is still the run that this one was to replace
+    begun = not config.execution.overwrite or run.is_of(experiment)
     result: Result = {
         "format": FORMAT,
         "status": status,
@@ -74,32 +74,16 @@ def write_result(
         "dataset": data_name(run, experiment),
         "fingerprint": experiment.fingerprint(),
         "clients": experiment.clients,
-        "resumable": resumable and status != "completed" and not replaces,
-        "privacy": privacy_of(
-            config,
-            run.dp_file,
-            run.clients.is_dir(),
-            run.visits(),
-            own_data=run.partition == OWN,
-            uploads_kept=bool(run.uploads.rounds()),
-        ),
+        "resumable": resumable and status != "completed" and begun,
     }
     if after := joined_after(experiment):
         result["joined"] = after
     if after := left_after(experiment):
         result["left"] = after
-    if origins := run.origins():
-        result["begun_from"] = [
-            {"run": o["run"], "without": o["without"], "round": o["round"]} for o in origins
-        ]
     if diverged_in is not None:
         result["diverged_in"] = diverged_in
-    state = None if replaces else run.checkpoints.load()
-    rows = [] if replaces else run.rounds()
-    if state is not None and rows:
-        result = _with_measures(result, run, config, state, rows)
-        if experiment.clients_held_out:
-            result["held_out"] = held_out(experiment, run.held_out())
+    if begun:
+        result = _with_what_is_here(result, run, config)
     tell(result)
     try:
         run.write_result(result)
@@ -107,6 +91,29 @@ def write_result(
         if status == "completed":
             raise
         logger.warning("result.json cannot be written: %s", failure.strerror)
+    return result
+
+
+def _with_what_is_here(result: Result, run: RunDirectory, config: RunConfig) -> Result:
+    """With what the directory tells of the run: its privacy, where it was begun, its measures."""
+    experiment = config.experiment
+    result["privacy"] = privacy_of(
+        config,
+        run.dp_file,
+        run.clients.is_dir(),
+        run.visits(),
+        own_data=run.partition == OWN,
+        uploads_kept=bool(run.uploads.rounds()),
+    )
+    if origins := run.origins():
+        result["begun_from"] = [
+            {"run": o["run"], "without": o["without"], "round": o["round"]} for o in origins
+        ]
+    state, rows = run.checkpoints.load(), run.rounds()
+    if state is not None and rows:
+        result = _with_measures(result, run, config, state, rows)
+        if experiment.clients_held_out:
+            result["held_out"] = held_out(experiment, run.held_out())
     return result
 
 
