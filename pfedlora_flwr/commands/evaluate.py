@@ -218,9 +218,11 @@ def _load(trained: Trained, data: str, options: Mapping[str, object]) -> Dataset
     allowed = [name for name in find(data).columns if name != "data.client-column"]
     if path and not takes_path(data):
         raise UserError(f"data-path is not used: dataset {data!r} takes no files from there")
+    how = reading_for(task, with_keys(trained.experiment, keys, allowed), path)
     how = replace(
-        reading_for(task, with_keys(trained.experiment, keys, allowed), path),
+        how,
         client_column=None,
+        passed_over=how.client_column,
         feature_names=trained.feature_names,
         one_class=True,
     )

@@ -7,7 +7,8 @@ import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from numbers import Integral
+from decimal import Decimal
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,56 @@ def with_columns(where: str, frame: Any, names: Sequence[str]) -> Any:
     return frame[list(names)]
 
 
+def as_array(where: str, given: Any) -> npt.NDArray[Any]:
+    """An array, or a data frame's columns as numbers [n, d]. Raises UserError for a column that is
+    none."""
+    names = [] if isinstance(given, np.ndarray) else getattr(given, "columns", [])
+    if not isinstance(names, Iterable) or not (names := [*names]):
+        return np.asarray(given)
+    by_place = getattr(given, "iloc", None)  # of pandas, where a number may name two columns
+    columns = [
+        np.asarray(given[name] if by_place is None else by_place[:, i])
+        for i, name in enumerate(names)
+    ]
+    if all(column.dtype.kind in "iuf" for column in columns):
+        whole = np.asarray(given)
+        if whole.dtype.kind in "iuf":
+            return whole
+    found = [_numbers(where, name, column) for name, column in zip(names, columns, strict=True)]
+    return np.stack(found, 1)
+
+
+def _numbers(where: str, name: object, column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """A data frame's column as numbers [n]. Raises UserError for what is none."""
+    told = "and features are numbers: turn it into numbers, or leave it out"
+    if column.dtype.kind == "b":
+        return column.astype(np.int8)
+    if column.dtype.kind == "O":
+        values = column.tolist()
+        for i, value in enumerate(values):
+            if not isinstance(value, Real | Decimal | np.bool_):
+                raise UserError(f"{where}: column {name!r} has {kind(value)} at index {i}, {told}")
+        return np.asarray(values, np.float64)
+    if column.dtype.kind not in "iuf":
+        raise UserError(f"{where}: column {name!r} holds {column.dtype}, {told}")
+    return column
+
+
+def _as_keys(where: str, given: Any, wanted: str) -> npt.NDArray[Any]:
+    """Labels or owners as an array: objects as text or integers. Raises UserError for an object
+    that is none."""
+    array = np.asarray(given)
+    if array.dtype.kind != "O":
+        return array
+    values = array.ravel().tolist()
+    for i, value in enumerate(values):
+        if not isinstance(value, str | Integral):
+            raise UserError(f"{where} has {kind(value)} at index {i}; expected {wanted}")
+    if all(isinstance(value, str) for value in values):
+        return array.astype(np.str_)
+    return array if any(isinstance(value, str | bool) for value in values) else array.astype(int)
+
+
 _Parts = tuple[npt.NDArray[Any], npt.NDArray[Any], list[str] | None, npt.NDArray[Any] | None]
 
 
@@ -169,10 +220,10 @@ def _called(text: str, found: Any, how: Reading) -> tuple[_Parts, tuple[str, ...
         inputs, columns = with_columns(where, inputs, how.feature_names), how.feature_names
     names, owners = given.get("class_names"), given.get("clients")
     parts = (
-        np.asarray(inputs),
-        np.asarray(given["labels"]),
+        as_array(where, inputs),
+        _as_keys(f"{where}: labels", given["labels"], "integers"),
         None if names is None else [str(name) for name in names],
-        None if owners is None else np.asarray(owners),
+        None if owners is None else _as_keys(f"{where}: clients", owners, "integers or text"),
     )
     return parts, columns
 

@@ -26,7 +26,7 @@ from pfedlora_flwr.files import write_atomically
 META = "meta.json"
 """Written last: a folder without it is none of a dataset."""
 DIGESTS = "digests"
-_VERSION = 8  # of the folders' layout
+_VERSION = 9  # of the folders' layout
 
 
 def cache_root() -> Path:

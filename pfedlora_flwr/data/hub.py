@@ -21,6 +21,7 @@ from pfedlora_flwr.deadline import within
 from pfedlora_flwr.errors import UserError, brief, some
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from datasets import Dataset
 
 logger = logging.getLogger(__name__)
@@ -130,7 +131,33 @@ def _inputs(
             f"{where}: data.input-column is {column!r}, which holds {kind}; expected images, or an"
             " array in each row"
         )
-    return np.asarray(rows.select_columns([column]).with_format("numpy")[:][column]), 0, [], ""
+    own = rows.select_columns([column])
+    # the library's own choice is float32 and int64
+    dtype = _numbers(where, column, own.with_format("arrow")[:].column(column))
+    return np.asarray(own.with_format("numpy", **dtype)[:][column]), 0, [], ""
+
+
+def _numbers(where: str, name: str, column: pa.ChunkedArray) -> dict[str, Any]:
+    """The type of the numbers in a column of arrays, as NumPy takes it; nothing for what is no
+    number. Raises UserError where one is missing: as an integer it would be 0."""
+    import pyarrow as pa
+
+    tables.check_there(where, name, column)
+    kind = column.type
+    for part in column.chunks:
+        inner = part
+        while (own := isinstance(inner, pa.ExtensionArray)) or (
+            pa.types.is_nested(inner.type) and not pa.types.is_struct(inner.type)
+        ):
+            inner = inner.storage if own else inner.flatten()
+            if inner.null_count:
+                raise UserError(
+                    f"{where}: column {name!r} has arrays in which a value is missing: fill it, or"
+                    " remove their rows"
+                )
+        kind = inner.type
+    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+    return {"dtype": kind.to_pandas_dtype()} if is_number else {}
 
 
 def _files(where: str, rows: Dataset, column: str) -> Iterator[File]:
@@ -168,12 +195,12 @@ def _label(where: str, rows: Dataset, how: Reading) -> str:
 
 
 def _only(where: str, rows: Dataset, kind: str, key: str, how: Reading) -> str | None:
-    """The only column of this type but the clients'; None if there is none. Raises UserError
-    where there are several."""
+    """The only column of this type but the clients' and one passed over; None if there is none.
+    Raises UserError where there are several."""
     found = [
         name
         for name in rows.column_names
-        if name != how.client_column and _type(rows, name) == kind
+        if name not in (how.client_column, how.passed_over) and _type(rows, name) == kind
     ]
     if len(found) > 1:
         raise UserError(

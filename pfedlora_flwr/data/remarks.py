@@ -13,6 +13,8 @@ from pfedlora_flwr.errors import some
 
 _NAMED = 10
 """Classes that a line names."""
+_MISSING = {"NA", "N/A", "nan", "NaN", "null", "None", ""}
+"""What programs write for a value that is missing."""
 _SPLITS = {"train", "training", "test", "testing", "val", "valid", "validation", "dev", "eval"}
 """What datasets call their parts."""
 _PARTS = 3
@@ -21,7 +23,8 @@ _PARTS = 3
 
 def remarks(dataset: Dataset, partition: Partition) -> Iterator[str]:
     """What its reader left out or warns of, the owners that are no clients, the classes without
-    samples, names that are nearly equal, and samples that a client trains on and is tested on."""
+    samples, names that are nearly equal or are those of missing values, and samples that a client
+    trains on and is tested on."""
     yield from dataset.notes
     if partition.owners and dataset.owners is not None:
         names, counts = np.unique(dataset.owners, return_counts=True)
@@ -41,8 +44,11 @@ def remarks(dataset: Dataset, partition: Partition) -> Iterator[str]:
             " are: if its classes are one folder below, name that folder"
         )
     yield from _near("classes", dataset.class_names)
+    yield from _missing("classes", dataset.class_names)
     if dataset.owners is not None:
-        yield from _near("owners", map(str, np.unique(dataset.owners)))
+        owners = [str(owner) for owner in np.unique(dataset.owners)]
+        yield from _near("owners", owners)
+        yield from _missing("owners", owners)
     yield from _twice(dataset, partition)
 
 
@@ -64,6 +70,17 @@ def _near(what: str, names: Iterable[str]) -> Iterator[str]:
     groups = [", ".join(map(repr, group)) for group in alike.values() if len(group) > 1]
     if groups:
         yield f"{what} that differ by spaces or capitals alone: {some(groups, _NAMED)}"
+
+
+def _missing(what: str, names: Iterable[str]) -> Iterator[str]:
+    """Names that programs write for a missing value, beside others."""
+    given = set(names)
+    if (found := given & _MISSING) and given > found:
+        told = some(sorted(map(repr, found)), _NAMED)
+        yield (
+            f"{what} that are called as missing values are: {told}: if they are missing, fill or"
+            " remove them"
+        )
 
 
 def _twice(dataset: Dataset, partition: Partition) -> Iterator[str]:

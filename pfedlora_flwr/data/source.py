@@ -59,7 +59,8 @@ class Reading:
     one_class: whether all samples may be of one where nothing names the others. subfolders: whether
     images in folders within a class's folder are its own. text_column: of texts, of which
     max_tokens tokens are taken; None: inputs are no texts. sep, decimal: of a CSV's columns and
-    numbers, by their names."""
+    numbers, by their names. passed_over: a column that is neither found as the label nor as the
+    inputs, if it is there."""
 
     data_path: str = ""
     size: tuple[int, int] | None = None
@@ -75,6 +76,7 @@ class Reading:
     decimal: str = "point"
     text_column: str | None = None
     max_tokens: int = 0
+    passed_over: str | None = None
 
     @classmethod
     def of(cls, e: Experiment, data_path: str) -> Reading:

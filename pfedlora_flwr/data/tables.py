@@ -3,6 +3,7 @@ numeric columns are features, or one column is text."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -161,10 +162,11 @@ def feature_names_of(
     if how.feature_names:
         return how.feature_names, []
     known = label, how.client_column
+    index = [name for name in _index_of(table) if name not in known]
     there = [
         field
         for field in table.schema
-        if field.name not in known and not field.name.startswith(_PANDAS_INDEX)
+        if field.name not in (*known, *index) and not field.name.startswith(_PANDAS_INDEX)
     ]
     if there and there[0].name in _NAMELESS:
         raise UserError(
@@ -182,7 +184,18 @@ def feature_names_of(
         )
     columns = "1 column" if len(others) == 1 else f"{len(others)} columns"
     notes = [f"left out: {columns} of no numbers: {told}{hint}"] if others else []
+    notes += [f"left out: the row index of pandas: {some(index, _NAMED)}"] if index else []
     return tuple(field.name for field in there if field not in others), notes
+
+
+def _index_of(table: pa.Table) -> list[str]:
+    """The named columns that pandas says are its row index."""
+    try:
+        about = json.loads((table.schema.metadata or {})[b"pandas"])
+        names = [name for name in about["index_columns"] if isinstance(name, str)]
+    except (KeyError, TypeError, ValueError):  # another program's
+        return []
+    return [n for n in names if n in table.column_names and not n.startswith(_PANDAS_INDEX)]
 
 
 def features_of(where: str, table: pa.Table, names: Sequence[str]) -> npt.NDArray[np.float64]:
@@ -264,6 +277,9 @@ def labels_of(
     found, classes = _keys(where, name, column), how.class_names
     values, codes = np.unique(found, return_inverse=True)
     texts = [str(value) for value in values]
+    if set(texts) <= {"false", "true"}:  # True or TRUE in the file
+        spelt = {name.casefold(): name for name in classes} | {name: name for name in classes}
+        texts = [spelt.get(text, text) for text in texts]
     if unknown := [text for text in texts if text not in classes] if classes else []:
         raise UserError(
             f"{where}: column {name!r} has {some(unknown, _NAMED)}, and data.class-names"

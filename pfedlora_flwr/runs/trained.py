@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
@@ -235,7 +235,7 @@ def _build(
     # of the client's own data, which may have fewer classes than the federation
     names = about["class_names"]
     classes = about.get("classes", len(names))
-    about["class_names"] = [*names, *(f"class {i}" for i in range(len(names), classes))]
+    about["class_names"] = _filled(names, classes)
     shape = tuple(about.get("shape", Task.shape))
     kind = kinds.named(about["kind"]) if "kind" in about else kinds.of_shape(shape)
     method = registry.make(experiment, Task(classes, shape, kind))
@@ -260,3 +260,12 @@ def _build(
         about,
         counts,
     )
+
+
+def _filled(names: Sequence[str], classes: int) -> list[str]:
+    """The names up to so many classes: `class 2` for the third, or `unnamed class 2` where the data
+    calls another so."""
+    missing, called = range(len(names), classes), "class"
+    while any(f"{called} {i}" in names for i in missing):
+        called = f"unnamed {called}"
+    return [*names, *(f"{called} {i}" for i in missing)]
