@@ -20,6 +20,7 @@ from pfedlora_flwr.data import datasets
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.federation import visit as visits
 from pfedlora_flwr.federation.adapt import adapt as adapted_to
+from pfedlora_flwr.federation.adapt import alone
 from pfedlora_flwr.federation.client import PersonalisedClient
 from pfedlora_flwr.federation.messages import Instruction, held_out_from_metrics
 from pfedlora_flwr.files import tensors_sha256
@@ -254,6 +255,36 @@ def test_who_joined_and_left_in_later_rounds_than_the_visits_does_not_matter(
     assert about["experiment"].get("clients-left", "") == ""
 
 
+def test_own_data_that_has_changed_is_not_evaluated(federation: Path, tmp_path: Path) -> None:
+    """The parts are drawn from all of it: what it was trained on would be in the test part."""
+    file = Path(digits(tmp_path).removeprefix("npz:"))
+    new = pfedlora_flwr.adapt(
+        federation / "shared.safetensors", tmp_path / "new", dataset=f"npz:{file}", rounds=1
+    )
+    assert new.evaluate()["accuracy"] == new.result["accuracy"]
+    with np.load(file) as loaded:
+        held = dict(loaded)
+    np.savez(file, **held | {name: held[name][::-1] for name in ("images", "labels")})
+    told = r"10.npz is not what client \d+ was trained on; restore it, or give DATA"
+    with pytest.raises(UserError, match=told):
+        new.evaluate()
+    [stored] = (tmp_path / "new").glob("*/round-*.safetensors")
+    tensors, metadata = read_tensors(stored)
+    kept = {name: metadata[name] for name in ("round", "counts", "base") if name in metadata}
+    write_tensors(stored, tensors, **kept)  # as an older version left it
+    assert new.evaluate()["samples"] == new.result["test"]
+
+
+def test_beside_a_method_that_counts_no_operations_stand_as_many_visits() -> None:
+    plain = Plain({**KEYS, "models": "cnn5"})
+    data = plain.data(8)
+    received = plain.method.download(plain.state, 8, 1)
+    adapted = adapted_to(plain.method, received, data, 8, 1)
+    uncounted = replace(adapted, visits=3, flops=0)
+    assert alone(plain.method, data, 8, uncounted).visits == 3
+    assert alone(plain.method, data, 8, replace(uncounted, flops=1)).visits == 1
+
+
 def test_what_diverges_is_no_result(federation: Path, tmp_path: Path) -> None:
     shared = shared_state.read(federation / "shared.safetensors")
     plain = Plain({**KEYS, "lr": 1e18})
@@ -294,7 +325,7 @@ def test_what_is_there_stays_until_all_is_written(
     before = (tmp_path / "new" / "adapted.json").read_bytes()
     with monkeypatch.context() as patch:
         full = OSError(28, "No space left on device")
-        patch.setattr(ClientStore, "save", lambda *_: (_ for _ in ()).throw(full))
+        patch.setattr(ClientStore, "save", lambda *_, **__: (_ for _ in ()).throw(full))
         with pytest.raises(UserError, match=r"new cannot be written \(No space left on device\)"):
             adapt(overwrite=True)
     assert [path.name for path in tmp_path.iterdir()] == ["new"]

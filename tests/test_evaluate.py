@@ -184,9 +184,13 @@ def test_data_that_is_not_what_the_client_had_is_refused(
     for changed, expected in (
         (
             about | {"partition": "another"},
-            "the data of digits is not what client 0 was trained on; give DATA",
+            "the data of digits is not what client 0 was trained on; restore it, or give DATA",
         ),
-        (own, f"the data of npz:{tmp_path}/own.npz is not what client 0 was trained on; give DATA"),
+        (
+            own,
+            f"the data of npz:{tmp_path}/own.npz is not what client 0 was trained on; restore it,"
+            " or give DATA",
+        ),
         (
             older,
             (

@@ -9,7 +9,7 @@ import sysconfig
 import zipfile
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from pfedlora_flwr.commands import export as exporting
 from pfedlora_flwr.commands.export import export
 from pfedlora_flwr.data.local import shared_partition
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.trained import Trained, load_trained
 from tests.conftest import ROOT, Done
@@ -166,6 +167,19 @@ def test_a_file_that_would_answer_otherwise_is_never_left(
         ):
             export(trained, "safetensors", target)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("size", "off", "fits"), [(150, 1e-3, True), (1, 1e-3, False)])
+def test_rounding_is_of_the_largest_logit(size: float, off: float, fits: bool) -> None:
+    about = {"mean": [0.0] * 3, "std": [1.0] * 3}
+    scores = torch.tensor([[size, 0.0]])
+    made: Any = SimpleNamespace(task=Task(2), about=about, logits=lambda _: scores)
+    if fits:
+        assert exporting._difference(made, lambda _: scores + off) == pytest.approx(off, rel=0.1)
+        return
+    for wrong in (scores + off, scores * torch.nan, scores * torch.inf):
+        with pytest.raises(UserError, match="differ by"):
+            exporting._difference(made, lambda _, wrong=wrong: wrong)
 
 
 def test_an_export_makes_its_folder_and_replaces_what_it_is_told_to(

@@ -98,12 +98,18 @@ def adapt(
     about = about_of(site, e, k, who.where)
     if shared.class_names:  # the client's own may lack some
         about["class_names"] = [*shared.class_names]
-    _write(output, found, about, row, overwrite=overwrite)
+    _write(output, found, about, row, site.own_data, overwrite=overwrite)
     return row
 
 
 def _write(
-    output: Path, found: Adapted, about: dict[str, Any], row: HeldOutRow, *, overwrite: bool
+    output: Path,
+    found: Adapted,
+    about: dict[str, Any],
+    row: HeldOutRow,
+    own_data: str,
+    *,
+    overwrite: bool,
 ) -> None:
     """Writes beside the folder first, so that what is there stays until all is written."""
     output = output.absolute()
@@ -112,7 +118,8 @@ def _write(
         with tempfile.TemporaryDirectory(prefix=".adapt-", dir=output.parent) as aside:
             new = Path(aside) / output.name
             store = ClientStore(new / str(row["client"]))
-            store.save(found.visits, found.tensors(), 0, found.counts, base_of(found.model))
+            base = base_of(found.model)
+            store.save(found.visits, found.tensors(), 0, found.counts, base, data=own_data)
             store.write_about(found.visits, about["site"], lambda: about)
             write_atomically(new / RESULT, (json.dumps(row, indent=1) + "\n").encode())
             if overwrite and output.exists():

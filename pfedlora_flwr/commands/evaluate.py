@@ -255,10 +255,12 @@ def _own_test_part(trained: Trained) -> tuple[Samples, list[int]]:
     if (
         other
         or site.fingerprint != about["partition"]
+        or (trained.own_data and trained.own_data != site.own_data)
         or (trained.counts and trained.counts.test != len(test))
     ):
         raise UserError(
-            f"the data of {data.name} is not what client {client} was trained on; give DATA"
+            f"the data of {data.name} is not what client {client} was trained on; restore it, or"
+            " give DATA"
         )
     labels = torch.from_numpy(np.asarray(data.labels[test]))
     return trained.samples(data.inputs[test], labels), sorted((test + 1).tolist())

@@ -37,6 +37,7 @@ from pfedlora_flwr.runs.trained import Trained
 
 SUFFIXES = {"safetensors": ".safetensors", "torch-export": ".pt2", "onnx": ".onnx", "peft": ""}
 TOLERANCE = 1e-4
+"""Of a logit, or of the largest one where that is above 1."""
 _BATCHES = (1, 7)
 _ANY_NUMBER = ({0: torch.export.Dim("n", min=1)},)
 
@@ -251,11 +252,14 @@ def _difference(trained: Trained, exported: Exported) -> float:
     """The largest difference of a logit, over random inputs in batches of two sizes. Raises
     UserError where it is no rounding."""
     generator = torch.Generator().manual_seed(0)
-    found, task = [], trained.task
+    found, sizes, task = [], [1.0], trained.task
     for n in _BATCHES:
         raw, given = task.kind.example(task.shape, n, *_constants(trained), generator)
-        found.append(float((exported(given) - trained.logits(raw.numpy())).abs().max()))
-    if not (difference := max(found)) <= TOLERANCE:  # nan too
+        own = trained.logits(raw.numpy())
+        found.append(float((exported(given) - own).abs().max()))
+        sizes.append(float(own.abs().max()))
+    difference = max(found)
+    if not all(one / max(sizes) <= TOLERANCE for one in found):  # nan too
         raise UserError(
             f"the exported model's outputs differ by {difference:g} from the model's own: nothing"
             " was written"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
+import sys
 from dataclasses import replace
 from pathlib import Path
 from weakref import WeakKeyDictionary
@@ -16,12 +17,15 @@ from torch import Tensor, nn
 from pfedlora_flwr.data.cache import cache_root, keep, kept_in
 from pfedlora_flwr.data.local import LocalData
 from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.models.linear import maker_of_cpu
 from pfedlora_flwr.models.own import Whole
 from pfedlora_flwr.models.pretrained import frozen_encoder, with_outputs
 from pfedlora_flwr.training.flops import count_operations
 from pfedlora_flwr.training.loop import Samples, infer, mixed_precision
 
 _VERSION = 1  # of the files' layout
+_LIBRARIES = {"hf": "transformers"}
+"""By the first word of an encoder's base, where it is not the library's own name."""
 PHASE = "features"
 """Of a visit's operations: those of the encoder, once a client."""
 _COUNTED = WeakKeyDictionary[nn.Module, dict[tuple[object, ...], int]]()
@@ -80,14 +84,17 @@ def kept(encoder: Whole, samples: Samples, e: Experiment) -> Tensor:
 
 def _file(encoder: Whole, samples: Samples, e: Experiment) -> Path:
     """Where the outputs are kept: another file for another encoder, image size, normalisation,
-    precision, kind of machine, or samples."""
+    precision, version of a library, kind of machine, or samples."""
     device = samples.labels.device
     machine = (
         torch.cuda.get_device_name(device)
         if device.type == "cuda"
-        else f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
+        else f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()} {maker_of_cpu()}"
     )
-    told = (encoder.base, encoder.place, encoder.side, e.precision, machine, torch.__version__)
+    word = encoder.base.partition(":")[0]
+    library = sys.modules.get(_LIBRARIES.get(word, word))  # which built the encoder here
+    versions = torch.__version__, getattr(library, "__version__", "")
+    told = (encoder.base, encoder.place, encoder.side, e.precision, machine, *versions)
     digest = hashlib.sha256(repr((_VERSION, *told)).encode())
     for tensor in (samples.inputs, samples.scale, samples.shift):
         if tensor is not None:

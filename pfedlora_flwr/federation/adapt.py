@@ -70,7 +70,7 @@ def adapt(method: Method, received: Tensors, data: LocalData, client: int, count
 
 def alone(method: Method, data: LocalData, client: int, adapted: Adapted) -> Adapted:
     """The same client by Standalone, after as many visits as the operations last for that it took
-    to be adapted, rounded up."""
+    to be adapted, rounded up; as many as that took, where the method counts none."""
     e = method.experiment.replace(
         method="standalone", method_options="", options=Standalone.Options()
     )
@@ -78,7 +78,8 @@ def alone(method: Method, data: LocalData, client: int, adapted: Adapted) -> Ada
     first = adapt(by_itself, {}, data, client, 1)  # all visits run the same operations
     once = sum(operations(first.model, data, e).values())
     each = first.flops - once
-    count = max(1, ceil((adapted.flops - once) / each)) if each else adapted.visits
+    spent = adapted.flops - once  # nothing, where an own method's visits count none
+    count = ceil(spent / each) if each and spent > 0 else adapted.visits
     return first if count == 1 else adapt(by_itself, {}, data, client, count)
 
 

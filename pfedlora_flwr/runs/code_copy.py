@@ -226,6 +226,16 @@ def _own_modules(keys: Mapping[str, object]) -> list[str]:
     ]
 
 
+def is_installed(found: type) -> bool:
+    """Whether a class is Python's or an installed library's, not the user's own."""
+    module = found.__module__
+    try:
+        there = module != "__main__" and importlib.util.find_spec(_top(module)) is not None
+    except (ImportError, ValueError):
+        return False
+    return there and not _roots(module)
+
+
 def _top(module: str) -> str:
     return module.partition(".")[0]
 

@@ -46,7 +46,8 @@ class Trained:
     about: what the client left beside it: experiment, classes, shape, class_names, feature_names,
     mean, std, data_notes, versions, kind; partition and site, which say where its data is (older
     versions of the package left out partition, shape, feature_names, kind and data_notes). counts:
-    of its evaluation; None where this version was not evaluated."""
+    of its evaluation; None where this version was not evaluated. own_data: what the site's own data
+    was known by; empty for a part of a shared dataset, and where an older version stored it."""
 
     client: int
     version: int
@@ -56,6 +57,7 @@ class Trained:
     module: nn.Module
     about: Mapping[str, Any]
     counts: Counts | None
+    own_data: str = ""
 
     @property
     def class_names(self) -> list[str]:
@@ -259,6 +261,7 @@ def _build(
         module,
         about,
         counts,
+        store.data(version),
     )
 
 

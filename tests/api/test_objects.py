@@ -5,7 +5,9 @@ from __future__ import annotations
 import linecache
 import warnings
 from collections.abc import Callable
+from functools import lru_cache, partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -118,6 +120,127 @@ def test_a_class_of_a_notebook_is_hashed_with_the_globals_it_uses() -> None:
     notebook["WIDTH"] = 8
     other = cell(NET.replace("nn.Linear(12", "nn.Linear( 12"), 2, notebook)
     assert named(other["Net"]) != first
+
+
+class Config:
+    """Of a user's own."""
+
+    def __init__(self, width: int) -> None:
+        self.width, self.itself = width, self
+
+
+def twice(number: int) -> int:
+    return 2 * number
+
+
+def thrice(number: int) -> int:
+    return 3 * number
+
+
+def frame(value: float, name: str = "x") -> Any:
+    return pytest.importorskip("pandas").DataFrame({name: [value, 1.0]})
+
+
+def cyclic(value: int) -> list[Any]:
+    found: list[Any] = [value]
+    return [*found, found, (found.append(found), found)]
+
+
+VALUES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
+    "a number of NumPy": (lambda: np.int64(32), lambda: np.int64(64)),
+    "a range": (lambda: range(3), lambda: range(9)),
+    "a type of tensors": (lambda: torch.float32, lambda: torch.float64),
+    "a partial": (lambda: partial(nn.Linear, 3, 4), lambda: partial(nn.Linear, 3, 8)),
+    "its function": (lambda: partial(nn.Linear, 3), lambda: partial(nn.Conv2d, 3)),
+    "a function in C": (lambda: torch.relu, lambda: torch.tanh),
+    "a cached function": (lambda: lru_cache(twice), lambda: lru_cache(thrice)),
+    "a method": (lambda: Config(1).__init__, lambda: Config(2).__init__),
+    "a namespace": (lambda: SimpleNamespace(p=[0.1]), lambda: SimpleNamespace(p=[0.5])),
+    "an instance": (lambda: Config(32), lambda: Config(64)),
+    "a module": (lambda: nn.Dropout(0.1), lambda: nn.Dropout(0.5)),
+    "its weights": (lambda: nn.Linear(1, 1).requires_grad_(), lambda: nn.Linear(1, 2)),
+    "a tensor": (lambda: torch.ones(2, dtype=torch.bfloat16), lambda: torch.ones(2)),
+    "a frame": (lambda: frame(1), lambda: frame(2)),
+    "its columns": (lambda: frame(1), lambda: frame(1, "y")),
+    "a column": (lambda: frame(1)["x"], lambda: frame(2)["x"]),
+    "dates": (lambda: np.zeros(1, "M8[s]"), lambda: np.ones(1, "M8[s]")),
+    "a list that holds itself": (lambda: cyclic(1), lambda: cyclic(2)),
+    "which of two": (
+        lambda: [one := SimpleNamespace(), two := SimpleNamespace(), one, two],
+        lambda: [one := SimpleNamespace(), two := SimpleNamespace(), two, one],
+    ),
+}
+
+
+@pytest.mark.parametrize("what", VALUES)
+def test_a_global_is_hashed_by_its_value(what: str) -> None:
+    names = []
+    for of in (*VALUES[what], *VALUES[what]):
+        torch.manual_seed(0)
+        source = "def net(classes):\n    return VALUE\n"
+        notebook = cell(source, 3, {"__name__": "__main__", "VALUE": of()})
+        names.append(named(notebook["net"]))
+    assert names[0] != names[1]
+    assert names[:2] == names[2:]
+
+
+def test_a_classes_attribute_is_hashed_by_its_value() -> None:
+    source = f"{NET}    part = PART\n"
+    names = set()
+    for width in (8, 9):
+        part = partial(nn.Linear, width)
+        namespace = {"__name__": "__main__", "nn": nn, "WIDTH": 1, "PART": part}
+        names.add(named(cell(source, 4, namespace)["Net"]))
+    assert len(names) == 2
+
+
+def test_what_counts_and_tells_the_time_is_not_hashed() -> None:
+    import logging
+
+    logger = logging.getLogger("of a test")
+    source = "def net(classes):\n    LOG.info(SOME)\n"
+    names = set()
+    for level in (10, 20):
+        logger.setLevel(level)
+        some = {Config(level), Config(1)}  # in an order by their addresses
+        notebook = cell(source, 5, {"__name__": "__main__", "LOG": logger, "SOME": some})
+        names.add(named(notebook["net"]))
+    assert len(names) == 1
+
+
+@pytest.mark.parametrize("of", [np.asarray, torch.tensor])
+def test_lists_of_arrays_stay_those_that_were_given(of: Callable[..., Any]) -> None:
+    rows, given = [of([float(i), 0.0]) for i in range(4)], Given()
+    name = str(given.value("dataset", (rows, [0, 1, 0, 1])))
+    for row in rows:
+        row += 7
+    assert np.asarray(given.objects[name]()["inputs"]).tolist() == [[i, 0] for i in range(4)]
+
+
+def test_tensors_are_datasets_whatever_their_type_and_gradient() -> None:
+    rows, labels = torch.arange(8.0).reshape(4, 2), [0, 1, 0, 1]
+    plain = Given().value("dataset", (rows, labels))
+    half = rows.to(torch.bfloat16)
+    graph = (rows.clone().requires_grad_() * 1, [*half])
+    for other in (rows.clone().requires_grad_(), half, graph[0], [*graph[0]], graph[1]):
+        assert Given().value("dataset", (other, labels)) == plain
+    with pytest.raises(UserError, match="dataset: inputs cannot be made an array: ") as caught:
+        Given().value("dataset", (rows.to_sparse(), labels))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_prediction_takes_tensors_with_gradients_and_refuses_ragged_lists(tmp_path: Path) -> None:
+    run = pfedlora_flwr.run(dataset=(ROWS, LABELS), output=tmp_path / "run", **SMALL)
+    rows = torch.from_numpy(ROWS[:4])
+    graph, wanted = rows.clone().requires_grad_() * 1, run.predict(0, ROWS[:4])
+    for given in (graph, [*graph], ROWS[:4].tolist()):
+        assert np.array_equal(run.predict(0, given), wanted)
+    assert run.predict(0, rows.to(torch.bfloat16)).shape == (4, 3)
+    given = run.evaluate(0, (graph, LABELS[:4]))
+    assert cast("dict[str, Any]", given)["samples"] == 4
+    with pytest.raises(UserError, match="inputs cannot be made an array: ") as caught:
+        run.predict(0, [[1.0, 2.0], [1.0]])
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

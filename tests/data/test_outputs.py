@@ -108,6 +108,14 @@ def test_whatever_decides_the_outputs_gives_them_another_file(
         assert what
     with pytest.raises(AssertionError, match="the encoder ran"):
         with_outputs_kept(model, data, e.replace(precision="bf16"))
+    for place, value in (("timm.__version__", "0"), ("torch.__version__", "0")):
+        with monkeypatch.context() as patch:
+            patch.setattr(place, value)
+            with pytest.raises(AssertionError, match="the encoder ran"):
+                with_outputs_kept(model, data, e)
+    monkeypatch.setattr(outputs, "maker_of_cpu", lambda: "another")
+    with pytest.raises(AssertionError, match="the encoder ran"):
+        with_outputs_kept(model, data, e)
 
 
 def test_a_users_own_class_is_not_known_by_its_tensors() -> None:

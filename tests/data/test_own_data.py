@@ -177,7 +177,7 @@ def test_a_run_does_not_go_on_with_other_columns(own: bool, tmp_path: Path, pfed
     shared_partition.cache_clear()
     code, _, err = pfedlora("evaluate", "node" if own else "run", "--client", "0")
     assert (code, err.count("\n")) == (2, 1)
-    assert "t.csv is not what client 0 was trained on; give DATA" in err
+    assert "t.csv is not what client 0 was trained on; restore it, or give DATA" in err
     if not own:
         again = (
             "run",

@@ -1,0 +1,72 @@
+"""Arrays, tensors, data frames and lists as NumPy reads them: copied, and hashed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from pfedlora_flwr.errors import UserError, first_line
+
+SCALARS = (type(None), bool, int, float, complex, str, bytes)
+_OF_NUMPY = (torch.float16, torch.float32, torch.float64)
+
+
+def own(part: Any) -> Any:
+    """A copy of an array, unless it cannot be written to, as a memory-mapped one; else a list of
+    such copies."""
+    if isinstance(part, SCALARS) or (isinstance(part, np.ndarray) and not part.flags.writeable):
+        return part
+    if isinstance(part, Tensor):
+        return plain(part).clone()
+    if hasattr(part, "__array__") or not isinstance(part, Iterable):
+        return deepcopy(part)
+    return [own(one) for one in part]
+
+
+def plain(tensor: Tensor) -> Tensor:
+    """The tensor as NumPy reads it: without its gradient, on the CPU, of bfloat16 as float32."""
+    tensor = tensor.detach().cpu()
+    known = not tensor.is_floating_point() or tensor.dtype in _OF_NUMPY
+    return tensor if known else tensor.float()
+
+
+def array_of(where: str, value: Any) -> npt.NDArray[Any]:
+    """An array, a tensor, a data frame or a list as an array. Raises UserError for what is none,
+    such as rows of different lengths."""
+    with one_line(where):
+        return _array(value)
+
+
+def _array(value: Any) -> npt.NDArray[Any]:
+    if isinstance(value, list | tuple):
+        value = [plain(one) if isinstance(one, Tensor) else one for one in value]
+    return np.asarray(plain(value) if isinstance(value, Tensor) else value)
+
+
+@contextmanager
+def one_line(where: str) -> Iterator[None]:
+    """What NumPy and PyTorch raise within becomes a UserError."""
+    try:
+        yield
+    except (ValueError, TypeError, RuntimeError) as error:
+        said = first_line(str(error))
+        raise UserError(f"{where} cannot be made an array: {said}") from None
+
+
+def fingerprint(part: Any) -> str:
+    """Its type, shape and a hash of its bytes; of texts and objects the texts."""
+    array = _array(part)
+    if array.dtype.kind in "OU":
+        return json.dumps([str(one) for one in array.ravel()])
+    held = np.ascontiguousarray(array.astype("i8") if array.dtype.kind in "mM" else array)
+    data = hashlib.sha256(held.data).hexdigest()
+    return f"{array.dtype.str} {array.shape} {data}"
