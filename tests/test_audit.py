@@ -457,7 +457,7 @@ def test_an_audit_of_few_samples_says_so(tmp_path: Path) -> None:
 
 def test_fedbabus_body_is_read_before_the_head_that_the_seed_gives() -> None:
     """With it the body was trained, and with it the server makes predictions."""
-    babu = plain.make(config.from_flat({"method": "fedbabu", "models": "cnn5", "clients": 2}))
+    babu: Any = plain.make(config.from_flat({"method": "fedbabu", "models": "cnn5", "clients": 2}))
     data = plain.samples([0, 1, 2, 3])
     kept = babu.initial_model(1)
     body = babu.trained_body(kept, babu.state_init(3), data, plain.visit(babu.experiment))
@@ -468,7 +468,7 @@ def test_fedbabus_body_is_read_before_the_head_that_the_seed_gives() -> None:
 
 def test_fedmrls_small_model_is_read_behind_a_clients_projection() -> None:
     """Only there its head was trained."""
-    mrl = plain.make(config.from_flat({"method": "fedmrl", "models": "cnn5", "clients": 2}))
+    mrl: Any = plain.make(config.from_flat({"method": "fedmrl", "models": "cnn5", "clients": 2}))
     data = plain.samples([0, 1, 2, 3])
     kept = mrl.initial_model(1)
     sent = mrl.local_update(kept, mrl.state_init(3), data, plain.visit(mrl.experiment)).tensors

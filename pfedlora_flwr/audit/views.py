@@ -14,7 +14,7 @@ from torch.nn.functional import linear
 
 from pfedlora_flwr.methods import fedkd
 from pfedlora_flwr.methods.fedavg import FedAvg
-from pfedlora_flwr.methods.fedbabu import FedBABU
+from pfedlora_flwr.methods.fedbabu import FedBABU, FineTuned
 from pfedlora_flwr.methods.fedbn import FedBN
 from pfedlora_flwr.methods.fedit import FedIT
 from pfedlora_flwr.methods.fedkd import FedKD
@@ -113,6 +113,7 @@ def _(method: FedMRL, shared: Tensors, own: ClientModel | None) -> Predictor | N
 def _(method: FedBABU, shared: Tensors, own: ClientModel | None) -> Predictor:
     """The body was trained before the first head, which the public seed gives."""
     model = method.initial_model(0)
+    assert isinstance(model, FineTuned)
     model.restart(shared)
     return method.predictor(model).eval()
 
