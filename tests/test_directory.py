@@ -17,6 +17,7 @@ from pfedlora_flwr.files import absolute, write_atomically
 from pfedlora_flwr.launch.execute import continued, execute
 from pfedlora_flwr.launch.processes import Stopped
 from pfedlora_flwr.runs import lines
+from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.lines import Tail, append_rows
 from pfedlora_flwr.server_app import _open
@@ -32,8 +33,11 @@ def test_a_link_to_a_larger_disk_stays_and_its_folder_is_cleared(tmp_path: Path)
         (run.path / name).symlink_to(kept / name)
     run.drop_models()
     assert list((kept / "clients").iterdir()) == []
+    (kept / "mlflow" / "other-run").mkdir(parents=True)
+    (run.path / "mlflow").symlink_to(kept / "mlflow")
     run.open(overwriting(run))
     run.close()
+    assert (kept / "mlflow" / "other-run").exists(), "several runs share it"
     assert list((kept / "uploads").iterdir()) == []
     assert run.uploads.folder.is_symlink()
 
@@ -59,8 +63,9 @@ def test_what_ends_before_it_replaces_a_run_does_not_take_that_runs_figures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl-C while the SuperLink starts: nothing of the new run is there, all of the old one is."""
-    make_run(tmp_path / "run", [0.1, 0.9], [0.9], method="fedproto")
+    make_run(tmp_path / "run", [0.1, 0.9], [0.9, 0.9], method="fedproto", dataset="synthetic:60")
     run = RunDirectory(tmp_path / "run")
+    run.checkpoints.save(ServerState({}, round=1))
 
     class Engine:
         def __enter__(self) -> Engine:
@@ -80,7 +85,13 @@ def test_what_ends_before_it_replaces_a_run_does_not_take_that_runs_figures(
     assert result.keys().isdisjoint({"rounds", "accuracy", "privacy"})
     assert result["resumable"] is False
     assert run.experiment().method == "fedproto"
-    assert continued(new).execution.overwrite  # by `compare`, which was to make it again
+    assert run.checkpoints.paths()
+    with pytest.raises(UserError, match="continue it with --resume"):  # it is not lost
+        run.check_free(new.executed(overwrite=False))
+    same = overwriting(run, method="fedproto", rounds=1)
+    again = execute(same, lambda *_: None, Console(quiet=True), engine="local")
+    assert again.keys().isdisjoint({"rounds", "accuracy", "privacy"})
+    assert continued(same).execution.resume
 
 
 def test_a_line_is_on_disk_before_the_checkpoint_that_follows(

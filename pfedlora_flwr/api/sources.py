@@ -131,15 +131,19 @@ class Source:
             path = import_path(value)
             known = path or value.__module__ == "builtins"
             yield from [f"{name}: {path or value.__name__}"] if known else self.of(value)
-        elif hasattr(value, "__array__") and not isinstance(value, type):
+        elif hasattr(type(value), "__array__") and not isinstance(value, type):
             yield f"{name}: {_bytes(value)}"
-        elif (parts := _parts(value)) is not None:
-            yield from self._instance(name, value, parts)
         else:
-            yield f"{name}: {_type(value)}"
+            try:
+                yield from [*self._instance(name, value)]
+            except Exception:  # of a user's own class, which may do anything when it is looked at
+                yield f"{name}: {_type(value)}"
 
-    def _instance(self, name: str, value: Any, parts: Mapping[str, Any]) -> Iterator[str]:
+    def _instance(self, name: str, value: Any) -> Iterator[str]:
         """Each once: another time its number among them."""
+        if (parts := _parts(value)) is None:
+            yield f"{name}: {_type(value)}"
+            return
         cls, met = type(value), len(self._instances)
         number = self._instances.setdefault(id(value), met)
         yield f"{name}: {_type(value)} {number}"
@@ -189,14 +193,16 @@ def _parts(value: Any) -> Mapping[str, Any] | None:
         return {"func": value.__func__, "self": value.__self__}
     if isinstance(value, Enum):
         return {"name": value.name, "value": value.value}
-    if isinstance(made := getattr(value, "__wrapped__", None), FunctionType):  # as of lru_cache
+    made = inspect.getattr_static(value, "__wrapped__", None)
+    if isinstance(made, FunctionType):  # as of lru_cache
         return {"wrapped": made}
     if isinstance(value, type | FunctionType) or (
         is_installed(type(value))
         and not (is_dataclass(value) or isinstance(value, SimpleNamespace | nn.Module))
     ):
         return None
-    slots = [slot for cls in type(value).__mro__ for slot in getattr(cls, "__slots__", ())]
+    own = (vars(cls).get("__slots__", ()) for cls in type(value).__mro__)
+    slots = [slot for of in own for slot in ([of] if isinstance(of, str) else of)]
     held = {name: getattr(value, name) for name in slots if hasattr(value, name)}
     held |= getattr(value, "__dict__", {})
     return {

@@ -122,13 +122,16 @@ def _(method: FedBABU, shared: Tensors, own: ClientModel | None) -> Predictor:
 def _(method: FedIT, shared: Tensors, own: ClientModel | None) -> Predictor | None:
     """With its head LoRA is all that a client trains, of a model whose rest the public seed and the
     base give; not of methods that keep a part private, or send another layout."""
-    model = method.predictor(method.initial_model(0)).eval()
-    layout = {name: tensor.shape for name, tensor in model.state_dict().items()}
-    trained = {name for name, p in model.named_parameters() if p.requires_grad}
-    if not trained <= shared.keys() or any(layout.get(n) != t.shape for n, t in shared.items()):
-        return None
-    load_some(model, shared)
-    return model
+    sent = {name: tensor.shape for name, tensor in shared.items()}
+    for client, name in enumerate(method.model_names):  # which may differ in rank
+        layout = method.layouts[name]
+        if {n: t.shape for n, t in layout.items()} != sent:
+            continue
+        model = method.predictor(method.initial_model(client)).eval()
+        if {n for n, p in model.named_parameters() if p.requires_grad} <= sent.keys():
+            load_some(model, shared)
+            return model
+    return None
 
 
 @_logits.register

@@ -6,6 +6,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -152,8 +153,9 @@ class _Runs:
             directory.trim()
         # it did not begin: the report shall say why, unless another process has it
         elif directory.result() is None and not directory.is_held:
-            job.directory.mkdir(parents=True, exist_ok=True)
-            directory.write_result(result)
+            with suppress(OSError):  # a full disk: the others go on
+                job.directory.mkdir(parents=True, exist_ok=True)
+                directory.write_result(result)
         self.bars.remove_task(line.task)
         self._lines.remove(line)
         by = result.get("stopped_by")

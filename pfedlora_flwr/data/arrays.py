@@ -182,7 +182,12 @@ def _as_keys(where: str, given: Any, wanted: str) -> npt.NDArray[Any]:
             raise UserError(f"{where} has {kind(value)} at index {i}; expected {wanted}")
     if all(isinstance(value, str) for value in values):
         return array.astype(np.str_)
-    return array if any(isinstance(value, str | bool) for value in values) else array.astype(int)
+    if any(isinstance(value, str | bool) for value in values):
+        return array
+    try:
+        return array.astype(np.int64)
+    except OverflowError:
+        raise UserError(f"{where} has a number beyond 64 bits; expected {wanted}") from None
 
 
 _Parts = tuple[npt.NDArray[Any], npt.NDArray[Any], list[str] | None, npt.NDArray[Any] | None]

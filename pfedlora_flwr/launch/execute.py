@@ -64,11 +64,11 @@ LOCAL_NOTE = (
 
 
 def continued(config: RunConfig) -> RunConfig:
-    """The run as it goes on from what its directory holds. What one that was killed or failed
-    before its first line leaves is nothing to resume, and one that is to have more rounds and no
-    longer has its models begins anew."""
+    """The run as it goes on from what its directory holds. What one that was killed before its
+    first line leaves is nothing to resume, and one that is to have more rounds and no longer has
+    its models begins anew."""
     run = RunDirectory(Path(config.execution.output))
-    begun = run.holds_run and not run.is_void and not run.models_gone(config.experiment)
+    begun = run.holds_run and not run.models_gone(config.experiment)
     return config.executed(resume=begun, overwrite=not begun)
 
 
@@ -153,6 +153,7 @@ def _carry_out(config: RunConfig, run: RunDirectory, engine: Engine, show: Show)
     """The result that the run left, or one that says why it left none."""
     status: Status = "failed"
     error, by = "", None
+    earlier = _token(run)
     run.result_file.unlink(missing_ok=True)
     with stoppable(*SIGNALS), engine:
         try:
@@ -170,5 +171,11 @@ def _carry_out(config: RunConfig, run: RunDirectory, engine: Engine, show: Show)
         error = (
             error or f"the server ended without a result: {last_line(run.logs / 'superlink.log')}"
         )
-        result = write_result(run, config, status, error, by)
+        begun = not config.execution.overwrite or _token(run) != earlier
+        result = write_result(run, config, status, error, by, begun=begun)
     return result
+
+
+def _token(run: RunDirectory) -> str:
+    """The name of the run that is here; empty where there is none."""
+    return run.token if run.token_file.exists() else ""

@@ -179,11 +179,10 @@ def search_path() -> str:
 def environment(**own: str) -> dict[str, str]:
     """What our processes inherit: this process's environment, quiet, with Flower's commands on the
     PATH, this machine asked without a proxy, and `own`."""
-    apart = {
-        name: ",".join(filter(None, [os.environ.get(name), _HERE]))
-        for name in ("no_proxy", "NO_PROXY")
-    }
-    return os.environ | QUIET | apart | {"PATH": search_path()} | own
+    given = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+    apart = given if given.strip() == "*" else ",".join(filter(None, [given, _HERE]))
+    direct = {"no_proxy": apart, "NO_PROXY": apart}
+    return os.environ | QUIET | direct | {"PATH": search_path()} | own
 
 
 def write_app(folder: Path, config: RunConfig) -> Path:

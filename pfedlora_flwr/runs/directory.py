@@ -4,6 +4,7 @@ its files."""
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -345,6 +346,7 @@ class RunDirectory(RunFiles):
             last is not None
             and "fingerprint" in last
             and "rounds" not in last
+            and not self.checkpoints.paths()  # an earlier run's, which none has replaced yet
             and not self.unmasking_file.exists()
             and not self.dp_file.exists()
             # clients draw noise before the server knows of it
@@ -365,16 +367,11 @@ class RunDirectory(RunFiles):
             raise in_use(self.path) from None
 
     def _clear(self) -> None:
-        for folder in (
-            self.clients,
-            self.states,
-            self.report,
-            self.events,
-            self.source,
-            self.uploads.folder,
-            *(self.path / name for name in OBSERVED),
-        ):
+        folders = self.clients, self.states, self.report, self.events, self.source
+        for folder in (*folders, self.uploads.folder):
             remove_folder(folder)
+        for name in OBSERVED:  # of a link, which several runs may share, the link alone
+            shutil.rmtree(self.path / name, ignore_errors=True)
         files = [
             *self.path.glob("*.jsonl"),
             self.result_file,

@@ -4,7 +4,6 @@ file."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -98,12 +97,6 @@ class RunFiles:
             return run_config(saved)
         except UserError as error:
             raise type(error)(f"{self.config}: {error}") from error.__cause__
-
-    def is_of(self, experiment: Experiment) -> bool:
-        """Whether the run here is of this Experiment."""
-        with suppress(UserError):  # none, or one that cannot be read any more
-            return self.holds_run and self.experiment() == experiment
-        return False
 
     @property
     def is_held(self) -> bool:

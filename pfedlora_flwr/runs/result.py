@@ -55,16 +55,16 @@ def write_result(
     *,
     resumable: bool = True,
     diverged_in: int | None = None,
+    begun: bool = True,
     tell: Callable[[Result], None] = lambda result: None,
 ) -> Result:
     """Writes and returns the result.
 
     resumable: whether what ended the run is over when it is resumed. diverged_in: the round in
-    which it diverged. tell: is handed the result
-    before it is written, and may add to it; once it is there, a launcher ends this process."""
+    which it diverged. begun: False where what is here is still the run that this one was to
+    replace. tell: is handed the result before it is written, and may add to it; once it is
+    there, a launcher ends this process."""
     experiment = config.experiment
-    # else what is here is still the run that this one was to replace
-    begun = not config.execution.overwrite or run.is_of(experiment)
     result: Result = {
         "format": FORMAT,
         "status": status,

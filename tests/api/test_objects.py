@@ -485,3 +485,34 @@ def test_what_other_processes_cannot_import_needs_this_one(tmp_path: Path) -> No
             UserError, match="Net has no import path by which the processes of engine"
         ):
             call(models=made(8), engine="flower", output=tmp_path / "run", **SMALL, **more)
+
+
+class Wayward:
+    """It raises what no attribute lookup should."""
+
+    def __init__(self, known: dict[str, int]) -> None:
+        self.__dict__["known"] = known
+
+    def __getattr__(self, name: str) -> int:
+        return self.known[name]
+
+
+class Slotted:
+    __slots__ = "value"
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+
+def test_an_instance_that_cannot_be_looked_at_goes_by_its_type() -> None:
+    def of(value: Any) -> str:
+        def net(classes: int) -> Any:
+            return value
+
+        return named(net)
+
+    assert of(Wayward({"a": 1})) == of(Wayward({"a": 1}))
+    unread = SimpleNamespace(made=eval("lambda x: x"))
+    assert of(unread) == of(unread)
+    assert of(Slotted(1)) == of(Slotted(1))
+    assert of(Slotted(1)) != of(Slotted(2))

@@ -64,8 +64,11 @@ def test_a_proxy_is_not_asked_for_this_machine(
 ) -> None:
     assert private(tmp_path, health)._healthy()
     assert flower.environment()["no_proxy"] == "127.0.0.1,localhost"
-    monkeypatch.setenv("NO_PROXY", ".example.org")
-    assert flower.environment()["NO_PROXY"] == ".example.org,127.0.0.1,localhost"
+    monkeypatch.setenv("NO_PROXY", ".example.org")  # the small one comes first where both are set
+    for name in ("no_proxy", "NO_PROXY"):
+        assert flower.environment()[name] == ".example.org,127.0.0.1,localhost"
+    monkeypatch.setenv("no_proxy", "*")
+    assert flower.environment()["no_proxy"] == "*"
 
 
 def test_outside_the_main_thread_everything_is_stopped_too(tmp_path: Path) -> None:

@@ -230,3 +230,10 @@ def test_an_audit_reads_a_whole_model_where_nothing_that_is_trained_is_private(
     private = method(name, model)
     state = private.state_init(3)
     assert shared_predictor(private, private.download(state, 1, 1)) is None
+
+
+def test_an_audit_reads_factors_of_each_clients_own_rank(model: str) -> None:
+    of = method("flexlora", model, **{"lora.head": "shared", "lora.rank": "2,4"})
+    state = of.state_init(3)
+    for client in range(2):
+        assert shared_predictor(of, of.download(state, client, 1)) is not None
