@@ -10,6 +10,7 @@ import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -21,6 +22,7 @@ from filelock import FileLock
 from rich.console import Console
 
 from pfedlora_flwr.commands import compare as comparing
+from pfedlora_flwr.commands import run_queue
 from pfedlora_flwr.commands.compare import compare
 from pfedlora_flwr.comparison.outcome import reported
 from pfedlora_flwr.comparison.plan import Plan
@@ -914,3 +916,24 @@ def test_a_comparison_is_extended_to_what_it_would_be_from_the_start(
     code, _, err = pfedlora(*local, "--output", "short")
     assert code == 2
     assert "ends at 4: it can be extended, not shortened; -o rounds=4 is its length" in err
+
+
+def test_a_full_disk_ends_one_run_and_not_the_comparison(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(RunDirectory, "write_result", full)
+    job = SimpleNamespace(directory=tmp_path / "run", title="a run")
+    line = SimpleNamespace(job=job, task=0)
+    of: Any = SimpleNamespace(
+        _work=SimpleNamespace(failed={}, count=lambda: SimpleNamespace(of=1)),
+        _lines=[line],
+        _ended=0,
+        bars=SimpleNamespace(remove_task=lambda _: None),
+        out=Console(quiet=True),
+    )
+    result: Any = {"status": "failed", "error": "No space left on device"}
+    assert not run_queue._Runs.end(of, line, result)  # type: ignore[arg-type]
+    assert of._work.failed == {job.directory: "No space left on device"}

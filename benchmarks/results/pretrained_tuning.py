@@ -26,6 +26,7 @@ NAMES: dict[tuple[str, ...], str] = {
     ("cifar100", "100", "pathological", "50"): "50 images",
     ("cifar10", "100", "pathological", "10"): "CIFAR-10",
     ("cifar100", "100", "dirichlet", "30"): "Dirichlet",
+    ("cifar100", "3", "iid", "100"): "three clients",
 }
 RATES = ("3e-05", "0.0001", "0.0003", "0.001", "0.003", "0.01", "0.03")
 

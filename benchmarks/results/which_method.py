@@ -300,13 +300,14 @@ def scratch() -> Iterable[Line]:
     times = times_standalone("0", ("pfedlora", "0.5", "mean"))
     at = link("../start/README.md", "a-long-training")
     within = leads_within(120)
-    proto, fd, mrl = (within["1", (name, "", "mean")] for name in ("fedproto", "fd", "fedmrl"))
+    fd, mrl = (within["1", (name, "", "mean")] for name in ("fd", "fedmrl"))
+    proto = " and ".join(signed(within[seed, ("fedproto", "", "mean")], 1) for seed in "01")
     more = times_standalone("1", ("fedmrl", "", "mean"))
     ours = [signed(within[seed, ("pfedlora", "0.5", "mean")], 1) for seed in "01"]
     yield (
         "the same, twelve visits",
         at(
-            f"FedProto, lead {signed(proto, 1)} ({board.up('fedproto', 600)}), FD, lead"
+            f"FedProto, leads {proto} ({board.up('fedproto', 600)}); FD, lead"
             f" {signed(fd, 1)} ({board.up('fd', 600)}), one seed"
         ),
         at(
