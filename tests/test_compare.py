@@ -935,5 +935,5 @@ def test_a_full_disk_ends_one_run_and_not_the_comparison(
         out=Console(quiet=True),
     )
     result: Any = {"status": "failed", "error": "No space left on device"}
-    assert not run_queue._Runs.end(of, line, result)  # type: ignore[arg-type]
+    assert not run_queue._Runs.end(of, line, result)
     assert of._work.failed == {job.directory: "No space left on device"}
