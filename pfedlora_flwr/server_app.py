@@ -115,10 +115,7 @@ def _open(
     run = RunDirectory(on_the_server(config))
     config = membership(run, config)
     code_copy.check_unchanged(run, config)
-    if simulated and config.execution.resume:
-        run.check_free(config)
-        run.check_models(config.experiment)
-    run.open(config)
+    run.open(config, simulated=simulated)
     return run, config, observers
 
 

@@ -307,11 +307,16 @@ def test_more_rounds_and_a_limit_of_hours_go_through_a_connection(
     assert "warning: data-path is not used" in pfedlora(*words, "-o", "data-path=/y")[1]
 
 
+def without_result(site: Path, status: str) -> None:
+    """Makes `flwr` say that the run ended so, with a round's line in the place of the result's."""
+    tool = site / "flwr"
+    told = tool.read_text().replace("finished:completed", status)
+    tool.write_text(told.replace(RESULT_LINE, "pfedlora: round 1/9"))
+
+
 def test_a_run_that_flwr_stop_ended_is_stopped_and_not_failed(site: Path, pfedlora: Call) -> None:
     """It has no result: Flower kills the ServerApp."""
-    tool = site / "flwr"
-    told = tool.read_text().replace("finished:completed", "finished:stopped")
-    tool.write_text(told.replace(RESULT_LINE, "pfedlora: round 1/9"))
+    without_result(site, "finished:stopped")
     code, _, err = pfedlora("run", "--superlink", "site", "-o", "output=/x")
     assert code == 130
     again = "to continue: pfedlora run --superlink site -o output=/x --resume"
@@ -321,9 +326,7 @@ def test_a_run_that_flwr_stop_ended_is_stopped_and_not_failed(site: Path, pfedlo
 def test_a_run_whose_server_was_killed_says_that_it_can_be_continued(
     site: Path, pfedlora: Call
 ) -> None:
-    tool = site / "flwr"
-    told = tool.read_text().replace("finished:completed", "finished:failed")
-    tool.write_text(told.replace(RESULT_LINE, "pfedlora: round 1/9"))
+    without_result(site, "finished:failed")
     code, _, err = pfedlora("run", "--superlink", "site", "-o", "output=/x")
     assert code == 1
     lost = "failed: its server is gone and left no result; --resume continues it; it said last: "

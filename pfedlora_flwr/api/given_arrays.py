@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from pfedlora_flwr.data.arrays import as_array
 from pfedlora_flwr.errors import UserError, first_line
 
 SCALARS = (type(None), bool, int, float, complex, str, bytes)
@@ -26,13 +27,13 @@ def own(part: Any) -> Any:
     if isinstance(part, SCALARS) or (isinstance(part, np.ndarray) and not part.flags.writeable):
         return part
     if isinstance(part, Tensor):
-        return plain(part).clone()
+        return detached(part).clone()
     if hasattr(part, "__array__") or not isinstance(part, Iterable):
         return deepcopy(part)
     return [own(one) for one in part]
 
 
-def plain(tensor: Tensor) -> Tensor:
+def detached(tensor: Tensor) -> Tensor:
     """The tensor as NumPy reads it: without its gradient, on the CPU, of bfloat16 as float32."""
     tensor = tensor.detach().cpu()
     known = not tensor.is_floating_point() or tensor.dtype in _OF_NUMPY
@@ -42,21 +43,24 @@ def plain(tensor: Tensor) -> Tensor:
 def array_of(where: str, value: Any) -> npt.NDArray[Any]:
     """An array, a tensor, a data frame or a list as an array. Raises UserError for what is none,
     such as rows of different lengths."""
-    with one_line(where):
-        return _array(value)
+    with made_array(where):
+        return as_array(where, _readable(value))
 
 
-def _array(value: Any) -> npt.NDArray[Any]:
+def _readable(value: Any) -> Any:
+    """The value with its tensors as NumPy reads them."""
     if isinstance(value, list | tuple):
-        value = [plain(one) if isinstance(one, Tensor) else one for one in value]
-    return np.asarray(plain(value) if isinstance(value, Tensor) else value)
+        return [detached(one) if isinstance(one, Tensor) else one for one in value]
+    return detached(value) if isinstance(value, Tensor) else value
 
 
 @contextmanager
-def one_line(where: str) -> Iterator[None]:
+def made_array(where: str) -> Iterator[None]:
     """What NumPy and PyTorch raise within becomes a UserError."""
     try:
         yield
+    except UserError:
+        raise
     except (ValueError, TypeError, RuntimeError) as error:
         said = first_line(str(error))
         raise UserError(f"{where} cannot be made an array: {said}") from None
@@ -64,7 +68,7 @@ def one_line(where: str) -> Iterator[None]:
 
 def fingerprint(part: Any) -> str:
     """Its type, shape and a hash of its bytes; of texts and objects the texts."""
-    array = _array(part)
+    array = np.asarray(_readable(part))
     if array.dtype.kind in "OU":
         return json.dumps([str(one) for one in array.ravel()])
     held = np.ascontiguousarray(array.astype("i8") if array.dtype.kind in "mM" else array)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from pfedlora_flwr.api.given_arrays import array_of
 from pfedlora_flwr.commands.read_inputs import read, reading_of
-from pfedlora_flwr.data.arrays import as_array, check_finite, columns_of, with_columns
+from pfedlora_flwr.data.arrays import check_finite, columns_of, with_columns
 from pfedlora_flwr.data.tables import as_bytes
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.runs.trained import Trained
@@ -44,8 +44,7 @@ def inputs_of(trained: Trained, inputs: Any, options: Mapping[str, object]) -> n
             "inputs is a data frame, and the model does not know its columns by name, because its"
             " data had no names; give an array"
         )
-    framed = hasattr(inputs, "columns")
-    array = (as_array if framed else array_of)("inputs", inputs)
+    array = array_of("inputs", inputs)
     found = task.kind.taken(array)
     if found is None or not len(found) or task.kind.shape_of(found) != task.shape:
         raise UserError(

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import nn
 
-from pfedlora_flwr.api.given_arrays import fingerprint, one_line, own
+from pfedlora_flwr.api.given_arrays import fingerprint, made_array, own
 from pfedlora_flwr.api.sources import Source, import_path
 from pfedlora_flwr.data.arrays import columns_of
 from pfedlora_flwr.errors import UserError
@@ -93,7 +93,7 @@ class Given:
         for name in _PARTS:
             if value.get(name) is None:
                 continue
-            with one_line(f"dataset: {name}"):
+            with made_array(f"dataset: {name}"):
                 held[name] = own(value[name])
                 said = fingerprint(held[name])
             digest.update(f"{name} {said}\n".encode())

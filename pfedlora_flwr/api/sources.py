@@ -31,7 +31,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pfedlora_flwr.api.given_arrays import SCALARS, fingerprint, plain
+from pfedlora_flwr.api.given_arrays import SCALARS, detached, fingerprint
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.runs.code_copy import is_installed
 
@@ -106,8 +106,10 @@ class Source:
             yield f"{name}: {_type(value)}"
             return
         self._open.add(id(value))
-        yield from self._told(name, value)
-        self._open.remove(id(value))
+        try:
+            yield from self._told(name, value)
+        finally:
+            self._open.remove(id(value))
 
     def _told(self, name: str, value: Any) -> Iterator[str]:
         if isinstance(value, (*SCALARS, *_BY_REPR)):
@@ -176,7 +178,7 @@ def _bytes(value: Any) -> str:
     """An array by its bytes, a data frame, or a column of one, also by its names."""
     try:
         said, index = [fingerprint(value)], getattr(value, "index", None)
-        if isinstance(value, Tensor) and value.dtype != plain(value).dtype:
+        if isinstance(value, Tensor) and value.dtype != detached(value).dtype:
             said.append(str(value.dtype))
         if hasattr(index, "__array__"):
             said.append(fingerprint(index))

@@ -165,7 +165,7 @@ def _carry_out(config: RunConfig, run: RunDirectory, engine: Engine, show: Show)
             error = str(failure)
         result = run.result()
         if result is None or result["status"] != "completed":
-            with suppress(LaunchError, Stopped, OSError):  # it is only there to be read
+            with suppress(LaunchError, Stopped):  # it is only there to be read
                 engine.save_log()
     if result is None:
         error = (

@@ -142,9 +142,8 @@ class Simulation:
     def save_log(self) -> None:
         """Writes what the app and its actors have logged to `logs/run.log`."""
         if self._run_id and self._alive():
-            said = self._flwr.log(self._run_id)
             with contextlib.suppress(OSError):  # a full disk: it is only there to be read
-                self._run_log.write_text(said)
+                self._run_log.write_text(self._flwr.log(self._run_id))
 
     def lost(self) -> str:
         """A process that trained clients, or the nodes of the Ray cluster that are gone, in words,

@@ -64,10 +64,12 @@ class RunDirectory(RunFiles):
 
     # Taking it up and letting it go
 
-    def open(self, config: RunConfig) -> None:
+    def open(self, config: RunConfig, *, simulated: bool = False) -> None:
         """Creates the directory, or takes up the run in it. Raises UserError when it is in use,
-        foreign or not to be replaced."""
+        foreign or not to be replaced; simulated: when its clients' models are gone, too."""
         self.check_free(config)
+        if simulated and config.execution.resume:
+            self.check_models(config.experiment)
         make_folder(self.server)
         self._acquire(_DYING if config.execution.resume else LOOK)
         for file in self.findings:
@@ -112,7 +114,7 @@ class RunDirectory(RunFiles):
             )
         if self.path.is_file():
             raise UserError(f"output {str(self.path)!r} is a file; choose a directory")
-        never_began = found <= {self.logs.name, RESULT} or (found <= ours and self.is_void)
+        never_began = found <= {self.logs.name, RESULT} or (found <= ours and self._is_void)
         if not overwrite and not never_began:
             raise UserError(
                 f"output {str(self.path)!r} exists; continue it with --resume, replace it with"
@@ -144,7 +146,7 @@ class RunDirectory(RunFiles):
     def clear_void(self) -> None:
         """Removes what a run left that failed before its first round: there is nothing to resume or
         to keep."""
-        if self.is_void:
+        if self._is_void:
             self._clear()
             remove_folder(self.server)
 
@@ -336,7 +338,7 @@ class RunDirectory(RunFiles):
             self.write_config(config, history, last, was)
 
     @property
-    def is_void(self) -> bool:
+    def _is_void(self) -> bool:
         """Whether the run here failed before its first round, and unmasked and spent nothing."""
         try:
             last = self.result()
