@@ -62,16 +62,18 @@ def by_class(received: Tensors, classes: int) -> tuple[Tensor, Tensor]:
     return table, known
 
 
-def nearest(model: ClientModel, received: Tensors, classes: int) -> Callable[[Tensor], Tensor]:
-    """Scores of inputs by the received prototypes: the nearer the higher, [B, classes]; −∞ for a
-    class that has none."""
+def nearest(
+    model: ClientModel, received: Tensors, classes: int
+) -> dict[str, Callable[[Tensor], Tensor]]:
+    """`prototype`: scores of inputs by the received prototypes, the nearer the higher,
+    [B, classes]; −∞ for a class that has none. Nothing before the first have arrived."""
     table, known = by_class(received, classes)
 
     def scores(inputs: Tensor) -> Tensor:
         distance = torch.cdist(model.encode(inputs), table)
         return torch.where(known > 0, -distance, -torch.inf)
 
-    return scores
+    return {"prototype": scores} if len(received["classes"]) else {}
 
 
 def no_reports(width: int, *, counts: bool) -> Tensors:

@@ -160,11 +160,7 @@ class FedTGP(Method):
         self, model: ClientModel, received: Tensors
     ) -> dict[str, Callable[[Tensor], Tensor]]:
         """The nearest of the global prototypes that arrived; none before the first have."""
-        return (
-            {"prototype": nearest(model, received, self.classes)}
-            if len(received["classes"])
-            else {}
-        )
+        return nearest(model, received, self.classes)
 
 
 def distances(left: Tensor, right: Tensor) -> Tensor:
