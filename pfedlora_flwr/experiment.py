@@ -236,6 +236,12 @@ class Experiment:
         " the classifier that came with the model's weights",
         choices=("features", "pretrained-logits"),
     )
+    representation_norm: str = key(
+        "none",
+        "layer: R without its mean and of unit variance, sample by sample, whatever made it; behind"
+        " a neck, if there is one",
+        choices=("none", "layer"),
+    )
     neck: str = key(
         "auto",
         "a private layer before the head, to representation-width; auto: if a method needs one"
@@ -507,6 +513,7 @@ class Experiment:
                 {
                     "train": trained[k % len(trained)],
                     "representation": self.representation,
+                    "representation-norm": self.representation_norm,
                     "neck": str(self.representation_width) if self.neck == "always" else "auto",
                     "model-input": str(self.model_input or "auto"),
                 }
@@ -548,6 +555,7 @@ _OF_LORA = ("lora.rank", "lora.alpha", "lora.targets", "lora.dropout", "lora.ini
 _OF_MODEL = {
     "train": "all",
     "representation": "features",
+    "representation-norm": "none",
     "neck": "auto",
     "model-input": "auto",
 } | {name: str(k.text(k.default)) for name, k in KEYS.items() if name in _OF_LORA}

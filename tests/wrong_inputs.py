@@ -220,6 +220,11 @@ KEYS = [
         "representation=pretrained-logits train=head",
         "representation is pretrained-logits, and model 'cnn1' has no weights with a classifier",
     ),
+    key("representation-norm=batch", "representation-norm is 'batch'; allowed: none | layer"),
+    key(
+        "representation-norm=layer train=lora",
+        "train is 'lora'; allowed with representation-norm=layer: all, head",
+    ),
     key(
         "normalise=model",
         "normalise is model, and model 'cnn1' has no weights of which the library says how",

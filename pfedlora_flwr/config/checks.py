@@ -162,6 +162,11 @@ def _trained(config: RunConfig, method: type[Method]) -> None:
             f"train is {e.train!r}; allowed with representation=pretrained-logits: head, for the"
             " classifier that makes them stays as it is"
         )
+    if e.representation_norm == "layer" and "lora" in e.trained:
+        raise UserError(
+            f"train is {e.train!r}; allowed with representation-norm=layer: all, head, for peft's"
+            " files have no place for it"
+        )
 
 
 def _inputs(config: RunConfig, method: type[Method]) -> None:

@@ -20,6 +20,7 @@ from pfedlora_flwr.models.families import CONV1D_SHAPES, MLP, MLP_SHAPES, Conv1d
 from pfedlora_flwr.models.kept import frozen_names, frozen_parts, same_in_both, still_parts
 from pfedlora_flwr.models.model import ClientModel, Family
 from pfedlora_flwr.models.neck import Necked
+from pfedlora_flwr.models.normed import Normed
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.rng import seeded
 from pfedlora_flwr.training.kinds import TEXT
@@ -125,6 +126,8 @@ def _built(name: str, task: Task, width: int | None) -> ClientModel:
     if width is not None and (width != model.width or neck != "auto"):
         base, model = model.base, Necked(model, width, task.classes)
         model.base = base
+    if said["representation-norm"] != "none":
+        model = Normed(model)
     if said["train"] != "all":
         model.last_layer().requires_grad_(True)
     if said["train"] == "lora":  # drawn last: the head begins as with train=head

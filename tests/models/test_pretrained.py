@@ -23,6 +23,7 @@ from pfedlora_flwr.models.named import random_weights
 from pfedlora_flwr.models.pretrained import frozen_encoder
 from pfedlora_flwr.models.registry import build, facts, small_model
 from pfedlora_flwr.models.task import Task
+from pfedlora_flwr.rng import seeded
 from pfedlora_flwr.training.flops import count_operations
 from tests.models.bases import CLASSES, base
 from tests.plain import make, samples
@@ -76,7 +77,13 @@ def test_clients_train_what_is_listed_in_turn() -> None:
 
 @pytest.mark.parametrize(
     "said",
-    [{"train": "head"}, {"train": "head", "neck": "8"}, {"train": "lora"}, {"train": "all"}],
+    [
+        {"train": "head"},
+        {"train": "head", "neck": "8"},
+        {"train": "head", "representation-norm": "layer"},
+        {"train": "lora"},
+        {"train": "all"},
+    ],
     ids=lambda said: ", ".join(said.values()),
 )
 def test_what_is_no_base_is_found_without_going_through_it(
@@ -93,6 +100,42 @@ def test_what_is_no_base_is_found_without_going_through_it(
     assert all(kept(model)[name].data_ptr() == state[name].data_ptr() for name in state)
     passed = [*modules_outside(model)] != [*model.named_modules(remove_duplicate=False)]
     assert passed == (frozen_encoder(model) is not None) == (said["train"] == "head")
+
+
+@pytest.mark.parametrize("bare", ["cnn2", "test_resnet", "tests.methods.narrow:Narrow"])
+@pytest.mark.parametrize("neck", ["auto", "8"])
+def test_a_normalised_representation_is_the_models_own_without_mean_and_scale(
+    bases: dict[str, str], bare: str, neck: str
+) -> None:
+    said = {"neck": neck, "train": "head" if bare in bases else "all"}
+    built = []
+    for norm in ("none", "layer"):
+        with seeded(3):
+            name = in_full(bases.get(bare, bare), said | {"representation-norm": norm})
+            built.append(build(name, TASK).eval())
+    plain, normed = built
+    inputs = TASK.random(6, torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        r, found, logits = plain.encode(inputs).double(), normed.encode(inputs), normed(inputs)
+        assert normed.width == plain.width == r.shape[1]
+        centred = r - r.mean(1, keepdim=True)
+        expected = centred / (centred.square().mean(1, keepdim=True) + 1e-5).sqrt()
+        assert torch.allclose(found.double(), expected, atol=1e-4)
+        assert torch.equal(logits, plain.head(found)), "the head was drawn as without"
+    assert [t.shape for t in kept(normed).values()] == [t.shape for t in kept(plain).values()]
+
+
+def test_standalone_on_normalised_representations_has_the_variants_bits() -> None:
+    models = []
+    for keys in (
+        {"method": "standalone", "representation-norm": "layer"},
+        {"method": "benchmarks.variants:NormalisedStandalone"},
+    ):
+        method = make(from_flat(keys | {"models": "cnn2"}))
+        model = method.private_init(0, 1)
+        visit_client(method, model, {}, samples([0, 1, 2, 3] * 4), 0, 1)
+        models.append([*method.predictor(model).state_dict().values()])
+    assert all(map(torch.equal, *models))
 
 
 @pytest.mark.parametrize("method", ["standalone", "pfedlora", "fml", "fedmrl"])
