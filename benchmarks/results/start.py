@@ -113,9 +113,11 @@ def long(page: Page) -> None:
                 page.says(
                     *(mean_of(with_, at, 1) - mean_of(rows, at, 1) for at in (BOARD, ends_at))
                 )
-                gain = f"gain from sharing{mu_of(run[1])}"
+                gain = f"{titled(*run[:2])}: gain from sharing"
                 course.append([named, gain, *apart(page, with_, rows)])
         at_equal_operations(page, runs)
+        if ("fedproto", "", "none") in runs:
+            page.says(shared_within(len(runs["fedproto", "", "none"]) - 1, seed, "fedproto"))
         page.says(*(mean_of(rows, BOARD, 1) for rows in runs.values()))
         repeated(page, runs)
         for rows in runs.values():
@@ -183,7 +185,7 @@ def above_from(rows: list[Row], alone: list[Row]) -> str:
     if rows is alone:
         return ""
     below = [
-        int(ours["round"])
+        int(theirs["round"])
         for ours, theirs in zip(rows, alone, strict=True)
         if float(ours["accuracy"]) <= float(theirs["accuracy"])
     ]
@@ -237,6 +239,13 @@ def leads_within(rounds: int) -> dict[tuple[str, Long], float]:
     return {(seed, run): end - ends[seed, ALONE] for (seed, run), end in ends.items()}
 
 
+def shared_within(rounds: int, seed: str, method: str) -> float:
+    """A method's gain from sharing in points, both at the best validation accuracy of their first
+    rounds."""
+    leads = leads_within(rounds)
+    return leads[seed, (method, "", "mean")] - leads[seed, (method, "", "none")]
+
+
 def at_equal_operations(page: Page, runs: Runs) -> None:
     """Where the others have executed Standalone's operations, their accuracy minus Standalone's
     at its end."""
@@ -246,6 +255,14 @@ def at_equal_operations(page: Page, runs: Runs) -> None:
         there = last_within(rows, float(alone["operations"]))
         if key != ALONE and there is not rows[-1]:
             page.says(100 * (float(there["accuracy"]) - float(alone["accuracy"])))
+            page.settings(above_at_equal_operations(rows, runs[ALONE]))
+
+
+def above_at_equal_operations(rows: list[Row], alone: list[Row]) -> str:
+    """Standalone's round from which on a run is above it in every one, each of the two with as many
+    operations; empty where it is not."""
+    as_many = [last_within(rows, float(row["operations"])) for row in alone]
+    return above_from(as_many, alone)
 
 
 def titled(method: str, mu: str, sharing: str = "mean") -> str:

@@ -22,7 +22,7 @@ from benchmarks.results.page import (
 from benchmarks.results.pretrained import VISITS
 from benchmarks.results.pretrained_federations import READS
 from benchmarks.results.pretrained_pilot import SAMPLES
-from benchmarks.results.start import leads_at_end, leads_within, times_standalone
+from benchmarks.results.start import leads_at_end, leads_within, shared_within, times_standalone
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report.measures import Estimate
 
@@ -307,7 +307,8 @@ def scratch() -> Iterable[Line]:
     yield (
         "the same, twelve visits",
         at(
-            f"FedProto, leads {proto} ({board.up('fedproto', 600)}); FD, lead"
+            f"FedProto, leads {proto} ({board.up('fedproto', 600)}), of which sharing"
+            f" {signed(shared_within(120, '0', 'fedproto'), 1)} on the one seed measured; FD, lead"
             f" {signed(fd, 1)} ({board.up('fd', 600)}), one seed"
         ),
         at(
