@@ -145,5 +145,5 @@ def test_another_basis_under_a_stored_model_is_refused(run: Path) -> None:
     stored = {name: t for name, t in module.state_dict().items() if "down" not in name}
     before = base_of(load_trained(run, 0).module)
     module.base = ""
-    with pytest.raises(UserError, match="was trained on the frozen base"):
+    with pytest.raises(UserError, match="was trained on the base"):
         restore("it", module, stored, before)

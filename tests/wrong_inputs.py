@@ -1104,6 +1104,7 @@ OWN_CODE = [
         "models=own_models:Lazy",
         "module.later.weight has no shape: it belongs to a lazy layer that does not run",
     ),
+    code("models=own_models:Tied", "one.weight and other.weight are one tensor; allowed: tensors"),
     code(
         "models=own_models:Late",
         "clients 0, 1: ValueError: in training alone, at own_models.py:",
@@ -1715,7 +1716,7 @@ PRETRAINED = [
     ),
     Wrong(
         "evaluate based --client 0",
-        "was trained on the frozen base timm:test_efficientnet sha256:",
+        "was trained on the base timm:test_efficientnet sha256:",
         [made.base_that_changed],
         slow=True,
     ),

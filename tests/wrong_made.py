@@ -118,6 +118,12 @@ class Lazy(Good):
         super().__init__(classes)
         self.later = nn.LazyLinear(5)
 
+class Tied(Good):
+    def __init__(self, classes):
+        super().__init__(classes)
+        self.one, self.other = nn.Linear(5, 5), nn.Linear(5, 5)
+        self.other.weight = self.one.weight
+
 def function(classes):
     return 3
 

@@ -9,7 +9,7 @@ from pfedlora_flwr.errors import some
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.models import lora, text
 from pfedlora_flwr.models.kept import base_of
-from pfedlora_flwr.models.model import ClientModel
+from pfedlora_flwr.models.model import ClientModel, given_names
 from pfedlora_flwr.models.named import is_library, made_with
 from pfedlora_flwr.models.own import Whole
 from pfedlora_flwr.runs.data_name import client_data, is_own
@@ -108,6 +108,8 @@ def _of_base(trained: Trained, predictor: ClientModel) -> str:
         return ""
     made = made_with(trained.method.model_of(trained.client))
     licence = f"{made.licence} (of the library's own weights)" if made and made.licence else ""
+    if not given_names(predictor):  # all is trained
+        return f"| read by | `{base}` |\n"
     rows = {"frozen base": f"`{base}`", "licence of the base": licence or "not known"}
     if told := lora.description(predictor):
         rows["LoRA"] = told

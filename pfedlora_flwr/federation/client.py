@@ -38,6 +38,7 @@ from pfedlora_flwr.runs.spent import Spent
 from pfedlora_flwr.runs.store import ClientStore
 from pfedlora_flwr.runs.trained import about_of
 from pfedlora_flwr.training.device import channels_last, find_device
+from pfedlora_flwr.training.kinds import TEXT
 
 logger = logging.getLogger(__name__)
 Arrays = list[npt.NDArray[Any]]
@@ -116,9 +117,11 @@ class PersonalisedClient(NumPyClient):
         )
 
     def _base(self, site: Site) -> str:
-        """What the weights are known by in which LoRA is exchanged; they must be one everywhere."""
+        """What the weights are known by in which LoRA is exchanged, and the tokeniser where all
+        clients have one model; they must be one everywhere."""
         method = registry.make(self.experiment, site.task)
-        return base_of(method.client_model(0)) if method.shares_lora else ""
+        one = site.task.kind == TEXT and len({*method.model_names}) == 1
+        return base_of(method.client_model(0)) if method.shares_lora or one else ""
 
     def _instruction(self, config: Config) -> Instruction:
         """What this node is told. Raises UserError when it is for another client; a simulation's

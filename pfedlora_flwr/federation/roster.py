@@ -266,7 +266,7 @@ class Roster:
                 if claim.base != self._base:
                     raise ValueError(
                         f"its base is {claim.base or 'none'}, other nodes' {self._base or 'none'}:"
-                        " LoRA is exchanged inside one; give it the weights that they have"
+                        " give it the files that they have"
                     )
                 self._seat(node, claim)
             except ValueError as error:

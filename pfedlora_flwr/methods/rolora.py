@@ -37,12 +37,22 @@ class RoLoRA(FedIT):
         self, model: ClientModel, received: Tensors, data: Samples, visit: Visit
     ) -> Upload:
         load_some(model, received)
-        with held(model, frozen_in(visit.round)):
+        frozen = self.frozen_in(visit.round, received)
+        with held(model, frozen):
             train_locally(model, data, visit)
-        return Upload(self.renewed(self.shared(model), visit.round), len(data))
+        sent = {name: t for name, t in self.shared(model).items() if frozen not in name}
+        return Upload(sent, len(data))
 
     def renewed(self, state: Tensors, round: int) -> Tensors:
-        return {name: t for name, t in state.items() if frozen_in(round) not in name}
+        frozen = self.frozen_in(round, state)
+        return {name: t for name, t in state.items() if frozen not in name}
+
+    def frozen_in(self, round: int, state: Tensors) -> str:
+        """The mark of the factor that is not trained in a round. Without sharing a client whose
+        first visit is in an even round begins with B, too."""
+        alone = self.experiment.sharing == "none"
+        begins = alone and not any(t.any() for name, t in state.items() if B in name)
+        return A if round % 2 or begins else B
 
     def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
         return state | weighted_mean(uploads)
@@ -52,8 +62,3 @@ class RoLoRA(FedIT):
     ) -> float | None:
         whole = {k: Upload(before | one.tensors, one.samples) for k, one in uploads.items()}
         return super().aggregation_error(whole, before, after)
-
-
-def frozen_in(round: int) -> str:
-    """The mark of the factor that is not trained in a round."""
-    return A if round % 2 else B

@@ -43,11 +43,11 @@ def load_kept(module: nn.Module, tensors: dict[str, Tensor]) -> None:
 
 
 def base_of(module: nn.Module) -> str:
-    """What the module's base is known by: a name that the model carries, or the SHA-256 of its
-    tensors. Empty if there is none."""
+    """What the module's base is known by: a name that the model carries, which of text names the
+    tokeniser, too, or the SHA-256 of its tensors. Empty if there is none."""
     bases = []
     for _, part in modules_outside(module):
-        if isinstance(part, ClientModel) and part.given:
+        if isinstance(part, ClientModel) and (part.given or part.base):
             if not part.base:
                 whole = part.state_dict()
                 own = {name: whole[name].cpu() for name in whole if name in part.given}
@@ -67,8 +67,8 @@ def restore(what: str, module: nn.Module, tensors: dict[str, Tensor], base: str)
     found = base_of(module)
     if found != base and (base or not whole):
         raise UserError(
-            f"{what} was trained on the frozen base {base or 'none'}, and the model built here has"
-            f" {found or 'none'}: its original weights are needed"
+            f"{what} was trained on the base {base or 'none'}, and the model built here has"
+            f" {found or 'none'}: its original files are needed"
         )
     load_kept(module, tensors)
 

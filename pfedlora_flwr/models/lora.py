@@ -34,6 +34,8 @@ _AUTO_CONVOLUTIONS = ("conv_pw", "conv_pwl")
 _LAST_STAGE = re.compile(r"(.*\.)?layer4\.\d+\.conv\d")
 """Of a ResNet, by timm's and torchvision's names."""
 _ALL_LINEAR = ("all-linear",)
+_KEEP_BASE = (True, False, "gaussian", "eva", "orthogonal")
+"""peft's ways to begin that leave the base as it is."""
 _SAVED = "base_model.model."
 """What the names in peft's files begin with."""
 _PRODUCTS: tuple[Callable[..., Tensor], ...] = (
@@ -173,6 +175,7 @@ def write(model: ClientModel, folder: Path, metadata: Mapping[str, str]) -> None
     place, saved = _head(inner), dict(_as_one(model).state_dict())
     config = copy.deepcopy(_config(inner.module))
     config.base_model_name_or_path, config.inference_mode = inner.description, True
+    config.target_modules = {t.removeprefix(_prefix(inner)) for t in config.target_modules}
     if isinstance(inner, TextModel):
         _save(folder / HEAD, saved, metadata)
         saved = {}
@@ -352,6 +355,11 @@ def _read(name: str, model: Whole | Parted, lora: Lora, folder: Path, peft: Any)
     except Exception as error:  # what is in the folder is somebody's
         said = first_line(str(error)) or type(error).__name__
         raise UserError(f"lora.init is {FOLDER}{folder}, which peft did not save: {said}") from None
+    if (begun := about.init_lora_weights) not in _KEEP_BASE:
+        raise UserError(
+            f"lora.init is {FOLDER}{folder}, which peft began by {begun!r}: that changes the base,"
+            " too, and here the base stays as it is"
+        )
     found = {f"{_prefix(model)}{key.removeprefix(_SAVED)}": tensor for key, tensor in saved.items()}
     scale = about.lora_alpha / (math.sqrt(about.r) if about.use_rslora else about.r)
     places = {part: f"{_head(model)}.{part}" for part in ("weight", "bias")}

@@ -14,7 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.models.model import ClientModel
+from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.rng import seeded
 
 FIRST, LOCAL, REST = "default", "local", "rest"
@@ -31,6 +33,26 @@ def adapted_layers(module: nn.Module) -> dict[str, Any]:
         for place, layer in module.named_modules()
         if type(layer).__module__.startswith("peft.tuners.lora") and hasattr(layer, "lora_A")
     }
+
+
+def check_called(name: str, model: ClientModel, task: Task) -> None:
+    """Raises UserError for a layer with LoRA that the model's forward does not call: it takes the
+    weights alone, and LoRA would train nothing."""
+    layers = adapted_layers(model)
+    ran = set[str]()
+    handles = [
+        layer.lora_A[FIRST].register_forward_hook(lambda *_, place=place: ran.add(place))
+        for place, layer in layers.items()
+    ]
+    with torch.no_grad(), seeded(0):
+        model.eval()(task.random(2, torch.Generator().manual_seed(0)))
+    for handle in handles:
+        handle.remove()
+    if idle := [place for place in layers if place not in ran]:
+        raise UserError(
+            f"model {name!r}: {idle[0]}, in which lora.targets puts LoRA, is not called: the model"
+            " takes its weights alone; name others in lora.targets"
+        )
 
 
 def draw(module: nn.Module, init: str, which: str = FIRST) -> None:

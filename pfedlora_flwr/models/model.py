@@ -37,7 +37,7 @@ class ClientModel(nn.Module):
     """The frozen parts that are all base. What looks for the rest need not go through them."""
     base: str = ""
     """The identity of the base: empty until requested (`kept.base_of`), or a name with a hash; of
-    one without a name TENSORS and a hash."""
+    one without a name TENSORS and a hash; of a model of text its tokeniser besides."""
 
     def encode(self, inputs: Tensor) -> Tensor:
         """Inputs, [B, *shape] of the Task → R, [B, width]."""

@@ -18,6 +18,7 @@ from pfedlora_flwr.models import given, lora, named, own, pretrained, text
 from pfedlora_flwr.models.cnn import CNN, SHAPES
 from pfedlora_flwr.models.families import CONV1D_SHAPES, MLP, MLP_SHAPES, Conv1d
 from pfedlora_flwr.models.kept import frozen_names, frozen_parts, same_in_both, still_parts
+from pfedlora_flwr.models.lora_layers import check_called
 from pfedlora_flwr.models.model import ClientModel, Family
 from pfedlora_flwr.models.neck import Necked
 from pfedlora_flwr.models.normed import Normed
@@ -150,7 +151,8 @@ class Facts:
 
 
 def facts(name: str, task: Task, width: int | None = None) -> Facts:
-    """The Facts of `build(name, task, width)`; it is built once a process."""
+    """The Facts of `build(name, task, width)`; it is built once a process. Raises UserError as
+    `build`, and where LoRA would train nothing."""
     return _facts(name, task, width, _source(name))
 
 
@@ -279,11 +281,16 @@ def _facts(name: str, task: Task, width: int | None, source: object) -> Facts:
     with seeded(0), named.random_weights(base=False):
         model = build(name, task, width)
     last = model.last_layer()
+    batch_norm = any(
+        isinstance(module, BatchNorm) and module.training for module in model.modules()
+    )
+    if parted(name)[1]["train"] == "lora":
+        check_called(name, model, task)
     return Facts(
         model.width,
         model.trunk_width if isinstance(model, Family) else None,
         sum(p.numel() for p in model.parameters()),
         last.bias is not None,
         last.weight.requires_grad,
-        any(isinstance(module, BatchNorm) and module.training for module in model.modules()),
+        batch_norm,
     )

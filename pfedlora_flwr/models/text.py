@@ -141,10 +141,16 @@ def build(name: str, task: Task, *, frozen: bool) -> TextModel:
             f"model {name!r} takes at most {most} tokens, and max-tokens is {task.shape[0]}"
         )
     _check_tokens(named, folder, stamp, task.shape[0])
-    _tokeniser_file(name)  # without which a run would fail in its first visit
+    known = encoder.model.get_input_embeddings().num_embeddings
+    if (largest := _largest_id(str(_tokeniser_file(name)))) >= known:
+        raise UserError(
+            f"model {name!r}: its tokeniser has ids up to {largest}, and the model knows {known}"
+            " tokens: give it the tokenizer.json that was saved with it"
+        )
+    reader = f"tokeniser sha256:{tokeniser_sha256(name)}"  # other tokens, other predictions
     module = encoder if frozen else copy.deepcopy(encoder).requires_grad_(True)
     model = TextModel(module, Linear(width, task.classes), None)
-    model.base = base if frozen else ""
+    model.base = f"{base}, {reader}" if frozen else reader
     return model
 
 
@@ -211,6 +217,11 @@ def tokeniser(file: str) -> Any:
     except Exception as error:  # the library's own, of one type
         said = first_line(str(error))
         raise UserError(f"{file} holds no tokeniser: {said}") from None
+
+
+@lru_cache(maxsize=8)
+def _largest_id(file: str) -> int:
+    return max(tokeniser(file).get_vocab().values(), default=0)
 
 
 def _folder(named: Named) -> Path:
@@ -296,9 +307,15 @@ def _encoder(named: Named, folder: Path, stamp: Stamp) -> tuple[Encoder, int, in
     return (
         Encoder(model, named.pool).requires_grad_(False).eval(),
         config.hidden_size,
-        getattr(config, "max_position_embeddings", 10**9),
+        _most_tokens(config),
         f"{short} sha256:{digest.hexdigest()}",
     )
+
+
+def _most_tokens(config: Any) -> int:
+    """That an encoder takes; 0 or less says that it has no limit, as XLNet's −1."""
+    most = int(getattr(config, "max_position_embeddings", 0) or 0)
+    return most if most > 0 else 10**9
 
 
 def _extra(name: str) -> Any:

@@ -10,6 +10,7 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.methods.lora_factors import A, B
 from pfedlora_flwr.methods.method import Refused, Upload
 from tests.methods.test_fedlora import (
+    DATA,
     dense,
     distance,
     function,
@@ -19,6 +20,7 @@ from tests.methods.test_fedlora import (
     same,
     uploads,
 )
+from tests.plain import visit
 
 __all__ = ["model"]
 pytest.importorskip("timm")
@@ -43,6 +45,18 @@ def test_rolora_renews_one_factor_in_turn_and_exactly(model: str) -> None:
             ro.check(sent[0], ro.renewed(state, round + 1), 0)
         state = after
     assert ro.download(state, 2, 9).keys() == state.keys()  # for who missed rounds
+
+
+def test_rolora_alone_trains_b_first_in_whatever_round(model: str) -> None:
+    ro = method("rolora", model, sharing="none")
+    state, client = ro.state_init(3), ro.private_init(1, 1)
+    for round, moving in ((2, B), (4, A), (5, B)):
+        sent = ro.local_update(client.train(), state, DATA, visit(ro.experiment, 1, round))
+        assert all(moving in name for name in sent.tensors)
+        ro.check(sent, ro.renewed(state, round), 1)
+        after = ro.aggregate({1: sent}, state, round)
+        assert all(t.any() for name, t in after.items() if B in name)
+        state = after
 
 
 def test_flora_adds_up_what_clients_of_any_rank_trained(model: str) -> None:

@@ -90,11 +90,11 @@ def test_a_run_stores_and_resumes_what_is_kept_alone(
     assert f"| frozen base | `{store.base(2)}` |" in (tmp_path / "model.md").read_text()
 
     monkeypatch.setattr(modules.HalfFrozen, "base_seed", 1)
-    with pytest.raises(UserError, match=r"was trained on the frozen base sha256:\w{64}, and the"):
+    with pytest.raises(UserError, match=r"was trained on the base sha256:\w{64}, and the"):
         load_trained(run, 1)
     done = run_locally(run, keys | {"rounds": 3, "resume": True})
     assert done.code == 1
-    assert "its model of round 2 was trained on the frozen base sha256:" in done.stderr
+    assert "its model of round 2 was trained on the base sha256:" in done.stderr
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fml", "fedkd", "fedmrl", "pfedmoe", "pfedafm"])

@@ -246,6 +246,17 @@ def test_wrong_keys_are_a_line(bases: dict[str, str], monkeypatch: pytest.Monkey
     )
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["timm:eva02_tiny_patch14_224", "torchvision:swin_t"])
+def test_a_layer_whose_weights_alone_are_read_is_refused(name: str) -> None:
+    said = f"{name} (train=lora, model-input=224)"
+    with pytest.raises(UserError, match=r"qkv, in which lora.targets puts LoRA, is not called"):
+        facts(said, TASK)
+    keys = KEYS | {"method": "fedit", "models": name, "model-input": 224, "lora.rank": 4}
+    with pytest.raises(UserError, match="is not called"):
+        make(from_flat(keys))
+
+
 def without_peft(real: Callable[..., ModuleType]) -> Callable[..., ModuleType]:
     def importing(name: str, *more: Any) -> ModuleType:
         if name == "peft":
@@ -269,7 +280,7 @@ def test_a_base_that_changed_is_refused_in_a_line(bases: dict[str, str], tmp_pat
     model = made(name)
     tensors, trained_on = kept(stirred(model)), base_of(model)
     safetensors.torch.save_file(state | {"cls_token": state["cls_token"] + 1}, file)
-    with pytest.raises(UserError, match="its model was trained on the frozen base") as error:
+    with pytest.raises(UserError, match="its model was trained on the base") as error:
         restore("its model", made(name), tensors, trained_on)
     assert len(str(error.value).splitlines()) == 1
     file.unlink()
@@ -387,6 +398,10 @@ def test_a_run_begins_with_the_merged_weights_and_with_what_peft_saved(
             UserError, match=r"which holds LoRA of rank 3, alpha 6, 12 tensors, and"
         ):
             made(f"{bases['test_vit']} ({said.replace('lora.rank=3', other)})")
+    config = tmp_path / "theirs" / "adapter_config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"init_lora_weights": "pissa"}))
+    with pytest.raises(UserError, match="which peft began by 'pissa': that changes the base, too"):
+        made(f"{bases['test_vit']} ({said})")
 
 
 @pytest.mark.slow

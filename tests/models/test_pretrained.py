@@ -199,7 +199,7 @@ def test_another_file_under_the_name_of_a_base_is_refused_in_a_line(
     safetensors.torch.save_file(state | {"conv1.0.weight": state["conv1.0.weight"] * 2}, file)
     with random_weights():
         again = build(name, TASK)
-    with pytest.raises(UserError, match="its model was trained on the frozen base") as error:
+    with pytest.raises(UserError, match="its model was trained on the base") as error:
         restore("its model", again, tensors, trained_on)
     assert trained_on in str(error.value)
     assert len(str(error.value).splitlines()) == 1

@@ -149,8 +149,40 @@ def test_the_encoder_is_read_once_and_named_by_its_files_and_trained_whole_it_is
         name for name in names if not name.startswith("classifier.")
     }
     cut = made(f"{small}:layers=2 (train=head)")
-    with pytest.raises(UserError, match=r"was trained on the frozen base hf:bert-32-3 sha256"):
+    with pytest.raises(UserError, match=r"was trained on the base hf:bert-32-3 sha256"):
         restore("its model", cut, kept(one), base_of(one))
+
+
+@pytest.mark.parametrize("train", ["head", "all"])
+def test_another_tokeniser_is_noticed(train: str, small: str, tmp_path: Path) -> None:
+    folder = shutil.copytree(text.parse(small).place, tmp_path / "copy")
+    name = f"hf:{folder} (train={train})"
+    model = made(name)
+    stored = kept(model), base_of(model)
+    restore("its model", made(name), *stored)
+    file = folder / "tokenizer.json"
+    file.write_text(file.read_text() + " ")
+    with pytest.raises(UserError, match=r"tokeniser sha256:\w{64}, and the model built here has"):
+        restore("its model", made(name), *stored)
+    if train == "all":  # as earlier versions stored it
+        restore("its model", made(name), stored[0], "")
+    words = json.loads(file.read_text())
+    words["model"]["vocab"]["puck"] = 10_000
+    file.write_text(json.dumps(words))
+    text.tokeniser.cache_clear(), text._largest_id.cache_clear()
+    with pytest.raises(UserError, match="its tokeniser has ids up to 10000, and the model knows"):
+        made(name)
+
+
+def test_lora_in_all_linear_layers_is_written_as_peft_reads_it(small: str, tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    model = made(f"{small} (train=lora, lora.targets=all-linear)").eval()
+    for parameter in (p for p in model.parameters() if p.requires_grad):
+        parameter.data += 0.1
+    lora.write(model, tmp_path, {})
+    encoder = text.Encoder(peft.PeftModel.from_pretrained(theirs(small), tmp_path), "mean")
+    with torch.no_grad():
+        assert torch.allclose(encoder.eval()(tokenised(small)), model.encode(tokenised(small)))
 
 
 def test_lora_is_in_query_and_value_counted_and_merged(
