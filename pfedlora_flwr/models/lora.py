@@ -369,6 +369,12 @@ def _read(name: str, model: Whole | Parted, lora: Lora, folder: Path, peft: Any)
         for place, layer in adapted_layers(model.module).items()
         for part in _MATRICES
     }
+    there = {place for place, _ in model.module.named_modules()}
+    if other := sorted(key for key in found if key.partition(".lora_")[0] not in there):
+        raise UserError(
+            f"model {name!r}: lora.init is {FOLDER}{folder}, which holds {other[0]}, for a layer"
+            " that this model has not: it was saved of another model, or with a head of peft's own"
+        )
     shapes = [{key: t.shape for key, t in tensors.items()} for tensors in (found, own)]
     if (
         shapes[0] != shapes[1]

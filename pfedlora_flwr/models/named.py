@@ -164,10 +164,14 @@ class Made:
 
 
 def made_with(name: str) -> Made | None:
-    """How a library model's weights were made; None for other models, and for one without
-    weights."""
+    """How a library model's weights were made; None for other models, and for one without weights.
+    Of a file that an export of this package wrote, mean and std are those that it tells."""
     found = parse(parted(name)[0])
-    return made(found) if found and found.weights else None
+    of_library = made(found) if found and found.weights else None
+    if of_library is None or found is None or not found.file:
+        return of_library
+    constants = weights.constants_of(Path(found.file))
+    return replace(of_library, mean=constants[0], std=constants[1]) if constants else of_library
 
 
 @lru_cache(maxsize=256)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor, nn
@@ -25,6 +27,20 @@ _NAMED = 4
 COUNTER = "num_batches_tracked"
 _WITHIN = ("state_dict", "model", "state_dict_ema", "model_ema")
 """Where training programs put a model's tensors in what they save."""
+
+
+def constants_of(file: Path) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+    """Mean and std of a model's inputs, which `pfedlora export` writes beside its tensors; None
+    where the file tells none, or is not there."""
+    try:
+        with safetensors.safe_open(file, "pt") as stored:
+            told = stored.metadata() or {}
+        if not {"architecture", "preprocessing"} <= told.keys():
+            return None  # not ours
+        mean, std = (tuple(map(float, json.loads(told[key]))) for key in ("mean", "std"))
+        return mean, std
+    except (OSError, safetensors.SafetensorError, ValueError, KeyError, TypeError):
+        return None
 
 
 def read(file: Path, name: str) -> State:

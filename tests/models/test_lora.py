@@ -398,6 +398,12 @@ def test_a_run_begins_with_the_merged_weights_and_with_what_peft_saved(
             UserError, match=r"which holds LoRA of rank 3, alpha 6, 12 tensors, and"
         ):
             made(f"{bases['test_vit']} ({said.replace('lora.rank=3', other)})")
+    saved = tmp_path / "theirs" / "adapter_model.safetensors"
+    tensors = safetensors.torch.load_file(saved)
+    safetensors.torch.save_file(tensors | {"base_model.model.score.weight": torch.ones(1)}, saved)
+    with pytest.raises(UserError, match=r"which holds score.weight, for a layer that this model"):
+        made(f"{bases['test_vit']} ({said})")
+    safetensors.torch.save_file(tensors, saved)
     config = tmp_path / "theirs" / "adapter_config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"init_lora_weights": "pissa"}))
     with pytest.raises(UserError, match="which peft began by 'pissa': that changes the base, too"):

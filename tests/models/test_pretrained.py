@@ -301,6 +301,22 @@ def test_inputs_are_normalised_as_a_frozen_models_weights_were_made(
     assert len(std) == 1
 
 
+def test_a_file_of_an_export_tells_how_its_inputs_were_normalised(
+    bases: dict[str, str], tmp_path: Path
+) -> None:
+    state = safetensors.torch.load_file(bases["test_resnet"].partition("weights=")[2])
+    told = {"architecture": "x", "preprocessing": "{}", "mean": "[0.1, 0.2, 0.3]"}
+    for more, mean in (
+        ({"std": "[0.4, 0.5, 0.6]"}, (0.1, 0.2, 0.3)),
+        ({"std": "somebody's"}, (0.5, 0.5, 0.5)),
+        ({}, (0.5, 0.5, 0.5)),
+    ):
+        file = tmp_path / "w.safetensors"
+        safetensors.torch.save_file(state, file, told | more)
+        keys = {"models": f"timm:test_resnet:weights={file}", "train": "head"}
+        assert (models_own(from_flat(keys), TASK, 0) or ((),))[0] == mean
+
+
 def test_a_plan_counts_one_pass_through_a_frozen_encoder() -> None:
     """Augmented samples pass it in every epoch."""
     keys = {"models": "timm:test_vit", "train": "head", "clients": 2, "partition.kind": "iid"}
