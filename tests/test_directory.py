@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from pfedlora_flwr.api.process import as_it_was
 from pfedlora_flwr.config import run_config
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
@@ -20,6 +21,7 @@ from pfedlora_flwr.runs import lines
 from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.lines import Tail, append_rows
+from pfedlora_flwr.runs.trained import clients_of
 from pfedlora_flwr.server_app import _open
 from tests.report.made import make_run
 
@@ -92,6 +94,42 @@ def test_what_ends_before_it_replaces_a_run_does_not_take_that_runs_figures(
     again = execute(same, lambda *_: None, Console(quiet=True), engine="local")
     assert again.keys().isdisjoint({"rounds", "accuracy", "privacy"})
     assert continued(same).execution.resume
+
+
+def test_who_reads_a_run_changes_no_file_and_is_told_each_time_that_it_is_older(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_run(tmp_path / "run", [0.1, 0.2, 0.3], [0.2, 0.3], dataset="synthetic:60")
+    run = RunDirectory(tmp_path / "run")
+    for number in (1, 2):
+        run.checkpoints.save(ServerState({}, number, {0: number, 1: 2 * (number - 1)}))
+    older, newest = run.checkpoints.paths()
+
+    def read() -> tuple[list[int], str]:
+        caplog.clear()
+        with as_it_was():
+            found = clients_of(run.path)[0], clients_of(run.path)[0]
+        assert found[0] == found[1]
+        return found[0], caplog.text
+
+    assert read() == ([0, 1], "")
+    whole = newest.read_bytes()
+    newest.write_bytes(whole[:-1])
+    for _ in range(2):
+        clients, said = read()
+        assert clients == [0]
+        assert said.count("round-000002.checkpoint is damaged (its checksum differs)") == 1
+        assert said.count("is read as of round 1, and 2 rounds are done") == 1
+        assert run.checkpoints.paths() == [older, newest]
+    newest.unlink()
+    assert "is read as of round 1, and 2 rounds are done" in read()[1]
+    run.result_file.unlink()
+    assert read() == ([0], ""), "it may go on: a round's line comes before its checkpoint"
+    newest.write_bytes(whole[:-1])
+    taken = run.take_up(run.experiment())
+    assert taken is not None
+    assert taken.round == 1
+    assert [path.name for path in run.server.glob("*02.*")] == ["round-000002.damaged"]
 
 
 def test_a_line_is_on_disk_before_the_checkpoint_that_follows(

@@ -11,6 +11,7 @@ import torch
 from pfedlora_flwr import client_app
 from pfedlora_flwr.data.local import forget
 from pfedlora_flwr.rng import generators_kept
+from pfedlora_flwr.runs.checkpoint import warn_once
 
 
 @contextmanager
@@ -25,6 +26,7 @@ def as_it_was() -> Iterator[None]:
     level, handlers = log.level, [*log.handlers]
     client_app.prepare_process.cache_clear()
     forget()
+    warn_once.cache_clear()
     try:
         with generators_kept():
             yield

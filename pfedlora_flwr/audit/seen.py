@@ -68,7 +68,7 @@ class Seen:
         self._data_path = config.execution.data_path
         self._check_data()
         self.method = registry.make(self.experiment, task_of(self.experiment, self._data_path))
-        state = run.checkpoints.load()
+        state = run.latest()
         if state is None or not state.round:
             raise UserError(f"{run.path} has no round that is done: there is nothing to audit")
         self._state: ServerState = state

@@ -9,6 +9,7 @@ import logging
 import statistics
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -225,12 +226,13 @@ class Checkpoints:
                 found[state.round] = state
         return found
 
-    def load(self, before: int | None = None) -> ServerState | None:
+    def load(self, before: int | None = None, *, set_aside: bool = False) -> ServerState | None:
         """The newest whole checkpoint, of those before a round if one is given; a damaged one is
         passed over with a warning.
 
-        None where there never was one. Raises UserError when there are some and none can be read:
-        to begin anew would throw away what the clients hold."""
+        set_aside: whether damaged ones are renamed, which the run's only writer does. None where
+        there never was one. Raises UserError when there are some and none can be read: to begin
+        anew would throw away what the clients hold."""
         damaged = dict[Path, Exception]()
         for path in reversed(self.paths()):
             if before is not None and _round_of(path) >= before:
@@ -241,12 +243,10 @@ class Checkpoints:
                 damaged[path] = error
                 continue
             for other, reason in damaged.items():
-                logger.warning(
-                    "checkpoint %s is damaged (%s): falling back to the previous one",
-                    other.name,
-                    reason,
-                )
-                other.rename(other.with_suffix(".damaged"))
+                told = f"{other.name} is damaged ({reason}): falling back to the previous one"
+                warn_once(self.folder, f"checkpoint {told}")
+                if set_aside:
+                    other.rename(other.with_suffix(".damaged"))
             return state
         if unreadable := [*damaged, *self.folder.glob("*.damaged")]:
             names = ", ".join(sorted(path.name for path in unreadable))
@@ -275,6 +275,12 @@ class Checkpoints:
         return ServerState.from_json(
             json.loads(metadata["state"]), {n: tensors[n] for n in json.loads(metadata["order"])}
         )
+
+
+@cache
+def warn_once(folder: Path, line: str) -> None:
+    """Logs a warning on a run's folder once a command, which may load many of its models."""
+    logger.warning("%s", line)
 
 
 def _round_of(path: Path) -> int:

@@ -264,7 +264,7 @@ class RunDirectory(RunFiles):
 
         Where the run has more rounds than it had, an evaluation that was made only for being the
         last is taken back: the lines first, so that a run that is killed here does it again."""
-        state = self.checkpoints.load()
+        state = self.checkpoints.load(set_aside=True)
         self.rewind(state.round if state else -1)
         if state and state.before_last and state.round < experiment.rounds:
             state.drop_last_evaluation()

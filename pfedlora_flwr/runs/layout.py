@@ -4,6 +4,7 @@ file."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import is_locked
-from pfedlora_flwr.runs.checkpoint import Checkpoints
+from pfedlora_flwr.runs.checkpoint import Checkpoints, ServerState, warn_once
 from pfedlora_flwr.runs.lines import Watched, read_rows
 from pfedlora_flwr.runs.provenance import read_config
 from pfedlora_flwr.runs.records import read_json, read_result, read_rounds, read_visits
@@ -166,6 +167,25 @@ class RunFiles:
         """The round after which a resumed run goes on; 0 also if none is done."""
         state = self.checkpoints.load()
         return state.round if state else 0
+
+    def latest(self) -> ServerState | None:
+        """The newest whole checkpoint, for who reads what the run came to: a warning tells where
+        the run has done later rounds."""
+        done = self._done()  # before it is loaded: the run may go on
+        state = self.checkpoints.load()
+        if state and state.round < done:
+            told = f"{self.path} is read as of round {state.round}, and {done} rounds are done"
+            warn_once(self.path, f"{told}: a newer checkpoint in {self.server} is gone or damaged")
+        return state
+
+    def _done(self) -> int:
+        """The last round that has a checkpoint, by what is told of the run: a round's line is
+        written before its checkpoint, a result after all of them."""
+        with suppress(UserError):  # a damaged file tells nothing
+            if (result := self.result()) and "rounds" in result:
+                return result["rounds"]
+            return max((row["round"] for row in self.rounds()), default=0) - 1
+        return 0
 
     def origins(self) -> list[Origin]:
         """The runs that it was begun from without a client, by round."""

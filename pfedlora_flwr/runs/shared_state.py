@@ -158,7 +158,7 @@ def of_run(run: RunDirectory) -> SharedState:
             f"{run.path} has sharing={e.sharing}: every client had a state of its own, and none is"
             " shared"
         )
-    state = run.checkpoints.load()
+    state = run.latest()
     if state is None or not state.round:
         run.check_whole()
         raise UserError(f"{run.path} has no round that is done: there is no shared state")

@@ -166,7 +166,7 @@ def clients_of(place: Path) -> tuple[list[int], list[int]]:
     """
     run = RunDirectory(place)
     if run.holds_run:
-        state = run.checkpoints.load()
+        state = run.latest()
         e = run.experiment()
         gone = e.left_by(state.round + 1 if state else 1)
         everyone = [client for client in range(e.trained_clients) if client not in gone]
@@ -197,7 +197,7 @@ def _from_run(run: RunDirectory, client: int) -> Trained:
             f"client {client} of {run.path} is held out and was never trained; adapt it with"
             f" `pfedlora adapt {run.path} --client {client} --output DIR`"
         )
-    state = run.checkpoints.load()
+    state = run.latest()
     version = state.versions.get(client, 0) if state else 0
     if state is None or version == 0:
         run.check_whole()
