@@ -59,6 +59,17 @@ def test_runs_are_listed_with_the_keys_in_which_they_differ(tmp_path: Path, pfed
         list_runs(tmp_path / "nowhere")
 
 
+def test_what_an_observer_leaves_in_a_runs_folder_is_no_run(tmp_path: Path) -> None:
+    """Weights & Biases writes a config.yaml of its own."""
+    make_run(tmp_path / "run", [0.1, 0.5], [0.5])
+    make_run(tmp_path / "wandb", [0.1, 0.5], [0.5])  # a run that is called so
+    for place in ("run", "wandb"):
+        files = tmp_path / place / "wandb" / "run-1" / "files"
+        files.mkdir(parents=True)
+        (files / "config.yaml").write_text("wandb_version: 1\n")
+    assert [run["run"] for run in list_runs(tmp_path)] == ["run", "wandb"]
+
+
 def test_runs_of_ones_own_method_are_listed_from_every_folder(
     tmp_path: Path, pfedlora: Call
 ) -> None:

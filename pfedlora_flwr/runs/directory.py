@@ -33,6 +33,7 @@ from pfedlora_flwr.runs.layout import (
     RESULT,
     Row,
     RunFiles,
+    is_observers,
 )
 from pfedlora_flwr.runs.lines import append_rows, write_rows
 from pfedlora_flwr.runs.progress import write_progress
@@ -396,4 +397,4 @@ def in_use(path: Path) -> UserError:
 
 def find_runs(folder: Path) -> list[RunDirectory]:
     """The runs in a folder and below, by name."""
-    return [RunDirectory(config.parent) for config in sorted(folder.rglob(CONFIG))]
+    return [RunDirectory(c.parent) for c in sorted(folder.rglob(CONFIG)) if not is_observers(c)]

@@ -201,6 +201,11 @@ class RunFiles:
         return ClientStore(self.clients / str(client))
 
 
+def is_observers(file: Path) -> bool:
+    """Whether it lies in what an observer left in a run's directory."""
+    return any(p.name in OBSERVED and RunFiles(p.parent).holds_run for p in file.parents)
+
+
 def origin_of(version: int, origins: Iterable[Origin]) -> str | None:
     """The name of the other run that a model of this version is of, if it is of one of these."""
     held = (o["token"] for o in origins if version <= o["round"])
