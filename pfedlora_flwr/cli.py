@@ -256,11 +256,13 @@ def report(
     Each RUN_OR_DIR is a comparison, a run, or a folder of runs.
     """
     from pfedlora_flwr.commands.report_told import told
+    from pfedlora_flwr.files import absolute
     from pfedlora_flwr.report.write import write_report
 
     if output is None and len(paths) > 1:
         raise UserError("several paths are given: choose the report's folder with --output")
-    written = write_report(paths, output or paths[0] / "report", out, target)
+    where = absolute(output) if output else paths[0] / "report"
+    written = write_report(paths, where, out, target)
     out.print(
         f"{written.text}\nthe report is in {written.folder}",
         highlight=False,
@@ -429,6 +431,7 @@ def export(
     """
     from pfedlora_flwr.commands import export as exporting
     from pfedlora_flwr.commands.load_models import models_of
+    from pfedlora_flwr.files import absolute
 
     if shared:
         if client is not None or kind:
@@ -443,7 +446,7 @@ def export(
         raise UserError(f"{missing} is missing; allowed without both: --shared")
 
     [trained] = models_of(place, client, err)
-    target = (output or Path(f"client-{client}{exporting.SUFFIXES.get(kind, '')}")).absolute()
+    target = absolute(output or f"client-{client}{exporting.SUFFIXES.get(kind, '')}")
     difference = exporting.export(trained, kind, target, overwrite=overwrite)
     out.print(
         f"{target} and its model card; logits within {difference:.1g} of the model's own",

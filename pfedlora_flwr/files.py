@@ -44,7 +44,7 @@ def write_atomically(path: Path, data: bytes | Iterable[bytes], *, durable: bool
         aside.unlink(missing_ok=True)
 
 
-def absolute(path: str | Path) -> Path:
+def absolute(path: str | os.PathLike[str]) -> Path:
     """The path, absolute and with `~` written out; nothing need be there. Raises UserError if no
     file can have it."""
     try:

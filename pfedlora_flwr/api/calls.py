@@ -15,6 +15,7 @@ from pfedlora_flwr.api.results import Comparison, Run
 from pfedlora_flwr.api.running import Conf, conf_of, console, keys_of, one_line, plain, trained
 from pfedlora_flwr.comparison.plan import Plan
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.files import absolute
 from pfedlora_flwr.models.given import available
 from pfedlora_flwr.runs.directory import RunDirectory
 
@@ -134,7 +135,7 @@ def load(
         UserError: There is neither, or an object is not the one that the run was made with.
     """
     with one_line():
-        place, given = Path(path).expanduser().absolute(), Given()
+        place, given = absolute(path), Given()
         wanted = {"method": method, "models": models, "dataset": dataset}
         names = {key: given.value(key, one) for key, one in wanted.items() if one is not None}
         if Plan.read(place):

@@ -19,6 +19,7 @@ from pfedlora_flwr.comparison.plan import Plan
 from pfedlora_flwr.comparison.spec import Comparison
 from pfedlora_flwr.comparison.work import Work
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.files import absolute
 from pfedlora_flwr.runs.completed import Missing, read_run
 from pfedlora_flwr.runs.output import of_comparison
 
@@ -66,7 +67,7 @@ def compared(
         options = {"engine": "local", "here": True}
     elif jobs is not None:
         options["jobs"] = jobs
-    place = where.expanduser().absolute()
+    place = absolute(where)
     code = compare(part, whole, place, out, err, drop_models=drop_models, report=False, **options)
     for folder in _runs(place):
         keep_sources(folder, given)

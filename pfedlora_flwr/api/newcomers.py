@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from os import PathLike, fspath
+from os import PathLike
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,6 +18,7 @@ from pfedlora_flwr.api.results import Run
 from pfedlora_flwr.api.running import keys_of, one_line
 from pfedlora_flwr.commands import adapt as adapting
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.files import absolute
 from pfedlora_flwr.models.given import available
 from pfedlora_flwr.runs.rows import HeldOutRow
 from pfedlora_flwr.runs.store import ClientStore
@@ -143,8 +144,8 @@ def adapt(
     with one_line():
         options = keys_of(keys, added)
         given = given.joined(added)
-        folder = Path(output).expanduser().absolute()
-        source = place.path if isinstance(place, Run) else Path(fspath(place)).expanduser()
+        folder = absolute(output)
+        source = place.path if isinstance(place, Run) else absolute(place)
         with available(given.objects), as_it_was():
             row = adapting.adapt(source, client, samples, options, folder, overwrite=overwrite)
     return Newcomer(folder, cast("dict[str, Any]", row), given)

@@ -20,6 +20,7 @@ from pfedlora_flwr.commands import evaluate as evaluating
 from pfedlora_flwr.commands import export as exporting
 from pfedlora_flwr.commands.export import WithNormalisation
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.files import absolute
 from pfedlora_flwr.models.given import available
 from pfedlora_flwr.report import measures
 from pfedlora_flwr.report.load import load as load_study
@@ -207,7 +208,7 @@ class Run:
         Raises:
             UserError: The file is there, a library is missing, or the model cannot be exported.
         """
-        target = Path(output or f"client-{client}{exporting.SUFFIXES.get(format, '')}").absolute()
+        target = absolute(output or f"client-{client}{exporting.SUFFIXES.get(format, '')}")
         with available(self._given.objects), as_it_was(), running.one_line():
             exporting.export(self._trained(client), format, target, overwrite=overwrite)
         return target
@@ -374,5 +375,5 @@ def _table(rows: Iterable[Mapping[str, Any]]) -> Rows:
 
 
 def _report(path: Path, output: str | PathLike[str] | None, target: float | None) -> Path:
-    folder = Path(output) if output is not None else path / "report"
+    folder = absolute(output) if output is not None else path / "report"
     return write_report([path], folder, Console(quiet=True), target).folder

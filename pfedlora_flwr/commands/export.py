@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from pfedlora_flwr.commands.card import card, side_of
 from pfedlora_flwr.errors import UserError, needed
-from pfedlora_flwr.files import check_replaceable, make_folder, write_atomically
+from pfedlora_flwr.files import absolute, check_replaceable, make_folder, write_atomically
 from pfedlora_flwr.methods.lora_factors import is_factor
 from pfedlora_flwr.methods.tensors import tensors_of
 from pfedlora_flwr.models import lora
@@ -109,7 +109,7 @@ def export_shared(place: Path, output: Path | None, *, overwrite: bool = False) 
     returns its path. Raises UserError."""
     if not place.is_dir():
         raise UserError(f"{place} is not a directory")
-    target = (output or Path("shared.safetensors")).absolute()
+    target = absolute(output or "shared.safetensors")
     check_replaceable(target, overwrite=overwrite)
     shared_state.of_run(RunDirectory(place)).write(target, overwrite=overwrite)
     return target

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -231,6 +232,29 @@ def test_what_a_run_has_left(
     assert (run.report(tmp_path / "report") / "report.html").exists()
     monkeypatch.setitem(sys.modules, "pandas", None)
     assert run.rounds()[0]["round"] == 0
+
+
+def test_every_output_may_begin_with_the_home_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    run, written = pfedlora_flwr.Run(tmp_path), list[Path]()
+
+    def write(*given: Any, **_: Any) -> Any:
+        written.extend(one for one in given if isinstance(one, Path))
+        return SimpleNamespace(write=write, folder=None)
+
+    for function in ("api.results.exporting.export", "api.results.write_report"):
+        monkeypatch.setattr(f"pfedlora_flwr.{function}", write)
+    monkeypatch.setattr("pfedlora_flwr.commands.export.shared_state.of_run", write)
+    monkeypatch.setattr(pfedlora_flwr.Run, "_trained", lambda *_: None)
+    assert run.export(0, "~/a/model") == tmp_path / "a" / "model"
+    assert run.export_shared("~/a/shared") == tmp_path / "a" / "shared"
+    run.report("~/a/report")
+    assert written == [tmp_path / "a" / name for name in ("model", "shared", "report")]
+    for asked in (run.export_shared, run.report, pfedlora_flwr.load):
+        with pytest.raises(UserError, match="'~nosuchuser/x' cannot be used as a path"):
+            asked("~nosuchuser/x")
 
 
 @pytest.mark.slow
