@@ -15,6 +15,7 @@ from pfedlora_flwr.data.source import Reading
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import measures, words
+from pfedlora_flwr.report.data_figures import data_of
 from pfedlora_flwr.report.load import Study
 from pfedlora_flwr.report.measures import FEWEST, Estimate
 from pfedlora_flwr.report.own_code import own_code
@@ -228,12 +229,13 @@ def _data(run: Run) -> str:
     e, path, known = run.experiment, run.data_path, []
     try:
         if not datasets.needs_download(e.dataset, how := Reading.of(e, path)):
-            dataset = datasets.load(e.dataset, how)
+            named = sources.find(e.dataset).shape  # which samples it has
+            dataset = datasets.load(e.dataset, how) if named else data_of(run)[0]
             kind, count = dataset.kind, len(dataset.labels)
             known.append(f"{count:,} {kind.unit} of {kind.in_words(dataset.shape)}")
         known.append(f"{task_of(e, path).classes} classes")
     except UserError:
-        known.append("its files are not here")
+        known.append("the data that its clients had is not here")
     return f"{sources.without_path(e.dataset)}: {', '.join(known)}"
 
 

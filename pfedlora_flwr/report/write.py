@@ -9,6 +9,8 @@ from pathlib import Path
 
 from rich.console import Console
 
+from pfedlora_flwr.comparison.plan import Keys
+from pfedlora_flwr.data.local import without_own_folders
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import make_folder, write_atomically
 from pfedlora_flwr.report import (
@@ -94,10 +96,19 @@ def _draw(study: Study, output: Path) -> tuple[list[Picture], list[str]]:
             try:
                 pictures.append(draw(study, scenario, output))
             except UserError as error:
-                left_out.setdefault((name, str(error)), []).append(words.keys(scenario))
+                reason = _without_folders(str(error), study, scenario)
+                left_out.setdefault((name, reason), []).append(words.keys(scenario))
     return pictures, [
         f"No {name} for {'; '.join(where)}: {reason}." for (name, reason), where in left_out.items()
     ]
+
+
+def _without_folders(line: str, study: Study, scenario: Keys) -> str:
+    """The line for people who have not this machine."""
+    for run in (run for o in study.in_scenario(scenario) for run in o.runs.values()):
+        places = {"dataset": run.experiment.dataset, "data-path": run.data_path}
+        line = without_own_folders(line, places | {"state-path": str(run.path)})
+    return line
 
 
 def _notes(study: Study) -> list[str]:

@@ -158,7 +158,7 @@ def test_the_facts_are_what_the_runs_recorded(
     )
     assert (
         dict(opening.facts(load([tmp_path / "own"])))["Data"]
-        == "folder:images: its files are not here"
+        == "folder:images: the data that its clients had is not here"
     )
 
 

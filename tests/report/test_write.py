@@ -15,9 +15,10 @@ import pytest
 from rich.console import Console
 from sklearn.datasets import load_digits
 
+from pfedlora_flwr.data.local import forget
 from pfedlora_flwr.data.partition import Partition, Split
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.report import data_figures, figures, style
+from pfedlora_flwr.report import data_figures, figures, opening, style, write
 from pfedlora_flwr.report.data_figures import names_height
 from pfedlora_flwr.report.load import load
 from pfedlora_flwr.report.write import write_report
@@ -378,6 +379,34 @@ def test_long_names_are_cut_and_stand_below_a_figure_that_grows() -> None:
     )
     assert names_height(few) == 0
     assert 1 < names_height(many) < 2
+
+
+def test_a_report_tells_of_no_other_data_than_the_runs_and_of_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(figures, "drawers", lambda *_: {})
+    monkeypatch.setenv("PFEDLORA_CACHE", str(tmp_path / "cache"))
+    file, rows = tmp_path / "private" / "t.csv", [f"{i},{'abc'[i % 3]}" for i in range(60)]
+    file.parent.mkdir()
+    file.write_text("\n".join(["x,label", *rows, ""]))
+    make_run(tmp_path / "run", [0.1, 0.5], [0.5, 0.6], dataset=f"csv:{file}")
+    study = load([tmp_path / "run"])
+
+    def told() -> str:
+        forget()
+        return dict(opening.facts(study))["Data"]
+
+    def left_out() -> str:
+        return "\n".join(write._draw(study, tmp_path)[1])
+
+    assert told() == "csv:t.csv: 60 rows of 1 features, 3 classes"
+    file.write_text("\n".join(["x,label", *rows, "1,d", "2,d", ""]))
+    assert told() == "csv:t.csv: the data that its clients had is not here"
+    assert "No class histogram for all runs: the run's clients did not have the" in left_out()
+    file.unlink()
+    assert told() == "csv:t.csv: the data that its clients had is not here"
+    assert "No class histogram for all runs: t.csv does not exist." in left_out()
+    assert str(tmp_path) not in left_out()
 
 
 @pytest.mark.slow
