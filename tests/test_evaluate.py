@@ -16,10 +16,10 @@ from sklearn.metrics import balanced_accuracy_score, f1_score
 from pfedlora_flwr.commands.evaluate import _labels
 from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data.datasets import Dataset
-from pfedlora_flwr.data.local import shared_partition, site_settings
+from pfedlora_flwr.data.local import forget, shared_partition, site_settings
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.trained import load_trained
-from tests.conftest import Call, Done
+from tests.conftest import Call, Done, run_locally
 
 pytestmark = pytest.mark.slow
 
@@ -87,8 +87,9 @@ def test_classes_are_matched_by_name(trained_run: Done, pfedlora: Any, tmp_path:
     }
     np.savez(tmp_path / "turned.npz", **turned)
     code, out, err = pfedlora("evaluate", run, "--client", "0", "npz:turned.npz", "--json")
-    assert (code, err) == (0, "")
-    assert json.loads(out) == plain | {"data": "npz:turned.npz", "seen": False}
+    assert code == 0
+    assert err.startswith("note: npz:turned.npz holds samples that the models were trained on;")
+    assert json.loads(out) == plain | {"data": "npz:turned.npz"}
     some = np.isin(digits.labels, (3, 7))
     np.savez(
         tmp_path / "some.npz",
@@ -102,6 +103,41 @@ def test_classes_are_matched_by_name(trained_run: Done, pfedlora: Any, tmp_path:
     np.savez(tmp_path / "one.npz", images=digits.inputs[one], labels=np.asarray(digits.labels)[one])
     _, out, _ = pfedlora("evaluate", run, "--client", "0", "npz:one.npz", "--json")
     assert json.loads(out)["classes"] == plain["classes"][:1], "one class will do"
+
+
+def test_samples_that_were_trained_on_are_known_wherever_they_lie(
+    tmp_path: Path, pfedlora: Call
+) -> None:
+    head, *rows = ["x,y,label", *(f"{i},{i * i % 7},{'abc'[i % 3]}" for i in range(60))]
+
+    def table(name: str, lines: list[str]) -> str:
+        (tmp_path / name).write_text("\n".join([head, *lines, ""]))
+        return f"csv:{name}"
+
+    keys = {"method": "standalone", "clients": 2, "rounds": 1, "partition.kind": "iid"}
+    data = f"csv:{tmp_path}/{table('t.csv', rows)[4:]}"
+    assert run_locally(tmp_path / "run", keys | {"dataset": data}).code == 0
+
+    def seen(asked: str) -> tuple[bool | None, str]:
+        forget()
+        code, out, err = pfedlora("evaluate", "run", "--all-clients", asked, "--json")
+        assert code == 0, err
+        [found] = {one["seen"] for one in json.loads(out)}
+        return found, err
+
+    (tmp_path / "link.csv").symlink_to("t.csv")
+    few, other = table("few.csv", rows[:30:3]), table("other.csv", ["-1,3,a", "-2,4,b"])
+    for asked in (data, "csv:t.csv", "csv:link.csv", few):
+        assert seen(asked)[0] is True, asked
+    assert seen(other) == (False, "")
+    site = shared_partition(RunDirectory(tmp_path / "run").experiment(), "")[1]
+    tested = [rows[i] for split in site.clients for i in split.test]
+    assert seen(table("tested.csv", tested)) == (False, "")
+    table("t.csv", ["-1,3,a", "-2,4,b", "-3,5,c"] * 20)
+    for asked in (data, few):  # another file under the run's name, and a part of what there was
+        found, err = seen(asked)
+        assert found is None
+        assert f"whether {asked} holds samples that the models were trained on is not known" in err
 
 
 def test_classes_without_names_are_matched_by_number_and_others_are_refused(

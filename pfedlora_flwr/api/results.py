@@ -167,9 +167,10 @@ class Run:
         Returns:
             `accuracy`, `balanced_accuracy` and `macro_f1` in [0, 1]; `samples`; `classes` with the
             recall of each; `confusion`, the number of samples by true class (rows) and predicted
-            class (columns), in the order of `class_names`. `seen`: whether the model was trained on
-            this data; `by_number` and `by_place`: whether classes and columns were matched by
-            these, since one side has no names. Of all clients a list of these.
+            class (columns), in the order of `class_names`. `seen`: whether the data holds inputs
+            that the run's clients were trained on, None where the run's own is not here any more;
+            `by_number` and `by_place`: whether classes and columns were matched by these, since
+            one side has no names. Of all clients a list of these.
 
         Raises:
             UserError: The data is missing, or of other inputs or classes than the model's.

@@ -20,8 +20,9 @@ from pfedlora_flwr import config
 from pfedlora_flwr.commands.read_inputs import with_keys
 from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data.datasets import Dataset
-from pfedlora_flwr.data.local import Site, reading_for
-from pfedlora_flwr.data.registry import find, is_function, located, takes_path
+from pfedlora_flwr.data.local import Site, reading_for, shared_partition
+from pfedlora_flwr.data.registry import find, is_function, takes_path
+from pfedlora_flwr.data.source import Reading
 from pfedlora_flwr.errors import UserError, some
 from pfedlora_flwr.runs.trained import Trained
 from pfedlora_flwr.training.kinds import VECTORS
@@ -57,7 +58,9 @@ class Evaluation(TypedDict):
     balanced_accuracy: float  # mean recall of the classes that have samples
     macro_f1: float  # mean F1 of the same
     classes: list[ClassRecall]
-    seen: bool  # whether the data holds what the client was trained on
+    # whether the data holds inputs that the run's clients (of a site's own data, this client) were
+    # trained on, wherever it lies; null where the run's data is not here, or has changed
+    seen: bool | None
     # whether labels were matched by number, since either side's classes have no names
     by_number: bool
     # whether columns were matched by place, since the data's have no names
@@ -124,6 +127,11 @@ def remarks(evaluations: Sequence[Evaluation]) -> Iterator[str]:
             f"note: {data} holds samples that the models were trained on; without DATA each"
             " client's own test part is taken"
         )
+    elif any(e["seen"] is None for e in evaluations):
+        yield (
+            f"note: whether {data} holds samples that the models were trained on is not known: the"
+            " run's data is not here, or has changed"
+        )
     if any(e["by_number"] for e in evaluations):
         yield f"note: classes were matched by number: those of the model or of {data} have no names"
     if any(e["by_place"] for e in evaluations):
@@ -173,12 +181,13 @@ def _evaluate(
     places: list[int] = []
     if data is None:
         samples, places = _own_test_part(trained)
-        seen = by_number = by_place = False
+        seen: bool | None = False
+        by_number = by_place = False
     else:
         e = trained.experiment
-        seen = located(data) == trained.about["site"].get("dataset", e.dataset)
         path = trained.about["site"]["data-path"] if data == e.dataset else ""
         dataset = _load(trained, data, {"data-path": path, **options})
+        seen = _seen(trained, dataset)
         labels, by_number = _labels(trained.class_names, dataset)
         unnamed = trained.feature_names and not dataset.feature_names
         by_place = bool(unnamed) and dataset.kind == VECTORS
@@ -251,19 +260,45 @@ def _own_test_part(trained: Trained) -> tuple[Samples, list[int]]:
         )
     site = Site.find(trained.experiment, client, about["site"])
     data, test = site.dataset, site.split.test
-    other = trained.feature_names and trained.feature_names != data.feature_names
-    if (
-        other
-        or site.fingerprint != about["partition"]
-        or (trained.own_data and trained.own_data != site.own_data)
-        or (trained.counts and trained.counts.test != len(test))
-    ):
+    if not _is_as_it_was(site, trained):
         raise UserError(
             f"the data of {data.name} is not what client {client} was trained on; restore it, or"
             " give DATA"
         )
     labels = torch.from_numpy(np.asarray(data.labels[test]))
     return trained.samples(data.inputs[test], labels), sorted((test + 1).tolist())
+
+
+def _is_as_it_was(site: Site, trained: Trained) -> bool:
+    """Whether the data of the client's site is what it was trained on."""
+    names, own, counts = trained.feature_names, trained.own_data, trained.counts
+    return (
+        (not names or names == site.dataset.feature_names)
+        and site.fingerprint == trained.about.get("partition")
+        and (not own or own == site.own_data)
+        and (not counts or counts.test == len(site.split.test))
+    )
+
+
+def _seen(trained: Trained, data: Dataset) -> bool | None:
+    """Whether the data holds inputs that clients of the run were trained on; None where the run's
+    data is not here, or is another now. Nothing is downloaded."""
+    e, where = trained.experiment, trained.about["site"]
+    path, own = where["data-path"], "dataset" in where
+    how = reading_for(trained.task, e, path) if own else Reading.of(e, path)
+    try:
+        if datasets.needs_download(where.get("dataset", e.dataset), how):
+            return None
+        site = Site.find(e, trained.client, where)
+    except UserError:
+        return None
+    if not _is_as_it_was(site, trained):
+        return None
+    parts = [site.split.train]
+    if not own:  # what others' updates have brought into the model
+        clients = shared_partition(e, path)[1].clients[: e.trained_clients]
+        parts += [split.train for split in clients]
+    return bool(np.isin(data.input_hashes, site.dataset.input_hashes[np.concatenate(parts)]).any())
 
 
 def _labels(names: Sequence[str], data: Dataset) -> tuple[Tensor, bool]:

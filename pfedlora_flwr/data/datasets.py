@@ -71,6 +71,15 @@ class Dataset:
         return cache.digests(self.inputs, self.labels) if own is None else own
 
     @cached_property
+    def input_hashes(self) -> npt.NDArray[np.uint64]:
+        """The same of each sample without its label; numbers are alike in whatever type they
+        stand."""
+        inputs = self.inputs
+        if inputs.dtype != np.uint8:
+            inputs = inputs.astype(np.float64, copy=False)
+        return cache.digests(inputs, np.zeros(len(inputs), np.int64))
+
+    @cached_property
     def values(self) -> str:
         """SHA-256 of all samples, the same on all machines; empty where the name says which they
         are."""
