@@ -318,7 +318,7 @@ def percent(e: Estimate) -> str:
 
 
 def points(e: Estimate, *, seeds: bool = False) -> str:
-    """`**+4.00 ± 0.61**`, bold where the interval leaves out 0; with each seed's in brackets."""
+    """`**+4.00 ± 0.61**`, bold where `sign` is not 0; with each seed's in brackets."""
     if e.half is None:
         return ", ".join(signed(100 * value) for value in e.values)
     text = f"{signed(100 * e.mean)} ± {100 * e.half:.2f}"

@@ -33,6 +33,8 @@ from pfedlora_flwr.runs.rows import RoundRow
 
 FEWEST = 3
 """Seeds that make an interval: two give one that is 9 standard deviations wide to either side."""
+_ROUNDING = 1e-12
+"""Of accuracies in [0, 1]: what is narrower has no width but that of rounding."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +48,17 @@ class Estimate:
 
     @property
     def sign(self) -> int:
-        """1 where the whole interval is above 0, −1 where it is below; 0 where it holds 0, or there
-        is none."""
-        if self.half is None:
+        """1 where the whole interval is above 0, −1 where it is below; 0 where it holds 0, has no
+        width, or there is none."""
+        if self.half is None or self.half < _ROUNDING:
             return 0
         return (self.mean - self.half > 0) - (self.mean + self.half < 0)
+
+    @property
+    def constant(self) -> bool:
+        """Whether all seeds have the same value, and it is not 0: how far others would be from it
+        is not known, so nothing is claimed of it."""
+        return self.half is not None and self.half < _ROUNDING < abs(self.mean)
 
 
 def estimate(values: Sequence[float]) -> Estimate | None:

@@ -139,9 +139,10 @@ def _in_one(found: Sequence[_Difference], reference: str) -> str:
             parts.append(
                 f"{side} {reference} are {_listed([f'{d.method} {d.in_words}' for d in there])}"
             )
-    level = [d.method for d in found if d.by.half is not None and d.by.sign == 0]
+    same = [d for d in found if d.by.constant]
+    level = [d.method for d in found if d.by.half is not None and d.by.sign == 0 and d not in same]
     few = [d.method for d in found if d.by.half is None]
-    if not parts:
+    if not parts and not same:
         seeds = min(len(d.by.values) for d in found if d.by.half is not None)
         parts.append(
             f"no method is distinguishable from {reference}: each 95 % interval of the differences"
@@ -149,8 +150,14 @@ def _in_one(found: Sequence[_Difference], reference: str) -> str:
         )
     elif level:
         parts.append(
-            f"{_listed(level)} {'is' if len(level) == 1 else 'are'} not distinguishable from it"
+            f"{_listed(level)} {'is' if len(level) == 1 else 'are'} not distinguishable from"
+            f" {'it' if parts else reference}"
         )
+    parts += [
+        f"{d.method} differs from {reference} by the same {100 * d.by.mean:+.2f} points in all"
+        f" {len(d.by.values)} seeds: no claim"
+        for d in same
+    ]
     if few:
         parts.append(
             f"of {_listed(few)} nothing is claimed, with fewer than {FEWEST} seeds in common"
@@ -178,12 +185,11 @@ def _in_several(found: Sequence[Sequence[_Difference]], reference: str) -> str:
             f" {'; '.join(told)}"
         )
         text += "; the others are not distinguishable from it" if len(told) < len(signs) else ""
-    few = sum(d.by.half is None for differences in found for d in differences)
-    return (
-        text
-        + (f"; {few} differences have fewer than {FEWEST} seeds, and no claim" if few else "")
-        + "."
-    )
+    if same := sum(d.by.constant for d in claimed):
+        text += f"; {same} differences are the same in all seeds, and no claim"
+    if few := sum(d.by.half is None for differences in found for d in differences):
+        text += f"; {few} differences have fewer than {FEWEST} seeds, and no claim"
+    return f"{text}."
 
 
 def _alone(study: Study) -> str:

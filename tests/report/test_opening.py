@@ -96,7 +96,7 @@ def test_of_several_scenarios_it_counts_those_in_which_a_method_is_above(tmp_pat
         rounds=1,
         standalone=[0.5, 0.6, 0.7],
         fml=[0.5, 0.6, 0.7],
-        pfedlora=[0.6, 0.7, 0.8],
+        pfedlora=[0.6, 0.71, 0.8],
     )
     text = concluded(
         tmp_path,
@@ -108,6 +108,23 @@ def test_of_several_scenarios_it_counts_those_in_which_a_method_is_above(tmp_pat
     assert (
         text == "Against Standalone, by 95 % intervals of the paired differences in each scenario: "
         "pFedLoRA is above in 1 and below in 0 of 2; the others are not distinguishable from it."
+    )
+
+
+def test_equal_differences_in_all_seeds_are_no_certainty(tmp_path: Path) -> None:
+    """Their interval has no width; that of a method with Standalone's very numbers holds 0."""
+    alone = [0.5, 0.6, 0.7]
+    twice = {"standalone": alone, "fml": alone, "fedproto": [0.52, 0.62, 0.72]}
+    text = concluded(tmp_path, **twice)
+    assert text == (
+        "FML is not distinguishable from Standalone; FedProto differs from Standalone by the same"
+        " +2.00 points in all 3 seeds: no claim."
+    )
+    assert not any("**" in line[1] for line in tables.accuracy(load([tmp_path])).lines)
+    text = concluded(tmp_path, rounds=2, **twice)
+    assert text == (
+        "No method is distinguishable from Standalone in any of the 2 scenarios (95 % intervals of"
+        " the paired differences); 2 differences are the same in all seeds, and no claim."
     )
 
 
