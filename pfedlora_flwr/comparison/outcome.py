@@ -62,6 +62,11 @@ class Outcome:
         """Whether it is Standalone by construction, and has no runs of its own."""
         return self.chosen is None and not self.missing
 
+    @property
+    def diverged(self) -> int:
+        """The number of seeds that diverged."""
+        return sum(run.status == DIVERGED for run in self.missing.values())
+
     def tuned_as(self, other: Outcome) -> bool:
         """Whether both had the same choices."""
         return self._choices == other._choices

@@ -109,13 +109,15 @@ def last_within(rounds: Sequence[RoundRow], flops: float) -> int:
 
 def winner(outcomes: Sequence[Outcome]) -> Outcome | None:
     """Of a scenario's outcomes the one that is above each other by the interval of their paired
-    differences, if there is one."""
+    differences, if there is one; none of which a seed diverged: the others are no fair choice."""
     if len(outcomes) == 1 or not same_data(outcomes):
         return None
 
     def above_all(one: Outcome) -> bool:
         differences = (paired(one.runs, other.runs) for other in outcomes if other is not one)
-        return all(difference is not None and difference.sign > 0 for difference in differences)
+        return not one.diverged and all(
+            difference is not None and difference.sign > 0 for difference in differences
+        )
 
     return next(filter(above_all, outcomes), None)
 

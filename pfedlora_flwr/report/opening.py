@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pfedlora_flwr.comparison.outcome import Outcome
+from pfedlora_flwr.comparison.plan import Keys
 from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data import registry as sources
 from pfedlora_flwr.data.local import task_of
@@ -50,14 +51,13 @@ class _Difference:
 
 def conclusion(study: Study) -> str:
     """What the numbers say, and whom they leave out."""
-    return _compared(study) + words.uncounted(study)
+    return _compared(study) + _diverged(study) + words.uncounted(study)
 
 
 def _compared(study: Study) -> str:
     """What the intervals of the paired differences say; below three seeds nothing but the values.
     Accuracy is that at best validation."""
-    several = [scenario for scenario in study.scenarios if len(study.in_scenario(scenario)) > 1]
-    compared = [scenario for scenario in several if study.communicates(scenario)] or several
+    compared = _scenarios(study)
     if not compared:
         return _alone(study)
     if not all(measures.same_data(study.in_scenario(scenario)) for scenario in compared):
@@ -81,6 +81,25 @@ def _compared(study: Study) -> str:
         )
     name = next(o.title for o in study.outcomes if o.method == reference)
     return _in_one(found[0], name) if len(found) == 1 else _in_several(found, name)
+
+
+def _scenarios(study: Study) -> list[Keys]:
+    """Those in which methods are compared: not those of controls, if there are others."""
+    several = [scenario for scenario in study.scenarios if len(study.in_scenario(scenario)) > 1]
+    return [scenario for scenario in several if study.communicates(scenario)] or several
+
+
+def _diverged(study: Study) -> str:
+    """A sentence on the runs that diverged there; else nothing."""
+    scenarios = _scenarios(study) or study.scenarios
+    told = []
+    for method, title in zip(registry.ordered(study.methods), study.titles, strict=True):
+        found = [o for scenario in scenarios if (o := study.at(scenario, method))]
+        if gone := sum(o.diverged for o in found):
+            total = sum(len(o.runs) + len(o.missing) for o in found)
+            told.append(f"{title} diverged in {gone} of {total}")
+    unit = "seeds" if len(scenarios) == 1 else "runs"
+    return f" {_listed(told)} {unit}, which are left out." if told else ""
 
 
 def facts(study: Study) -> list[tuple[str, str]]:

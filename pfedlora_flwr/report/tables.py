@@ -104,7 +104,7 @@ def accuracy(study: Study) -> Table:
     if len(study.methods) > 1:
         note += (
             " Bold: above every other method of its scenario, by 95 % intervals of the differences"
-            " paired by seed that do not hold 0."
+            " paired by seed that do not hold 0, and with no seed that diverged."
         )
     if any(paper.accuracy(o) for o in study.outcomes if o.runs):
         note += ' In brackets: the paper\'s figure, "-" where it reports failure to converge.'
@@ -280,8 +280,7 @@ def _accuracy_cell(study: Study, scenario: Keys, method: str) -> str:
         text = f"**{text}**"
     if outcome.missing:
         text += f" ({len(outcome.runs)} of {len(outcome.runs) + len(outcome.missing)} seeds"
-        gone = sum(run.status == DIVERGED for run in outcome.missing.values())
-        text += f", {gone} diverged)" if gone else ")"
+        text += f", {outcome.diverged} diverged)" if outcome.diverged else ")"
     printed = paper.accuracy(outcome)
     return text + (f" [{printed}]" if printed else "")
 

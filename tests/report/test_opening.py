@@ -128,6 +128,23 @@ def test_equal_differences_in_all_seeds_are_no_certainty(tmp_path: Path) -> None
     )
 
 
+def test_what_diverged_is_told_and_never_bold(tmp_path: Path) -> None:
+    """The seeds that did not diverge are those that did well."""
+    alone, proto = [0.5, 0.6, 0.7, 0.6, 0.6], [0.56, 0.662, 0.763, 0.1, 0.1]
+    concluded(tmp_path, standalone=alone, fedproto=proto)
+    for seed in (3, 4):
+        result = {"status": "diverged", "error": "a loss", "diverged_in": 1}
+        (tmp_path / f"fedproto-{seed}-1" / "result.json").write_text(json.dumps(result))
+    study = load([tmp_path])
+    assert opening.conclusion(study) == (
+        "FedProto is above Standalone by 6.17 points (95 % interval 5.79 to 6.55, 3 seeds)."
+        " FedProto diverged in 2 of 5 seeds, which are left out."
+    )
+    cell = tables.accuracy(study).lines[1][1]
+    assert cell.startswith("66.17 ±")
+    assert cell.endswith("(3 of 5 seeds, 2 diverged)")
+
+
 def test_nothing_is_concluded_from_methods_with_other_data(tmp_path: Path) -> None:
     concluded(tmp_path, standalone=[0.5, 0.6, 0.7])
     make_run(tmp_path / "other", [0.1, 0.9], [0.9, 0.9], method="fd", partition="another")
