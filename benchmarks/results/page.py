@@ -18,8 +18,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from scipy.stats import t as student
-
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.report import measures
 from pfedlora_flwr.report.measures import Estimate
@@ -29,6 +27,7 @@ from pfedlora_flwr.runs.result import best_round, sampled_by_round
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 Row = dict[str, str]
 BySeed = Mapping[str, float]
+bonferroni = measures.bonferroni
 
 _MADE = re.compile(r"(<!-- table: ([\w.-]+) -->\n\n)(.*?)(\n\n<!-- end -->)", re.DOTALL)
 _BY_HAND = re.compile(r"<!-- by hand: .+? -->\n\n.*?\n\n<!-- end -->", re.DOTALL)
@@ -300,14 +299,6 @@ def operations(
             counted.setdefault(row["method"], []).append(int(row[column]))
     means = {method: statistics.fmean(values) for method, values in counted.items()}
     return {method: mean / means["standalone"] for method, mean in means.items()}
-
-
-def bonferroni(e: Estimate, tests: int) -> Estimate:
-    """The same mean with an interval that holds together with those of other such tests."""
-    assert e.half is not None
-    n = len(e.values) - 1
-    wider = float(student.ppf(1 - 0.025 / tests, n)) / float(student.ppf(0.975, n))
-    return Estimate(e.values, e.mean, e.half * wider)
 
 
 def percent(e: Estimate) -> str:

@@ -24,12 +24,12 @@ def gains(study: Study) -> Table:
     rows = [_row(study, o) for scenario in shared(study) for o in methods(study, scenario)]
     note = (
         "Test accuracy in percent at the round of the best validation accuracy, the mean over"
-        " seeds; differences in points, paired by seed, with their 95 % t-interval; below"
-        f" {measures.FEWEST} seeds each seed's. `mean`: the method as it is. `none`: every client"
-        " is a federation of one, and receives what the server makes of its own uploads. `start`:"
-        f" every client receives the first state in every round. `{STANDALONE}`: such a client"
-        " receives nothing, so nothing was run, and the difference is to Standalone's runs, unless"
-        " these were tuned over other values."
+        " seeds; differences in points, paired by seed, with their 95 % t-interval, each"
+        f" test by itself; below {measures.FEWEST} seeds each seed's. `mean`: the method as it is."
+        " `none`: every client is a federation of one, and receives what the server makes of its"
+        " own uploads. `start`: every client receives the first state in every round."
+        f" `{STANDALONE}`: such a client receives nothing, so nothing was run, and the difference"
+        " is to Standalone's runs, unless these were tuned over other values."
     )
     return Table("sharing", HEADING, rows, note)
 

@@ -182,14 +182,17 @@ def _in_one(found: Sequence[_Difference], reference: str) -> str:
             f"of {_listed(few)} nothing is claimed, with fewer than {FEWEST} seeds in common"
         )
     text = "; ".join(parts)
+    tested = [d for d in found if d.by.half is not None]
+    if any(d.by.sign for d in tested):
+        held = [d.method for d in tested if measures.bonferroni(d.by, len(tested)).sign]
+        text += _together(len(tested), held)
     return text[0].upper() + text[1:] + "."
 
 
 def _in_several(found: Sequence[Sequence[_Difference]], reference: str) -> str:
     """The sentence for several scenarios: in how many each method is above and below."""
-    claimed = [d for differences in found for d in differences if d.by.half is not None]
-    methods = dict.fromkeys(d.method for d in claimed)
-    signs = {method: [d.by.sign for d in claimed if d.method == method] for method in methods}
+    tested = [d for differences in found for d in differences if d.by.half is not None]
+    signs = _signs((d.method, d.by) for d in tested)
     told = [
         f"{m} is above in {s.count(1)} and below in {s.count(-1)} of {len(s)}"
         for m, s in signs.items()
@@ -204,11 +207,39 @@ def _in_several(found: Sequence[Sequence[_Difference]], reference: str) -> str:
             f" {'; '.join(told)}"
         )
         text += "; the others are not distinguishable from it" if len(told) < len(signs) else ""
-    if same := sum(d.by.constant for d in claimed):
+    if same := sum(d.by.constant for d in tested):
         text += f"; {same} differences are the same in all seeds, and no claim"
     if few := sum(d.by.half is None for differences in found for d in differences):
         text += f"; {few} differences have fewer than {FEWEST} seeds, and no claim"
+    if told:
+        wider = _signs((d.method, measures.bonferroni(d.by, len(tested))) for d in tested)
+        text += _together(
+            len(tested),
+            [
+                f"{m} above in {s.count(1)} and below in {s.count(-1)}"
+                for m, s in wider.items()
+                if any(s)
+            ],
+        )
     return f"{text}."
+
+
+def _signs(found: Iterable[tuple[str, Estimate]]) -> dict[str, list[int]]:
+    """By method those of its differences."""
+    signs: dict[str, list[int]] = {}
+    for method, by in found:
+        signs.setdefault(method, []).append(by.sign)
+    return signs
+
+
+def _together(tests: int, held: Sequence[str]) -> str:
+    """Of claims by so many tests, those that hold together."""
+    if tests == 1:
+        return ""
+    return (
+        f"; each test by itself; with Bonferroni correction for the {tests} of them:"
+        f" {', '.join(held) or 'none'}"
+    )
 
 
 def _alone(study: Study) -> str:

@@ -104,7 +104,8 @@ def accuracy(study: Study) -> Table:
     if len(study.methods) > 1:
         note += (
             " Bold: above every other method of its scenario, by 95 % intervals of the differences"
-            " paired by seed that do not hold 0, and with no seed that diverged."
+            " paired by seed that do not hold 0, each test by itself, and with no seed that"
+            " diverged."
         )
     if any(paper.accuracy(o) for o in study.outcomes if o.runs):
         note += ' In brackets: the paper\'s figure, "-" where it reports failure to converge.'
@@ -136,7 +137,8 @@ def accuracies(study: Study) -> Table:
     note = (
         "Percent. `max test` chooses the round by test accuracy and is never a headline. Worst"
         " client, spread and comparison by client are of the final models; a tie is half a win;"
-        f" differences are paired by seed.{words.uncounted(study)}"
+        " differences are paired by seed, with their 95 % t-interval, each test by"
+        f" itself.{words.uncounted(study)}"
     )
     return Table("accuracies", "All accuracies", rows, note)
 
