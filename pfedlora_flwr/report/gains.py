@@ -25,7 +25,8 @@ def gains(study: Study) -> Table:
     note = (
         "Test accuracy in percent at the round of the best validation accuracy, the mean over"
         " seeds; differences in points, paired by seed, with their 95 % t-interval, each"
-        f" test by itself; below {measures.FEWEST} seeds each seed's. `mean`: the method as it is."
+        f" test by itself; below {measures.FEWEST} seeds each seed's. In brackets: how many"
+        " seeds, if not `seeds`; a difference is of those in common. `mean`: the method as it is."
         " `none`: every client is a federation of one, and receives what the server makes of its"
         " own uploads. `start`: every client receives the first state in every round."
         f" `{STANDALONE}`: such a client receives nothing, so nothing was run, and the difference"
@@ -46,18 +47,20 @@ def methods(study: Study, scenario: Keys) -> list[Outcome]:
 
 
 def _row(study: Study, ours: Outcome) -> dict[str, str]:
+    seeds = len(ours.runs)
     row = {
         "scenario": name_of(ours.scenario),
         "method": ours.title,
-        "seeds": str(len(ours.runs)),
-        "mean": _mean(ours.runs),
+        "seeds": str(seeds),
+        "mean": _mean(ours.runs, seeds),
     }
     for kind in CONTROLS:
         standalone, runs = _control(study, ours, kind)
-        row[kind] = STANDALONE if standalone else _mean(runs)
+        row[kind] = STANDALONE if standalone else _mean(runs, seeds)
     found = differences(study, ours)
     return row | {
-        f"mean − {kind}, points": words.percent(found.get(kind), sign=True) for kind in CONTROLS
+        f"mean − {kind}, points": words.percent(found.get(kind), sign=True, seeds=seeds)
+        for kind in CONTROLS
     }
 
 
@@ -97,6 +100,6 @@ def name_of(scenario: Keys) -> str:
     return words.keys({name: value for name, value in scenario.items() if name != "sharing"})
 
 
-def _mean(runs: Mapping[int, Run]) -> str:
+def _mean(runs: Mapping[int, Run], seeds: int) -> str:
     found = measures.estimate([run.accuracy for run in runs.values()])
-    return f"{100 * found.mean:.2f}" if found else "–"
+    return f"{100 * found.mean:.2f}{words.of_seeds(found, seeds)}" if found else "–"

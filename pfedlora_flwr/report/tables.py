@@ -130,15 +130,15 @@ def accuracies(study: Study) -> Table:
             "max test": words.percent(measures.over_seeds(o, "accuracy/max_test")),
             "worst client": f"{100 * _average(o, 'accuracy/worst'):.2f}",
             "std of clients": f"{100 * _average(o, 'accuracy/std'):.2f}",
-            "− Standalone, points": words.percent(difference, sign=True),
+            "− Standalone, points": words.percent(difference, sign=True, seeds=len(o.runs)),
             "clients better than Standalone": "–" if wins is None else f"{100 * wins:.0f} %",
         }
         rows.append(row | ({"other predictors": _other(o)} if others else {}))
     note = (
         "Percent. `max test` chooses the round by test accuracy and is never a headline. Worst"
         " client, spread and comparison by client are of the final models; a tie is half a win;"
-        " differences are paired by seed, with their 95 % t-interval, each test by"
-        f" itself.{words.uncounted(study)}"
+        " differences are paired by seed, with their 95 % t-interval, each test by itself; both"
+        f" comparisons with Standalone are of the seeds in common.{words.uncounted(study)}"
     )
     return Table("accuracies", "All accuracies", rows, note)
 

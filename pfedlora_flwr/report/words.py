@@ -68,16 +68,23 @@ def uncounted(study: Study) -> str:
     return f" Not counted: up to {clients(most)} of a run, never evaluated." if most > 0 else ""
 
 
-def percent(e: Estimate | None, *, sign: bool = False) -> str:
+def percent(e: Estimate | None, *, sign: bool = False, seeds: int | None = None) -> str:
     """`96.66 ± 0.31`, in percent (or points, with their sign); where there are too few seeds for an
-    interval, the seeds' values."""
+    interval, the seeds' values. seeds: how many its row is of; if it is not, it says so."""
     if e is None:
         return "–"
     shown = [
         f"{100 * value:{'+' if sign else ''}.2f}"
         for value in (e.values if e.half is None else [e.mean])
     ]
-    return ", ".join(shown) + (f" ± {100 * e.half:.2f}" if e.half is not None else "")
+    half = f" ± {100 * e.half:.2f}" if e.half is not None else ""
+    return ", ".join(shown) + half + (of_seeds(e, seeds) if seeds is not None else "")
+
+
+def of_seeds(e: Estimate, seeds: int) -> str:
+    """` (3 seeds)`, behind what is of another number of seeds than its row; else nothing."""
+    number = len(e.values)
+    return "" if number == seeds else f" ({number} {'seed' if number == 1 else 'seeds'})"
 
 
 def size(bytes: float) -> str:

@@ -63,10 +63,10 @@ def test_gains_are_paired_by_seed_and_have_an_interval_from_three_seeds_on(study
         "seeds": "3",
         "mean": "92.00",
         "none": "90.00",
-        "start": "85.50",
+        "start": "85.50 (2 seeds)",
         # 3, 1 and 2 points: their standard deviation is 1
         "mean − none, points": f"+2.00 ± {t2 * 1 / math.sqrt(3):.2f}",
-        "mean − start, points": "+6.00, +6.00",
+        "mean − start, points": "+6.00, +6.00 (2 seeds)",
     }
     assert fd == {
         "scenario": "lr=0.1",
@@ -232,6 +232,30 @@ def test_a_comparison_without_controls_has_no_such_table(tmp_path: Path) -> None
     make_run(tmp_path / "a", [0.1, 0.5], [0.5], method="pfedlora")
     assert not gains(load([tmp_path])).rows
     assert not gain_figure.figures(load([tmp_path]), tmp_path)
+
+
+def test_what_is_of_fewer_seeds_than_its_row_says_so(tmp_path: Path) -> None:
+    """55.60 − 50.50 is not the difference of the common seeds: 1, 2 and 1.5 points."""
+    for method, sharing, accuracies in (
+        ("pfedlora", "mean", (0.51, 0.52, 0.53, 0.61, 0.61)),
+        ("pfedlora", "none", (0.50, 0.50, 0.515)),
+        ("standalone", "mean", (0.50, 0.50, 0.515)),
+    ):
+        for seed, accuracy in enumerate(accuracies):
+            make_run(
+                tmp_path / f"{method}-{sharing}-{seed}",
+                [0.1, accuracy],
+                [accuracy],
+                method=method,
+                seed=seed,
+                sharing=sharing,
+            )
+    study = load([tmp_path])
+    [row] = gains(study).rows
+    assert [row[name] for name in ("seeds", "mean", "none")] == ["5", "55.60", "50.50 (3 seeds)"]
+    assert row["mean − none, points"] == "+1.50 ± 1.24 (3 seeds)"
+    against = [line["− Standalone, points"] for line in tables.accuracies(study).rows]
+    assert against == ["–", "+1.50 ± 1.24 (3 seeds)", "+0.00 ± 0.00"]
 
 
 def test_runs_without_a_plan_are_compared_too(tmp_path: Path) -> None:
