@@ -120,6 +120,23 @@ def test_torch_export_gives_the_same_logits(
     )
 
 
+def test_a_full_disk_is_one_line_of_torch_export(
+    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyTorch's own writer would end the process."""
+    write = exporting.write_atomically
+
+    def full(path: Path, data: bytes) -> None:
+        if path.suffix == ".pt2":
+            raise OSError(28, "No space left on device")
+        write(path, data)
+
+    monkeypatch.setattr(exporting, "write_atomically", full)
+    with pytest.raises(UserError, match=r"exported to .*model.pt2: No space left on device"):
+        export(trained, "torch-export", tmp_path / "model.pt2")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_safetensors_hold_the_weights_and_what_it_takes_to_use_them(
     trained: Trained, images: np.ndarray, tmp_path: Path
 ) -> None:

@@ -7,6 +7,7 @@ own outputs; only then does it take its name."""
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import logging
 import os
@@ -205,9 +206,10 @@ def _torch_export(trained: Trained, whole: WithNormalisation, path: Path) -> Exp
     for module in program.graph_module.modules():
         for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
             node.meta.pop("stack_trace", None)  # it names files of this machine
-    torch.export.save(
-        program, path, extra_files={"metadata.json": json.dumps(metadata(trained, "torch-export"))}
-    )
+    about = {"metadata.json": json.dumps(metadata(trained, "torch-export"))}
+    held = io.BytesIO()  # PyTorch's own writer ends the process on a full disk
+    torch.export.save(program, held, extra_files=about)
+    write_atomically(path, held.getvalue())
     return torch.export.load(path).module()
 
 
