@@ -12,12 +12,14 @@ from pfedlora_flwr.models.kept import base_of
 from pfedlora_flwr.models.model import ClientModel, given_names
 from pfedlora_flwr.models.named import is_library, made_with
 from pfedlora_flwr.models.own import Whole
+from pfedlora_flwr.models.pretrained import frozen_encoder
 from pfedlora_flwr.runs.data_name import client_data, is_own
 from pfedlora_flwr.runs.output import without_folders
 from pfedlora_flwr.runs.trained import Trained
 from pfedlora_flwr.training.kinds import TEXT
 
 _NAMED = 30
+_IN_BF16 = ", with the encoder in bf16, and here in fp32"
 
 
 def card(trained: Trained, kind: str, file: str, difference: float) -> str:
@@ -33,7 +35,8 @@ def card(trained: Trained, kind: str, file: str, difference: float) -> str:
         if counts is None or not getattr(counts, part):
             return "not evaluated at this round"
         correct, whole = getattr(counts, f"{part}_correct"), getattr(counts, part)
-        return f"{correct} of {whole} correct ({100 * correct / whole:.2f} %)"
+        told = f"{correct} of {whole} correct ({100 * correct / whole:.2f} %)"
+        return told + (_IN_BF16 if _evaluated_in_bf16(trained) else "")
 
     changed = e.changed().items()
     settings = ", ".join(
@@ -114,6 +117,12 @@ def _of_base(trained: Trained, predictor: ClientModel) -> str:
     if told := lora.description(predictor):
         rows["LoRA"] = told
     return "".join(f"| {name} | {text} |\n" for name, text in rows.items())
+
+
+def _evaluated_in_bf16(trained: Trained) -> bool:
+    """Whether the evaluation had its encoder's outputs in bf16 (`federation/visit.py`)."""
+    e = trained.experiment
+    return e.precision == "bf16" and not e.augment and frozen_encoder(trained.module) is not None
 
 
 def _of_module(trained: Trained) -> str:

@@ -24,6 +24,7 @@ from pfedlora_flwr.data.local import Site, reading_for, shared_partition
 from pfedlora_flwr.data.registry import find, is_function, takes_path
 from pfedlora_flwr.data.source import Reading
 from pfedlora_flwr.errors import UserError, some
+from pfedlora_flwr.federation.visit import with_encoded
 from pfedlora_flwr.runs.trained import Trained
 from pfedlora_flwr.training.kinds import VECTORS
 from pfedlora_flwr.training.loop import Samples
@@ -192,6 +193,7 @@ def _evaluate(
         unnamed = trained.feature_names and not dataset.feature_names
         by_place = bool(unnamed) and dataset.kind == VECTORS
         samples = trained.samples(dataset.inputs, labels)
+    samples = with_encoded(trained.method, trained.module, samples)
     names = trained.class_names
     matrix = confusion(trained.method.predictor(trained.module), samples, len(names))
     found, counts = scores(matrix), matrix.sum(1).tolist()

@@ -45,7 +45,7 @@ def visit(
     Within it the global generators are seeded for what draws from them, such as a user's dropout.
     """
     seed = method.experiment.seed
-    data = _known(method, model, data)
+    data = with_encoded(method, model, data)
     draws = torch_generator(seed, "train", client, round)
     batch_norm = any_batch_norm(method.model_names, method.task, method.shares_small)
     counts = Visit(
@@ -84,7 +84,7 @@ def evaluate(method: Method, model: Any, data: LocalData) -> Counts:
     """The personalised model on the client's validation and test parts. The model goes into
     evaluation mode."""
     model.eval()
-    validation, of_test = (_known(method, model, part) for part in (data.validation, data.test))
+    validation, of_test = (with_encoded(method, model, part) for part in (data.validation, data.test))
 
     with user_code("method", method.experiment.method):
         predict = method.predictor(model)
@@ -105,7 +105,7 @@ def other_accuracies(
     method: Method, model: Any, received: Tensors, test: Samples
 ) -> dict[str, float]:
     """The test accuracy, in [0, 1], of the method's further predictors by name."""
-    test = _known(method, model, test)
+    test = with_encoded(method, model, test)
     with user_code("method", method.experiment.method):
         predictors = method.other_predictors(model, received)
         return {
@@ -113,9 +113,10 @@ def other_accuracies(
         }
 
 
-def _known(method: Method, model: Any, samples: Samples) -> Samples:
+def with_encoded(method: Method, model: Any, samples: Samples) -> Samples:
     """The samples with the outputs of the model's encoder, where that is wholly frozen and images
-    are not augmented: it then runs once and in the same batches, whoever calls."""
+    are not augmented: it then runs once, in the same batches and in the key `precision`, whoever
+    calls."""
     encoder = frozen_encoder(model) if isinstance(model, nn.Module) else None
     if encoder is None or method.experiment.augment or not len(samples):
         return samples

@@ -85,8 +85,8 @@ class Trained:
         )
 
     def logits(self, inputs: Inputs) -> Tensor:
-        """The model's output as the evaluation computes it, of inputs as a dataset has them: [n,
-        classes]."""
+        """The model's output in fp32, as an exported program computes it, of inputs as a dataset has
+        them: [n, classes]."""
         return infer(self.method.predictor(self.module), self.samples(inputs))
 
     def representations(self, inputs: Inputs) -> Tensor:

@@ -10,6 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from pfedlora_flwr.commands import evaluate as evaluating
+from pfedlora_flwr.commands.card import card
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data import outputs
 from pfedlora_flwr.data.local import LocalData, Site
@@ -21,6 +23,7 @@ from pfedlora_flwr.models.kept import base_of, kept
 from pfedlora_flwr.models.own import Whole
 from pfedlora_flwr.models.registry import build
 from pfedlora_flwr.models.task import Task
+from pfedlora_flwr.runs.trained import load_trained
 from pfedlora_flwr.training.flops import count_operations
 from pfedlora_flwr.training.loop import known_output
 from tests.conftest import run_locally
@@ -220,3 +223,20 @@ def test_runs_end_alike_with_kept_outputs_and_without(
     for done in ended[1:]:
         for what in ("accuracy", "flops", "shared_sha256", "models_sha256"):
             assert first[what] == done.result[what]
+
+
+def test_evaluate_counts_what_a_run_in_bf16_counted_and_the_card_tells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The encoder's outputs in fp32 decide another sample of client 0's."""
+    monkeypatch.setenv("PFEDLORA_CACHE", str(tmp_path / "cache"))
+    keys = {"models": base(tmp_path), "train": "head", "precision": "bf16", "method": "standalone"}
+    keys |= {"clients": 2, "rounds": 1, "partition.kind": "iid", "batch-size": 16, "lr": 0.01}
+    keys |= {"evaluate-initial": False, "device": "cpu"}
+    done = run_locally(tmp_path / "run", keys)
+    assert done.code == 0, done.stderr
+    models = [load_trained(done.output, k) for k in (0, 1)]
+    found = {str(one["client"]): one["accuracy"] for one in evaluating.evaluate(models, None)}
+    assert found == {k: row["accuracy"] for k, row in done.result["per_client"].items()}
+    text = card(models[0], "onnx", "model.onnx", 0.0)
+    assert " %), with the encoder in bf16, and here in fp32 |" in text
