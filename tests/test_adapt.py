@@ -15,6 +15,8 @@ import pytest
 import torch
 
 import pfedlora_flwr
+from pfedlora_flwr.commands.card import card
+from pfedlora_flwr.commands.export import metadata
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data import datasets
 from pfedlora_flwr.errors import UserError
@@ -31,6 +33,7 @@ from pfedlora_flwr.runs import shared_state
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.shared_state import SharedState
 from pfedlora_flwr.runs.store import ClientStore, read_tensors, write_tensors
+from pfedlora_flwr.runs.trained import load_trained
 from tests.conftest import Call, Done, made_once, run_locally
 from tests.models.bases import base
 from tests.plain import ANY_MODEL, Plain, make, runs
@@ -146,6 +149,19 @@ def test_the_run_itself_gives_the_same_and_python_too(federation: Path, tmp_path
         federation / "run", tmp_path / "new", client=9, rounds=1, overwrite=True
     )
     assert again.result["visits"] == 1
+
+
+def test_the_card_of_an_adapted_model_names_its_run(federation: Path, tmp_path: Path) -> None:
+    run, new = RunDirectory(federation / "run"), tmp_path / "new"
+    shared = federation / "shared.safetensors"
+    pfedlora_flwr.adapt(shared, new, client=8, samples=4, rounds=1)
+    trained = load_trained(new, 8)
+    text = card(trained, "safetensors", "model", 0.0)
+    told = "adapted in 1 visit to the shared state of round 2 of 2, seed 0, 8 clients"
+    assert f"| trained | {told} |" in text
+    assert ", rounds=2, partition" in text
+    assert f"fingerprint `{run.experiment().fingerprint()}`" in text
+    assert metadata(trained, "safetensors")["round"] == "2"
 
 
 def test_factors_of_single_clients_side_by_side_are_not_exported(

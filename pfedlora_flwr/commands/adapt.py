@@ -96,6 +96,7 @@ def adapt(
         ) from error
     row = row_of(method, found, data, k, shared.round, samples)
     about = about_of(site, e, k, who.where)
+    about["adapted_to"] = {"round": shared.round, "experiment": shared.experiment.flat()}
     if shared.class_names:  # the client's own may lack some
         about["class_names"] = [*shared.class_names]
     _write(output, found, about, row, site.own_data, overwrite=overwrite)

@@ -19,12 +19,12 @@ from pfedlora_flwr.runs.trained import Trained
 from pfedlora_flwr.training.kinds import TEXT
 
 _NAMED = 30
-_IN_BF16 = ", with the encoder in bf16, and here in fp32"
+_IN_BF16 = ", counted with the encoder in bf16; this file computes in fp32"
 
 
 def card(trained: Trained, kind: str, file: str, difference: float) -> str:
     """The model card, in Markdown."""
-    e, counts = trained.experiment, trained.counts
+    e, counts = trained.run, trained.counts
     predictor = trained.method.predictor(trained.module)
     plain = lora.program(predictor)
     architecture = predictor.description
@@ -46,7 +46,13 @@ def card(trained: Trained, kind: str, file: str, difference: float) -> str:
         for name, value in changed
         if name != "dataset" or not is_own(trained.about)
     )
-    data = client_data(trained.about, e, trained.task)
+    data = client_data(trained.about, trained.experiment, trained.task)
+    visits = f"{trained.version} {'visit' if trained.version == 1 else 'visits'}"
+    when = (
+        f"adapted in {visits} to the shared state of round {trained.round}"
+        if "adapted_to" in trained.about
+        else f"last in round {trained.round}"
+    )
     versions = ", ".join(
         f"{name} {version}" for name, version in trained.about["versions"].items() if version
     )
@@ -91,7 +97,7 @@ on these alone.
 | validation accuracy | {share("validation")} |
 | classes | {", ".join(trained.class_names)} |
 | method, data | {e.method}, {data} |
-| trained | last in round {trained.version} of {e.rounds}, seed {e.seed}, \
+| trained | {when} of {e.rounds}, seed {e.seed}, \
 {e.trained_clients} clients |
 {base}| SHA-256 of the client's tensors | `{trained.sha256}` |
 | checked | logits within {difference:.1g} of the model's own |

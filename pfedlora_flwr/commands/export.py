@@ -197,7 +197,7 @@ def metadata(trained: Trained, kind: str) -> dict[str, str]:
         "preprocessing": json.dumps(preprocessing),
         "model_input": json.dumps(side_of(trained) if kind == "safetensors" else None),
         "client": str(trained.client),
-        "round": str(trained.version),
+        "round": str(trained.round),
     }
 
 

@@ -84,7 +84,9 @@ def evaluate(method: Method, model: Any, data: LocalData) -> Counts:
     """The personalised model on the client's validation and test parts. The model goes into
     evaluation mode."""
     model.eval()
-    validation, of_test = (with_encoded(method, model, part) for part in (data.validation, data.test))
+    validation, of_test = (
+        with_encoded(method, model, part) for part in (data.validation, data.test)
+    )
 
     with user_code("method", method.experiment.method):
         predict = method.predictor(model)

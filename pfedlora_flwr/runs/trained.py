@@ -47,7 +47,9 @@ class Trained:
     mean, std, data_notes, versions, kind; partition and site, which say where its data is (older
     versions of the package left out partition, shape, feature_names, kind and data_notes). counts:
     of its evaluation; None where this version was not evaluated. own_data: what the site's own data
-    was known by; empty for a part of a shared dataset, and where an older version stored it."""
+    was known by; empty for a part of a shared dataset, and where an older version stored it. Of a
+    client that was not in the run, version is the number of its visits, and about has adapted_to:
+    the run's experiment, and the round of the shared state (older versions left it out)."""
 
     client: int
     version: int
@@ -58,6 +60,18 @@ class Trained:
     about: Mapping[str, Any]
     counts: Counts | None
     own_data: str = ""
+
+    @property
+    def run(self) -> Experiment:
+        """What was trained in the run; `experiment` is the client's."""
+        told = self.about.get("adapted_to")
+        return from_flat(still_known(told["experiment"])) if told else self.experiment
+
+    @property
+    def round(self) -> int:
+        """The run's round that the model is of, or whose shared state it was adapted to."""
+        told = self.about.get("adapted_to")
+        return told["round"] if told else self.version
 
     @property
     def class_names(self) -> list[str]:
@@ -85,7 +99,7 @@ class Trained:
         )
 
     def logits(self, inputs: Inputs) -> Tensor:
-        """The model's output in fp32, as an exported program computes it, of inputs as a dataset has
+        """The model's output in fp32, as exported programs compute it, of inputs as a dataset has
         them: [n, classes]."""
         return infer(self.method.predictor(self.module), self.samples(inputs))
 

@@ -239,4 +239,4 @@ def test_evaluate_counts_what_a_run_in_bf16_counted_and_the_card_tells(
     found = {str(one["client"]): one["accuracy"] for one in evaluating.evaluate(models, None)}
     assert found == {k: row["accuracy"] for k, row in done.result["per_client"].items()}
     text = card(models[0], "onnx", "model.onnx", 0.0)
-    assert " %), with the encoder in bf16, and here in fp32 |" in text
+    assert " %), counted with the encoder in bf16; this file computes in fp32 |" in text
