@@ -4,6 +4,7 @@ alone, to the same bits."""
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,6 +16,7 @@ import pytest
 import torch
 
 import pfedlora_flwr
+from pfedlora_flwr.commands import adapt as adapting
 from pfedlora_flwr.commands.card import card
 from pfedlora_flwr.commands.export import metadata
 from pfedlora_flwr.config import from_flat
@@ -348,6 +350,31 @@ def test_what_is_there_stays_until_all_is_written(
     assert (tmp_path / "new" / "adapted.json").read_bytes() == before
     adapt(overwrite=True, rounds=2)
     assert (tmp_path / "new" / "adapted.json").read_bytes() != before
+
+
+def test_a_folder_that_is_there_is_filled_and_not_replaced(
+    federation: Path, tmp_path: Path
+) -> None:
+    """It may be a volume, a link, or where the shell stands."""
+    folder, link = tmp_path / "volume", tmp_path / "it's"
+    folder.mkdir()
+    link.symlink_to(folder)
+    was = folder.stat().st_ino
+    shared = federation / "shared.safetensors"
+    for count, overwrite in ((1, False), (2, True)):
+        new = pfedlora_flwr.adapt(
+            shared, link, client=8, samples=4, rounds=count, overwrite=overwrite
+        )
+        assert (folder.stat().st_ino, {path.name for path in folder.iterdir()}) == (
+            was,
+            {"8", "adapted.json"},
+        )
+        assert json.loads((folder / "adapted.json").read_text())["visits"] == count
+    command = adapting.lines(new.result, link)[-1].partition("use the model: ")[2]
+    assert shlex.split(command) == ["pfedlora", "predict", str(link), "--client", "8", "PATH"]
+    (tmp_path / "broken").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(UserError, match="broken is no folder; give a folder as --output"):
+        adapting.adapt(shared, 8, 4, {}, tmp_path / "broken")
 
 
 @pytest.mark.parametrize("method", ["fd", "fedproto"])

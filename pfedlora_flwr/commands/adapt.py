@@ -4,6 +4,8 @@ state and its own data. Beside it stands the same client alone, with as many ope
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -112,20 +114,24 @@ def _write(
     *,
     overwrite: bool,
 ) -> None:
-    """Writes beside the folder first, so that what is there stays until all is written."""
-    output = output.absolute()
+    """Writes aside first, so that what is there stays until all is written; in the folder itself,
+    which may be a volume, a link, or where the shell stands."""
     try:
-        make_folder(output.parent)
-        with tempfile.TemporaryDirectory(prefix=".adapt-", dir=output.parent) as aside:
-            new = Path(aside) / output.name
+        make_folder(output)
+        _check_output(output, overwrite=overwrite)  # something may have come there since
+        before = [*output.iterdir()]
+        with tempfile.TemporaryDirectory(prefix=".adapt-", dir=output) as aside:
+            new, old = Path(aside) / "new", Path(aside) / "old"
             store = ClientStore(new / str(row["client"]))
             base = base_of(found.model)
             store.save(found.visits, found.tensors(), 0, found.counts, base, data=own_data)
             store.write_about(found.visits, about["site"], lambda: about)
             write_atomically(new / RESULT, (json.dumps(row, indent=1) + "\n").encode())
-            if overwrite and output.exists():
-                output.rename(Path(aside) / "old")
-            new.rename(output)
+            old.mkdir()
+            for path in before:
+                path.rename(old / path.name)
+            for path in (store.folder, new / RESULT):
+                path.rename(output / path.name)
     except OSError as error:
         raise UserError(f"{output} cannot be written ({error.strerror})") from None
 
@@ -158,6 +164,7 @@ def lines(row: HeldOutRow, output: Path) -> list[str]:
     gain = 100 * (row["accuracy"] - row["alone_accuracy"])
     visits, others = (_visits(row[name]) for name in ("visits", "alone_visits"))
     spent = f"{row['flops']:.3g}" if row["flops"] else "unknown"
+    use = shlex.join(["pfedlora", "predict", str(output), "--client", str(row["client"])])
     return [
         f"client {row['client']}: {row['model']}, {row['samples']} training samples, the shared"
         f" state of round {row['round']}",
@@ -166,8 +173,7 @@ def lines(row: HeldOutRow, output: Path) -> list[str]:
         f"alone: accuracy {row['alone_accuracy']:.4f}, after {others} ({row['alone_flops']:.3g}"
         " operations)",
         f"gain: {gain:+.2f} points",
-        f"everything is in {output}; to use the model: pfedlora predict {output} --client"
-        f" {row['client']} PATH",
+        f"everything is in {output}; to use the model: {use} PATH",
     ]
 
 
@@ -176,8 +182,8 @@ def _visits(number: int) -> str:
 
 
 def _check_output(output: Path, *, overwrite: bool) -> None:
-    if output.exists() and not output.is_dir():
-        raise UserError(f"{output} is a file; give a folder as --output")
+    if os.path.lexists(output) and not output.is_dir():
+        raise UserError(f"{output} is no folder; give a folder as --output")
     if output.is_dir() and any(output.iterdir()):
         if not overwrite:
             raise UserError(
