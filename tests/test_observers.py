@@ -17,6 +17,7 @@ from pfedlora_flwr.commands.display import conclude
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.observers.observer import Observer, Observers
 from pfedlora_flwr.observers.registry import observers_of
+from pfedlora_flwr.observers.wandb import WeightsAndBiases
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.rows import Result, RoundRow
 from tests.conftest import run_locally
@@ -115,6 +116,14 @@ def test_what_is_no_reason_stops_nothing_and_is_named() -> None:
     odd = observers(Odd())
     assert odd.round(ROW) is None
     assert odd.failed["Odd"].startswith("TypeError: round returned 7, expected None or a text")
+
+
+def test_a_report_for_which_a_tracker_has_no_run_is_not_dropped_in_silence(tmp_path: Path) -> None:
+    """MLflow's is in tests/test_trackers.py."""
+    tracker = WeightsAndBiases.__new__(WeightsAndBiases)  # its library need not be there
+    told = Observers({"wandb": tracker})
+    told.report({"output": str(tmp_path)}, tmp_path / "report")
+    assert "Weights & Biases has no run of" in told.failed["wandb"]
 
 
 def test_an_unknown_observer_is_refused_before_anything_starts() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -53,6 +55,48 @@ def test_mlflow_has_keys_rounds_result_and_report_in_one_run(
     assert (code, "warning" in err) == (0, False), err
     there = {file.path for file in client.list_artifacts(run.info.run_id, "report")}
     assert {"report/report.md", "report/report.html", "report/runs.csv"} <= there
+
+
+def test_mlflow_goes_on_with_a_run_that_was_moved(tmp_path: Path) -> None:
+    """In other processes, as MLflow remembers places; from a path with an apostrophe."""
+    old, new = tmp_path / "it's here", tmp_path / "moved"
+    keys = KEYS | {"observers": "mlflow"}
+    assert run_locally(old, keys | {"rounds": 2}).code == 0
+    old.rename(new)
+    start = "from pfedlora_flwr.cli import main; main()"
+    again = ["run", "--engine", "local", "--resume", "-o", "rounds=3", "-o"]
+    for words in ([*again, f"output={new}"], ["report", str(new)]):
+        done = subprocess.run(
+            [sys.executable, "-c", start, *words], capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, "observer" in done.stderr) == (0, False), done.stderr
+    tracking = importlib.import_module("mlflow.tracking")
+    client = tracking.MlflowClient(f"sqlite:///{new / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("pfedlora")
+    [run] = client.search_runs([experiment.experiment_id])
+    assert run.info.artifact_uri.startswith((new / "mlflow").as_uri())
+    history = client.get_metric_history(run.info.run_id, "seconds/round")
+    assert [metric.step for metric in history] == [0, 1, 2, 3]
+    assert {path.name for path in (new / "mlflow").glob("*/artifacts/*")} == {
+        "result.json",
+        "report",
+    }
+    assert not old.exists()
+
+
+def test_mlflow_finds_a_run_by_its_tag_and_says_where_there_is_none(
+    tmp_path: Path, pfedlora: Call
+) -> None:
+    output = tmp_path / "it's"
+    observer = MLflow()
+    assert run_locally(output, KEYS | {"observers": "mlflow", "rounds": 1}).code == 0
+    observer._connect(output)
+    known = observer._known(output)
+    (output / "mlflow-id").unlink()  # as an older version left it
+    assert observer._known(output) == known != ""
+    observer._client.delete_run(known)
+    _, _, err = pfedlora("report", str(output))
+    assert f"observer mlflow has not got the report: MLflow has no run of {output}; set" in err
 
 
 def test_mlflow_logs_a_round_once_where_nothing_had_been_evaluated(tmp_path: Path) -> None:

@@ -6,20 +6,26 @@ first they go to the file `mlflow.db` of the run's directory."""
 from __future__ import annotations
 
 import os
+import sqlite3
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from pfedlora_flwr.errors import needed
+from pfedlora_flwr.errors import UserError, needed
 from pfedlora_flwr.keys import Scalar
 from pfedlora_flwr.observers.observer import Observer
 from pfedlora_flwr.observers.scalars import scalars
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.rows import Result, RoundRow
 
+_ID = "mlflow-id"
+"""The file with the id of MLflow's run, by which it is found again."""
 _OUTPUT = "pfedlora.output"
-"""The tag by which a resumed run is found again."""
+"""The tag by which it is found where an older version left no such file."""
+_DATABASE = "mlflow.db"
+_MISSING = "RESOURCE_DOES_NOT_EXIST"
 _STATUS = {"completed": "FINISHED", "stopped": "KILLED"}
 _OF_EVERY_ROUND = "seconds/round"
 """A number that each round's line has."""
@@ -35,43 +41,72 @@ class MLflow(Observer):
         told = "observers names mlflow", "'pfedlora-flwr[mlflow]'"
         self._client_of = needed("mlflow.tracking", *told).MlflowClient
         self._entities = needed("mlflow.entities", *told)
+        self._error = needed("mlflow.exceptions", *told).MlflowException
 
     def begin(self, keys: Mapping[str, Scalar]) -> None:
         output = Path(str(keys["output"]))
         run = RunDirectory(output)
-        experiment = self._experiment(output)
-        runs = self._known(experiment, output) if keys["resume"] else []
-        if runs:
-            self._id = runs[0].info.run_id
+        self._connect(output)
+        known = self._known(output) if keys["resume"] else ""
+        self._id = known or self._made(output)
+        (output / _ID).write_text(self._id)
+        if known:
             self._client.update_run(self._id, status="RUNNING")
         else:
-            made = self._client.create_run(
-                experiment, run_name=output.name, tags={_OUTPUT: str(output)}
-            )
-            self._id = made.info.run_id
             params = [self._entities.Param(name, str(value)) for name, value in keys.items()]
             for at in range(0, len(params), _AT_ONCE):
                 self._client.log_batch(self._id, params=params[at : at + _AT_ONCE])
-        history = self._client.get_metric_history(self._id, _OF_EVERY_ROUND) if runs else []
+        history = self._client.get_metric_history(self._id, _OF_EVERY_ROUND) if known else []
         last = max((metric.step for metric in history), default=-1)
         for row in run.rounds():
             if row["round"] > last:
                 self.round(row)
 
-    def _experiment(self, output: Path) -> str:
-        """The id of MLflow's experiment, which is made if there is none; the client is, too."""
+    def _connect(self, output: Path) -> None:
+        """Makes the client; in the run's own database, the run's artefacts are where it is now."""
         uri = os.environ.get("MLFLOW_TRACKING_URI")
-        self._client = self._client_of(tracking_uri=uri or f"sqlite:///{output / 'mlflow.db'}")
-        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "pfedlora")
-        if found := self._client.get_experiment_by_name(name):
-            return str(found.experiment_id)
-        where = None if uri else (output / "mlflow").as_uri()
-        return str(self._client.create_experiment(name, where))
+        self._artefacts = None if uri else (output / "mlflow").as_uri()
+        database = output / _DATABASE
+        self._client = self._client_of(tracking_uri=uri or f"sqlite:///{database}")
+        was = found.artifact_location if (found := self._experiment()) else ""
+        if self._artefacts and was != self._artefacts and was.endswith("/mlflow"):
+            _move(database, was, self._artefacts)
 
-    def _known(self, experiment: str, output: Path) -> list[Any]:
-        """The last run of MLflow for this directory, if there is one."""
-        tag = f"tags.`{_OUTPUT}` = '{output}'"
-        return list(self._client.search_runs([experiment], tag, max_results=1))
+    def _experiment(self) -> Any:
+        """MLflow's experiment; None if there is none."""
+        return self._client.get_experiment_by_name(_experiment_name())
+
+    def _made(self, output: Path) -> str:
+        """The id of a new run of MLflow, with its experiment if there is none."""
+        found = self._experiment()
+        experiment = (
+            found.experiment_id
+            if found
+            else self._client.create_experiment(_experiment_name(), self._artefacts)
+        )
+        tags = {_OUTPUT: str(output)}
+        made = self._client.create_run(experiment, run_name=output.name, tags=tags)
+        return str(made.info.run_id)
+
+    def _known(self, output: Path) -> str:
+        """The id of MLflow's run of this directory, by its file, or by the tag of an older version;
+        empty if there is none."""
+        file = output / _ID
+        if file.exists():
+            try:
+                info = self._client.get_run(file.read_text()).info
+            except self._error as error:
+                if error.error_code != _MISSING:
+                    raise
+            else:
+                if info.lifecycle_stage == "active":
+                    return str(info.run_id)
+        if not (experiment := self._experiment()):
+            return ""
+        quote = '"' if "'" in str(output) else "'"
+        tag = f"tags.`{_OUTPUT}` = {quote}{output}{quote}"
+        runs = self._client.search_runs([experiment.experiment_id], tag, max_results=1)
+        return str(runs[0].info.run_id) if runs else ""
 
     def round(self, row: RoundRow) -> None:
         now = int(time.time() * 1000)
@@ -87,5 +122,24 @@ class MLflow(Observer):
 
     def report(self, keys: Mapping[str, Scalar], folder: Path) -> None:
         output = Path(str(keys["output"]))
-        for run in self._known(self._experiment(output), output):
-            self._client.log_artifacts(run.info.run_id, str(folder), "report")
+        self._connect(output)
+        if not (known := self._known(output)):
+            raise UserError(
+                f"MLflow has no run of {output}; set MLFLOW_TRACKING_URI as it was for the run"
+            )
+        self._client.log_artifacts(known, str(folder), "report")
+
+
+def _experiment_name() -> str:
+    return os.environ.get("MLFLOW_EXPERIMENT_NAME", "pfedlora")
+
+
+def _move(database: Path, old: str, new: str) -> None:
+    """Of a run that was moved: MLflow keeps absolute places, and has no call to change them."""
+    with closing(sqlite3.connect(database)) as opened, opened:
+        for table, column in (("experiments", "artifact_location"), ("runs", "artifact_uri")):
+            opened.execute(
+                f"UPDATE {table} SET {column} = ? || substr({column}, ?)"
+                f" WHERE substr({column}, 1, ?) = ?",
+                (new, len(old) + 1, len(old), old),
+            )

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pfedlora_flwr.errors import needed
+from pfedlora_flwr.errors import UserError, needed
 from pfedlora_flwr.keys import Scalar
 from pfedlora_flwr.observers.observer import Observer
 from pfedlora_flwr.observers.scalars import scalars
@@ -64,7 +64,7 @@ class WeightsAndBiases(Observer):
     def report(self, keys: Mapping[str, Scalar], folder: Path) -> None:
         output = Path(str(keys["output"]))
         if not (output / _ID).exists():
-            return
+            raise UserError(f"Weights & Biases has no run of {output}: it has no file {_ID}")
         run = self._opened(keys, output)
         artefact = self._wandb.Artifact(f"report-{run.id}", type="report")
         artefact.add_dir(str(folder))

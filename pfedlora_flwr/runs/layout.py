@@ -47,7 +47,7 @@ FILES = (
 CONFIG, RESULT, ROUNDS, CLIENTS, HELD_OUT, AUDIT = FILES
 
 METRICS = "metrics.prom"
-OBSERVED = ("mlflow.db", "mlflow.db-journal", "mlflow", "wandb", "wandb-id", METRICS)
+OBSERVED = ("mlflow.db", "mlflow.db-journal", "mlflow", "mlflow-id", "wandb", "wandb-id", METRICS)
 """What observers leave in a run's directory, beside TensorBoard's folder."""
 FOREIGN = (".*.tmp", ".DS_Store", "._*", ".nfs*")
 """What a write leaves that was cut off, and what systems put into any folder."""
