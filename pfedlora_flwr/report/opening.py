@@ -237,7 +237,7 @@ def _together(tests: int, held: Sequence[str]) -> str:
     if tests == 1:
         return ""
     return (
-        f"; each test by itself; with Bonferroni correction for the {tests} of them:"
+        f". Each test is by itself; with Bonferroni correction for the {tests} of them:"
         f" {', '.join(held) or 'none'}"
     )
 

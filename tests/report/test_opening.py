@@ -45,7 +45,7 @@ def concluded(folder: Path, *, rounds: int = 1, **accuracies: list[float]) -> st
             },
             (
                 "FedProto is above Standalone by 0.80 points (95 % interval 0.55 to 1.05, 3 seeds);"
-                " pFedLoRA is not distinguishable from it; each test by itself; with Bonferroni"
+                " pFedLoRA is not distinguishable from it. Each test is by itself; with Bonferroni"
                 " correction for the 2 of them: FedProto."
             ),
         ),
@@ -59,7 +59,7 @@ def concluded(folder: Path, *, rounds: int = 1, **accuracies: list[float]) -> st
             (
                 "FedProto is above Standalone by 0.80 points (95 % interval 0.05 to 1.55, 3 seeds);"
                 " FD is below Standalone by 5.00 points (95 % interval 4.75 to 5.25, 3 seeds);"
-                " pFedLoRA is not distinguishable from it; each test by itself; with Bonferroni"
+                " pFedLoRA is not distinguishable from it. Each test is by itself; with Bonferroni"
                 " correction for the 3 of them: FD."
             ),
         ),
@@ -73,7 +73,7 @@ def concluded(folder: Path, *, rounds: int = 1, **accuracies: list[float]) -> st
             (
                 "Below Standalone are FML by 10.00 points (95 % interval 7.52 to 12.48, 3 seeds)"
                 " and FedKD by 20.00 points (95 % interval 17.52 to 22.48, 3 seeds); of FD nothing"
-                " is claimed, with fewer than 3 seeds in common; each test by itself; with"
+                " is claimed, with fewer than 3 seeds in common. Each test is by itself; with"
                 " Bonferroni correction for the 2 of them: FML, FedKD."
             ),
         ),
@@ -123,8 +123,8 @@ def test_of_several_scenarios_it_counts_those_in_which_a_method_is_above(tmp_pat
     )
     assert (
         text == "Against Standalone, by 95 % intervals of the paired differences in each scenario: "
-        "pFedLoRA is above in 1 and below in 0 of 2; the others are not distinguishable from it; "
-        "each test by itself; with Bonferroni correction for the 4 of them: pFedLoRA above in 1 "
+        "pFedLoRA is above in 1 and below in 0 of 2; the others are not distinguishable from it. "
+        "Each test is by itself; with Bonferroni correction for the 4 of them: pFedLoRA above in 1 "
         "and below in 0."
     )
 

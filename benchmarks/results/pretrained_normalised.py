@@ -1,0 +1,130 @@
+"""The study of pretrained backbones on normalised representations: normalised.csv, the run table of
+a comparison by `benchmarks/pretrained-normalised.yaml` (`benchmarks.results.pretrained` writes it),
+beside the study's own runs."""
+
+from __future__ import annotations
+
+from benchmarks.results.page import (
+    BySeed,
+    Page,
+    Row,
+    by_seed,
+    difference,
+    estimate,
+    percent,
+    points,
+)
+from benchmarks.results.pretrained_federations import READS, ended
+from pfedlora_flwr.methods import registry
+
+FILE = "normalised.csv"
+SAMPLES = "partition.samples-per-client"
+HEADS = "local-heads.csv"
+CHOOSES = "0"
+"""The seed whose validation chooses, as in the study."""
+KINDS = (("nearest class mean", "none"), ("ridge", "none"))
+KINDS += (("nearest class mean", "layer"), ("ridge", "layer"))
+"""By its head and representation-norm."""
+
+
+def normalised(page: Page, study: list[Row]) -> None:
+    """A line for each number of images, what the head sees, and each method; beside it the study's
+    line of the same method.
+
+    study: its rows, whose representations are as they are."""
+    rows = ended(page, FILE)
+    lines = []
+    for samples in sorted({row[SAMPLES] for row in rows}, key=int):
+        for reads, title in READS.items():
+            here, there = (_of(of, samples, reads) for of in (rows, study))
+            alone = _values(here, "standalone", "mean")
+            for method in registry.ordered({row["method"] for row in there}):
+                if plain := _values(there, method, "mean"):
+                    page.says(difference(plain, alone))  # what a lead of the study leaves
+            for method in registry.ordered({row["method"] for row in here}):
+                cells = _line(page, here, there, method)
+                lines.append([samples, title, registry.title(method), *cells])
+        best = [
+            _values(_of(rows, samples, reads), method, "mean")
+            for reads, method in (
+                ("features", "pfedlora_plus"),
+                ("pretrained-logits", "fedssa"),
+                ("features", "standalone"),
+            )
+        ]
+        page.says(*(difference(best[0], other) for other in best[1:] if best[0] and other))
+    header = ("with sharing", "`sharing=none`", "gain from sharing", "− Standalone")
+    first = ("images", "the head sees", "method", "rate")
+    page.table("normalised", (*first, *header, "− not normalised"), lines)
+
+
+def _line(page: Page, here: list[Row], there: list[Row], method: str) -> list[str]:
+    rates = dict.fromkeys(row["lr"] for row in here if row["method"] == method)
+    mean, none = (_values(here, method, kind) for kind in ("mean", "none"))
+    alone, plain = _values(here, "standalone", "mean"), _values(there, method, "mean")
+    more = difference(mean, plain)
+    page.says(more, estimate(mean))
+    cells = ["; ".join(rates), percent(estimate(mean))]
+    if method == "standalone":
+        return [*cells, "", "", "", points(more)]
+    lead = difference(mean, alone)
+    page.says(lead)
+    if not none:
+        return [*cells, "", "", points(lead), points(more)]
+    gained = difference(mean, none)
+    page.says(gained, difference(none, alone))
+    return [*cells, percent(estimate(none)), points(gained), points(lead), points(more)]
+
+
+def _of(rows: list[Row], samples: str, reads: str) -> list[Row]:
+    return [row for row in rows if row[SAMPLES] == samples and row["representation"] == reads]
+
+
+def _values(rows: list[Row], method: str, sharing: str) -> BySeed:
+    return by_seed(rows, "final", method=method, sharing=sharing)
+
+
+def local_heads(page: Page, study: list[Row]) -> None:
+    """What closed forms reach alone, and what the study's methods lead the best of them by."""
+    rows = page.rows(HEADS)
+    counts = sorted({row["samples"] for row in rows}, key=int)
+    shown, best = [], dict[str, tuple[float, BySeed, str]]()
+    for samples in counts:
+        for reads, title in READS.items():
+            plain = _values(_of(study, samples, reads), "standalone", "mean")
+            cells = [percent(estimate(plain))]
+            for head, norm in KINDS:
+                where = {"samples": samples, "representation": reads, "head": head, "norm": norm}
+                validation, found = _chosen([row for row in rows if where.items() <= row.items()])
+                page.says(estimate(found), difference(found, plain))
+                cells.append(percent(estimate(found)))
+                one = validation, found, f"{reads}, {named(head, norm)}"
+                best[samples] = max(best.get(samples, one), one, key=lambda each: each[0])
+            shown.append([samples, title, *cells])
+    assert {name for _, _, name in best.values()} == {"features, ridge, normalised"}, "page says so"
+    methods = registry.ordered({row["method"] for row in study} - {"standalone"})
+    leads = []
+    for reads, title in READS.items():
+        for method in methods:
+            found_ = [
+                difference(_values(_of(study, samples, reads), method, "mean"), best[samples][1])
+                for samples in counts
+            ]
+            page.says(*found_)
+            leads.append([title, registry.title(method), *map(points, found_)])
+    header = [named(*kind) for kind in KINDS]
+    page.table("local-heads", ("images", "the head sees", "Standalone", *header), shown)
+    page.table("left", ("the head sees", "method", *(f"{n} images" for n in counts)), leads)
+
+
+def named(head: str, norm: str) -> str:
+    return f"{head}, normalised" if norm == "layer" else head
+
+
+def _chosen(rows: list[Row]) -> tuple[float, BySeed]:
+    """Of a head's candidates the best validation accuracy, and the accuracies by seed."""
+    best = max(
+        (row for row in rows if row["seed"] == CHOOSES), key=lambda row: float(row["validation"])
+    )
+    same = [row for row in rows if row["alpha"] == best["alpha"]]
+    return float(best["validation"]), {row["seed"]: float(row["accuracy"]) for row in same}
