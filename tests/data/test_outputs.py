@@ -230,7 +230,8 @@ def test_evaluate_counts_what_a_run_in_bf16_counted_and_the_card_tells(
 ) -> None:
     """The encoder's outputs in fp32 decide another sample of client 0's."""
     monkeypatch.setenv("PFEDLORA_CACHE", str(tmp_path / "cache"))
-    keys = {"models": base(tmp_path), "train": "head", "precision": "bf16", "method": "standalone"}
+    keys: dict[str, object] = {"models": base(tmp_path), "train": "head", "precision": "bf16"}
+    keys |= {"method": "standalone"}
     keys |= {"clients": 2, "rounds": 1, "partition.kind": "iid", "batch-size": 16, "lr": 0.01}
     keys |= {"evaluate-initial": False, "device": "cpu"}
     done = run_locally(tmp_path / "run", keys)
