@@ -31,7 +31,7 @@ from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method
 
 COLUMNS = ("samples", "representation", "seed", "head", "norm", "alpha", "validation", "accuracy")
-ALPHAS = (1.0, 10.0, 100.0, 1e3, 1e4)
+ALPHAS = (10.0, 100.0, 1e3, 1e4, 1e5, 1e6)
 HEADS: dict[tuple[str, str], Callable[[], Any]] = {("nearest class mean", ""): NearestCentroid} | {
     ("ridge", f"{alpha:g}"): lambda alpha=alpha: RidgeClassifier(alpha=alpha) for alpha in ALPHAS
 }

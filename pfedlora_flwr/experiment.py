@@ -238,8 +238,8 @@ class Experiment:
     )
     representation_norm: str = key(
         "none",
-        "layer: R without its mean and of unit variance, sample by sample, whatever made it; behind"
-        " a neck, if there is one",
+        "layer: the R of a client's model without its mean and of unit variance, sample by sample;"
+        " behind a neck, if there is one",
         choices=("none", "layer"),
     )
     neck: str = key(

@@ -1104,7 +1104,10 @@ OWN_CODE = [
         "models=own_models:Lazy",
         "module.later.weight has no shape: it belongs to a lazy layer that does not run",
     ),
-    code("models=own_models:Tied", "one.weight and other.weight are one tensor; allowed: tensors"),
+    code(
+        "models=own_models:Tied",
+        "one.weight and module.other.weight are one tensor; allowed: trained",
+    ),
     code(
         "models=own_models:Late",
         "clients 0, 1: ValueError: in training alone, at own_models.py:",

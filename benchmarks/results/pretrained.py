@@ -38,7 +38,7 @@ from benchmarks.results.pretrained_federations import (
     ended,
     federations,
 )
-from benchmarks.results.pretrained_normalised import local_heads
+from benchmarks.results.pretrained_normalised import local_heads, normalised
 from benchmarks.results.pretrained_pilot import pilot
 from benchmarks.results.pretrained_tuning import tuning
 from pfedlora_flwr.methods import registry
@@ -82,7 +82,7 @@ def make(page: Page) -> None:
     _table(page, ended(page, RATES), "rates")
     more_rates(page, by_samples["10"])
     longer(page)
-    local_heads(page, rows)
+    normalised(page, rows, local_heads(page, rows))
     tuning(page)
     pilot(page)
     page.settings("0.00003", "0.0001", "0.0003", "0.001", "0.003", "0.01", "0.03", "0.1", "0.9")

@@ -22,16 +22,16 @@ SAMPLES = "partition.samples-per-client"
 HEADS = "local-heads.csv"
 CHOOSES = "0"
 """The seed whose validation chooses, as in the study."""
-KINDS = (("nearest class mean", "none"), ("ridge", "none"))
-KINDS += (("nearest class mean", "layer"), ("ridge", "layer"))
+KINDS = [(head, norm) for norm in ("none", "layer") for head in ("nearest class mean", "ridge")]
 """By its head and representation-norm."""
 
 
-def normalised(page: Page, study: list[Row]) -> None:
+def normalised(page: Page, study: list[Row], alone_best: dict[str, BySeed]) -> None:
     """A line for each number of images, what the head sees, and each method; beside it the study's
     line of the same method.
 
-    study: its rows, whose representations are as they are."""
+    study: its rows, whose representations are as they are. alone_best: by the number of images what
+    the best closed form reaches."""
     rows = ended(page, FILE)
     lines = []
     for samples in sorted({row[SAMPLES] for row in rows}, key=int):
@@ -42,20 +42,22 @@ def normalised(page: Page, study: list[Row]) -> None:
                 if plain := _values(there, method, "mean"):
                     page.says(difference(plain, alone))  # what a lead of the study leaves
             for method in registry.ordered({row["method"] for row in here}):
-                cells = _line(page, here, there, method)
+                over = difference(_values(here, method, "mean"), alone_best[samples])
+                page.says(over)
+                cells = [*_line(page, here, there, method), points(over)]
                 lines.append([samples, title, registry.title(method), *cells])
         best = [
             _values(_of(rows, samples, reads), method, "mean")
             for reads, method in (
-                ("features", "pfedlora_plus"),
                 ("pretrained-logits", "fedssa"),
-                ("features", "standalone"),
+                ("features", "pfedlora_plus"),
+                ("pretrained-logits", "pfedlora_plus"),
             )
         ]
         page.says(*(difference(best[0], other) for other in best[1:] if best[0] and other))
     header = ("with sharing", "`sharing=none`", "gain from sharing", "− Standalone")
     first = ("images", "the head sees", "method", "rate")
-    page.table("normalised", (*first, *header, "− not normalised"), lines)
+    page.table("normalised", (*first, *header, "− not normalised", "− ridge"), lines)
 
 
 def _line(page: Page, here: list[Row], there: list[Row], method: str) -> list[str]:
@@ -84,8 +86,9 @@ def _values(rows: list[Row], method: str, sharing: str) -> BySeed:
     return by_seed(rows, "final", method=method, sharing=sharing)
 
 
-def local_heads(page: Page, study: list[Row]) -> None:
-    """What closed forms reach alone, and what the study's methods lead the best of them by."""
+def local_heads(page: Page, study: list[Row]) -> dict[str, BySeed]:
+    """What closed forms reach alone, and what the study's methods lead the best of them by: that
+    one, by the number of images."""
     rows = page.rows(HEADS)
     counts = sorted({row["samples"] for row in rows}, key=int)
     shown, best = [], dict[str, tuple[float, BySeed, str]]()
@@ -115,6 +118,7 @@ def local_heads(page: Page, study: list[Row]) -> None:
     header = [named(*kind) for kind in KINDS]
     page.table("local-heads", ("images", "the head sees", "Standalone", *header), shown)
     page.table("left", ("the head sees", "method", *(f"{n} images" for n in counts)), leads)
+    return {samples: found for samples, (_, found, _) in best.items()}
 
 
 def named(head: str, norm: str) -> str:

@@ -239,7 +239,7 @@ def reading_for(task: Task, e: Experiment, data_path: str) -> Reading:
 
 def forget() -> None:
     """What was read of files is read anew: they may have changed."""
-    for kept in (datasets.load, shared_partition, shared_constants, _own, text.tokeniser):
+    for kept in (datasets.load, shared_partition, shared_constants, _own, *text.READ):
         kept.cache_clear()
 
 

@@ -17,7 +17,7 @@ from torch import nn
 from pfedlora_flwr.data import outputs
 from pfedlora_flwr.data.local import LocalData, Site, site_settings, without_own_folders
 from pfedlora_flwr.errors import UserError, brief, for_users, told, with_traceback
-from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.experiment import Experiment, parted
 from pfedlora_flwr.federation import messages, wire
 from pfedlora_flwr.federation import visit as visits
 from pfedlora_flwr.federation.adapt import held_out_rows
@@ -30,8 +30,10 @@ from pfedlora_flwr.federation.nodes import this_node
 from pfedlora_flwr.files import write_atomically
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method, Upload
+from pfedlora_flwr.models import text
 from pfedlora_flwr.models.kept import base_of, restore, stored
 from pfedlora_flwr.models.named import random_weights, without_path
+from pfedlora_flwr.models.registry import facts
 from pfedlora_flwr.runs.checkpoint import Counts
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.spent import Spent
@@ -117,11 +119,16 @@ class PersonalisedClient(NumPyClient):
         )
 
     def _base(self, site: Site) -> str:
-        """What the weights are known by in which LoRA is exchanged, and the tokeniser where all
-        clients have one model; they must be one everywhere."""
+        """What the weights are known by in which LoRA is exchanged, or else the tokeniser where all
+        clients have one model; it must be one everywhere. Raises UserError where LoRA would train
+        nothing."""
         method = registry.make(self.experiment, site.task)
+        if parted(site.model)[1]["train"] == "lora":
+            facts(site.model, site.task)
+        if method.shares_lora:
+            return base_of(method.client_model(0))
         one = site.task.kind == TEXT and len({*method.model_names}) == 1
-        return base_of(method.client_model(0)) if method.shares_lora or one else ""
+        return text.reader(site.model) if one else ""
 
     def _instruction(self, config: Config) -> Instruction:
         """What this node is told. Raises UserError when it is for another client; a simulation's

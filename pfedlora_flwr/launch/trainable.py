@@ -14,6 +14,7 @@ from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method
 from pfedlora_flwr.models.kept import frozen_names
 from pfedlora_flwr.models.model import given_names
+from pfedlora_flwr.models.registry import facts
 
 
 def check_trainable(config: RunConfig) -> None:
@@ -32,6 +33,7 @@ def check_trainable(config: RunConfig) -> None:
     different = range(min(len(method.model_names), experiment.clients))
     for client in different:
         models_own(experiment, method.task, client)
+        facts(method.model_of(client), method.task)  # raises where LoRA would train nothing
     for client in different:
         _check_model(method, method.private_init(client, 0))
         if method.shares_lora:

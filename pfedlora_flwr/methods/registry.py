@@ -14,7 +14,7 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.methods import own
 from pfedlora_flwr.methods.method import MOVED, Method
-from pfedlora_flwr.models.registry import any_batch_norm, facts, load_object
+from pfedlora_flwr.models.registry import any_batch_norm, load_object
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.training.kinds import IMAGES
 
@@ -122,8 +122,6 @@ def make(experiment: Experiment, task: Task) -> Method:
             f"augment is true; allowed: false for {task.kind}: only images are flipped and cropped"
         )
     method = own.construct(found, experiment, task)
-    for name in method.model_names if "lora" in experiment.trained else ():
-        facts(name, task)  # raises where LoRA would train nothing
     if experiment.batch_size == 1 and any_batch_norm(method.model_names, task, method.shares_small):
         raise UserError("batch-size is 1; allowed: at least 2 for models with batch normalisation")
     return method

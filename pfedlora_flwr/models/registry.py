@@ -68,8 +68,17 @@ def build(name: str, task: Task, width: int | None = None) -> ClientModel:
     which nothing is trained.
     """
     model = _built(name, task, width)
-    if not any(parameter.requires_grad for parameter in model.parameters()):
+    every = model.named_parameters(remove_duplicate=False)
+    trained = [(at, parameter) for at, parameter in every if parameter.requires_grad]
+    if not trained:
         raise UserError(f"model {name!r}: none of its parameters is trained")
+    first: dict[int, str] = {}
+    for at, parameter in trained:
+        if first.setdefault(id(parameter), at) != at:
+            raise UserError(
+                f"model {name!r}: {first[id(parameter)]} and {at} are one tensor; allowed: trained"
+                " tensors under one name each"
+            )
     model.frozen = frozen_parts(model)
     model.awake = tuple(
         layer for part in model.modules() if isinstance(part, ClientModel) for layer in part.awake

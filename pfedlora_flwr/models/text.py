@@ -141,16 +141,15 @@ def build(name: str, task: Task, *, frozen: bool) -> TextModel:
             f"model {name!r} takes at most {most} tokens, and max-tokens is {task.shape[0]}"
         )
     _check_tokens(named, folder, stamp, task.shape[0])
-    known = encoder.model.get_input_embeddings().num_embeddings
-    if (largest := _largest_id(str(_tokeniser_file(name)))) >= known:
+    known = _embeddings(encoder.model)
+    if known and (largest := largest_id(str(_tokeniser_file(name)))) >= known:
         raise UserError(
             f"model {name!r}: its tokeniser has ids up to {largest}, and the model knows {known}"
             " tokens: give it the tokenizer.json that was saved with it"
         )
-    reader = f"tokeniser sha256:{tokeniser_sha256(name)}"  # other tokens, other predictions
     module = encoder if frozen else copy.deepcopy(encoder).requires_grad_(True)
     model = TextModel(module, Linear(width, task.classes), None)
-    model.base = f"{base}, {reader}" if frozen else reader
+    model.base = f"{base}, {reader(name)}" if frozen else reader(name)
     return model
 
 
@@ -192,6 +191,19 @@ def tokeniser_sha256(name: str) -> str:
     return hashlib.sha256(_tokeniser_file(name).read_bytes()).hexdigest()
 
 
+def reader(name: str) -> str:
+    """What the tokeniser is known by: with another one a model reads other tokens."""
+    return f"tokeniser sha256:{tokeniser_sha256(name)}"
+
+
+def _embeddings(model: Any) -> int:
+    """How many tokens a model of transformers knows; 0 where it does not say."""
+    try:
+        return len(model.get_input_embeddings().weight)
+    except (AttributeError, NotImplementedError, TypeError):
+        return 0
+
+
 def _tokeniser_file(name: str) -> Path:
     if not is_text(name):
         raise UserError(
@@ -220,8 +232,13 @@ def tokeniser(file: str) -> Any:
 
 
 @lru_cache(maxsize=8)
-def _largest_id(file: str) -> int:
+def largest_id(file: str) -> int:
+    """Of the tokens that a tokeniser knows."""
     return max(tokeniser(file).get_vocab().values(), default=0)
+
+
+READ = tokeniser, largest_id
+"""What is read once of a tokeniser's file."""
 
 
 def _folder(named: Named) -> Path:

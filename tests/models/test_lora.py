@@ -23,6 +23,7 @@ from pfedlora_flwr.config.reading import run_config
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.federation.visit import visit as visit_client
 from pfedlora_flwr.files import tensors_sha256
+from pfedlora_flwr.launch.trainable import check_trainable
 from pfedlora_flwr.methods.tensors import tensors_of
 from pfedlora_flwr.models import linear, lora
 from pfedlora_flwr.models.kept import base_of, kept, restore
@@ -254,7 +255,7 @@ def test_a_layer_whose_weights_alone_are_read_is_refused(name: str) -> None:
         facts(said, TASK)
     keys = KEYS | {"method": "fedit", "models": name, "model-input": 224, "lora.rank": 4}
     with pytest.raises(UserError, match="is not called"):
-        make(from_flat(keys))
+        check_trainable(run_config(keys))
 
 
 def without_peft(real: Callable[..., ModuleType]) -> Callable[..., ModuleType]:
