@@ -124,6 +124,11 @@ def test_a_frozen_part_that_was_drawn_is_kept() -> None:
     assert base_of(model) == ""
 
 
+def test_a_frozen_layer_may_have_two_names() -> None:
+    model = registry.build("tests.models.modules:TwoNames", Task(3))
+    assert set(kept(model)) == {"last.weight", "last.bias"}
+
+
 def test_a_last_layer_that_is_not_trained_is_not_shared() -> None:
     for name in ("lg_fedavg", "fedgh", "fedre", "fedssa"):
         keys = {"method": name, "models": "tests.models.modules:FrozenHead"}

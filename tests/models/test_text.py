@@ -26,6 +26,7 @@ from pfedlora_flwr.data.local import Site, forget
 from pfedlora_flwr.data.source import Reading
 from pfedlora_flwr.data.tables import as_bytes
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.methods import registry as methods
 from pfedlora_flwr.models import linear, lora, text
 from pfedlora_flwr.models.kept import base_of, kept, restore
 from pfedlora_flwr.models.named import without_path
@@ -151,6 +152,13 @@ def test_the_encoder_is_read_once_and_named_by_its_files_and_trained_whole_it_is
     cut = made(f"{small}:layers=2 (train=head)")
     with pytest.raises(UserError, match=r"was trained on the base hf:bert-32-3 sha256"):
         restore("its model", cut, kept(one), base_of(one))
+
+
+@pytest.mark.parametrize("method", ["fd", "standalone"])
+def test_a_server_of_such_methods_needs_no_files(method: str) -> None:
+    keys = {"method": method, "models": "hf:/nowhere/bert", "train": "lora"}
+    made_ = methods.make(from_flat(keys), TASK)
+    assert made_.state_init(1) is not None
 
 
 @pytest.mark.parametrize("train", ["head", "all"])
