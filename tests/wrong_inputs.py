@@ -1397,7 +1397,9 @@ PATHS = [
     file(f"{SAVE} --output a", "a.md exists; replace it with", made.files(a__md="irreplaceable")),
     file(f"{SAVE} --output /dev/full --overwrite", "/dev/full is not a regular file"),
     file(f"{SAVE} --output /proc/nowhere/a", "cannot be written"),
-    file(f"{SAVE} --output thesis/thesis.txt/a", "cannot be written (File exists)", THESIS),
+    file(
+        f"{SAVE} --output thesis/thesis.txt/a", "cannot be used as a path (Not a directory)", THESIS
+    ),
 ]
 CONNECTIONS = (
     '[superlink]\ndefault = "a"\n[superlink.a]\naddress = "x:1"\n[superlink.b]\naddress = "y:2"\n'

@@ -205,7 +205,7 @@ def test_lora_is_exchanged_inside_one_base(tmp_path: Path) -> None:
     found, refused = roster(Grid(**nodes), 3, tmp_path)
     found.refresh()
     assert found.node_of == {0: 10, 2: 12}
-    assert "its base is a sha256:2, other nodes' a sha256:1: LoRA is exchanged" in refused[0]
+    assert "its base is a sha256:2, other nodes' a sha256:1: give it the files" in refused[0]
     resumed, refused = roster(Grid(**nodes), 3, tmp_path, fingerprint="p")
     resumed.refresh()
     assert resumed.node_of == {0: 10, 2: 12}
