@@ -10,6 +10,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
@@ -22,6 +23,10 @@ LOOK = 1.0
 """Seconds for which who takes a lock waits, since a watcher may look whether it is held."""
 _AGAIN = 0.05
 """Seconds between two looks at a lock."""
+
+
+Stamp = tuple[str, int, int]
+"""A file's path, size, and when it was changed, in ns."""
 
 
 def write_atomically(path: Path, data: bytes | Iterable[bytes], *, durable: bool = True) -> None:
@@ -143,6 +148,20 @@ def sync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def stamp_of(file: Path) -> Stamp:
+    """The file as it is now: what is kept by its stamp is read anew where it has changed. Raises
+    OSError."""
+    about = file.stat()
+    return str(file), about.st_size, about.st_mtime_ns
+
+
+@lru_cache(maxsize=64)
+def file_sha256(stamp: Stamp) -> str:
+    """Of the file with this stamp, read once."""
+    with Path(stamp[0]).open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def tensors_sha256(tensors: Mapping[str, Tensor]) -> str:

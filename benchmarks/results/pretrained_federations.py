@@ -45,15 +45,17 @@ def federations(page: Page) -> None:
         lines = list[list[str]]()
         for reads, title in READS.items():
             here = [row for row in rows if row["representation"] == reads]
-            alone = _of(here, "standalone", "mean")
+            alone = values(here, "standalone", "mean")
             page.says(*operations(here, FLOPS).values())
-            if plain := _of(here, "lg_fedavg", "mean"):
-                page.says(difference(_of(here, "fedssa", "mean"), plain))
+            if plain := values(here, "lg_fedavg", "mean"):
+                page.says(difference(values(here, "fedssa", "mean"), plain))
             for method in registry.ordered({row["method"] for row in here}):
-                lines.append([title, registry.title(method), *_line(page, here, method, alone)])
+                lines.append([title, registry.title(method), *line(page, here, method, alone)])
         header = ("with sharing", "`sharing=none`", "gain from sharing", "− Standalone")
-        best = _of(rows, "pfedlora_plus", "mean", representation="features")
-        page.says(difference(best, _of(rows, "fedssa", "mean", representation="pretrained-logits")))
+        best = values(rows, "pfedlora_plus", "mean", representation="features")
+        page.says(
+            difference(best, values(rows, "fedssa", "mean", representation="pretrained-logits"))
+        )
         page.table(NAMES[federation], ("the head sees", "method", "rate", *header), lines)
 
 
@@ -65,10 +67,10 @@ def all_rows_averaged(page: Page) -> None:
         mine = [row for row in ended(page, SAMPLES) if row["representation"] == reads]
         rows = by_seed(mine, "final")
         leads = [
-            difference(rows, _of(every, method, "mean", representation=reads))
+            difference(rows, values(every, method, "mean", representation=reads))
             for method in ("standalone", "pfedlora_plus", "lg_fedavg")
         ]
-        logits = _of(every, "lg_fedavg", "mean", representation="pretrained-logits")
+        logits = values(every, "lg_fedavg", "mean", representation="pretrained-logits")
         page.says(*leads, difference(rows, logits))
         cells = percent(estimate(rows)), *map(points, leads)
         lines.append([title, "; ".join(dict.fromkeys(row["lr"] for row in mine)), *cells])
@@ -80,18 +82,28 @@ def _federation(row: Row) -> tuple[str, str]:
     return row["clients"], row["partition.kind"]
 
 
-def _line(page: Page, rows: list[Row], method: str, alone: BySeed) -> list[str]:
+def line(page: Page, rows: list[Row], method: str, alone: BySeed) -> list[str]:
+    """The cells of a method's line: rates, accuracies, gain from sharing, where its control was
+    run, and lead over Standalone.
+
+    rows: of what the head sees, with Standalone's."""
     rates = dict.fromkeys(row["lr"] for row in rows if row["method"] == method)
-    mean, none = (_of(rows, method, kind) for kind in ("mean", "none"))
+    mean, none = (values(rows, method, kind) for kind in ("mean", "none"))
+    cells = ["; ".join(rates), percent(estimate(mean))]
     if method == "standalone":
         page.says(estimate(mean))
-        return ["; ".join(rates), percent(estimate(mean)), "", "", ""]
-    gain, lead = difference(mean, none), difference(mean, alone)
-    page.says(gain, lead, difference(none, alone))
-    assert mean.keys() == none.keys() == alone.keys(), f"{method}: seeds differ"
-    cells = percent(estimate(mean)), percent(estimate(none)), points(gain), points(lead)
-    return ["; ".join(rates), *cells]
+        return [*cells, "", "", ""]
+    lead = difference(mean, alone)
+    page.says(lead)
+    assert mean.keys() == alone.keys(), f"{method}: seeds differ"
+    if not none:
+        return [*cells, "", "", points(lead)]
+    gain = difference(mean, none)
+    page.says(gain, difference(none, alone))
+    assert mean.keys() == none.keys(), f"{method}: seeds differ"
+    return [*cells, percent(estimate(none)), points(gain), points(lead)]
 
 
-def _of(rows: list[Row], method: str, sharing: str, **where: str) -> BySeed:
+def values(rows: list[Row], method: str, sharing: str, **where: str) -> BySeed:
+    """A method's accuracies after the last round by seed."""
     return by_seed(rows, "final", method=method, sharing=sharing, **where)

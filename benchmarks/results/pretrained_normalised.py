@@ -1,6 +1,7 @@
 """The study of pretrained backbones on normalised representations: normalised.csv, the run table of
 a comparison by `benchmarks/pretrained-normalised.yaml` (`benchmarks.results.pretrained` writes it),
-beside the study's own runs."""
+beside the study's own runs. And classifiers in closed form, in which no other client has a part:
+local-heads.csv, by `python -m benchmarks.local_heads`."""
 
 from __future__ import annotations
 
@@ -8,13 +9,12 @@ from benchmarks.results.page import (
     BySeed,
     Page,
     Row,
-    by_seed,
     difference,
     estimate,
     percent,
     points,
 )
-from benchmarks.results.pretrained_federations import READS, ended
+from benchmarks.results.pretrained_federations import READS, ended, line, values
 from pfedlora_flwr.methods import registry
 
 FILE = "normalised.csv"
@@ -37,17 +37,18 @@ def normalised(page: Page, study: list[Row], alone_best: dict[str, BySeed]) -> N
     for samples in sorted({row[SAMPLES] for row in rows}, key=int):
         for reads, title in READS.items():
             here, there = (_of(of, samples, reads) for of in (rows, study))
-            alone = _values(here, "standalone", "mean")
+            alone = values(here, "standalone", "mean")
             for method in registry.ordered({row["method"] for row in there}):
-                if plain := _values(there, method, "mean"):
+                if plain := values(there, method, "mean"):
                     page.says(difference(plain, alone))  # what a lead of the study leaves
             for method in registry.ordered({row["method"] for row in here}):
-                over = difference(_values(here, method, "mean"), alone_best[samples])
-                page.says(over)
-                cells = [*_line(page, here, there, method), points(over)]
+                ours, plain = (values(of, method, "mean") for of in (here, there))
+                beside = difference(ours, plain), difference(ours, alone_best[samples])
+                page.says(estimate(ours), *beside)
+                cells = [*line(page, here, method, alone), *map(points, beside)]
                 lines.append([samples, title, registry.title(method), *cells])
         best = [
-            _values(_of(rows, samples, reads), method, "mean")
+            values(_of(rows, samples, reads), method, "mean")
             for reads, method in (
                 ("pretrained-logits", "fedssa"),
                 ("features", "pfedlora_plus"),
@@ -60,30 +61,8 @@ def normalised(page: Page, study: list[Row], alone_best: dict[str, BySeed]) -> N
     page.table("normalised", (*first, *header, "− not normalised", "− ridge"), lines)
 
 
-def _line(page: Page, here: list[Row], there: list[Row], method: str) -> list[str]:
-    rates = dict.fromkeys(row["lr"] for row in here if row["method"] == method)
-    mean, none = (_values(here, method, kind) for kind in ("mean", "none"))
-    alone, plain = _values(here, "standalone", "mean"), _values(there, method, "mean")
-    more = difference(mean, plain)
-    page.says(more, estimate(mean))
-    cells = ["; ".join(rates), percent(estimate(mean))]
-    if method == "standalone":
-        return [*cells, "", "", "", points(more)]
-    lead = difference(mean, alone)
-    page.says(lead)
-    if not none:
-        return [*cells, "", "", points(lead), points(more)]
-    gained = difference(mean, none)
-    page.says(gained, difference(none, alone))
-    return [*cells, percent(estimate(none)), points(gained), points(lead), points(more)]
-
-
 def _of(rows: list[Row], samples: str, reads: str) -> list[Row]:
     return [row for row in rows if row[SAMPLES] == samples and row["representation"] == reads]
-
-
-def _values(rows: list[Row], method: str, sharing: str) -> BySeed:
-    return by_seed(rows, "final", method=method, sharing=sharing)
 
 
 def local_heads(page: Page, study: list[Row]) -> dict[str, BySeed]:
@@ -94,7 +73,7 @@ def local_heads(page: Page, study: list[Row]) -> dict[str, BySeed]:
     shown, best = [], dict[str, tuple[float, BySeed, str]]()
     for samples in counts:
         for reads, title in READS.items():
-            plain = _values(_of(study, samples, reads), "standalone", "mean")
+            plain = values(_of(study, samples, reads), "standalone", "mean")
             cells = [percent(estimate(plain))]
             for head, norm in KINDS:
                 where = {"samples": samples, "representation": reads, "head": head, "norm": norm}
@@ -109,12 +88,12 @@ def local_heads(page: Page, study: list[Row]) -> dict[str, BySeed]:
     leads = []
     for reads, title in READS.items():
         for method in methods:
-            found_ = [
-                difference(_values(_of(study, samples, reads), method, "mean"), best[samples][1])
+            over = [
+                difference(values(_of(study, samples, reads), method, "mean"), best[samples][1])
                 for samples in counts
             ]
-            page.says(*found_)
-            leads.append([title, registry.title(method), *map(points, found_)])
+            page.says(*over)
+            leads.append([title, registry.title(method), *map(points, over)])
     header = [named(*kind) for kind in KINDS]
     page.table("local-heads", ("images", "the head sees", "Standalone", *header), shown)
     page.table("left", ("the head sees", "method", *(f"{n} images" for n in counts)), leads)

@@ -26,7 +26,7 @@ from pfedlora_flwr.data.tokens import tokens
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import absolute
-from pfedlora_flwr.models import named, text
+from pfedlora_flwr.models import named
 from pfedlora_flwr.models import registry as models
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.training.device import memory_share
@@ -239,7 +239,7 @@ def reading_for(task: Task, e: Experiment, data_path: str) -> Reading:
 
 def forget() -> None:
     """What was read of files is read anew: they may have changed."""
-    for kept in (datasets.load, shared_partition, shared_constants, _own, *text.READ):
+    for kept in (datasets.load, shared_partition, shared_constants, _own):
         kept.cache_clear()
 
 

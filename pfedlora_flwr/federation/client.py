@@ -17,7 +17,7 @@ from torch import nn
 from pfedlora_flwr.data import outputs
 from pfedlora_flwr.data.local import LocalData, Site, site_settings, without_own_folders
 from pfedlora_flwr.errors import UserError, brief, for_users, told, with_traceback
-from pfedlora_flwr.experiment import Experiment, parted
+from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation import messages, wire
 from pfedlora_flwr.federation import visit as visits
 from pfedlora_flwr.federation.adapt import held_out_rows
@@ -33,7 +33,7 @@ from pfedlora_flwr.methods.method import Method, Upload
 from pfedlora_flwr.models import text
 from pfedlora_flwr.models.kept import base_of, restore, stored
 from pfedlora_flwr.models.named import random_weights, without_path
-from pfedlora_flwr.models.registry import facts
+from pfedlora_flwr.models.registry import check_lora
 from pfedlora_flwr.runs.checkpoint import Counts
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.spent import Spent
@@ -123,8 +123,7 @@ class PersonalisedClient(NumPyClient):
         clients have one model; it must be one everywhere. Raises UserError where LoRA would train
         nothing."""
         method = registry.make(self.experiment, site.task)
-        if parted(site.model)[1]["train"] == "lora":
-            facts(site.model, site.task)
+        check_lora(site.model, site.task)
         if method.shares_lora:
             return base_of(method.client_model(0))
         one = site.task.kind == TEXT and len({*method.model_names}) == 1

@@ -14,7 +14,7 @@ from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method
 from pfedlora_flwr.models.kept import frozen_names
 from pfedlora_flwr.models.model import given_names
-from pfedlora_flwr.models.registry import facts
+from pfedlora_flwr.models.registry import check_lora
 
 
 def check_trainable(config: RunConfig) -> None:
@@ -33,7 +33,7 @@ def check_trainable(config: RunConfig) -> None:
     different = range(min(len(method.model_names), experiment.clients))
     for client in different:
         models_own(experiment, method.task, client)
-        facts(method.model_of(client), method.task)  # raises where LoRA would train nothing
+        check_lora(method.model_of(client), method.task)
     for client in different:
         _check_model(method, method.private_init(client, 0))
         if method.shares_lora:

@@ -4,15 +4,14 @@ Only what stands behind them is trained: a last layer, with a neck before it or 
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.files import Stamp, file_sha256, stamp_of
 from pfedlora_flwr.models import named as libraries
 from pfedlora_flwr.models.linear import Linear
 from pfedlora_flwr.models.model import TENSORS, ClientModel, modules_outside
@@ -22,7 +21,6 @@ from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.rng import seeded
 from pfedlora_flwr.training.loop import Samples, infer
 
-Stamp = tuple[str, int, int]
 Classifier = tuple[Tensor, Tensor]
 """Weight, [outputs, width], and bias, [outputs]."""
 
@@ -96,10 +94,9 @@ def _stamp(named: Named) -> Stamp:
     """The file of the weights as it is now: another one under its name is read anew."""
     file = libraries.file_of(named)
     try:
-        about = file.stat()
+        return stamp_of(file)
     except OSError as error:
         raise UserError(f"model {str(named)!r}: {file} cannot be read: {error.strerror}") from None
-    return str(file), about.st_size, about.st_mtime_ns
 
 
 @lru_cache(maxsize=16)
@@ -124,7 +121,7 @@ def _backbone(named: Named, task: Task, logits: bool, stamp: Stamp | None) -> Ba
         None if logits else place,
         task.classes if logits else last.in_features,
         last.bias is not None,
-        f"{named.library}:{named.architecture} sha256:{_sha256(stamp)}"
+        f"{named.library}:{named.architecture} sha256:{file_sha256(stamp)}"
         if stamp
         else "not looked up",
         (last.weight.detach(), _bias(last)) if classes else None,
@@ -169,8 +166,3 @@ def _classes(named: Named, task: Task, state: dict[str, Tensor]) -> int:
     """The classes that the weights' own classifier tells apart; 0 where they have none."""
     head = libraries.layout(Named(named.library, named.architecture, ""), task).head
     return len(state.get(f"{head}.weight", ()))
-
-
-def _sha256(stamp: Stamp) -> str:
-    with Path(stamp[0]).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -165,6 +165,12 @@ def facts(name: str, task: Task, width: int | None = None) -> Facts:
     return _facts(name, task, width, _source(name))
 
 
+def check_lora(name: str, task: Task) -> None:
+    """Raises UserError where LoRA is in the model `name` and would train nothing."""
+    if parted(name)[1]["train"] == "lora":
+        facts(name, task)
+
+
 def any_batch_norm(names: tuple[str, ...], task: Task, small: bool = False) -> bool:
     """Whether one of these client models trains with batch normalisation: it cannot train on a
     batch of one sample.

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from pfedlora_flwr.errors import UserError, first_line, needed, some
 from pfedlora_flwr.experiment import parted
-from pfedlora_flwr.files import absolute
+from pfedlora_flwr.files import Stamp, absolute, file_sha256, stamp_of
 from pfedlora_flwr.models import weights
 from pfedlora_flwr.models.linear import Linear
 from pfedlora_flwr.models.own import Whole
@@ -32,7 +32,7 @@ POOLS = ("mean", "first")
 _FILES = ("*.json", "*.safetensors")
 """That are fetched from the hub."""
 _WAY = "give a folder that transformers saved, hf:FOLDER"
-Stamp = tuple[tuple[str, int, int], ...]
+Stamps = tuple[Stamp, ...]
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def build(name: str, task: Task, *, frozen: bool) -> TextModel:
         )
     _check_tokens(named, folder, stamp, task.shape[0])
     known = _embeddings(encoder.model)
-    if known and (largest := largest_id(str(_tokeniser_file(name)))) >= known:
+    if known and (largest := _largest_id(_tokeniser_stamp(name))) >= known:
         raise UserError(
             f"model {name!r}: its tokeniser has ids up to {largest}, and the model knows {known}"
             " tokens: give it the tokenizer.json that was saved with it"
@@ -154,7 +154,7 @@ def build(name: str, task: Task, *, frozen: bool) -> TextModel:
 
 
 @lru_cache(maxsize=16)
-def _check_tokens(named: Named, folder: Path, stamp: Stamp, tokens: int) -> None:
+def _check_tokens(named: Named, folder: Path, stamp: Stamps, tokens: int) -> None:
     """Raises UserError unless the encoder reads a text of so many tokens: some need a second text,
     and some have fewer positions than their configuration says."""
     encoder = _encoder(named, folder, stamp)[0]
@@ -176,7 +176,7 @@ def _check_tokens(named: Named, folder: Path, stamp: Stamp, tokens: int) -> None
 def tokenised(name: str, texts: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     """Texts as a dataset has them, uint8 [n, bytes], as the model of this name takes them, int64
     [n, tokens]. Raises UserError where it has no tokeniser."""
-    made = tokeniser(str(_tokeniser_file(name)))
+    made = _tokeniser(_tokeniser_stamp(name))
     found = np.full((len(texts), texts.shape[1] // BYTES_A_TOKEN), PADDING, np.int64)
     made.no_padding()
     made.enable_truncation(found.shape[1])
@@ -188,7 +188,7 @@ def tokenised(name: str, texts: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
 
 def tokeniser_sha256(name: str) -> str:
     """Of the file that holds the tokeniser."""
-    return hashlib.sha256(_tokeniser_file(name).read_bytes()).hexdigest()
+    return file_sha256(_tokeniser_stamp(name))
 
 
 def reader(name: str) -> str:
@@ -204,7 +204,8 @@ def _embeddings(model: Any) -> int:
         return 0
 
 
-def _tokeniser_file(name: str) -> Path:
+def _tokeniser_stamp(name: str) -> Stamp:
+    """Its file as it is now. Raises UserError where there is none."""
     if not is_text(name):
         raise UserError(
             f"model {parted(name)[0]!r} has no tokeniser; allowed for text:"
@@ -216,12 +217,13 @@ def _tokeniser_file(name: str) -> Path:
             f"model {parted(name)[0]!r} has no tokeniser: {file} is missing, which"
             " transformers saves beside a model"
         )
-    return file
+    return stamp_of(file)
 
 
 @lru_cache(maxsize=8)
-def tokeniser(file: str) -> Any:
+def _tokeniser(stamp: Stamp) -> Any:
     """The one in a file, read once. Raises UserError."""
+    file = stamp[0]
     try:
         return _extra("tokenizers").Tokenizer.from_file(file)
     except UserError:
@@ -232,13 +234,9 @@ def tokeniser(file: str) -> Any:
 
 
 @lru_cache(maxsize=8)
-def largest_id(file: str) -> int:
+def _largest_id(stamp: Stamp) -> int:
     """Of the tokens that a tokeniser knows."""
-    return max(tokeniser(file).get_vocab().values(), default=0)
-
-
-READ = tokeniser, largest_id
-"""What is read once of a tokeniser's file."""
+    return max(_tokeniser(stamp).get_vocab().values(), default=0)
 
 
 def _folder(named: Named) -> Path:
@@ -270,7 +268,7 @@ def _fetched(name: str, place: str) -> Path:
         raise weights.unfetched(name, str(error), _WAY) from None
 
 
-def _stamp(named: Named, folder: Path) -> Stamp:
+def _stamp(named: Named, folder: Path) -> Stamps:
     """The files as they are now: others under their names are read anew."""
     files = [folder / "config.json", *sorted(folder.glob("*.safetensors"))]
     if len(files) == 1 or not files[0].exists():
@@ -278,11 +276,11 @@ def _stamp(named: Named, folder: Path) -> Stamp:
             f"model {str(named)!r}: {folder} holds no config.json with *.safetensors, as"
             " transformers saves a model"
         )
-    return tuple((str(f), s.st_size, s.st_mtime_ns) for f in files for s in [f.stat()])
+    return tuple(map(stamp_of, files))
 
 
 @lru_cache(maxsize=8)
-def _encoder(named: Named, folder: Path, stamp: Stamp) -> tuple[Encoder, int, int, str]:
+def _encoder(named: Named, folder: Path, stamp: Stamps) -> tuple[Encoder, int, int, str]:
     """The encoder, frozen and in evaluation mode, its width, the most tokens that it takes, and
     its name with a hash of its files."""
     transformers = _extra("transformers")
@@ -317,9 +315,8 @@ def _encoder(named: Named, folder: Path, stamp: Stamp) -> tuple[Encoder, int, in
     if getattr(model, "pooler", None) is not None:
         model.pooler = None  # which R does not need
     digest = hashlib.sha256()
-    for file, _, _ in stamp:
-        with Path(file).open("rb") as stream:
-            digest.update(hashlib.file_digest(stream, "sha256").digest())
+    for one in stamp:
+        digest.update(bytes.fromhex(file_sha256(one)))
     short = Named(folder.name if named.is_path else named.place, named.layers, named.pool)
     return (
         Encoder(model, named.pool).requires_grad_(False).eval(),

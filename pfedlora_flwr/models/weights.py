@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from pfedlora_flwr.deadline import within
 from pfedlora_flwr.errors import UserError, first_line, some
+from pfedlora_flwr.files import Stamp, stamp_of
 
 logger = logging.getLogger(__name__)
 State = dict[str, Tensor]
@@ -33,7 +34,15 @@ def constants_of(file: Path) -> tuple[tuple[float, ...], tuple[float, ...]] | No
     """Mean and std of a model's inputs, which `pfedlora export` writes beside its tensors; None
     where the file tells none, or is not there."""
     try:
-        with safetensors.safe_open(file, "pt") as stored:
+        return _constants_of(stamp_of(file))
+    except OSError:
+        return None
+
+
+@lru_cache(maxsize=64)
+def _constants_of(stamp: Stamp) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+    try:
+        with safetensors.safe_open(stamp[0], "pt") as stored:
             told = stored.metadata() or {}
         if not {"architecture", "preprocessing"} <= told.keys():
             return None  # not ours
