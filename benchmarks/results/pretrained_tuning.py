@@ -16,7 +16,7 @@ from pfedlora_flwr.methods import registry
 
 OPTIONS = ("lr", "adapter.hidden-dim", "fedgh.server-lr")
 OF = ("dataset", "clients", "partition.kind", "partition.samples-per-client")
-KEYS = (*OF, "representation", "sharing", "method", *OPTIONS)
+KEYS = (*OF, "representation", "representation-norm", "sharing", "method", *OPTIONS)
 FILE = "tuning.csv"
 SEED = 0
 """The seed that chooses."""
@@ -28,35 +28,42 @@ NAMES: dict[tuple[str, ...], str] = {
     ("cifar100", "100", "dirichlet", "30"): "Dirichlet",
     ("cifar100", "3", "iid", "100"): "three clients",
 }
-RATES = ("3e-05", "0.0001", "0.0003", "0.001", "0.003", "0.01", "0.03")
+TABLES = {"none": "tuning", "layer": "tuning-normalised"}
+"""By representation-norm."""
+RATES = ("3e-05", "0.0001", "0.0003", "0.001", "0.003", "0.01", "0.03", "0.1", "0.3")
 
 
 def tuning(page: Page) -> None:
-    """A line for each method with sharing that had a rate below 0.003: the best candidate of each
-    rate."""
-    found = dict[tuple[str, str, str], dict[str, float]]()
-    for row in page.rows(FILE):
-        name = NAMES.get(tuple(row[key] for key in OF))
-        if name and row["sharing"] == "mean":
-            of = found.setdefault((name, row["representation"], row["method"]), {})
-            of[row["lr"]] = max(of.get(row["lr"], 0), float(row["validation"]))
-    methods = registry.ordered({method for _, _, method in found})
-    lines = [
-        [name, title, registry.title(method), *_cells(found[name, reads, method])]
-        for name in NAMES.values()
-        for reads, title in READS.items()
-        for method in methods
-        if found.get((name, reads, method), {}).keys() & {*RATES[: RATES.index("0.003")]}
-    ]
-    titles = [f"{float(rate):f}".rstrip("0") for rate in RATES]
-    page.table("tuning", ("clients", "the head sees", "method", *titles), lines)
+    """A table for representations as they are, of each method with sharing that had a rate below
+    0.003, and one for normalised ones, of all with sharing: the best candidate of each rate."""
+    rows = [row for row in page.rows(FILE) if row["sharing"] == "mean"]
+    lower = {*RATES[: RATES.index("0.003")]}
+    for norm, table in TABLES.items():
+        found = dict[tuple[str, str, str], dict[str, float]]()
+        for row in rows:
+            name = NAMES.get(tuple(row[key] for key in OF))
+            if name and row["representation-norm"] == norm:
+                of = found.setdefault((name, row["representation"], row["method"]), {})
+                of[row["lr"]] = max(of.get(row["lr"], 0), float(row["validation"]))
+        shown = {kind: of for kind, of in found.items() if norm == "layer" or of.keys() & lower}
+        rates = [rate for rate in RATES if any(rate in of for of in shown.values())]
+        methods = registry.ordered({method for _, _, method in shown})
+        lines = [
+            [name, title, registry.title(method), *_cells(shown[name, reads, method], rates)]
+            for name in NAMES.values()
+            for reads, title in READS.items()
+            for method in methods
+            if (name, reads, method) in shown
+        ]
+        titles = [f"{float(rate):f}".rstrip("0") for rate in rates]
+        page.table(table, ("clients", "the head sees", "method", *titles), lines)
 
 
-def _cells(by_rate: dict[str, float]) -> list[str]:
+def _cells(by_rate: dict[str, float], rates: list[str]) -> list[str]:
     cells = {rate: f"{100 * value:.2f}" for rate, value in by_rate.items()}
     best = max(by_rate, key=by_rate.__getitem__)
     cells[best] = f"**{cells[best]}**"
-    return [cells.get(rate, "") for rate in RATES]
+    return [cells.get(rate, "") for rate in rates]
 
 
 def candidates(folder: Path) -> list[list[object]]:
