@@ -623,7 +623,7 @@ def main() -> None:
     code = 2
     try:
         sys.path.append(_here())  # a user's `package.module:Class` may lie there
-        code = commands()(prog_name="pfedlora", standalone_mode=False) or 0
+        code = commands()(_given(), prog_name="pfedlora", standalone_mode=False) or 0
     except click.exceptions.NoArgsIsHelpError as asked:
         asked.show()
     except click.UsageError as error:
@@ -635,6 +635,15 @@ def main() -> None:
     except OSError as error:  # such as a full disk under stdout
         say(f"error: {with_traceback(brief(error), error)}")
     sys.exit(code)
+
+
+def _given() -> list[str]:
+    """The command line. A shell leaves the `~` of `--output=~/x`: here it is written out."""
+    parts = ((word, *word.partition("=")) for word in sys.argv[1:])
+    return [
+        f"{name}={os.path.expanduser(value)}" if name.startswith("--") and equals else word
+        for word, name, equals, value in parts
+    ]
 
 
 def _here() -> str:

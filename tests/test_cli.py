@@ -20,6 +20,7 @@ import pytest
 from rich.console import Console
 
 import pfedlora_flwr
+from pfedlora_flwr import cli
 from pfedlora_flwr.commands import doctor, run, submit
 from pfedlora_flwr.commands.display import conclude
 from pfedlora_flwr.commands.progress_text import Course, round_line
@@ -49,6 +50,20 @@ def test_help_does_not_import_pytorch() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "Commands:" in done.stdout
+
+
+def test_a_tilde_after_an_equals_sign_is_the_home_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_run(tmp_path / "run", [0.1, 0.5], [0.6, 0.8])
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["pfedlora", "report", "run", "--output=~/r"])
+    with pytest.raises(SystemExit) as raised:
+        cli.main()
+    assert not raised.value.code
+    assert (tmp_path / "home" / "r" / "report.md").exists()
+    assert not (tmp_path / "~").exists()
 
 
 def test_every_command_has_plain_help_that_names_its_arguments(pfedlora: Call) -> None:

@@ -54,7 +54,7 @@ def _constants_of(stamp: Stamp) -> tuple[tuple[float, ...], tuple[float, ...]] |
 
 def read(file: Path, name: str) -> State:
     """A model's tensors by name, from safetensors or from what torch saved, of which nothing is
-    executed. Raises UserError."""
+    executed. Raises UserError, also for weights that are NaN or of integers."""
     try:
         found: Any = (
             safetensors.torch.load_file(file)
@@ -85,6 +85,15 @@ def read(file: Path, name: str) -> State:
         raise UserError(
             f"model {name!r}: {file} holds no tensors by name, as a model's state_dict has"
         )
+    for key, tensor in found.items():
+        real = tensor.is_floating_point()
+        if not real and key.endswith("weight"):
+            held = f"is of {str(tensor.dtype).removeprefix('torch.')}, as quantised weights are"
+        elif real and tensor.float().isnan().any():
+            held = "holds NaN"
+        else:
+            continue
+        raise UserError(f"model {name!r}: {key} in {file} {held}; allowed: floating-point numbers")
     return found
 
 

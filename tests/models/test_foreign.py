@@ -117,6 +117,25 @@ def test_a_tensor_of_another_shape_under_its_name_is_refused(state: State, tmp_p
 
 
 @pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda tensor: tensor * float("nan"), "holds NaN"),
+        (lambda tensor: tensor.to(torch.int8), "is of int8, as quantised weights are"),
+    ],
+)
+def test_weights_that_are_no_floating_point_numbers_are_refused(
+    change: Callable[[torch.Tensor], torch.Tensor], told: str, state: State, tmp_path: Path
+) -> None:
+    file = tmp_path / "theirs.safetensors"
+    name = next(name for name, tensor in state.items() if tensor.ndim == 4)
+    safetensors.torch.save_file(state | {name: change(state[name])}, file)
+    with pytest.raises(UserError, match=f"{name} in {file} {told}; allowed: floating-point"):
+        write(NAME, file, tmp_path / "w.safetensors", overwrite=False)
+    with pytest.raises(UserError, match=told):
+        build(f"{NAME}:weights={file}", Task(10))
+
+
+@pytest.mark.parametrize(
     ("change", "expected"),
     [
         (swapped, r"in its order block\d+/x.\w+ \[.*\] stands where .* is expected"),
