@@ -120,6 +120,7 @@ def long(page: Page) -> None:
             page.says(shared_within(len(runs["fedproto", "", "none"]) - 1, seed, "fedproto"))
         page.says(*(mean_of(rows, BOARD, 1) for rows in runs.values()))
         repeated(page, runs)
+        apart(page, runs["pfedlora", "0.5", "mean"], runs["pfedlora", "0.9", "mean"])
         for rows in runs.values():
             later(page, rows, alone)
     header = ("all clients, at best validation", "− Standalone", "above it from round", "final")
