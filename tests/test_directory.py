@@ -191,6 +191,6 @@ def test_the_server_of_a_simulation_does_not_extend_a_run_whose_models_are_gone(
     more = run.run_config().flat() | {"output": str(run.path), "resume": True, "rounds": 5}
     monkeypatch.setattr(RunDirectory, "check_free", lambda *_: None)
     monkeypatch.setattr(RunDirectory, "models_gone", lambda *_: [0])
-    with pytest.raises(UserError, match="no longer holds the models of 1 clients"):
+    with pytest.raises(UserError, match="does not hold the models of 1 clients"):
         _open(run_config(more), simulated=True)
     assert run.experiment().rounds == 1

@@ -4,6 +4,7 @@ have been with them from the start."""
 from __future__ import annotations
 
 import io
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -18,6 +19,7 @@ from pfedlora_flwr import config
 from pfedlora_flwr.commands.display import conclude
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.federation.model_cache import MODELS
 from pfedlora_flwr.launch.execute import execute
 from pfedlora_flwr.runs.checkpoint import Checkpoints
 from pfedlora_flwr.runs.directory import RunDirectory
@@ -186,6 +188,25 @@ def test_sigterm_stops_at_once_with_75_and_says_the_command_that_continues(cli: 
 
 
 @pytest.mark.slow
+def test_a_run_of_nodes_does_not_go_on_with_clients_of_its_own(tmp_path: Path) -> None:
+    """Real nodes keep their models: what goes on here without any of them would train others'."""
+    keys = KEYS | {"rounds": 3, "participation": 1.0, "max-hours": 1e-6}
+    run = RunDirectory(run_locally(tmp_path / "run", keys).output)
+    before = run.checkpoints.rounds(), run.last_round()
+    assert before[1] < 3
+    shutil.move(run.clients, tmp_path / "elsewhere")
+    with pytest.raises(UserError, match=r"does not hold the models of . clients.*--superlink"):
+        extend(run.path, 3)
+    assert (run.checkpoints.rounds(), run.last_round()) == before
+    shutil.move(tmp_path / "elsewhere", run.clients)
+    one, *_ = run.clients.iterdir()
+    shutil.rmtree(one)  # one of several may be lost
+    MODELS._held.clear()
+    done, _ = extend(run.path, 3, **{"max-hours": 0})
+    assert (done.result["status"], done.result["lost"]) == ("completed", 1)
+
+
+@pytest.mark.slow
 def test_what_cannot_be_extended_is_one_line(tmp_path: Path) -> None:
     output = run_locally(tmp_path / "run", KEYS | {"rounds": 2}).output
     before = (output / "config.yaml").read_text()
@@ -201,7 +222,7 @@ def test_what_cannot_be_extended_is_one_line(tmp_path: Path) -> None:
     assert (output / "config.yaml").read_text() == before
     dropped = run_locally(tmp_path / "dropped", KEYS | {"rounds": 2}).output
     RunDirectory(dropped).drop_models()
-    with pytest.raises(UserError, match=r"no longer holds the models of . clients after round 2"):
+    with pytest.raises(UserError, match=r"does not hold the models of . clients after round 2"):
         extend(dropped, 3)
     for keys, whose in (
         ({"method": "fedkd"}, "method fedkd"),

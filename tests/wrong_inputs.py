@@ -1429,7 +1429,7 @@ STATES = [
     file(f"{AGAIN} -o method=fml", "method: 'pfedlora' → 'fml'"),
     file(f"{AGAIN} conf.yaml", "lr: 0.01 → 0.5", made.files(conf__yaml="lr: 0.5\n")),
     file(f"{AGAIN} -o rounds=1", "ends at 2: it can be extended, not shortened"),
-    file(EXTEND, "no longer holds the models of 2 clients after round 2", made.without("clients")),
+    file(EXTEND, "does not hold the models of 2 clients after round 2", made.without("clients")),
     file(
         EXTEND,
         "with method fedkd each round depends on how many there are",

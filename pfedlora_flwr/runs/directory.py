@@ -127,22 +127,20 @@ class RunDirectory(RunFiles):
         not here any more."""
         if gone := self.models_gone(experiment):
             raise UserError(
-                f"output {str(self.path)!r} no longer holds the models of {len(gone)} clients after"
-                f" round {self.last_round()}, from which more rounds would go on (`compare` removes"
-                " them); begin a new run"
+                f"output {str(self.path)!r} does not hold the models of {len(gone)} clients after"
+                f" round {self.last_round()}, from which more rounds would go on: real nodes keep"
+                " their own (--superlink), and `compare` removes them; else begin a new run"
             )
 
     def models_gone(self, experiment: Experiment) -> list[int]:
-        """The simulated clients whose models are not here any more, where the run is to have more
-        rounds than it was begun with."""
-        if experiment.rounds == self.experiment().rounds:
-            return []
+        """The simulated clients whose models are not here, where rounds are left: of a run that is
+        not extended only if none is here. One that is lost begins anew."""
         state = self.checkpoints.load()
-        return [
-            client
-            for client, version in (state.versions.items() if state else ())
-            if not self.client_store(client).path(version).exists()
-        ]
+        versions = state.versions if state and state.round < experiment.rounds else {}
+        here = [k for k, v in versions.items() if self.client_store(k).path(v).exists()]
+        if here and experiment.rounds == self.experiment().rounds:
+            return []
+        return [client for client in versions if client not in here]
 
     def clear_void(self) -> None:
         """Removes what a run left that failed before its first round: there is nothing to resume or
