@@ -19,11 +19,7 @@ from pfedlora_flwr.errors import UserError, brief, is_ours, names_traceback, no_
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.federation.census import of_server
 from pfedlora_flwr.federation.clients import RunDiverged, RunFailed
-from pfedlora_flwr.federation.flower_compat import (
-    RunNotRunningException,
-    bound_retries,
-    is_simulation,
-)
+from pfedlora_flwr.federation.flower_compat import RunNotRunningException, is_simulation
 from pfedlora_flwr.federation.server_state import first_state
 from pfedlora_flwr.federation.strategy import PersonalisedStrategy
 from pfedlora_flwr.methods import registry
@@ -49,7 +45,7 @@ def main(grid: Grid, context: Context) -> None:
     try:
         # a simulation's directory is at hand where it is started
         also = {} if is_simulation(grid) else {"status line": StatusLine()}
-        serve(grid, context, _tell, bound_retries, also)
+        serve(grid, context, _tell, also)
     except Exception as error:
         logging.getLogger("flwr").addFilter(LineLast(error))
         raise
@@ -59,15 +55,13 @@ def serve(
     grid: Grid,
     context: Context,
     tell: Callable[[str, Result], None] = lambda directory, result: None,
-    bound: Callable[[Grid, float], None] = lambda grid, seconds: None,
     also: Mapping[str, Observer] = MappingProxyType({}),
 ) -> None:
     """A run, new or resumed. It ends with `result.json`, whatever happens; a failure is raised, so
     that Flower marks the run failed.
 
-    tell: is handed the run's directory and its result at the end. bound: is handed the grid and the
-    seconds that it may try to reach a SuperLink; if there is none, nothing is to be done. also:
-    observers, by name, beside those of the keys."""
+    tell: is handed the run's directory and its result at the end. also: observers, by name, beside
+    those of the keys."""
     torch.set_num_threads(1)  # what the server computes must not depend on its number of cores
     try:
         config = of_server(grid, context.run_config)
@@ -75,7 +69,6 @@ def serve(
     except (UserError, OSError) as error:
         tell("", {"status": "failed", "error": reason_of(error)})
         raise
-    bound(grid, config.execution.node_timeout)
     try:
         with _strategy(*opened, tell) as strategy:
             strategy.complete(grid)

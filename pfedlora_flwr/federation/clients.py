@@ -17,7 +17,7 @@ from pfedlora_flwr.execution import Execution
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.exchange import Refuse, exchange
-from pfedlora_flwr.federation.flower_compat import is_lost, is_simulation
+from pfedlora_flwr.federation.flower_compat import bound_retries, is_lost, is_simulation
 from pfedlora_flwr.federation.nodes import WORKER_GONE, living_nodes, lost_nodes
 from pfedlora_flwr.federation.roster import Roster
 from pfedlora_flwr.federation.round import Round
@@ -78,6 +78,7 @@ class Clients:
         # by client, how long its last visit took: long ones start first
         self._seconds: dict[int, float] = {}
         self._workers = 0  # processes that trained in the last round
+        bound_retries(grid, execution.node_timeout)
         patience = min(60.0, execution.node_timeout / 2)
         # known once Ray is there
         self._simulated, self._nodes = is_simulation(grid), frozenset[str]()

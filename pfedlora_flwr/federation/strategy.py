@@ -84,7 +84,7 @@ class PersonalisedStrategy(Strategy):
         if self.state.round >= e.rounds and not self.to_adapt():
             return
         clients, clock = self._connect(grid), Clock()
-        if e.evaluate_initial and not self.state.counts:
+        if e.evaluate_initial and not self.state.counts and not self.state.round:
             initial = Round(0, [], clock)
             self._evaluate(initial, clients)
             clock = self._finish(initial, clients)

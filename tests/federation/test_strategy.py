@@ -10,6 +10,7 @@ from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.serverapp.strategy import Strategy
 
 from pfedlora_flwr.client_app import app
+from pfedlora_flwr.federation import clients
 from pfedlora_flwr.federation.clock import Clock
 from pfedlora_flwr.federation.round import Round
 from pfedlora_flwr.federation.strategy import PersonalisedStrategy, RunFailed
@@ -85,6 +86,20 @@ def test_flowers_start_and_our_loop_come_to_the_same(tmp_path: Path, flowers: bo
     assert (saved.round, tensors_sha256(saved.tensors)) == (2, tensors_sha256(plain.state))
     assert [len(row["admitted"]) for row in run.rounds()] == [2, 2]
     assert saved.mean_accuracy("test") == run.rounds()[-1]["accuracy"]
+
+
+def test_our_loop_goes_on_after_flowers_start_without_a_second_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bounded = list[float]()
+    monkeypatch.setattr(clients, "bound_retries", lambda _, seconds: bounded.append(seconds))
+    plain, run, strategy = begun(tmp_path, **{"rounds": 3, "evaluate-every": 4, "node-timeout": 9})
+    grid = Grid(plain)
+    strategy.start(grid, ArrayRecord(), num_rounds=2)
+    strategy.complete(grid)
+    run.close()
+    assert [row["round"] for row in run.rounds()] == [1, 2, 3]  # models of round 2 are not initial
+    assert bounded == [9, 9]  # so a SuperLink that is gone is not waited for without end
 
 
 def test_flowers_start_counts_who_does_not_answer_and_continues_no_run(tmp_path: Path) -> None:
