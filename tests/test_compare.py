@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -302,6 +303,33 @@ def test_a_report_takes_the_choice_that_was_made_among_fewer_candidates(tmp_path
     assert seen.chosen is not None
     assert (seen.chosen.tuned, [*seen.runs]) == ({"mu": 0.9}, [0, 1])
     assert [tried.validation for tried in seen.tried] == [0.3, None, 0.5]
+
+    # an extension of that candidate alone: the choice is taken when a further seed is there
+    longer = Comparison.load(conf(tmp_path, TUNED), ["rounds=3"]).select(["pfedlora"], [], [])
+    shutil.rmtree(work.output / "pfedlora_mu-0.9" / "seed-0")
+    done(work, "pfedlora_mu-0.9/seed-0", [0.1, 0.5, 0.5, 0.6])
+    assert [seen.chosen for seen in reported(work.output, longer.plan())] == [None]
+    shutil.rmtree(work.output / "pfedlora_mu-0.9" / "seed-1")
+    done(work, "pfedlora_mu-0.9/seed-1", [0.1, 0.5, 0.5, 0.6])
+    [seen] = reported(work.output, longer.plan())
+    assert seen.chosen is not None
+    assert (seen.chosen.tuned, [*seen.runs]) == ({"mu": 0.9}, [0, 1])
+
+
+def test_candidates_that_all_diverge_are_one_seed_that_did(tmp_path: Path) -> None:
+    comparison = Comparison.load(conf(tmp_path, TUNED)).select(["pfedlora"], [], [])
+    work = Work(comparison, tmp_path / "runs")
+    for mu in (0.5, 0.7, 0.9):
+        run = f"pfedlora_mu-{mu}/seed-0"
+        done(work, run, [0.1, 0.3, 0.3])
+        result = {"status": "diverged", "error": "a loss", "diverged_in": 1}
+        (work.output / run / "result.json").write_text(json.dumps(result))
+    [seen] = reported(work.output, comparison.plan())
+    assert seen.diverged == 1
+    assert seen.missing[1].reason == "not run: diverged: all 3 candidates"
+    (work.output / run / "result.json").write_text(json.dumps(result | {"status": "failed"}))
+    [seen] = reported(work.output, comparison.plan())
+    assert seen.missing[0].reason == "nothing to choose from: failed: a loss"
 
 
 def test_the_models_of_rejected_candidates_are_dropped_and_those_of_failed_ones_kept(
@@ -717,7 +745,7 @@ def test_shards_divide_the_runs_and_the_last_one_reports(
         said.append(out.export_text().splitlines()[-1])
     assert said == [
         (
-            "5 runs are left to other shards; when those are done: pfedlora report"
+            "5 runs are left, to other shards or parts; when those are done: pfedlora report"
             f" {from_here(tmp_path / 'runs')}"
         ),
         f"the report is in {tmp_path / 'runs' / 'report'}",
@@ -727,6 +755,13 @@ def test_shards_divide_the_runs_and_the_last_one_reports(
             with pytest.raises(UserError, match="is in use by a running compare"):
                 compare(whole, whole, tmp_path / "runs", out, out, shard=shard)
         assert compare(whole, whole, tmp_path / "runs", out, out, shard=Shard(2, 2), **HERE) == 0
+    # another host's failure is not waited for
+    shutil.rmtree(tmp_path / "runs" / "report")
+    [failed, *_] = sorted(directory.relative_to(tmp_path) for directory in shares[0])
+    file = tmp_path / "runs" / failed / "result.json"
+    file.write_text(json.dumps({"status": "failed", "error": "gone"}))
+    assert compare(whole, whole, tmp_path / "runs", out, out, shard=Shard(2, 2), **HERE) == 0
+    assert (tmp_path / "runs" / "report").exists()
 
 
 @pytest.mark.slow

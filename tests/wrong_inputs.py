@@ -645,6 +645,16 @@ YAML = [
     ),
     conf(BASIC + "axes: {mu: [0.5], more: [{mu: 0.6}]}\n", "mu is on two axes", "compare"),
     conf(
+        BASIC + "axes: {sharing: {tune: [none, mean]}}\n",
+        "axes.sharing: sharing cannot be tuned: it would choose the task or the control",
+        "compare",
+    ),
+    conf(
+        BASIC + "axes: {part: {tune: [{partition: {classes-per-client: 2}}]}}\n",
+        "axes.part: partition.classes-per-client cannot be tuned",
+        "compare",
+    ),
+    conf(
         "methods: [fedavg, pfedlora]\n",
         "fedavg: method fedavg needs the same model at all",
         "compare",

@@ -92,6 +92,9 @@ def compare(
     axes = [key for axis in part.axes for key in axis.keys]
     _name_unused(dict.fromkeys([*options, *axes]), examples, out)
     _warn_of_own_code(work, err)
+    _warn_of_no_standalone(whole, err)
+    if drop_models and (held := len(work.with_models())):
+        err.print(f"warning: --drop-models removes the models of {held} completed runs, too")
     at_once = asked or _at_once(work, engine)
     if dry_run:
         check_writable(work.output)
@@ -113,7 +116,9 @@ def compare(
                 "stopped_by": STOPPED[stop.number][1],
             }
         if stopped:
-            err.print("stopped; the same command continues", highlight=False)
+            again = any(name != STALE for name in redo)
+            whole_again = ", and does those of --redo again from the first" if again else ""
+            err.print(f"stopped; the same command continues{whole_again}", highlight=False)
             return stopped_code(stopped)
     for directory, reason in work.failed.items():
         err.print(f"failed: {directory.relative_to(work.output)}: {reason}", highlight=False)
@@ -142,11 +147,13 @@ def _at_once(work: Work, engine: str) -> int:
 
 def _report(work: Work, whole: Comparison, out: Console) -> None:
     """The report on the whole comparison, unless other shards will add to it."""
-    left = Work(whole, work.output, failed=work.failed).count().left if work.shard.of > 1 else 0
+    everything = Work(whole, work.output)
+    everything.failed |= everything.failed_before()  # on other hosts, too
+    left = everything.count().left if work.shard.of > 1 else 0
     if left:
         later = f"pfedlora report {from_here(work.output)}"
         out.print(
-            f"{left} runs are left to other shards; when those are done: {later}",
+            f"{left} runs are left, to other shards or parts; when those are done: {later}",
             highlight=False,
             soft_wrap=True,
         )
@@ -196,6 +203,19 @@ def _warn_of_other_code(work: Work, err: Console) -> None:
         told = (
             f"warning: of these runs some were made by {by}, and this is"
             f" {here or 'an unknown commit'}: they may not compute the same"
+        )
+        err.print(told, highlight=False, soft_wrap=True)
+
+
+def _warn_of_no_standalone(whole: Comparison, err: Console) -> None:
+    """Says so where tables will say "= Standalone", and no run says what that is."""
+    cells = whole.cells()
+    if any(not cell.candidates for cell in cells) and not any(
+        cell.candidates for cell in cells if cell.method == "standalone"
+    ):
+        told = (
+            "warning: of these methods some are Standalone by construction, and Standalone itself"
+            " is not run: name it among the methods, with sharing=mean"
         )
         err.print(told, highlight=False, soft_wrap=True)
 
@@ -256,7 +276,7 @@ def _speed(work: Work, engine: str) -> estimate.Speed:
         speed = estimate.Speed(resources(work.examples()[0].config).at_once)
     else:
         speed = estimate.Speed(1, estimate.WARM_START)
-    for run in work.completed():
+    for run in work.timed():
         speed.learn(run.config, run.result["seconds"]["total"])
     return speed
 

@@ -46,9 +46,8 @@ def run_all(
     """Does every job there is; the result of the run in which it was stopped, if it was.
 
     here: whether the local engine's runs are done in this process."""
-    if drop_models:  # one that was killed after its result still has them
-        for run in work.completed():
-            run.directory.drop_models()
+    for run in work.with_models() if drop_models else ():
+        run.directory.drop_models()
     bars = progress_bars(out, quiet=here)  # a bar would be drawn over a debugger
     runs = _Runs(work, speed, out, bars, drop_models, at_once)
     with bars:

@@ -4,8 +4,8 @@ completed runs, what is missing.
 A tuned cell's choice is made when none of its candidates is waited for: each has completed or is
 given up. One that diverged is, and is never chosen. The two callers give up others. `pfedlora
 compare`: those that have failed since it began; what failed in an earlier start it tries again. A
-report: all that failed; and what has not run where a run with a further seed shows that the choice
-was made without it (`--only`)."""
+report: all that failed; and what is not there, or has fewer rounds, where a run with a further seed
+shows that the choice was made without it (`--only`)."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from pfedlora_flwr.comparison.plan import Candidate, Cell, Choices, Keys, Plan, 
 from pfedlora_flwr.errors import some
 from pfedlora_flwr.runs.completed import DIVERGED, NOT_RUN, OTHER_CODE, Missing, Run, read_run
 
+_LEFT_OUT = (NOT_RUN, "unfinished", "stopped")
 _NAMED = 5
 """Files that a reason names."""
 GivenUp = Callable[[Path, Missing], bool]
@@ -97,9 +98,10 @@ def outcome(
         )
         chosen = None if any(t.waited_for for t in tried) else choose(tried)
     if chosen is None:
-        return Outcome(
-            cell.scenario, cell.method, None, {}, dict.fromkeys(seeds, _undecided(tried)), tried
-        )
+        why = _undecided(tried)
+        others = Missing(NOT_RUN, f"{NOT_RUN}: {why.reason}") if why.status == DIVERGED else why
+        missing = {seed: why if seed == tuning_seed else others for seed in seeds}
+        return Outcome(cell.scenario, cell.method, None, {}, missing, tried)
     rounds = cell.rounds_of(chosen)
     found = {seed: read_run(directory / chosen.runs[seed], rounds) for seed in seeds}
     runs = {seed: run for seed, run in found.items() if isinstance(run, Run)}
@@ -129,21 +131,28 @@ def reported(directory: Path, plan: Plan) -> list[Outcome]:
 
     def of(cell: Cell) -> Outcome:
         def given_up(_: Path, run: Missing) -> bool:
-            left_out = run.status == NOT_RUN and _was_chosen(directory, cell, plan)
-            return run.status == "failed" or left_out
+            return run.status == "failed" or (
+                run.status in _LEFT_OUT
+                and _was_chosen(directory, cell, plan, begun=run.status == NOT_RUN)
+            )
 
         return outcome(directory, cell, plan.seeds, plan.tuning_seed, given_up)
 
     return [of(cell) for cell in plan.cells]
 
 
-def _was_chosen(directory: Path, cell: Cell, plan: Plan) -> bool:
-    """Whether a candidate runs, or has, with another seed than that which chooses."""
-    return any(
-        (directory / run).exists()
+def _was_chosen(directory: Path, cell: Cell, plan: Plan, *, begun: bool) -> bool:
+    """Whether a candidate has run with another seed than that which chooses. begun: or runs; of an
+    extension such runs are there before anything is chosen."""
+    further = (
+        (directory / run, cell.rounds_of(candidate))
         for candidate in cell.candidates
         for seed, run in candidate.runs.items()
         if seed != plan.tuning_seed
+    )
+    return any(
+        place.exists() if begun else isinstance(read_run(place, rounds), Run)
+        for place, rounds in further
     )
 
 
@@ -170,9 +179,9 @@ def _undecided(tried: Sequence[Tried]) -> Missing:
         return Missing(
             NOT_RUN, f"not tuned yet: {len(tried) - waiting} of {len(tried)} candidates have run"
         )
-    first = tried[0].run
     if all(isinstance(t.run, Missing) and t.run.status == DIVERGED for t in tried):
         return Missing(DIVERGED, f"{DIVERGED}: all {len(tried)} candidates")
-    return Missing(
-        "failed", f"nothing to choose from: {first.reason if isinstance(first, Missing) else ''}"
+    why = next(
+        t.run.reason for t in tried if isinstance(t.run, Missing) and t.run.status != DIVERGED
     )
+    return Missing("failed", f"nothing to choose from: {why}")

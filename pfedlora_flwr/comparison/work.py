@@ -131,6 +131,24 @@ class Work:
             if isinstance(run, Run)
         ]
 
+    def with_models(self) -> list[Run]:
+        """Those of them that still have their clients' models."""
+        return [run for run in self.completed() if run.directory.clients.exists()]
+
+    def timed(self) -> list[Run]:
+        """The runs that are there and came to an end, also of fewer rounds than are wanted now."""
+        found = (read_run(job.directory) for job in self.everything())
+        return [run for run in found if isinstance(run, Run)]
+
+    def failed_before(self) -> dict[Path, str]:
+        """The runs that have failed, whoever did them, and why."""
+        found = {job.directory: read_run(job.directory) for job in self.everything()}
+        return {
+            directory: run.reason
+            for directory, run in found.items()
+            if isinstance(run, Missing) and run.status == "failed"
+        }
+
     def count(self) -> Count:
         """How many runs there are to be, and what has become of them."""
         c, found = self.comparison, Count()

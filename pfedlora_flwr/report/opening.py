@@ -19,7 +19,7 @@ from pfedlora_flwr.report import measures, words
 from pfedlora_flwr.report.data_figures import data_of
 from pfedlora_flwr.report.load import Study
 from pfedlora_flwr.report.measures import FEWEST, Estimate
-from pfedlora_flwr.report.own_code import own_code
+from pfedlora_flwr.report.own_code import of_several_codes, own_code
 from pfedlora_flwr.runs.completed import Run
 from pfedlora_flwr.runs.data_name import own_in_words
 from pfedlora_flwr.runs.provenance import commits, read_about
@@ -51,7 +51,8 @@ class _Difference:
 
 def conclusion(study: Study) -> str:
     """What the numbers say, and whom they leave out."""
-    return _compared(study) + _diverged(study) + words.uncounted(study)
+    several = of_several_codes(study)
+    return _compared(study) + several + _diverged(study) + words.uncounted(study)
 
 
 def _compared(study: Study) -> str:

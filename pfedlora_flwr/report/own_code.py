@@ -48,6 +48,25 @@ def own_code(study: Study) -> str:
     return "; ".join(told)
 
 
+def of_several_codes(study: Study) -> str:
+    """A sentence where methods of a scenario were not run, with one seed, by the same code of the
+    user's, as far as both use it; else nothing."""
+    files = set[str]()
+    for scenario in study.scenarios:
+        hashes: dict[tuple[int, str], set[str]] = {}
+        for o in study.in_scenario(scenario):
+            for seed, run in o.runs.items():
+                for path, digest in run.code.items():
+                    hashes.setdefault((seed, path), set()).add(digest)
+        files |= {path for (_, path), found in hashes.items() if len(found) > 1}
+    if not files:
+        return ""
+    return (
+        f" Not all were run by the same version of your own code ({some(sorted(files), _NAMED)}):"
+        " what differs may be the code's; `--redo stale` runs the older ones again."
+    )
+
+
 def _name(run: Run) -> str:
     return f"{run.experiment.method} seed {run.experiment.seed}"
 

@@ -171,6 +171,17 @@ def test_nothing_is_concluded_from_methods_with_other_data(tmp_path: Path) -> No
     )
 
 
+def test_methods_that_several_versions_of_ones_code_ran_are_named(tmp_path: Path) -> None:
+    concluded(tmp_path, standalone=[0.5, 0.6, 0.7], fedproto=[0.56, 0.662, 0.763])
+    study = load([tmp_path])
+    for run in study.runs:
+        run.__dict__["code"] = {"net.py": "a", f"{run.experiment.method}.py": "its own"}
+    assert "version" not in opening.conclusion(study)
+    study.runs[0].__dict__["code"] = {"net.py": "b"}
+    told = " Not all were run by the same version of your own code (net.py): what differs may be"
+    assert told in opening.conclusion(study)
+
+
 def test_a_missing_run_counts_once_whatever_scenarios_share_it(tmp_path: Path) -> None:
     for mu in (0.5, 0.7, 0.9):
         make_run(tmp_path / str(mu), [0.1, 0.5], [0.5], method="pfedlora", mu=mu)
