@@ -205,8 +205,8 @@ def _bytes_of(value: Any) -> int:
 
 
 def decode(blob: bytes, largest: int) -> npt.NDArray[Any]:
-    """One serialised array of numbers. Its header is checked first, so a lie about the shape costs
-    nothing. Raises ValueError."""
+    """One serialised array of numbers or booleans. Its header is checked first, so a lie about the
+    shape costs nothing. Raises ValueError."""
     if len(blob) > largest + 4096:
         raise ValueError(f"an array of {len(blob)} bytes, at most {largest} are expected")
     stream = io.BytesIO(blob)
@@ -221,7 +221,7 @@ def decode(blob: bytes, largest: int) -> npt.NDArray[Any]:
     # the header is a Python literal, and its parser raises whatever it likes
     except Exception as error:
         raise ValueError(f"no array: {type(error).__name__}: {_first_line(str(error))}") from None
-    if dtype.kind not in "fiu" or dtype.hasobject:
+    if dtype.kind not in "fiub" or dtype.hasobject:
         raise ValueError(f"an array of dtype {dtype}")
     if any(n < 0 for n in shape) or math.prod(shape) * dtype.itemsize != len(blob) - stream.tell():
         raise ValueError(f"an array of shape {list(shape)} in {len(blob)} bytes")

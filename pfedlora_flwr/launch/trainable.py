@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, nn
 
@@ -12,7 +14,7 @@ from pfedlora_flwr.federation.server_state import check_state, first_state
 from pfedlora_flwr.federation.visit import logits as logits_of
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method
-from pfedlora_flwr.models.kept import frozen_names
+from pfedlora_flwr.models.kept import frozen_names, kept
 from pfedlora_flwr.models.model import given_names
 from pfedlora_flwr.models.registry import check_lora
 
@@ -35,10 +37,12 @@ def check_trainable(config: RunConfig) -> None:
         models_own(experiment, method.task, client)
         check_lora(method.model_of(client), method.task)
     for client in different:
-        _check_model(method, method.private_init(client, 0))
+        _check_model(method, model := method.private_init(client, 0))
+        _check_dtypes(method.model_of(client), kept(model))
         if method.shares_lora:
             _check_base(method, client)
     state = first_state(experiment, method)
+    _check_dtypes(f"method {experiment.method!r}", state)
     check_state(f"method {experiment.method!r}: download", method.download(state, 0, 1))
 
 
@@ -57,6 +61,19 @@ def _check_model(method: Method, model: object) -> None:
             f"method {name!r}: predictor gives {shape} for 2 {task.kind}, expected [2,"
             f" {task.classes}]"
         )
+
+
+def _check_dtypes(whose: str, tensors: Mapping[str, Tensor]) -> None:
+    """Raises UserError if one is of a type that does not travel, which is that of NumPy's."""
+    for name, tensor in tensors.items():
+        try:
+            tensor.new_empty(0).numpy()
+        except TypeError:
+            held = str(tensor.dtype).removeprefix("torch.")
+            raise UserError(
+                f"{whose}: {name} is of {held}; allowed: types that NumPy has, such as float32"
+                " (precision=bf16 computes in bf16)"
+            ) from None
 
 
 def _check_base(method: Method, client: int) -> None:

@@ -183,3 +183,26 @@ class Auxiliary(Pooled):
     def forward(self, inputs: Tensor) -> Tensor:
         logits = super().forward(inputs)
         return logits * 2 if self.training else logits
+
+
+class Masked(nn.Module):
+    """With a buffer of booleans."""
+
+    def __init__(self, classes: int, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.first, self.head = nn.Linear(shape[0], 12), nn.Linear(12, classes)
+        self.register_buffer("mask", torch.arange(12) < 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.first(x) * self.mask)
+
+
+class Half(Masked):
+    """Of which a parameter is in bf16, a type that NumPy has not."""
+
+    def __init__(self, classes: int, shape: tuple[int, ...]) -> None:
+        super().__init__(classes, shape)
+        self.scale = nn.Parameter(torch.ones(12, dtype=torch.bfloat16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * self.scale.mean()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -12,8 +13,10 @@ from torch import nn
 
 from pfedlora_flwr.audit.views import shared_predictor
 from pfedlora_flwr.commands.export import export
+from pfedlora_flwr.config import run_config
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.federation.model_cache import MODELS
+from pfedlora_flwr.launch.trainable import check_trainable
 from pfedlora_flwr.methods.tensors import tensors_of
 from pfedlora_flwr.models.own import Parted, Whole
 from pfedlora_flwr.models.registry import build, facts
@@ -179,3 +182,21 @@ def test_the_extractor_leaves_out_what_is_frozen_and_the_same_everywhere() -> No
     assert names == set(model.state_dict()) - model.given - {"last.weight", "last.bias"}
     assert model.given
     assert all(p.requires_grad for p in model.extractor_parameters())
+
+
+@pytest.mark.slow
+def test_a_mask_of_booleans_is_shared_and_a_type_that_does_not_travel_is_refused(
+    tmp_path: Path,
+) -> None:
+    x = np.random.default_rng(0).normal(size=(60, 5)).astype(np.float32)
+    np.savez(tmp_path / "x.npz", inputs=x, labels=np.arange(60) % 3)
+    keys = {"dataset": f"npz:{tmp_path / 'x.npz'}", "clients": 2, "rounds": 1, "method": "fedavg"}
+    keys |= {"setting": "homogeneous", "partition.kind": "iid", "participation": 1.0}
+    done = run_locally(tmp_path / "run", keys | {"models": HERE + "Masked"})
+    assert done.code == 0, done.stderr
+    shared = load_trained(done.output, 0).module.state_dict()
+    [mask] = (tensor for name, tensor in shared.items() if name.endswith("mask"))
+    assert mask.tolist() == [True] * 8 + [False] * 4
+    told = r"Half.*scale is of bfloat16; allowed: types that NumPy has"
+    with pytest.raises(UserError, match=told):
+        check_trainable(run_config(keys | {"models": HERE + "Half"}))
