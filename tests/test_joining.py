@@ -28,7 +28,7 @@ from pfedlora_flwr.files import tensors_sha256
 from pfedlora_flwr.launch.local import LocalGrid
 from pfedlora_flwr.methods.tensors import tensors_of
 from pfedlora_flwr.runs.directory import RunDirectory
-from pfedlora_flwr.runs.joining import joined_after, left_after
+from pfedlora_flwr.runs.joining import joined_after, left_after, membership
 from pfedlora_flwr.runs.resume import resumed
 from pfedlora_flwr.runs.without import Anew
 from tests.conftest import Call, run_locally
@@ -405,6 +405,39 @@ def test_a_record_of_joins_must_rise(text: str, told: str) -> None:
 def test_a_record_of_leaves_names_clients_and_rounds(keys: dict[str, Any], told: str) -> None:
     with pytest.raises(UserError, match=told):
         config.run_config({"clients": 5, "partition.kind": "iid", **keys})
+
+
+@pytest.mark.parametrize(
+    ("keys", "before", "leaves", "told"),
+    [
+        ({"clients": 4, "min-clients": 3}, "0:1", "3", "min-clients is 3; allowed: auto, or at mo"),
+        ({"clients": 4, "min-clients": 4}, "0:1", "", "min-clients is 4; allowed: auto, or at mos"),
+        ({"clients": 2}, "0:1", "0", "each of the clients 0 to 1 once, and not all of them"),
+    ],
+)
+def test_a_leave_counts_with_those_before_it(
+    tmp_path: Path, keys: dict[str, Any], before: str, leaves: str, told: str
+) -> None:
+    run, keys = RunDirectory(tmp_path), {"partition.kind": "iid", **keys}
+    run.write_config(config.run_config({**keys, "min-clients": "auto", "clients-left": before}))
+    again = {**keys, "resume": True, "clients-left": leaves}
+    with pytest.raises(UserError, match=told):
+        membership(run, config.run_config(again))
+    assert run.experiment().clients_left == before
+
+
+def test_a_run_that_waits_for_more_clients_than_stay_goes_on_with_fewer(tmp_path: Path) -> None:
+    """A version before this one could save that."""
+    run, keys = RunDirectory(tmp_path), {"clients": 4, "partition.kind": "iid"}
+    run.write_config(config.run_config({**keys, "clients-left": "0:1,0:3"}).executed(min_clients=3))
+    assert run.run_config().execution.min_clients == 3
+    with pytest.raises(UserError, match=r"min-clients is 3; allowed: .* of which 2 have left"):
+        resumed(run, {}, {"resume": True}, "")
+    going_on, _ = resumed(run, {}, {"resume": True, "min-clients": 2}, "")
+    run.open(membership(run, going_on))
+    run.close()
+    assert run.run_config().execution.min_clients == 2
+    assert run.experiment().clients_left == "0:1,0:3"
 
 
 def test_leaves_say_who_takes_part_in_a_round() -> None:

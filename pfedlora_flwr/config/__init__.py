@@ -1,6 +1,6 @@
 """A run's keys: read from YAML, texts and Flower's run-config, and checked."""
 
-from pfedlora_flwr.config.checks import check_way, unused
+from pfedlora_flwr.config.checks import check, check_way, unused
 from pfedlora_flwr.config.files import find_conf, flatten, read_mapping, read_run
 from pfedlora_flwr.config.reading import (
     all_keys,
@@ -18,6 +18,7 @@ from pfedlora_flwr.config.reading import (
 
 __all__ = [
     "all_keys",
+    "check",
     "check_way",
     "execution_of",
     "experiment_of",

@@ -8,10 +8,12 @@ from __future__ import annotations
 from itertools import pairwise
 from operator import itemgetter
 
+from pfedlora_flwr.config import check
 from pfedlora_flwr.data.local import OWN
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import FIXED_CLIENTS, Experiment
+from pfedlora_flwr.methods import registry
 from pfedlora_flwr.runs.layout import RunFiles
 
 
@@ -35,15 +37,25 @@ def check_join(run: RunFiles, saved: Experiment, clients: int) -> None:
 
 def membership(run: RunFiles, config: RunConfig) -> RunConfig:
     """The keys of a resumed run with the record of who joins or leaves after its last round, and
-    of who did before. Raises UserError when nobody can."""
+    of who did before. Raises UserError when nobody can, or when keys do not go together with it."""
     if not (config.execution.resume and run.holds_run):
         return config
+    joined, left = _recorded(run, config)
+    config = RunConfig(
+        config.experiment.replace(clients_joined=joined, clients_left=left), config.execution
+    )
+    check(config, registry.find(config.experiment.method))
+    return config
+
+
+def _recorded(run: RunFiles, config: RunConfig) -> tuple[str, str]:
+    """The `clients-joined` and `clients-left` of a resumed run with these keys."""
     e, saved = config.experiment, run.experiment()
     joined, left = saved.clients_joined, saved.clients_left
     gone = {client for _, client in saved.leaves}
     leaving = [(after, client) for after, client in e.leaves if client not in gone]
     if e.clients == saved.clients and not leaving:
-        return RunConfig(e.replace(clients_joined=joined, clients_left=left), config.execution)
+        return joined, left
     last, told = run.last_round(), f"clients is {e.clients}"
     if e.clients != saved.clients:
         check_join(run, saved, e.clients)
@@ -59,7 +71,7 @@ def membership(run: RunFiles, config: RunConfig) -> RunConfig:
         left = ",".join([*filter(None, [left]), *(f"{last}:{client}" for _, client in leaving)])
     if last >= e.rounds:
         raise UserError(f"{told}, and round {last} was the run's last: give more rounds, too")
-    return RunConfig(e.replace(clients_joined=joined, clients_left=left), config.execution)
+    return joined, left
 
 
 def left_after(e: Experiment) -> dict[str, int]:

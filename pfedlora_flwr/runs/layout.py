@@ -10,11 +10,12 @@ from typing import Any
 
 import yaml
 
-from pfedlora_flwr.config import run_config, still_known
+from pfedlora_flwr.config import parse, run_config, still_known
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import is_locked
+from pfedlora_flwr.keys import AUTO
 from pfedlora_flwr.runs.checkpoint import Checkpoints, ServerState, warn_once
 from pfedlora_flwr.runs.lines import Watched, read_rows
 from pfedlora_flwr.runs.provenance import read_config
@@ -92,10 +93,14 @@ class RunFiles:
         return self.run_config().experiment
 
     def run_config(self) -> RunConfig:
-        """All its keys. Raises UserError when its configuration cannot be read."""
+        """All its keys. Raises UserError when its configuration cannot be read.
+
+        Its `min-clients` may be above the clients that have not left: a start checks its own."""
         saved = self.saved_keys()
+        wanted = {"min-clients": saved.get("min-clients", AUTO)}
         try:
-            return run_config(saved)
+            config = run_config({**saved, "min-clients": AUTO})
+            return config.executed(min_clients=parse(wanted)["min-clients"])
         except UserError as error:
             raise type(error)(f"{self.config}: {error}") from error.__cause__
 
