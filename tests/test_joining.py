@@ -394,6 +394,9 @@ def test_a_record_of_joins_must_rise(text: str, told: str) -> None:
     ("keys", "told"),
     [
         ({"clients-left": "one"}, "clients-left is 'one'; allowed: R:K or K, several"),
+        ({"clients-left": "one", "min-clients": 2}, "clients-left is 'one'; allowed: R:K or K"),
+        ({"clients-left": ","}, "clients-left is ','; allowed: R:K or K, several"),
+        ({"clients-left": " "}, "clients-left is ' '; allowed: R:K or K, several"),
         ({"clients-left": "2:3,4:3"}, "each of the clients 0 to 4 once, and not all"),
         ({"clients-left": "2:5"}, "each of the clients 0 to 4 once, and not all"),
         ({"clients-left": "20:3"}, "R below rounds, which is 20; 20 is not"),

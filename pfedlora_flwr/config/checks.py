@@ -88,15 +88,13 @@ def _left(config: RunConfig, method: type[Method]) -> None:
     if not e.clients_left:
         return
     try:
-        leaves = e.leaves
+        lasts, clients = zip(*e.leaves, strict=True)  # a ValueError, too, where there is none
     except ValueError:
         raise UserError(f"{told}; allowed: R:K or K, several separated by commas") from None
-    clients = [client for _, client in leaves]
     if len({*clients}) < len(clients) or not {*clients} < {*range(e.clients)}:
         raise UserError(
             f"{told}; allowed: each of the clients 0 to {e.clients - 1} once, and not all of them"
         )
-    lasts = [last for last, _ in leaves]
     if max(lasts) >= e.rounds:
         raise UserError(
             f"{told}; allowed: R below rounds, which is {e.rounds}; {max(lasts)} is not"
@@ -317,8 +315,8 @@ CHECKS: tuple[Callable[[RunConfig, type[Method]], None], ...] = (
     _differential_privacy,
     _privacy_of_records,
     _method,
-    _min_clients,
     _left,
+    _min_clients,
     _joined,
     _held_out,
     _trained,
