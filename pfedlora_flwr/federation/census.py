@@ -15,6 +15,7 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.exchange import POLL
+from pfedlora_flwr.federation.node_config import number_in
 from pfedlora_flwr.keys import AUTO
 
 CLIENTS = "clients"
@@ -37,9 +38,9 @@ def of_client(context: Context) -> dict[str, Any]:
     node-config does not tell the number."""
     flat = dict(context.run_config)
     if flat.get(CLIENTS) == AUTO:
-        if wire.COUNT not in context.node_config:
+        if (parts := number_in(context.node_config, wire.COUNT)) is None:
             raise UserError(_not_told())
-        flat[CLIENTS] = int(context.node_config[wire.COUNT])
+        flat[CLIENTS] = parts
     return flat
 
 

@@ -26,6 +26,7 @@ from pfedlora_flwr.federation.clock import Clock
 from pfedlora_flwr.federation.flower_compat import NumPyClient
 from pfedlora_flwr.federation.messages import Claim, Config, Instruction, Report
 from pfedlora_flwr.federation.model_cache import MODELS
+from pfedlora_flwr.federation.node_config import number_in
 from pfedlora_flwr.federation.nodes import this_node
 from pfedlora_flwr.files import write_atomically
 from pfedlora_flwr.methods import registry
@@ -65,9 +66,10 @@ class PersonalisedClient(NumPyClient):
 
     def get_properties(self, config: Config) -> Config:
         """Who this node is; or of how many, where it is asked that."""
-        if wire.COUNT in config:
-            return {wire.COUNT: int(self.node_config[wire.COUNT])}
         try:
+            if wire.COUNT in config:
+                parts = number_in(self.node_config, wire.COUNT)
+                return {} if parts is None else {wire.COUNT: parts}
             return self._claim().to_metrics()
         except _ERRORS as error:
             return self._failure(error, config, self._kept_name())
@@ -95,19 +97,20 @@ class PersonalisedClient(NumPyClient):
             return 0.0, 0, self._failure(error, config)
 
     def _claim(self) -> Claim:
-        client = int(self.node_config.get("partition-id", -1))
+        part = number_in(self.node_config, "partition-id")
         own = "dataset" in self.node_config
-        if client < 0 and not own:
+        if part is None and not own:
             raise UserError(
                 "the node-config has neither partition-id, the number of its part of the dataset,"
                 " nor dataset, its own data"
             )
-        parts = self.node_config.get("num-partitions", self.experiment.clients)
-        if parts != self.experiment.clients:
+        parts = number_in(self.node_config, wire.COUNT)
+        if parts not in (None, self.experiment.clients):
             raise UserError(
                 f"num-partitions is {parts} in the node-config, clients is"
                 f" {self.experiment.clients}: make them equal"
             )
+        client = -1 if part is None else part
         site = self._site(client)
         return Claim(
             partition_id=client,
@@ -133,11 +136,9 @@ class PersonalisedClient(NumPyClient):
         """What this node is told. Raises UserError when it is for another client; a simulation's
         node is any client."""
         instruction = Instruction.from_config(config)
-        own = int(self.node_config.get("partition-id", instruction.client))
-        if own != instruction.client and not self._simulation(instruction.run, instruction.token):
-            raise UserError(
-                f"it was asked as client {instruction.client}, and its partition-id is {own}"
-            )
+        own, asked = number_in(self.node_config, "partition-id"), instruction.client
+        if own not in (None, asked) and not self._simulation(instruction.run, instruction.token):
+            raise UserError(f"it was asked as client {asked}, and its partition-id is {own}")
         return instruction
 
     def _visit(self, told: Instruction, parameters: Arrays) -> tuple[Upload, Report]:

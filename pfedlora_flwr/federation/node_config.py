@@ -1,5 +1,5 @@
-"""The keys of a node-config. One that is misspelt would be a setting of the site that nobody
-heeds."""
+"""The keys of a node-config, and its numbers. A key that is misspelt would be a setting of the site
+that nobody heeds."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from flwr.app import Context, Error, Message
 
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.federation.flower_compat import ClientAppCallable, ErrorCode, Mod
 
 logger = logging.getLogger(__name__)
@@ -29,6 +30,17 @@ def known_keys(more: Iterable[str]) -> Mod:
         return call_next(message, context)
 
     return check
+
+
+def number_in(node_config: Mapping[str, object], name: str) -> int | None:
+    """A number that the node-config holds, as itself or as a text; None where it has none. Raises
+    UserError for what is no number from 0 on."""
+    if name not in node_config:
+        return None
+    text = str(value := node_config[name])
+    if not (text.isascii() and text.isdigit()):
+        raise UserError(f"{name} is {value!r} in the node-config; allowed: an integer from 0 on")
+    return int(text)
 
 
 def _unknown(node_config: Mapping[str, object], allowed: tuple[str, ...]) -> str:

@@ -15,11 +15,12 @@ from flwr.common import Code, GetPropertiesRes, Status
 from flwr.common.constant import ErrorCode
 from flwr.compat.common.recorddict_compat import getpropertiesres_to_recorddict
 
+from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.federation.client import PersonalisedClient
 from pfedlora_flwr.federation.clients import Told
 from pfedlora_flwr.federation.exchange import exchange
 from pfedlora_flwr.federation.roster import Roster
-from pfedlora_flwr.federation.wire import properties_message
+from pfedlora_flwr.federation.wire import COUNT, properties_message
 from pfedlora_flwr.runs.directory import RunDirectory
 from tests.conftest import Done
 
@@ -509,6 +510,29 @@ def test_a_simulation_on_other_data_than_the_runs_is_given_up_at_once(tmp_path: 
     found = Roster(grid, 5, tmp_path / "numbers.json", "other", [].append, 0.0, alike=True)
     assert not found.wait_for_count(5, 60.0, [].append)
     assert "its data or partition differs" in found.refused[10]
+
+
+def test_numbers_of_a_node_config_may_be_texts() -> None:
+    e = from_flat({"clients": 3, "partition.kind": "iid", "dataset": "synthetic:60"})
+    node = PersonalisedClient(e, {"partition-id": "2", "num-partitions": "3"})
+    assert node.get_properties({})["partition_id"] == 2
+    assert node.get_properties({COUNT: True}) == {COUNT: 3}
+    other = PersonalisedClient(e, {"partition-id": "2", "num-partitions": "4"})
+    assert "num-partitions is 4 in the node-config, clients is 3" in told(other)
+
+
+@pytest.mark.parametrize("value", ["x", "", "-1", -1, 1.5, True])
+@pytest.mark.parametrize("name", ["partition-id", "num-partitions"])
+def test_what_is_no_number_in_a_node_config_is_named(name: str, value: object) -> None:
+    e = from_flat({"clients": 3, "partition.kind": "iid", "dataset": "synthetic:60"})
+    node = PersonalisedClient(e, {"partition-id": 0, "num-partitions": 3} | {name: value})
+    line = f"{name} is {value!r} in the node-config; allowed: an integer from 0 on"
+    assert told(node) == line
+
+
+def told(node: PersonalisedClient) -> object:
+    """The failure that the node tells when it is asked who it is."""
+    return node.get_properties({})["error"]
 
 
 @pytest.mark.slow
