@@ -72,7 +72,7 @@ class PersonalisedClient(NumPyClient):
                 return {} if parts is None else {wire.COUNT: parts}
             return self._claim().to_metrics()
         except _ERRORS as error:
-            return self._failure(error, config, self._kept_name())
+            return self._failure(error, config, self._known_as())
 
     def fit(self, parameters: Arrays, config: Config) -> tuple[Arrays, int, Config]:
         """A visit: the two phases of pFedLoRA, or whatever the method does."""
@@ -245,9 +245,11 @@ class PersonalisedClient(NumPyClient):
         except OSError as error:
             raise UserError(f"state-path {path.parent}: {error.strerror}") from None
 
-    def _kept_name(self) -> str:
-        """That name, empty where there is none."""
+    def _known_as(self) -> str | int:
+        """Its partition-id, or else that name; empty where there is none."""
         with suppress(OSError, UserError):
+            if (part := number_in(self.node_config, "partition-id")) is not None:
+                return part
             return (self._state_path() / "name").read_text()
         return ""
 
@@ -303,7 +305,7 @@ class PersonalisedClient(NumPyClient):
         except OSError:
             return None
 
-    def _failure(self, error: BaseException, config: Config, name: str = "") -> Config:
+    def _failure(self, error: BaseException, config: Config, name: str | int = "") -> Config:
         """The reply to whatever went wrong: one line for the server, which does not say where the
         node's own files lie; the node's log does. What is no user's error leaves its traceback in
         the run's directory or, on a real node, in the node's log, and where the run hides its

@@ -269,16 +269,18 @@ def held_out_from_metrics(
     return rows
 
 
-def failure(reason: str, name: str = "") -> Config:
+def failure(reason: str, name: str | int = "") -> Config:
     """The answer of a client that could not do what it was told to. name: by which the server knows
-    its node, where that was asked who it is."""
-    return {_ERROR: reason, _NAME: name} if name else {_ERROR: reason}
+    its node, or its client's number, where that was asked who it is."""
+    return {_ERROR: reason} if name == "" else {_ERROR: reason, _NAME: name}
 
 
-def failure_in(metrics: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Why a client could not do what it was told to, and its node's name, empty where it says none;
-    None where it could."""
-    return (str(metrics[_ERROR]), str(metrics.get(_NAME, ""))) if _ERROR in metrics else None
+def failure_in(metrics: Mapping[str, Any]) -> tuple[str, str | int] | None:
+    """Why a client could not do what it was told to, and its node's name or its number, empty where
+    it says none; None where it could."""
+    name = metrics.get(_NAME, "")
+    named = name if type(name) is int else str(name)
+    return (str(metrics[_ERROR]), named) if _ERROR in metrics else None
 
 
 def count(value: Any, what: str, low: int = 0, high: int = LARGEST_COUNT) -> int:

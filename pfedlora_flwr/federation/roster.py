@@ -23,8 +23,8 @@ _QUESTION = 60.0
 """Seconds that a node may take to say who it is; twice as long each time that it was silent."""
 _TRIED = 3
 """Nodes that are alike are asked, one after the other, before all are given up; the times that one
-with a name says a failure before no round waits for it; and that one is silent before it is asked
-for a short time."""
+that says who it is tells a failure before no round waits for it; and that one is silent before it
+is asked for a short time."""
 _AGAIN = 20.0
 """Seconds of that short time."""
 
@@ -74,9 +74,9 @@ class Roster:
         self._left = left
         self._alike = alike
         self._claims: dict[int, Claim] = {}  # by node, in the order in which they came
-        # by node without a good answer: how often it was asked, when to ask again, and the name
-        # that it gave all the same
-        self._unclear: dict[int, tuple[int, float, str]] = {}
+        # by node without a good answer: how often it was asked, when to ask again, and the name or
+        # the client's number that it gave all the same
+        self._unclear: dict[int, tuple[int, float, str | int]] = {}
         # nodes that did not answer when they were asked last: theirs may be a process that is yet
         # to start
         self._silent: set[int] = set()
@@ -98,14 +98,12 @@ class Roster:
     def turned_away(self) -> dict[int, str]:
         """The clients whose nodes are connected and turned away, so that no round waits for them,
         and why."""
-        names = {node: claim.name for node, claim in self._claims.items()} | {
-            node: name for node, (times, _, name) in self._unclear.items() if times >= _TRIED
-        }
-        return {
-            self._number_of[names[node]]: why
-            for node, why in self.refused.items()
-            if names.get(node) in self._number_of
-        }
+        known_as = {
+            node: claim.name if claim.partition_id < 0 else claim.partition_id
+            for node, claim in self._claims.items()
+        } | {node: name for node, (times, _, name) in self._unclear.items() if times >= _TRIED}
+        of = self._number_of | {client: client for client in range(self.clients)}
+        return {of[k]: why for n, why in self.refused.items() if (k := known_as.get(n)) in of}
 
     @property
     def partition(self) -> str:

@@ -61,9 +61,9 @@ class Reply:
 class Failed(Exception):
     """A client that answered with an error, or not at all; the text says why.
 
-    name: by which the server knows its node, where it says one."""
+    name: by which the server knows its node, or its client's number, where it says one."""
 
-    def __init__(self, why: str, name: str = "") -> None:
+    def __init__(self, why: str, name: str | int = "") -> None:
         super().__init__(why)
         self.name = name
 

@@ -19,6 +19,7 @@ from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.federation.client import PersonalisedClient
 from pfedlora_flwr.federation.clients import Told
 from pfedlora_flwr.federation.exchange import exchange
+from pfedlora_flwr.federation.messages import failure_in
 from pfedlora_flwr.federation.roster import Roster
 from pfedlora_flwr.federation.wire import COUNT, properties_message
 from pfedlora_flwr.runs.directory import RunDirectory
@@ -335,6 +336,22 @@ def test_nobody_waits_for_a_client_whose_node_is_turned_away(tmp_path: Path) -> 
     assert not found.turned_away
 
 
+@pytest.mark.parametrize("again", [client(1, "other"), {"error": "no disk", "name": 1}])
+def test_nobody_waits_for_a_partition_id_that_is_turned_away(
+    tmp_path: Path, again: dict[str, Any]
+) -> None:
+    grid = Grid(n10=client(0), n11=client(1), n12=client(2))
+    found, _ = roster(grid, 3, tmp_path)
+    assert found.wait_for_count(3, 5.0, [].append)
+    grid.nodes = {10: client(0), 21: again}
+    for _ in range(3):
+        found._unclear = {node: (n, 0.0, name) for node, (n, _, name) in found._unclear.items()}
+        found.refresh()
+    assert found.turned_away.keys() == {1}
+    assert found._left_for([0, 1], 60.0) == 0.0
+    assert found._left_for([0, 2], 60.0) > 50, "its node is away"
+
+
 def test_all_nodes_turned_away_ends_the_wait(tmp_path: Path) -> None:
     found, _ = roster(Grid(n10={"error": "bad"}, n11={"error": "bad"}), 2, tmp_path)
     began = time.monotonic()
@@ -528,6 +545,13 @@ def test_what_is_no_number_in_a_node_config_is_named(name: str, value: object) -
     node = PersonalisedClient(e, {"partition-id": 0, "num-partitions": 3} | {name: value})
     line = f"{name} is {value!r} in the node-config; allowed: an integer from 0 on"
     assert told(node) == line
+
+
+def test_a_node_that_fails_tells_its_partition_id() -> None:
+    e = from_flat({"clients": 3, "partition.kind": "iid", "dataset": "synthetic:60"})
+    answer = PersonalisedClient(e, {"partition-id": "2", "num-partitions": 4}).get_properties({})
+    assert answer["name"] == 2
+    assert failure_in(answer) == (answer["error"], 2)
 
 
 def told(node: PersonalisedClient) -> object:
