@@ -130,36 +130,52 @@ class Clients:
 
     def ask(self, round: Round, messages: Mapping[int, Message], phase: Phase) -> Replies:
         """The opened replies that are no errors. A client that failed is asked once more within the
-        round."""
+        round: when all have answered, or half of the time is over, and silent ones are waited for
+        meanwhile."""
         deadline, of, arrivals = (
             time.monotonic() + self.execution.round_timeout,
             len(messages),
             itertools.count(1),
         )
-        replies = {}
+        # by client, the last message to it, and of those asked once alone
+        asked, once = dict(messages), dict(messages)
+        heard: dict[str, wire.Reply | wire.Failed] = {}  # by the message that is answered
         self.run.progress(phase=phase, round=round.number, done=0, of=of)
 
         def arrived(reply: Message) -> None:
             self.notice(reply)
             self.run.progress(phase=phase, round=round.number, done=min(next(arrivals), of), of=of)
+            heard[reply.metadata.reply_to_message_id] = _read(reply)
 
-        for attempt in (1, 2):
-            failed: dict[int, str] = {}
+        def failed() -> dict[int, wire.Failed]:
+            """Of the clients that were asked once."""
+            answers = {c: heard.get(m.metadata.message_id) for c, m in once.items()}
+            return {c: answer for c, answer in answers.items() if isinstance(answer, wire.Failed)}
+
+        while True:
             order = sorted(messages, key=lambda client: -self._seconds.get(client, 0.0))
             left = max(1.0, deadline - time.monotonic())
             # one alone is never left with a long visit while others wait
             ahead = 2 * self._workers if self._workers > 1 else 0
-            answers = exchange(
-                self.roster.grid, [messages[c] for c in order], left, self.refuse, arrived, ahead
+            exchange(
+                self.roster.grid,
+                [messages[c] for c in order],
+                left,
+                self.refuse,
+                arrived,
+                ahead,
+                sent=[
+                    m
+                    for c, m in asked.items()
+                    if c not in messages and m.metadata.message_id not in heard
+                ],
+                enough=lambda: bool(failed()),
             )
-            for client, (_, reply) in zip(order, answers, strict=True):
-                try:
-                    replies[client] = wire.read_reply(reply)
-                except wire.Failed as failure:
-                    failed[client] = str(failure)
-            if attempt == 2 or not failed or time.monotonic() >= deadline:
+            again = failed()
+            if not again or time.monotonic() >= deadline:
                 break
-            for client, reason in failed.items():
+            for client, reason in again.items():
+                del once[client]
                 logger.warning(
                     "round %d: client %d failed (%s); it is asked once more",
                     round.number,
@@ -169,10 +185,15 @@ class Clients:
             # half of the time that is left: the others need the rest
             wait = min(self.execution.node_timeout, (deadline - time.monotonic()) / 2)
             self.roster.refresh(max(1.0, wait))
-            messages = self.messages(round, failed, phase, wait)
-        for client, reason in failed.items():
-            if client not in round.failures:
-                self._fail(round, client, reason)
+            messages = self.messages(round, again, phase, wait)
+            asked |= messages
+        replies = {}
+        for client, message in asked.items():
+            answer = heard.get(message.metadata.message_id) or _read(None)
+            if isinstance(answer, wire.Reply):
+                replies[client] = answer
+            elif client not in round.failures:
+                self._fail(round, client, str(answer))
         return replies
 
     def notice(self, reply: Message) -> None:
@@ -230,6 +251,14 @@ class Clients:
             raise RunFailed(
                 f"only {len(roster.node_of)} of {wanted} clients connected{waited}; {advice}"
             )
+
+
+def _read(reply: Message | None) -> wire.Reply | wire.Failed:
+    """A reply, or why there is none."""
+    try:
+        return wire.read_reply(reply)
+    except wire.Failed as failure:
+        return failure
 
 
 class Told:

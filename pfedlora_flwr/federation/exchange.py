@@ -25,6 +25,8 @@ def exchange(
     refuse: Refuse,
     arrived: Callable[[Message], None] = lambda reply: None,
     first: int = 0,
+    sent: Sequence[Message] = (),
+    enough: Callable[[], bool] = lambda: False,
 ) -> list[tuple[Message, Message | None]]:
     """Sends the messages and waits at most `timeout` seconds; each message with its reply, or None
     where none came.
@@ -33,17 +35,21 @@ def exchange(
     the right one goes on.
     first: send so many ahead of the others. A simulation hands out what it finds in the order of
     its nodes, so this is how long visits start before short ones and no actor is left with a long
-    one at the end."""
+    one at the end. sent: messages that an earlier call has sent and that are without a reply: it is
+    waited for, too. enough: whether the wait is to end, looked at once half of it is over."""
     if 0 < first < len(messages):
         grid.push_messages(messages[:first])
         time.sleep(_HANDED_OUT)
         grid.push_messages(messages[first:])
     else:
         grid.push_messages(messages)
-    asked = {m.metadata.message_id: m for m in messages}
+    asked = {m.metadata.message_id: m for m in (*messages, *sent)}
     replies: dict[str, Message] = {}
-    deadline, last = time.monotonic() + timeout, time.monotonic()
+    last = time.monotonic()
+    half, deadline = last + timeout / 2, last + timeout
     while len(replies) < len(asked) and time.monotonic() < deadline:
+        if time.monotonic() >= half and enough():
+            break
         came = _pull(grid, [i for i in asked if i not in replies])
         for reply in came:
             about, sender = reply.metadata.reply_to_message_id, reply.metadata.src_node_id
@@ -67,7 +73,7 @@ def exchange(
         if len(replies) < len(asked):
             # the wait for the last reply stays a small share of it
             time.sleep(min(POLL / 2 + (now - last) / 50, SLOW_POLL / 2))
-    return [(m, replies.get(m.metadata.message_id)) for m in messages]
+    return [(m, replies.get(m.metadata.message_id)) for m in (*messages, *sent)]
 
 
 def _pull(grid: Grid, ids: list[str]) -> list[Message]:

@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,10 +18,12 @@ from flwr.compat.common.recorddict_compat import getpropertiesres_to_recorddict
 
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.federation.client import PersonalisedClient
-from pfedlora_flwr.federation.clients import Told
+from pfedlora_flwr.federation.clients import Clients, Told
+from pfedlora_flwr.federation.clock import Clock
 from pfedlora_flwr.federation.exchange import exchange
 from pfedlora_flwr.federation.messages import failure_in
 from pfedlora_flwr.federation.roster import Roster
+from pfedlora_flwr.federation.round import Round
 from pfedlora_flwr.federation.wire import COUNT, properties_message
 from pfedlora_flwr.runs.directory import RunDirectory
 from tests.conftest import Done
@@ -557,6 +560,65 @@ def test_a_node_that_fails_tells_its_partition_id() -> None:
 def told(node: PersonalisedClient) -> object:
     """The failure that the node tells when it is asked who it is."""
     return node.get_properties({})["error"]
+
+
+class Odd(Grid):
+    """Node 10 is gone when it is asked first, and node 11 answers once it is asked again; then node
+    11's answer may be that it is gone, too."""
+
+    fails_late = False
+
+    def push_messages(self, messages: Iterable[Message]) -> None:
+        sent = list(messages)
+        super().push_messages(sent)
+        of = {message.metadata.message_id: message for message in sent}
+        gone = Error(ErrorCode.NODE_UNAVAILABLE, "no sign of life")
+        failing = [10] * (self.asked.count(10) == 1) + [11] * self.fails_late
+        for number, answer in enumerate(self.replies):
+            asked = of.get(answer.metadata.reply_to_message_id)
+            if asked and asked.metadata.dst_node_id in failing:
+                self.replies[number] = Message(gone, reply_to=asked)
+
+    def pull_messages(self, ids: Iterable[str]) -> Iterable[Message]:
+        return super().pull_messages([i for i in ids if i != "1-1" or self.asked.count(10) > 1])
+
+
+@pytest.mark.parametrize("fails_late", [False, True])
+def test_one_silent_client_does_not_take_the_others_second_try(
+    monkeypatch: pytest.MonkeyPatch, fails_late: bool
+) -> None:
+    grid = Odd(n10={"who": 0}, n11={"who": 1}, n12=None)
+    grid.fails_late = fails_late
+
+    def write(_: object, __: object, clients: Iterable[int], *more: object) -> dict[int, Message]:
+        return {client: properties_message(10 + client, 60) for client in clients}
+
+    monkeypatch.setattr(Clients, "messages", write)
+    clients, failed, refused = object.__new__(Clients), dict[int, str](), list[str]()
+    vars(clients).update(
+        execution=SimpleNamespace(round_timeout=1.5, node_timeout=1.0),
+        run=SimpleNamespace(progress=lambda **said: None),
+        roster=SimpleNamespace(grid=grid, refresh=lambda seconds: None),
+        refuse=refused.append,
+        _fail=lambda round, client, why: failed.update({client: why}),
+        _seconds={},
+        _workers=0,
+        _simulated=False,
+    )
+    round = Round(1, [0, 1, 2], Clock())
+    began = time.monotonic()
+    replies = clients.ask(round, write(0, 0, [0, 1, 2]), "training")
+    assert time.monotonic() - began < 4
+    told = {client: answer.metrics for client, answer in replies.items()}
+    if fails_late:
+        assert grid.asked == [10, 11, 12, 10, 11], "each at most twice"
+        assert told == {0: {"who": 0}}
+        assert failed == {1: "its node is gone (no sign of life)", 2: "no answer in time"}
+    else:
+        assert grid.asked == [10, 11, 12, 10]
+        assert told == {0: {"who": 0}, 1: {"who": 1}}, "a late first answer counts"
+        assert failed == {2: "no answer in time"}
+    assert not refused
 
 
 @pytest.mark.slow
