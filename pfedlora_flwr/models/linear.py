@@ -50,12 +50,12 @@ class Linear(nn.Linear):
     """nn.Linear whose large fp32 products run on oneDNN when they are on the CPU. [B, in] → [B,
     out]."""
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         fast = (
             _AVAILABLE
-            and inputs.device.type == "cpu"
-            and inputs.dtype == torch.float32
-            and inputs.ndim == 2
+            and input.device.type == "cpu"
+            and input.dtype == torch.float32
+            and input.ndim == 2
         )
         exporting = torch.compiler.is_compiling()  # an exported program must run without oneDNN
         if (
@@ -64,8 +64,8 @@ class Linear(nn.Linear):
             and self.weight.numel() >= _WORTH
             and not torch.is_autocast_enabled("cpu")
         ):
-            return _OneDnn.apply(inputs, self.weight, self.bias)
-        return super().forward(inputs)
+            return _OneDnn.apply(input, self.weight, self.bias)
+        return super().forward(input)
 
 
 class _OneDnn(torch.autograd.Function):

@@ -56,24 +56,30 @@ def count_operations() -> Iterator[Operations]:
         beside.modules += 1
         beside.layers += isinstance(module, _LAYERS)
 
-    def count(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+    def count(
+        module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], output: Any
+    ) -> None:
         weight: Any
         beside.modules -= 1
         if not isinstance(module, _LAYERS):
             return
         beside.layers -= 1
+        own = inputs[0] if inputs else named["input"]
         if isinstance(module, nn.RNNBase):
-            forward, of_inputs = recurrent_macs(module, inputs[0])
+            forward, of_inputs = recurrent_macs(module, own)
             output, weight = output[0], module.weight_hh_l0
         else:
             forward = of_inputs = macs(module, output)
             weight = module.weight
         seen.forward += 2 * forward
         if torch.is_grad_enabled() and data_of(output).requires_grad:
-            passed_on = forward if data_of(inputs[0]).requires_grad else forward - of_inputs
+            passed_on = forward if data_of(own).requires_grad else forward - of_inputs
             seen.backward += 2 * (forward * int(weight.requires_grad) + passed_on)
 
-    handles = register_module_forward_pre_hook(enter), register_module_forward_hook(count)
+    handles = (
+        register_module_forward_pre_hook(enter),
+        register_module_forward_hook(count, with_kwargs=True),
+    )
     try:
         with beside:
             yield seen

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from torch import nn
@@ -14,7 +16,7 @@ from pfedlora_flwr.models.adapter import Adapter
 from pfedlora_flwr.models.cnn import SHAPES
 from pfedlora_flwr.models.registry import build
 from pfedlora_flwr.models.task import Task
-from pfedlora_flwr.training.flops import count_operations
+from pfedlora_flwr.training.flops import Operations, count_operations
 from tests.plain import CELLS, make, samples, visit
 
 
@@ -74,6 +76,17 @@ def test_layers_against_torch(layer: nn.Module) -> None:
     shape = (2, 7) if isinstance(layer, nn.Linear) else (2, layer.in_channels, 9, 9)
     agrees(layer, torch.randn(shape))
     agrees(layer, torch.randn(shape, requires_grad=True))
+
+
+def test_layers_called_by_keyword_count_as_by_place() -> None:
+    layers = nn.Linear(7, 7), nn.GRU(7, 7), nn.Conv1d(5, 4, 3), linear.Linear(7, 7)
+    for layer, wants_gradient in itertools.product(layers, (False, True)):
+        inputs = torch.randn(5, 7, requires_grad=wants_gradient)
+        with count_operations() as by_place:
+            layer(inputs)
+        with count_operations() as by_keyword:
+            layer(input=inputs)
+        assert by_keyword == by_place != Operations()
 
 
 @pytest.mark.parametrize("layer", [nn.Conv1d(3, 4, 5), nn.Conv1d(4, 6, 3, stride=2, padding=1)])
