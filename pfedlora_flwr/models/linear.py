@@ -18,6 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from pfedlora_flwr.training.flops import one_product
+
 _WORTH = 2**14
 """Weights below this size gain nothing: the call costs more than the product."""
 _GAINS = "AuthenticAMD", "AVX512"
@@ -50,6 +52,7 @@ class Linear(nn.Linear):
     """nn.Linear whose large fp32 products run on oneDNN when they are on the CPU. [B, in] → [B,
     out]."""
 
+    @one_product
     def forward(self, input: Tensor) -> Tensor:
         fast = (
             _AVAILABLE

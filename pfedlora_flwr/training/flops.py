@@ -3,7 +3,7 @@ each gradient that is computed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -17,8 +17,9 @@ from torch.nn.modules.module import (
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils._python_dispatch import TorchDispatchMode
 
-_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.RNNBase)
-"""What is counted by its module."""
+_FORWARDS: set[Any] = {nn.Linear.forward, nn.Conv1d.forward, nn.Conv2d.forward}
+"""Of the layers that are counted by their modules, as recurrent ones are. A subclass with a forward
+of its own may make further products: it is counted by its operators."""
 _PRODUCTS = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1, "convolution": 0}
 """By the name of PyTorch's operator: which of its arguments is the first of the two factors, which
 the other one follows."""
@@ -44,6 +45,13 @@ class Operations:
         return self.forward + self.backward
 
 
+def one_product(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Marks the forward of a layer's subclass that makes the layer's product alone, on operators
+    that are not known here."""
+    _FORWARDS.add(forward)
+    return forward
+
+
 @contextmanager
 def count_operations() -> Iterator[Operations]:
     """Counts what runs inside, in this thread's process. Backward is what autograd will do for the
@@ -53,17 +61,14 @@ def count_operations() -> Iterator[Operations]:
     beside = _Products(seen)
 
     def enter(module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        beside.modules += 1
-        beside.layers += isinstance(module, _LAYERS)
+        beside.by_operator.append(not is_layer(module))
 
     def count(
         module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], output: Any
     ) -> None:
         weight: Any
-        beside.modules -= 1
-        if not isinstance(module, _LAYERS):
+        if beside.by_operator.pop():
             return
-        beside.layers -= 1
         own = inputs[0] if inputs else named["input"]
         if isinstance(module, nn.RNNBase):
             forward, of_inputs = recurrent_macs(module, own)
@@ -92,11 +97,12 @@ class _Products(TorchDispatchMode):
     """Counts the products that modules make and no layer does, as PyTorch's operators run them. Of
     nested tensors those of PyTorch's own attention alone.
 
-    modules: how many are being called. layers: how many of them are counted as such."""
+    by_operator: of the modules that are being called, from the outermost, whether their own
+    products are counted here."""
 
     def __init__(self, seen: Operations) -> None:
         super().__init__()
-        self.seen, self.modules, self.layers = seen, 0, 0
+        self.seen, self.by_operator = seen, list[bool]()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -107,7 +113,7 @@ class _Products(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         output = func(*args, **(kwargs or {}))
-        if self.modules and not self.layers:
+        if self.by_operator and self.by_operator[-1]:
             forward, backward = _macs_of(func.overloadpacket.__name__, args, output)
             self.seen.forward += 2 * forward
             self.seen.backward += 2 * backward * torch.is_grad_enabled()
@@ -150,9 +156,15 @@ def _fused_macs(name: str, args: tuple[Any, ...]) -> int:
     return sum(n * matrices + 2 * n * n * width for n in lengths)
 
 
-def macs(module: nn.Linear | nn.Conv1d | nn.Conv2d, output: Tensor) -> int:
-    """Multiply-adds of one call: every output element is a dot product over the weights of its
-    output feature."""
+def is_layer(module: nn.Module) -> bool:
+    """Whether a module is counted as a layer."""
+    forward = getattr(module.forward, "__func__", None)
+    return isinstance(module, nn.RNNBase) or forward in _FORWARDS
+
+
+def macs(module: Any, output: Tensor) -> int:
+    """Multiply-adds of one call of a linear or convolutional layer: every output element is a dot
+    product over the weights of its output feature."""
     return output.numel() * module.weight[0].numel()
 
 

@@ -195,6 +195,38 @@ def test_a_text_transformer_against_torch(attention: str) -> None:
     agrees(Text(), torch.randint(0, 50, (2, 7)))
 
 
+class LowRank(nn.Linear):
+    """A frozen layer with LoRA in its own forward, as loralib writes it."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs)
+        self.weight.requires_grad_(False)
+        self.a = nn.Parameter(torch.randn(3, inputs))
+        self.b = nn.Parameter(torch.randn(outputs, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.linear(x, self.weight, self.bias) + x @ self.a.T @ self.b.T
+
+
+class SelfWeighed(nn.Conv2d):
+    """A layer that first weighs its input by products of it."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        rows = input.flatten(1)
+        return super().forward((rows @ rows.T @ rows).view_as(input))
+
+
+def test_layers_with_a_forward_of_their_own_against_torch() -> None:
+    """Subclasses, and a layer of which the forward was replaced."""
+    for shape in ((4, 7), (2, 4, 7)):
+        agrees(LowRank(7, 5), torch.randn(shape))
+        agrees(nn.Sequential(nn.Linear(7, 7), LowRank(7, 5)), torch.randn(shape))
+    agrees(SelfWeighed(2, 3, 2), torch.randn(4, 2, 5, 5, requires_grad=True))
+    twice = nn.Linear(6, 6)
+    twice.forward = lambda input: nn.Linear.forward(twice, input @ twice.weight)  # type: ignore[method-assign]
+    agrees(twice, torch.randn(4, 6))
+
+
 def test_what_runs_in_no_module_is_not_counted() -> None:
     layer, rows = nn.Linear(4, 3), torch.randn(2, 4)
     with count_operations() as ours:
