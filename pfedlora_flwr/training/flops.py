@@ -3,6 +3,7 @@ each gradient that is computed."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from torch.nn.modules.module import (
     register_module_forward_hook,
     register_module_forward_pre_hook,
 )
+from torch.nn.utils.parametrize import is_parametrized
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -66,20 +68,19 @@ def count_operations() -> Iterator[Operations]:
     def count(
         module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], output: Any
     ) -> None:
-        weight: Any
         if beside.by_operator.pop():
             return
         own = inputs[0] if inputs else named["input"]
         if isinstance(module, nn.RNNBase):
             forward, of_inputs = recurrent_macs(module, own)
-            output, weight = output[0], module.weight_hh_l0
+            output, weight = output[0], "weight_hh_l0"
         else:
             forward = of_inputs = macs(module, output)
-            weight = module.weight
+            weight = "weight"
         seen.forward += 2 * forward
         if torch.is_grad_enabled() and data_of(output).requires_grad:
             passed_on = forward if data_of(own).requires_grad else forward - of_inputs
-            seen.backward += 2 * (forward * int(weight.requires_grad) + passed_on)
+            seen.backward += 2 * (forward * is_trained(module, weight) + passed_on)
 
     handles = (
         register_module_forward_pre_hook(enter),
@@ -162,10 +163,21 @@ def is_layer(module: nn.Module) -> bool:
     return isinstance(module, nn.RNNBase) or forward in _FORWARDS
 
 
+def is_trained(module: nn.Module, name: str) -> bool:
+    """Whether a weight wants a gradient. A parametrized one is not read: that computes it, and
+    spectral_norm changes its vectors each time."""
+    if is_parametrized(module, name):
+        parametrizations: Any = module.parametrizations
+        return any(p.requires_grad for p in parametrizations[name].parameters())
+    return bool(getattr(module, name).requires_grad)
+
+
 def macs(module: Any, output: Tensor) -> int:
     """Multiply-adds of one call of a linear or convolutional layer: every output element is a dot
     product over the weights of its output feature."""
-    return output.numel() * module.weight[0].numel()
+    if isinstance(module, nn.Linear):
+        return output.numel() * module.in_features
+    return output.numel() * module.in_channels // module.groups * math.prod(module.kernel_size)
 
 
 def recurrent_macs(module: nn.RNNBase, inputs: Tensor | PackedSequence) -> tuple[int, int]:
@@ -173,14 +185,14 @@ def recurrent_macs(module: nn.RNNBase, inputs: Tensor | PackedSequence) -> tuple
     read the inputs themselves."""
     data = data_of(inputs)
     steps = data.numel() // data.shape[-1]
-    weights = {
-        name: parameter.numel()
-        for name, parameter in module.named_parameters()
-        if name.startswith("weight")
-    }
-    return steps * sum(weights.values()), steps * sum(
-        n for name, n in weights.items() if name.startswith("weight_ih_l0")
-    )
+    state = module.proj_size or module.hidden_size
+    gates = {"LSTM": 4, "GRU": 3}.get(module.mode, 1) * module.hidden_size
+    calls = steps * (1 + module.bidirectional)
+    of_inputs = calls * gates * module.input_size
+    of_states = calls * (gates * state + module.hidden_size * module.proj_size)
+    from_below = calls * gates * state * (1 + module.bidirectional)
+    layers = module.num_layers
+    return of_inputs + layers * of_states + (layers - 1) * from_below, of_inputs
 
 
 def data_of(value: Tensor | PackedSequence) -> Tensor:

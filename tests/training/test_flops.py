@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.parametrizations import spectral_norm, weight_norm
+from torch.nn.utils.parametrize import register_parametrization
 from torch.utils.flop_counter import FlopCounterMode
 
 from pfedlora_flwr.config import from_flat
@@ -117,6 +120,17 @@ def test_recurrent_layers_by_hand(layers: int, directions: int, wants_gradient: 
     assert ours.forward == 2 * forward // 22 * 15
 
 
+@pytest.mark.parametrize(
+    "layer",
+    [nn.RNN(5, 7, 3), nn.LSTM(5, 7), nn.LSTM(5, 7, 3, bidirectional=True, proj_size=4)],
+)
+def test_recurrent_layers_use_each_weight_once_a_step(layer: nn.RNNBase) -> None:
+    with torch.no_grad(), count_operations() as ours:
+        layer(torch.randn(11, 2, 5))
+    weights = (p.numel() for name, p in layer.named_parameters() if name.startswith("weight"))
+    assert ours.forward == 2 * 11 * 2 * sum(weights)
+
+
 class Attends(nn.Module):
     """Attention over [B, T, width], the queries from the first half of the tokens."""
 
@@ -225,6 +239,58 @@ def test_layers_with_a_forward_of_their_own_against_torch() -> None:
     twice = nn.Linear(6, 6)
     twice.forward = lambda input: nn.Linear.forward(twice, input @ twice.weight)  # type: ignore[method-assign]
     agrees(twice, torch.randn(4, 6))
+
+
+@pytest.mark.parametrize(
+    ("layer", "name"),
+    [
+        (nn.Linear(6, 5), "weight"),
+        (nn.Conv2d(6, 4, 3, groups=2), "weight"),
+        (nn.GRU(6, 4, 2, bidirectional=True), "weight_hh_l0"),
+        (nn.LSTM(6, 4, proj_size=3), "weight_hh_l0"),
+    ],
+)
+def test_counting_changes_no_parametrized_layer(layer: nn.Module, name: str) -> None:
+    """Each read of such a weight in training is a step of its power iteration."""
+    plain = copy.deepcopy(layer)
+    spectral_norm(layer, name)
+    uncounted, layer = copy.deepcopy(layer), copy.deepcopy(layer)
+    inputs = torch.randn(3, 6, 6, 6) if isinstance(layer, nn.Conv2d) else torch.randn(3, 6)
+    uncounted(inputs)
+    with count_operations() as ours:
+        layer(inputs)
+    for key, tensor in uncounted.state_dict().items():
+        assert torch.equal(layer.state_dict()[key], tensor), key
+    with count_operations() as of_plain:
+        plain(inputs)
+    assert ours == of_plain
+    layer.requires_grad_(False)
+    plain.requires_grad_(False)
+    inputs.requires_grad_()
+    with count_operations() as ours:
+        layer(inputs)
+    with count_operations() as of_plain:
+        plain(inputs)
+    assert ours == of_plain
+
+
+class Lora(nn.Module):
+    """W + B A, as a parametrization."""
+
+    def __init__(self, outputs: int, inputs: int) -> None:
+        super().__init__()
+        self.a = nn.Parameter(torch.randn(3, inputs))
+        self.b = nn.Parameter(torch.randn(outputs, 3))
+
+    def forward(self, weight: torch.Tensor) -> torch.Tensor:
+        return weight + self.b @ self.a
+
+
+def test_parametrized_layers_against_torch() -> None:
+    layer = nn.Linear(7, 5).requires_grad_(False)
+    register_parametrization(layer, "weight", Lora(5, 7))
+    agrees(layer, torch.randn(4, 7))
+    agrees(weight_norm(nn.Conv1d(4, 6, 3)), torch.randn(2, 4, 9))
 
 
 def test_what_runs_in_no_module_is_not_counted() -> None:
