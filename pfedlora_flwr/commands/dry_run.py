@@ -121,6 +121,8 @@ def _costs(config: RunConfig, held: Resources) -> list[str]:
             for k in range(min(e.clients, len(method.model_names)))
         ),
     )
+    # each round before adds at most its uploads
+    down += min(method.download_growth(state), (e.rounds - 1) * e.sampled * up)
     seconds = estimate.Speed(held.at_once).seconds(config)
     free = "" if held.nodes else f", of {psutil.virtual_memory().available / 1e9:.1f} GB free here"
     held_out = [

@@ -46,6 +46,11 @@ class LoraResidual(SingleUploads):
     def restart(self, model: ClientModel, visit: Visit) -> None:
         """What a visit begins anew of the adapter; by default nothing."""
 
+    def download_growth(self, state: Tensors) -> int:
+        """That of ΔW as matrices, float32."""
+        factors = [self.residual(state, place) for place in self.places]
+        return sum(4 * left.shape[0] * right.shape[1] for left, right in factors)
+
     def aggregation_error(
         self, uploads: Mapping[int, Upload], before: Tensors, after: Tensors
     ) -> float | None:

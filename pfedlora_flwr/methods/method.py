@@ -199,6 +199,11 @@ class Method(ABC):
         """Server: the payload bytes beyond which an upload is refused before it is decoded."""
         return sum(t.numel() * t.element_size() for t in self.download(state, 0, 0).values())
 
+    def download_growth(self, state: Tensors) -> int:
+        """Server: the most bytes that a download ever has above the first one, or above an upload
+        where that is larger, if the state grows from round to round."""
+        return 0
+
     def magnitude(self, upload: Upload) -> float:
         """Server: the size of an upload: the root mean square of its floating-point elements, 0 if
         it has none."""

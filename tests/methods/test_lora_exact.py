@@ -6,9 +6,13 @@ from __future__ import annotations
 import pytest
 import torch
 
+from pfedlora_flwr.commands.dry_run import _costs
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.execution import Execution, RunConfig
+from pfedlora_flwr.launch.resources import Resources
 from pfedlora_flwr.methods.lora_factors import A, B
 from pfedlora_flwr.methods.method import Refused, Upload
+from pfedlora_flwr.runs.ledger import payload_bytes
 from tests.methods.test_fedlora import (
     DATA,
     dense,
@@ -84,6 +88,21 @@ def test_flora_adds_up_what_clients_of_any_rank_trained(model: str) -> None:
             assert numbers == min(12 * round * (m + n), m * n)
         ranks.append(f"{place}.left" in state)
     assert not ranks[-1]
+
+
+@pytest.mark.parametrize("name", ["flora", "fedex_lora"])
+def test_no_download_exceeds_what_a_dry_run_says(name: str, model: str) -> None:
+    """With a growing ΔW, and where it is full."""
+    rounds = 5
+    one = method(name, model, rounds=rounds)
+    state = one.state_init(3)
+    for round in range(1, rounds):
+        state = one.aggregate(uploads(one, seed=round), state, round)
+        e = one.experiment.replace(rounds=round + 1)
+        (line,) = [t for t in _costs(RunConfig(e, Execution()), Resources(1)) if "a round:" in t]
+        said = float(line.split(" up and ")[1].split(" MB")[0]) * 1e6
+        down = payload_bytes(one.download(state, 0, round + 1))
+        assert e.sampled * down <= said + 5e3, f"in round {round + 1}, with two decimals"
 
 
 def test_fedex_adds_what_fedit_misses(model: str) -> None:
