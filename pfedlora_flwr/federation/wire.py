@@ -187,7 +187,7 @@ def read_reply(reply: Message | None) -> Reply:
 
 def size_of(content: RecordDict) -> int:
     """The bytes of a message's content, by Flower's count, which itself cannot count an empty text
-    or list."""
+    or list. Its encoding and the envelope, some hundred bytes more, are not in it."""
     arrays = sum(record.count_bytes() for record in content.array_records.values())
     records: tuple[Mapping[str, Any], ...] = (
         *content.config_records.values(),

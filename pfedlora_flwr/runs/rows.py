@@ -19,13 +19,16 @@ class CostFields(TypedDict):
 
     Down includes messages to clients that then failed or were asked twice. Up and flops include
     only admitted visits. With secagg and dp clients report no operations, and flops are 0. Messages
-    that only ask for an evaluation are not counted."""
+    that ask for an evaluation are not counted, nor those that ask for the adaptation of a held-out
+    client, with all that it receives."""
 
     parameters_up: int  # elements of floating-point tensors
     parameters_down: int  # the same, from server to client
     bytes_up: int  # of all tensors, including integer ones (class names, counts)
     bytes_down: int  # the same, from server to client
-    wire_up: int  # bytes of whole messages: tensors, names, metrics and headers
+    # bytes of the messages' content, by Flower's count: tensors, names, metrics and headers. Its
+    # encoding and the envelope, some hundred bytes per message, are not counted
+    wire_up: int
     wire_down: int  # the same, from server to client
     # of linear, convolutional and recurrent layers and of attention's products in training, from
     # the first batch of each phase; evaluation is not counted
@@ -66,7 +69,9 @@ class RoundRow(CostFields):
     # with dp, in rounds with an admitted update: the largest ε so far of a client, or with
     # dp.level=record the largest that this round's clients told. If infinite null, or not there
     epsilon: NotRequired[float | None]
-    seconds: float  # duration of the round: the sum of `server_seconds`
+    # duration of the round: the sum of `server_seconds`. The time of adaptations of held-out
+    # clients is in no round
+    seconds: float
     # by part: record (the round before), prepare, wait, aggregate, evaluate
     server_seconds: dict[str, float]
     # training time summed over the visits, on all workers
@@ -245,7 +250,7 @@ class ToTarget(TypedDict):
 class Seconds(TypedDict):
     """Wall-clock time without stops and restarts between rounds."""
 
-    total: float  # of all rounds except round 0
+    total: float  # of all rounds except round 0; without adaptations of held-out clients
     training: float  # sum over the visits
     per_round_median: float  # without round 0; 0 if there is no other
     workers: int  # the largest number of training processes in a round
