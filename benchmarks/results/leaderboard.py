@@ -83,14 +83,17 @@ def accuracy(page: Page, runs: Sequence[Row]) -> None:
     sampled(page, of)
     for count in COUNTS:
         alone = of["standalone"][count]
-        leads = [difference(of[m][count], alone) for m in METHODS[1:] if m != "pfedmoe"]
-        page.says(*leads, *(bonferroni(lead, 5) for lead in leads))
+        leads = [difference(of[m][count], alone) for m in METHODS[1:]]
+        page.says(*leads, *(bonferroni(lead, len(leads)) for lead in leads))
         page.says(difference(of["pfedlora"][count], alone), seeds=True)
     for a, b in (
         ("fedmrl", "fedproto"),
         ("fedproto", "fd"),
         ("fedproto", "lg_fedavg"),
         ("fedproto", "pfedlora"),
+        ("pfedmoe", "fd"),
+        ("pfedmoe", "fedproto"),
+        ("pfedmoe", "fedmrl"),
     ):
         page.says(difference(of[a][COUNTS[0]], of[b][COUNTS[0]]))
     page.settings("0.5", "0.9", "0.01")
