@@ -24,7 +24,7 @@ from rich.console import Console
 
 from pfedlora_flwr.commands import compare as comparing
 from pfedlora_flwr.commands import run_queue
-from pfedlora_flwr.commands.compare import compare
+from pfedlora_flwr.commands.compare import _report, compare
 from pfedlora_flwr.comparison.outcome import reported
 from pfedlora_flwr.comparison.plan import Plan
 from pfedlora_flwr.comparison.spec import Comparison, slug
@@ -314,6 +314,10 @@ def test_a_report_takes_the_choice_that_was_made_among_fewer_candidates(tmp_path
     [seen] = reported(work.output, longer.plan())
     assert seen.chosen is not None
     assert (seen.chosen.tuned, [*seen.runs]) == ({"mu": 0.9}, [0, 1])
+
+    # a candidate that is done again is waited for
+    (work.output / "pfedlora_mu-0.9" / "seed-0" / "result.json").unlink()
+    assert [seen.chosen for seen in reported(work.output, longer.plan())] == [None]
 
 
 def test_candidates_that_all_diverge_are_one_seed_that_did(tmp_path: Path) -> None:
@@ -759,6 +763,11 @@ def test_shards_divide_the_runs_and_the_last_one_reports(
     shutil.rmtree(tmp_path / "runs" / "report")
     [failed, *_] = sorted(directory.relative_to(tmp_path) for directory in shares[0])
     file = tmp_path / "runs" / failed / "result.json"
+    work = Work(whole, tmp_path / "runs", Shard(1, 2), failed={file.parent: "no disk"})
+    file.unlink()  # a failure of this host itself may leave no result
+    _report(work, whole, out)
+    assert (tmp_path / "runs" / "report").exists()
+    shutil.rmtree(tmp_path / "runs" / "report")
     file.write_text(json.dumps({"status": "failed", "error": "gone"}))
     assert compare(whole, whole, tmp_path / "runs", out, out, shard=Shard(2, 2), **HERE) == 0
     assert (tmp_path / "runs" / "report").exists()

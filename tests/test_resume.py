@@ -20,7 +20,7 @@ from pfedlora_flwr.commands.display import conclude
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.model_cache import MODELS
-from pfedlora_flwr.launch.execute import execute
+from pfedlora_flwr.launch.execute import continued, execute
 from pfedlora_flwr.runs.checkpoint import Checkpoints
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.resume import check_unchanged, resumed
@@ -188,7 +188,9 @@ def test_sigterm_stops_at_once_with_75_and_says_the_command_that_continues(cli: 
 
 
 @pytest.mark.slow
-def test_a_run_of_nodes_does_not_go_on_with_clients_of_its_own(tmp_path: Path) -> None:
+def test_a_run_of_nodes_does_not_go_on_with_clients_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Real nodes keep their models: what goes on here without any of them would train others'."""
     keys = KEYS | {"rounds": 3, "participation": 1.0, "max-hours": 1e-6}
     run = RunDirectory(run_locally(tmp_path / "run", keys).output)
@@ -198,6 +200,14 @@ def test_a_run_of_nodes_does_not_go_on_with_clients_of_its_own(tmp_path: Path) -
     with pytest.raises(UserError, match=r"does not hold the models of . clients.*--superlink"):
         extend(run.path, 3)
     assert (run.checkpoints.rounds(), run.last_round()) == before
+    assert continued(run.run_config()).execution.overwrite  # a comparison's begins anew
+
+    def damaged(_: Checkpoints) -> None:
+        raise UserError("no checkpoint can be read")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Checkpoints, "load", damaged)
+        assert continued(run.run_config()).execution.resume  # which says so, and stops no other
     shutil.move(tmp_path / "elsewhere", run.clients)
     one, *_ = run.clients.iterdir()
     shutil.rmtree(one)  # one of several may be lost

@@ -147,7 +147,7 @@ def _at_once(work: Work, engine: str) -> int:
 
 def _report(work: Work, whole: Comparison, out: Console) -> None:
     """The report on the whole comparison, unless other shards will add to it."""
-    everything = Work(whole, work.output)
+    everything = Work(whole, work.output, failed=dict(work.failed))
     everything.failed |= everything.failed_before()  # on other hosts, too
     left = everything.count().left if work.shard.of > 1 else 0
     if left:

@@ -15,9 +15,16 @@ from pathlib import Path
 
 from pfedlora_flwr.comparison.plan import Candidate, Cell, Choices, Keys, Plan, choices
 from pfedlora_flwr.errors import some
-from pfedlora_flwr.runs.completed import DIVERGED, NOT_RUN, OTHER_CODE, Missing, Run, read_run
+from pfedlora_flwr.runs.completed import (
+    DIVERGED,
+    NOT_RUN,
+    OTHER_CODE,
+    SHORTER,
+    Missing,
+    Run,
+    read_run,
+)
 
-_LEFT_OUT = (NOT_RUN, "unfinished", "stopped")
 _NAMED = 5
 """Files that a reason names."""
 GivenUp = Callable[[Path, Missing], bool]
@@ -132,7 +139,7 @@ def reported(directory: Path, plan: Plan) -> list[Outcome]:
     def of(cell: Cell) -> Outcome:
         def given_up(_: Path, run: Missing) -> bool:
             return run.status == "failed" or (
-                run.status in _LEFT_OUT
+                run.status in (NOT_RUN, SHORTER)
                 and _was_chosen(directory, cell, plan, begun=run.status == NOT_RUN)
             )
 

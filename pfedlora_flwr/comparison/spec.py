@@ -35,8 +35,8 @@ _LONGEST = 200
 """Bytes of a folder's or figure's name, without what is put before or behind it."""
 _NONE: dict[str, object] = {}
 _SET_BY_COMPARE = ("method", "seed", "output", "resume", "overwrite")
-_OF_TASK = ("sharing", "dataset", "clients", "classes", "partition.", "data.")
-"""Keys, or how they begin, of what methods are compared on: none is chosen by accuracy."""
+_OF_TASK = re.compile(r"sharing|dataset|clients|classes|(partition|data)\..*")
+"""Keys of what methods are compared on: none is chosen by accuracy."""
 
 _NO_GUARD: Keys = {"clip-norm-factor": 0.0}
 """What a comparison sets unless its file does: no guard of a deployment decides which candidate a
@@ -292,7 +292,7 @@ def _check_owners(of_base: Sequence[str], changed: Iterable[str], axes: Sequence
     on_axes = [key for axis in axes for key in axis.keys]
     for axis in axes:
         for key in axis.keys if axis.tune else ():
-            if key in _OF_TASK or key.startswith(_OF_TASK[-2:]):
+            if _OF_TASK.fullmatch(key):
                 raise UserError(
                     f"axes.{axis.name}: {key} cannot be tuned: it would choose the task or the"
                     " control; make it an axis of scenarios, a list"

@@ -132,8 +132,12 @@ class Work:
         ]
 
     def with_models(self) -> list[Run]:
-        """Those of them that still have their clients' models."""
-        return [run for run in self.completed() if run.directory.clients.exists()]
+        """Those of them that still have their clients' models or states."""
+        return [
+            run
+            for run in self.completed()
+            if run.directory.clients.exists() or run.directory.states.exists()
+        ]
 
     def timed(self) -> list[Run]:
         """The runs that are there and came to an end, also of fewer rounds than are wanted now."""

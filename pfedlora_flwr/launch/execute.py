@@ -11,6 +11,7 @@ from typing import Protocol
 
 from rich.console import Console
 
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.launch.checks import Start, check
@@ -65,10 +66,12 @@ LOCAL_NOTE = (
 
 def continued(config: RunConfig) -> RunConfig:
     """The run as it goes on from what its directory holds. What one that was killed before its
-    first line leaves is nothing to resume, and one that is to have more rounds and no longer has
-    its models begins anew."""
+    first line leaves is nothing to resume, and one that has rounds left and no longer has its
+    models begins anew."""
     run = RunDirectory(Path(config.execution.output))
-    begun = run.holds_run and not run.models_gone(config.experiment)
+    begun = run.holds_run
+    with suppress(UserError):  # a checkpoint that cannot be read: the run itself says so
+        begun = begun and not run.models_gone(config.experiment)
     return config.executed(resume=begun, overwrite=not begun)
 
 

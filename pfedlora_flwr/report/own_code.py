@@ -63,7 +63,7 @@ def of_several_codes(study: Study) -> str:
         return ""
     return (
         f" Not all were run by the same version of your own code ({some(sorted(files), _NAMED)}):"
-        " what differs may be the code's; `--redo stale` runs the older ones again."
+        " what differs may be the code's."
     )
 
 

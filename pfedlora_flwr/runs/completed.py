@@ -103,14 +103,16 @@ OTHER_CODE = "other code"
 DIVERGED = "diverged"
 NO_BUDGET = "no budget"
 EXTENDED = "extended"
+SHORTER = "shorter"
 
 
 @dataclass(frozen=True)
 class Missing:
-    """A run that is not completed, or does not count. status: `not run`, `unfinished`, `failed` (by
-    itself or its observer), `stopped`, `no budget` if its privacy budget allows no further round,
-    `diverged`, `extended` or, beside newer runs by other code of the user's, `other code`; reason:
-    the same with its cause. path: its directory; None where none is chosen yet."""
+    """A run that is not completed, or does not count. status: `not run`, `unfinished`, `shorter` if
+    it is completed with fewer rounds than it is to have, `failed` (by itself or its observer),
+    `stopped`, `no budget` if its privacy budget allows no further round, `diverged`, `extended` or,
+    beside newer runs by other code of the user's, `other code`; reason: the same with its cause.
+    path: its directory; None where none is chosen yet."""
 
     status: str
     reason: str
@@ -142,7 +144,7 @@ def read_run(path: Path, rounds: int | None = None) -> Run | Missing:
         return Missing("failed" if by == "observer" else word, f"{word}: {result['error']}", path)
     done = result["rounds"]
     if rounds is not None and done < rounds:
-        return Missing("unfinished", f"unfinished after round {done} of {rounds}", path)
+        return Missing(SHORTER, f"unfinished after round {done} of {rounds}", path)
     if rounds is not None and done > rounds:
         return Missing(EXTENDED, f"{EXTENDED} to {done} rounds, of {rounds} here", path)
     if "sampled_last" not in result["accuracy"]:  # an older version's: its lines tell

@@ -134,13 +134,12 @@ class RunDirectory(RunFiles):
 
     def models_gone(self, experiment: Experiment) -> list[int]:
         """The simulated clients whose models are not here, where rounds are left: of a run that is
-        not extended only if none is here. One that is lost begins anew."""
+        not extended only if it has no folder for any. One that is lost begins anew."""
+        if experiment.rounds == self.experiment().rounds and self.clients.exists():
+            return []
         state = self.checkpoints.load()
         versions = state.versions if state and state.round < experiment.rounds else {}
-        here = [k for k, v in versions.items() if self.client_store(k).path(v).exists()]
-        if here and experiment.rounds == self.experiment().rounds:
-            return []
-        return [client for client in versions if client not in here]
+        return [k for k, v in versions.items() if not self.client_store(k).path(v).exists()]
 
     def clear_void(self) -> None:
         """Removes what a run left that failed before its first round: there is nothing to resume or

@@ -63,14 +63,14 @@ def count_operations() -> Iterator[Operations]:
     beside = _Products(seen)
 
     def enter(module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        beside.by_operator.append(not is_layer(module))
+        beside.called.append((module, not is_layer(module)))
 
     def count(
         module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], output: Any
     ) -> None:
-        if beside.by_operator.pop():
+        if beside.left(module):
             return
-        own = inputs[0] if inputs else named["input"]
+        own = inputs[0] if inputs else next(iter(named.values()))
         if isinstance(module, nn.RNNBase):
             forward, of_inputs = recurrent_macs(module, own)
             output, weight = output[0], "weight_hh_l0"
@@ -98,12 +98,20 @@ class _Products(TorchDispatchMode):
     """Counts the products that modules make and no layer does, as PyTorch's operators run them. Of
     nested tensors those of PyTorch's own attention alone.
 
-    by_operator: of the modules that are being called, from the outermost, whether their own
-    products are counted here."""
+    called: the modules that are being called, from the outermost, and whether their own products
+    are counted here."""
 
     def __init__(self, seen: Operations) -> None:
         super().__init__()
-        self.seen, self.by_operator = seen, list[bool]()
+        self.seen, self.called = seen, list[tuple[nn.Module, bool]]()
+
+    def left(self, module: nn.Module) -> bool:
+        """Takes the module from those that are being called, with what an exception has left above
+        it; whether its own products are counted here."""
+        while True:
+            last, by_operator = self.called.pop()
+            if last is module:
+                return by_operator
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -114,7 +122,7 @@ class _Products(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         output = func(*args, **(kwargs or {}))
-        if self.by_operator and self.by_operator[-1]:
+        if self.called and self.called[-1][1]:
             forward, backward = _macs_of(func.overloadpacket.__name__, args, output)
             self.seen.forward += 2 * forward
             self.seen.backward += 2 * backward * torch.is_grad_enabled()

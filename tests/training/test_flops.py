@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import copy
 import itertools
+from contextlib import suppress
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 from torch.nn.utils.parametrize import register_parametrization
 from torch.utils.flop_counter import FlopCounterMode
@@ -336,3 +337,23 @@ def test_whole_visits_against_torch(
         # batches of 4, 4 and 2
         ours = spent(name, 10, setting=setting, models="cnn5", **{"local-epochs": 2})
     assert sum(ours.values()) == counter.get_total_flops()
+
+
+def test_a_layer_that_raises_or_is_called_by_its_own_name_leaves_the_count_as_it_is() -> None:
+    class Own(nn.GRU):
+        def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]  # as users write it
+            return super().forward(x)[0]
+
+    class Trying(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.wrong, self.right, self.own = nn.Linear(9, 3), nn.Linear(4, 3), Own(3, 5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            with suppress(RuntimeError):
+                return self.wrong(x)
+            return self.own(x=self.right(x))
+
+    with count_operations() as seen:
+        Trying()(torch.randn(2, 7, 4))
+    assert seen.forward == 2 * 14 * (4 * 3 + 3 * 5 * (3 + 5))
