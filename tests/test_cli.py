@@ -52,6 +52,7 @@ def test_help_does_not_import_pytorch() -> None:
     assert "Commands:" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_tilde_after_an_equals_sign_is_the_home_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

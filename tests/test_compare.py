@@ -427,6 +427,7 @@ def test_a_dry_run_says_what_would_run_and_changes_nothing(tmp_path: Path) -> No
     ], "mu is pFedLoRA's"
 
 
+@pytest.mark.slow
 def test_what_is_standalone_by_construction_is_planned_and_not_run(tmp_path: Path) -> None:
     added = (
         BASIC.replace("pfedlora]", "fd, fedproto, pfedlora]")
