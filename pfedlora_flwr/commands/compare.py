@@ -94,7 +94,8 @@ def compare(
     _warn_of_own_code(work, err)
     _warn_of_no_standalone(whole, err)
     if drop_models and (held := len(work.with_models())):
-        err.print(f"warning: --drop-models removes the models of {held} completed runs, too")
+        told = f"warning: --drop-models removes the models of {held} completed runs, too"
+        err.print(told, highlight=False, soft_wrap=True)
     at_once = asked or _at_once(work, engine)
     if dry_run:
         check_writable(work.output)
@@ -147,9 +148,11 @@ def _at_once(work: Work, engine: str) -> int:
 
 def _report(work: Work, whole: Comparison, out: Console) -> None:
     """The report on the whole comparison, unless other shards will add to it."""
-    everything = Work(whole, work.output, failed=dict(work.failed))
-    everything.failed |= everything.failed_before()  # on other hosts, too
-    left = everything.count().left if work.shard.of > 1 else 0
+    left = 0
+    if work.shard.of > 1:
+        everything = Work(whole, work.output, failed=dict(work.failed))
+        everything.failed |= everything.failed_before()  # on other hosts, too
+        left = everything.count().left
     if left:
         later = f"pfedlora report {from_here(work.output)}"
         out.print(
@@ -276,7 +279,7 @@ def _speed(work: Work, engine: str) -> estimate.Speed:
         speed = estimate.Speed(resources(work.examples()[0].config).at_once)
     else:
         speed = estimate.Speed(1, estimate.WARM_START)
-    for run in work.timed():
+    for run in work.completed(any_rounds=True):
         speed.learn(run.config, run.result["seconds"]["total"])
     return speed
 

@@ -290,13 +290,6 @@ def _built(name: str, content: Mapping[Any, object], changed: dict[str, object])
 def _check_owners(of_base: Sequence[str], changed: Iterable[str], axes: Sequence[Axis]) -> None:
     """Raises UserError if a key is set from two sides."""
     on_axes = [key for axis in axes for key in axis.keys]
-    for axis in axes:
-        for key in axis.keys if axis.tune else ():
-            if _OF_TASK.fullmatch(key):
-                raise UserError(
-                    f"axes.{axis.name}: {key} cannot be tuned: it would choose the task or the"
-                    " control; make it an axis of scenarios, a list"
-                )
     for key in (*of_base, *on_axes):
         if key in _SET_BY_COMPARE:
             raise UserError(f"{key} is set by compare itself: use methods, seeds or the output")
@@ -327,7 +320,13 @@ def _axis(name: str, spec: object) -> Axis:
                 f"{where}: {name!r} is no key of a run, so each of its values must set some: {{key:"
                 " value, …}"
             )
-    return Axis(name, tuple(_parsed(where, flatten(value)) for value in values), tune, methods)
+    axis = Axis(name, tuple(_parsed(where, flatten(value)) for value in values), tune, methods)
+    if tune and (refused := [key for key in axis.keys if _OF_TASK.fullmatch(key)]):
+        raise UserError(
+            f"{where}: {refused[0]} cannot be tuned: it would choose the task or the control; make"
+            " it an axis of scenarios, a list"
+        )
+    return axis
 
 
 def _mapping(where: str, content: object) -> dict[str, Any]:

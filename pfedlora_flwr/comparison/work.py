@@ -121,28 +121,23 @@ class Work:
             self._job(cell, cell.candidates[0], c.seeds[0]) for cell in c.cells() if cell.candidates
         ]
 
-    def completed(self) -> list[Run]:
-        """The runs of the comparison that are done, those of rejected candidates included."""
-        return [
-            run
-            for run in (
-                read_run(job.directory, job.config.experiment.rounds) for job in self.everything()
-            )
-            if isinstance(run, Run)
-        ]
+    def completed(self, *, any_rounds: bool = False) -> list[Run]:
+        """The runs of the comparison that are done, those of rejected candidates included.
+
+        any_rounds: also of other numbers of rounds than they are to have now."""
+        found = (
+            read_run(job.directory, None if any_rounds else job.config.experiment.rounds)
+            for job in self.everything()
+        )
+        return [run for run in found if isinstance(run, Run)]
 
     def with_models(self) -> list[Run]:
-        """Those of them that still have their clients' models or states."""
+        """The completed ones that still have their clients' models or states."""
         return [
             run
             for run in self.completed()
             if run.directory.clients.exists() or run.directory.states.exists()
         ]
-
-    def timed(self) -> list[Run]:
-        """The runs that are there and came to an end, also of fewer rounds than are wanted now."""
-        found = (read_run(job.directory) for job in self.everything())
-        return [run for run in found if isinstance(run, Run)]
 
     def failed_before(self) -> dict[Path, str]:
         """The runs that have failed, whoever did them, and why."""

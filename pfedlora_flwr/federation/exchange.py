@@ -36,7 +36,8 @@ def exchange(
     first: send so many ahead of the others. A simulation hands out what it finds in the order of
     its nodes, so this is how long visits start before short ones and no actor is left with a long
     one at the end. sent: messages that an earlier call has sent and that are without a reply: it is
-    waited for, too. enough: whether the wait is to end, looked at once half of it is over."""
+    waited for, too, and handed to `arrived` alone. enough: whether the wait is to end, looked at
+    once half of it is over."""
     if 0 < first < len(messages):
         grid.push_messages(messages[:first])
         time.sleep(_HANDED_OUT)
@@ -73,7 +74,7 @@ def exchange(
         if len(replies) < len(asked):
             # the wait for the last reply stays a small share of it
             time.sleep(min(POLL / 2 + (now - last) / 50, SLOW_POLL / 2))
-    return [(m, replies.get(m.metadata.message_id)) for m in (*messages, *sent)]
+    return [(m, replies.get(m.metadata.message_id)) for m in messages]
 
 
 def _pull(grid: Grid, ids: list[str]) -> list[Message]:
