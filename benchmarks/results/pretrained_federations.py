@@ -87,7 +87,10 @@ def line(page: Page, rows: list[Row], method: str, alone: BySeed) -> list[str]:
     run, and lead over Standalone.
 
     rows: of what the head sees, with Standalone's."""
-    rates = dict.fromkeys(row["lr"] for row in rows if row["method"] == method)
+    ours = [row for row in rows if row["method"] == method]
+    by_kind = [{row["lr"] for row in ours if row["sharing"] == kind} for kind in ("mean", "none")]
+    rates = dict.fromkeys(rate for kind in by_kind for rate in kind)
+    assert all(len(kind) <= 1 for kind in by_kind), f"{method}: several rates in one cell"
     mean, none = (values(rows, method, kind) for kind in ("mean", "none"))
     cells = ["; ".join(rates), percent(estimate(mean))]
     if method == "standalone":
