@@ -40,7 +40,7 @@ a paper leaves a choice open. There are three groups, by what the clients' model
 
 | group | what must be equal | what travels | mean | secure aggregation |
 | --- | --- | --- | --- | --- |
-| [different models](#methods-for-different-models) | nothing, or the representations' widths | a small part, a small model, or class means | of parameters, by class, or trained on the server | if *server* is a mean |
+| [different models](#methods-for-different-models) | nothing, or the representations' widths | a small part, a small model, or class means | of parameters, by class, or trained on the server | if *server* is a mean, but FedKD; pFedLoRA+ with `adapter.rows=samples` |
 | [one architecture](#methods-for-one-architecture) | the architecture, and the base unless `train=all` | the trained model, or its extractor | of parameters | all |
 | [LoRA](#methods-that-exchange-lora) | the pretrained base, and the rank for most | LoRA's factors | of factors, exact or not, or of products | as the table says |
 
@@ -55,7 +55,7 @@ _ONE_MODEL = """
 ## Methods for one architecture
 
 All clients need the same model, and the same frozen base unless `train=all`; other runs are refused. FedRoD, which also takes different models, is in the table above.
-Every upload is averaged, weighted by n_k, so secure aggregation takes all of them. *Alone* says what the method is with `sharing=none`, where a client receives only its own upload ([controls](fidelity.md#controls)). [Personal baselines](results/personal/README.md) has nine of them on digits and CIFAR-10, beside Standalone.
+Every upload is averaged, weighted by n_k, so secure aggregation takes all of them, but no [averaged batch normalisation](fidelity.md#batch-normalisation). *Alone* says what the method is with `sharing=none`, where a client receives only its own upload ([controls](fidelity.md#controls)). [Personal baselines](results/personal/README.md) has nine of them on digits and CIFAR-10, beside Standalone.
 
 | `method` | idea | what is shared | up | down | cost | server | alone | paper |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- |
@@ -88,9 +88,9 @@ Up and down count numbers for each adapted layer of m × n weights, with rank r:
 | --- | --- | --- | --- | --- | --- |
 """
 _LORA_FACTS = {
-    "fedit": ("r (m + n)", "r (m + n)", "no", "local LoRA"),
+    "fedit": ("r (m + n)", "r (m + n)", "no", "local LoRA, from one first A"),
     "ffa_lora": ("r m", "r m", "yes", "local LoRA of B"),
-    "fedsa_lora": ("r n", "r n", "B is private", "local LoRA"),
+    "fedsa_lora": ("r n", "r n", "B is private", "local LoRA, from one first A"),
     "flexlora": ("r (m + n)", "r (m + n)", "up to truncation", "LoRA, factorised again"),
     "rolora": ("r m or r n in turn", "r (m + n)", "yes", "LoRA, its factors in turn"),
     "flora": (
@@ -103,7 +103,7 @@ _LORA_FACTS = {
         "r (m + n)",
         "r (m + n), and (K − 1) r (m + n) per round so far, at most m n",
         "yes",
-        "local LoRA",
+        "local LoRA, from one first A",
     ),
     "feddpa": ("r (m + n)", "r (m + n)", "no", "two LoRAs"),
     "fedalt": ("r (m + n)", "r (m + n)", "no", "Standalone"),

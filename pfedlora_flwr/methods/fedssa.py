@@ -54,7 +54,12 @@ class FedSSA(Method):
         mu: float = key(
             0.5, "μ₀, the initial weight of a client's own row relative to the global one", low=0
         )
-        stable_rounds: int = key(2, "T_stable, the rounds after which that weight is 0", low=1)
+        stable_rounds: int = key(
+            2,
+            "T_stable, the rounds after which that weight is 0; with 1 it never counts, since"
+            " the first round has no global rows",
+            low=1,
+        )
 
     def state_init(self, seed: int) -> Tensors:
         with random_weights():  # the layer's shapes alone are asked for

@@ -48,10 +48,10 @@ class RoLoRA(FedIT):
         return {name: t for name, t in state.items() if frozen not in name}
 
     def frozen_in(self, round: int, state: Tensors) -> str:
-        """The mark of the factor that is not trained in a round. Without sharing a client whose
-        first visit is in an even round begins with B, too."""
-        alone = self.experiment.sharing == "none"
-        begins = alone and not any(t.any() for name, t in state.items() if B in name)
+        """The mark of the factor that is not trained in a round. Under a control a client to which
+        B = 0 came down begins with B in an even round, too."""
+        control = self.experiment.sharing != "mean"
+        begins = control and not any(t.any() for name, t in state.items() if B in name)
         return A if round % 2 or begins else B
 
     def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:

@@ -16,7 +16,7 @@ from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Refused, Tensors, Upload
 from pfedlora_flwr.methods.standalone import Standalone
 from pfedlora_flwr.models.task import Task
-from scripts.methods import WITH_LISTS, with_lists
+from scripts.methods import ANY_MODEL, WITH_LISTS, with_lists
 
 
 def test_a_method_that_uses_an_older_name_gets_a_line_with_the_new_one() -> None:
@@ -70,6 +70,13 @@ def test_every_method_says_what_documents_tell_of_it(name: str) -> None:
         vars(found).get(fact) for fact in ("title", "paper", "idea", "shares", "merges", "assumes")
     ]
     assert all(said)
+
+
+def test_the_server_s_column_tells_what_secure_aggregation_takes() -> None:
+    """But for the two methods that the page's first table names."""
+    means = {name for name in ANY_MODEL if registry.find(name).merges.startswith("mean")}
+    takes = {name for name in ANY_MODEL if registry.find(name).averages}
+    assert means ^ takes == {"fedkd", "pfedlora_plus"}
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,14 @@ def test_rolora_alone_trains_b_first_in_whatever_round(model: str) -> None:
         state = after
 
 
+def test_rolora_restarted_trains_b_in_every_round(model: str) -> None:
+    ro = method("rolora", model, sharing="start")
+    state, client = ro.state_init(3), ro.private_init(1, 1)
+    sent = ro.local_update(client.train(), state, DATA, visit(ro.experiment, 1, 2))
+    assert all(B in name and t.any() for name, t in sent.tensors.items())
+    ro.check(sent, ro.renewed(state, 2), 1)
+
+
 def test_flora_adds_up_what_clients_of_any_rank_trained(model: str) -> None:
     flora = method("flora", model, **{"lora.rank": "2,4,6", "lora.alpha": 5})
     state, ranks = flora.state_init(3), []
