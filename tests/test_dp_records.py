@@ -13,6 +13,11 @@ import pytest
 
 from pfedlora_flwr.config import from_flat, run_config
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.federation.client import PersonalisedClient
+from pfedlora_flwr.federation.clients import RunFailed
+from pfedlora_flwr.federation.messages import Instruction
+from pfedlora_flwr.federation.strategy import PersonalisedStrategy
+from pfedlora_flwr.federation.wire import to_arrays
 from pfedlora_flwr.launch.dp_plan import plan
 from pfedlora_flwr.methods.method import Upload
 from pfedlora_flwr.methods.pfedlora_plus import PFedLoRAPlus
@@ -22,6 +27,7 @@ from pfedlora_flwr.runs.spent import Spent
 from pfedlora_flwr.training import entropy
 from tests.conftest import Call, run_locally
 from tests.models.bases import base
+from tests.plain import make
 from tests.test_dp_run import _kill_in, private
 
 KEYS: dict[str, Any] = {
@@ -325,3 +331,40 @@ def test_a_run_that_failed_in_its_first_round_has_spent(
         assert run_locally(tmp_path / "run", keys).code
     with pytest.raises(UserError, match="exists; continue it with resume"):
         run_locally(tmp_path / "run", keys)
+
+
+@pytest.mark.slow
+def test_a_run_that_stopped_before_its_first_round_was_told_has_spent(
+    keys: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All uploads were here, and no line of `clients.jsonl` tells of them."""
+    keys = keys | {"dp.noise": 1.0}
+
+    def gone(*_: object) -> None:
+        raise RunFailed("the SuperLink is gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PersonalisedStrategy, "_merge", gone)
+        first = run_locally(tmp_path / "run", keys)
+    assert (first.code, first.rows("clients.jsonl")) == (1, [])
+    assert (private(first)["epsilon"], private(first)["by_client"]) == (None, {})
+    with pytest.raises(UserError, match="exists; continue it with resume"):
+        run_locally(tmp_path / "run", keys)
+    again = run_locally(tmp_path / "run", keys | {"overwrite": True})
+    (earlier,) = private(again)["earlier"]
+    assert (earlier["level"], earlier["epsilon"]) == ("record", None)
+
+
+def test_a_site_has_one_account_whatever_its_number(keys: dict[str, Any], tmp_path: Path) -> None:
+    """It comes back with another number where others took its own while it was away."""
+    e = from_flat(keys | {"dp.noise": 1.0})
+    site = PersonalisedClient(e, {"dataset": "synthetic:150", "state-path": str(tmp_path)})
+    state = make(e).state_init(0)
+    told = []
+    for number in (0, 2):
+        asked = Instruction(1, number, 0, "token", "", False, [*state])
+        _, samples, metrics = site.fit(to_arrays(state), asked.to_config())
+        assert samples, metrics
+        told.append(metrics["epsilon"])
+    assert told[1] > told[0]
+    assert json.loads((tmp_path / "token" / "dp.json").read_text())["visits"] == 2

@@ -39,11 +39,18 @@ def downloads() -> Path:
     return cache_root() / "downloads"
 
 
+def made(folder: Path) -> Path:
+    """Creates a folder in the cache. The cache is its user's alone: it holds private data."""
+    cache_root().mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
 def keep(file: Path, array: npt.NDArray[Any]) -> None:
     """Writes an array that can be computed again."""
     written = io.BytesIO()
     np.save(written, array)
-    file.parent.mkdir(parents=True, exist_ok=True)
+    made(file.parent)
     write_atomically(file, written.getvalue(), durable=False)
 
 
@@ -66,8 +73,7 @@ def kept_in(file: Path) -> Iterator[None]:
 
 def scratch(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
     """Zeros in a file that nobody sees, for images that need not fit in memory."""
-    cache_root().mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=cache_root()) as file:
+    with tempfile.TemporaryFile(dir=made(cache_root())) as file:
         return (
             np.memmap(file, np.uint8, "w+", shape=shape)
             if np.prod(shape)

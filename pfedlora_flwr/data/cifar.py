@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pfedlora_flwr.data.cache import downloads
+from pfedlora_flwr.data.cache import downloads, made
 from pfedlora_flwr.data.source import SIZE, Arrays, Reading
 from pfedlora_flwr.errors import UserError, first_line
 
@@ -107,7 +107,8 @@ class Cifar:
             ) from None
         reader = getattr(datasets, self.name.upper())
         try:
-            root.mkdir(parents=True, exist_ok=True)
+            if download:
+                made(root)
             parts = [reader(str(root), train=train, download=download) for train in (True, False)]
         except (OSError, RuntimeError) as error:
             if not download:  # torchvision knows their hashes

@@ -113,7 +113,7 @@ def load(name: str, how: Reading = _AS_IT_IS) -> Dataset:
     folder = cache.folder_of(source, name, how)
     if not (folder / cache.META).exists():
         try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
+            cache.made(folder.parent)
             with FileLock(f"{folder}.lock"):
                 if not (folder / cache.META).exists():
                     cache.write(folder, source, _read(source, name, how))

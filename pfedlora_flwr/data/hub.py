@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from pfedlora_flwr.data import tables
 from pfedlora_flwr.data.arrays import check_labels, checked
-from pfedlora_flwr.data.cache import cache_root
+from pfedlora_flwr.data.cache import cache_root, made
 from pfedlora_flwr.data.images import Decoded, File, decoded
 from pfedlora_flwr.data.source import Arrays, Reading
 from pfedlora_flwr.deadline import within
@@ -45,8 +45,7 @@ def huggingface(text: str, how: Reading) -> Arrays:
     Inputs are the column that is named, or the only one of images or else of arrays; where there is
     none, those of numbers, as in a table. Raises UserError."""
     where = f"dataset 'hf:{text}'"
-    cache_root().mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache_root()) as aside:
+    with tempfile.TemporaryDirectory(dir=made(cache_root())) as aside:
         rows, notes = _labelled(where, _splits(where, text, aside), how)
         found = _arrays(where, rows, how)
         return found._replace(notes=(*notes, *found.notes))

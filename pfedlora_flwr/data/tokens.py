@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from filelock import FileLock
 
-from pfedlora_flwr.data.cache import cache_root, keep, kept_in
+from pfedlora_flwr.data.cache import cache_root, keep, kept_in, made
 from pfedlora_flwr.data.datasets import Dataset
 from pfedlora_flwr.models import text
 
@@ -36,7 +36,7 @@ def _tokens(name: str, dataset: Dataset, model: str) -> npt.NDArray[np.int64]:
     file = cache_root() / "tokens" / f"{name}.npy"
     with kept_in(file):
         if not file.exists():
-            file.parent.mkdir(parents=True, exist_ok=True)
+            made(file.parent)
             with FileLock(f"{file}.lock"):
                 if not file.exists():
                     starts = range(0, len(dataset.inputs), _AT_ONCE)

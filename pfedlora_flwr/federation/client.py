@@ -199,8 +199,11 @@ class PersonalisedClient(NumPyClient):
         e = self.experiment
         if not e.dp_of_records:
             return None
-        epochs = method.record_epochs(e)
-        return Spent(self._store(told).folder, e, told.client, samples, epochs)
+        folder = self._store(told).folder
+        if number_in(self.node_config, "partition-id") is None:
+            # its records are the same whatever number it has
+            folder = folder.parent
+        return Spent(folder, e, told.client, samples, method.record_epochs(e))
 
     def _evaluate(self, told: Instruction) -> Counts:
         data, method, own_data = self._load(told.client)

@@ -69,6 +69,9 @@ class OfRecords(Link):
     def is_used(cls, e: Experiment, x: Execution | None) -> bool:
         return e.dp_of_records
 
+    def begin(self, round: Round) -> None:
+        Budget(self.server.run.dp_file, self.experiment).ask()
+
 
 class Noised(Link):
     """A round's updates become one: their noised sum over K. What comes after sees no other."""

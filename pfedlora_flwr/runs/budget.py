@@ -23,7 +23,8 @@ from pfedlora_flwr.runs.rows import EarlierRun, FailedVisitRow, VisitRow
 class Budget:
     """The record of one run.
 
-    participations: by client. draws: noised sums so far. earlier: runs that this one replaced.
+    participations: by client. draws: noised sums so far. asked: whether clients were asked for what
+    they noise themselves (`dp.level=record`). earlier: runs that this one replaced.
     """
 
     def __init__(self, path: Path | None, e: Experiment) -> None:
@@ -34,6 +35,7 @@ class Budget:
         self._noise: float | None = saved.get("noise")
         self.participations = {int(k): n for k, n in saved.get("participations", {}).items()}
         self.draws: int = saved.get("draws", 0)
+        self.asked: bool = saved.get("asked", False)
         self.earlier: list[EarlierRun] = saved.get("earlier", [])
 
     @property
@@ -78,6 +80,14 @@ class Budget:
         }
         write_atomically(self._path, json.dumps(record).encode())
 
+    def ask(self) -> None:
+        """Counts that clients are asked, before they are: they draw before the server knows."""
+        if not self.asked:
+            assert self._path is not None
+            self.asked = True
+            record = {"asked": True, "earlier": self.earlier}
+            write_atomically(self._path, json.dumps(record).encode())
+
     def _exceeding(self, participations: int) -> float | None:
         limit = self._e.dp_epsilon
         if limit is None or (found := self.epsilon(participations)) <= limit:
@@ -92,7 +102,7 @@ def replaced(path: Path, on_records: EarlierRun | None = None) -> bytes | None:
     record, or without dp-accounting where the run had noise."""
     saved = read_record(path, _what(path))
     earlier = list(saved.get("earlier", []))
-    if on_records and on_records["participations_max"]:
+    if on_records and (on_records["participations_max"] or saved.get("asked")):
         earlier.append(on_records)
     if saved.get("participations"):
         most = max(saved["participations"].values())

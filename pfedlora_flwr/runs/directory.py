@@ -349,8 +349,6 @@ class RunDirectory(RunFiles):
             and not self.checkpoints.paths()  # an earlier run's, which none has replaced yet
             and not self.unmasking_file.exists()
             and not self.dp_file.exists()
-            # clients draw noise before the server knows of it
-            and not (self._of_records and next(iter(self.visits()), None))
         )
 
     @property

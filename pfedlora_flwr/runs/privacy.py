@@ -3,6 +3,7 @@ docs/privacy.md has more."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -158,7 +159,7 @@ def _dp_of_records(
     counts = Counter(row["client"] for row in visits if row["status"] == "ok")
     return {
         "level": "record",
-        "epsilon": finite(max(told.values(), default=0.0)),
+        "epsilon": finite(max(told.values(), default=math.inf if budget.asked else 0.0)),
         "by_client": {str(client): finite(spent) for client, spent in told.items()},
         "delta": e.dp_delta,
         "noise": e.dp_noise,

@@ -293,7 +293,9 @@ class DP(TypedDict):
     their last admitted uploads."""
 
     level: Literal["user", "record"]
-    epsilon: float | None  # the largest of all clients; null if infinite (dp.noise is 0)
+    # the largest of all clients; null if infinite (dp.noise is 0), and if clients were asked to draw
+    # (record) and none has told its ε
+    epsilon: float | None
     by_client: dict[str, float | None]  # ε by client, of those that took part
     delta: float  # δ
     # z: the noise on a round's sum, or on a step's, has the standard deviation z · clip; null if

@@ -72,6 +72,7 @@ def test_outputs_are_computed_once_and_taken_from_the_cache(
     assert known_output(encoder.module, batch + 0) is None, "of another tensor nothing is known"
     assert torch.equal(batch, data.train.batch(torch.tensor([3, 1])))
     assert len([*outputs.cache_root().glob("outputs/*/*.npy")]) == 3, "a file for each part"
+    assert outputs.cache_root().stat().st_mode & 0o777 == 0o700, "private data is its user's alone"
     monkeypatch.setattr(outputs, "infer", refuse)
     again = with_outputs_kept(method.initial_model(0), data, e)
     for part in ("train", "validation", "test"):
