@@ -293,8 +293,8 @@ class DP(TypedDict):
     their last admitted uploads."""
 
     level: Literal["user", "record"]
-    # the largest of all clients; null if infinite (dp.noise is 0), and if clients were asked to draw
-    # (record) and none has told its ε
+    # the largest of all clients; null if infinite (dp.noise is 0), and if clients were asked to
+    # draw (record) and none has told its ε
     epsilon: float | None
     by_client: dict[str, float | None]  # ε by client, of those that took part
     delta: float  # δ
