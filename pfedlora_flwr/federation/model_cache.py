@@ -28,7 +28,7 @@ class ModelCache:
 
     def put(self, run: str, client: int, version: int, module: nn.Module) -> None:
         # a base is the process's, not the client's
-        size = sum(t.numel() * t.element_size() for t in kept(module).values())
+        size = sum(t.nbytes for t in kept(module).values())
         self._held[run, client] = version, module, size
         while sum(size for _, _, size in self._held.values()) > self.limit and len(self._held) > 1:
             self._held.popitem(last=False)

@@ -108,7 +108,4 @@ class SingleUploads(FedIT):
         check_layout(upload.tensors, self.layouts[self.model_of(client)])
 
     def largest_upload(self, state: Tensors) -> int:
-        return max(
-            sum(t.numel() * t.element_size() for t in layout.values())
-            for layout in self.layouts.values()
-        )
+        return max(sum(t.nbytes for t in layout.values()) for layout in self.layouts.values())

@@ -135,7 +135,7 @@ class FedKD(Method):
         check_layout(upload.tensors, layout)
 
     def largest_upload(self, state: Tensors) -> int:
-        return sum(t.numel() * t.element_size() for t in self.initial.values())
+        return sum(t.nbytes for t in self.initial.values())
 
     def magnitude(self, upload: Upload) -> float:
         """Of the update that the factors stand for: one of the two is orthonormal whatever the

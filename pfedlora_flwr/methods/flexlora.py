@@ -93,7 +93,7 @@ class FlexLoRA(FedIT):
         return sent
 
     def largest_upload(self, state: Tensors) -> int:
-        return sum(t.numel() * t.element_size() for t in state.values())
+        return sum(t.nbytes for t in state.values())
 
     def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
         merged, shares = dict(state), self.shares_of(uploads)

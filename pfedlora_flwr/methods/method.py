@@ -197,7 +197,7 @@ class Method(ABC):
 
     def largest_upload(self, state: Tensors) -> int:
         """Server: the payload bytes beyond which an upload is refused before it is decoded."""
-        return sum(t.numel() * t.element_size() for t in self.download(state, 0, 0).values())
+        return sum(t.nbytes for t in self.download(state, 0, 0).values())
 
     def download_growth(self, state: Tensors) -> int:
         """Server: the most bytes that a download ever has above the first one, or above an upload

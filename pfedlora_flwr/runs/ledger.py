@@ -38,4 +38,4 @@ def parameters(tensors: Mapping[str, Tensor]) -> int:
 
 def payload_bytes(tensors: Mapping[str, Tensor]) -> int:
     """Bytes of all tensors."""
-    return sum(t.numel() * t.element_size() for t in tensors.values())
+    return sum(t.nbytes for t in tensors.values())
