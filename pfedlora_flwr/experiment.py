@@ -453,6 +453,11 @@ class Experiment:
         return "secagg.enabled" if self.secagg_enabled else "dp" if self.dp_enabled else ""
 
     @property
+    def fixes_clients(self) -> str:
+        """The key with which no client can join a running federation, or leave it; empty: none."""
+        return self.hides_clients or ("clients-held-out" if self.clients_held_out else "")
+
+    @property
     def state_per_client(self) -> bool:
         """Whether each client is a federation of one, which has a state of its own."""
         return self.sharing == "none"
@@ -585,14 +590,6 @@ def leaves_of(text: str) -> tuple[tuple[int, int], ...]:
     """The (R, K) of the key `clients-left`. Raises ValueError for what is no such pair."""
     pairs = [word.rpartition(":") for word in _words(text) if word]
     return tuple((int(last) if colon else -1, int(k)) for last, colon, k in pairs)
-
-
-FIXED_CLIENTS = {
-    "secagg.enabled": "secagg_enabled",
-    "dp": "dp_enabled",
-    "clients-held-out": "clients_held_out",
-}
-"""Keys, with their attributes, with which no client can join a running federation, or leave it."""
 
 
 def at_least(share: float, of: int) -> int:

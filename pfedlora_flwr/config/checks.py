@@ -10,7 +10,7 @@ from pfedlora_flwr.data import registry as datasets
 from pfedlora_flwr.data.source import class_names_of
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import Execution, RunConfig
-from pfedlora_flwr.experiment import FIXED_CLIENTS, Experiment, option_keys
+from pfedlora_flwr.experiment import Experiment, option_keys
 from pfedlora_flwr.keys import in_words
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method
@@ -79,8 +79,8 @@ def _joined(config: RunConfig, method: type[Method]) -> None:
             f"{told}; allowed: R:N with rising R below rounds, which is {e.rounds}, and rising N"
             f" below clients, which is {e.clients}"
         )
-    if other := [n for n in FIXED_CLIENTS if getattr(e, FIXED_CLIENTS[n])]:
-        raise UserError(f"{told}; with {other[0]} no client can join")
+    if e.fixes_clients:
+        raise UserError(f"{told}; with {e.fixes_clients} no client can join")
 
 
 def _left(config: RunConfig, method: type[Method]) -> None:
@@ -101,8 +101,8 @@ def _left(config: RunConfig, method: type[Method]) -> None:
         )
     if empty := [last + 1 for last in [0, *lasts] if not e.clients_in(max(1, last + 1))]:
         raise UserError(f"{told}; no client would be left in round {empty[0]}")
-    if other := [n for n in FIXED_CLIENTS if getattr(e, FIXED_CLIENTS[n])]:
-        raise UserError(f"{told}; with {other[0]} no client can leave")
+    if e.fixes_clients:
+        raise UserError(f"{told}; with {e.fixes_clients} no client can leave")
 
 
 def _held_out(config: RunConfig, method: type[Method]) -> None:

@@ -12,7 +12,7 @@ from pfedlora_flwr.config import check
 from pfedlora_flwr.data.local import OWN
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
-from pfedlora_flwr.experiment import FIXED_CLIENTS, Experiment
+from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.runs.layout import RunFiles
 
@@ -30,9 +30,8 @@ def check_join(run: RunFiles, saved: Experiment, clients: int) -> None:
             f"{told}: of a shared dataset each client's part would change; only sites with data of"
             " their own can join, and a new run has clients-held-out for clients that come later"
         )
-    for name, attribute in FIXED_CLIENTS.items():
-        if getattr(saved, attribute):
-            raise UserError(f"{told}: with {name} no site can join; begin a new run")
+    if saved.fixes_clients:
+        raise UserError(f"{told}: with {saved.fixes_clients} no site can join; begin a new run")
 
 
 def membership(run: RunFiles, config: RunConfig) -> RunConfig:

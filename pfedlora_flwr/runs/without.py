@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pfedlora_flwr.data.local import OWN
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
-from pfedlora_flwr.experiment import FIXED_CLIENTS, Experiment
+from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import write_atomically
 from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.directory import RunDirectory
@@ -43,8 +43,8 @@ class Anew:
                 " part would change; only sites with data of their own can be forgotten, and a new"
                 " run has clients-held-out for clients that are not trained"
             )
-        if fixed := [name for name, attribute in FIXED_CLIENTS.items() if getattr(e, attribute)]:
-            raise UserError(f"{told}; with {fixed[0]} begin a new run without its site")
+        if e.fixes_clients:
+            raise UserError(f"{told}; with {e.fixes_clients} begin a new run without its site")
         if e.sharing == "none":
             raise UserError(
                 f"{told}, and with sharing=none no other client's model knows of it;"
