@@ -20,11 +20,11 @@ from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.launch.execute import STOPPED
 from pfedlora_flwr.launch.flower import LaunchError, last_line
 from pfedlora_flwr.launch.processes import Stopped, stoppable
-from pfedlora_flwr.launch.remote import LOST
 from pfedlora_flwr.launch.submission import Submission
 from pfedlora_flwr.launch.superlink import find_connection
 from pfedlora_flwr.runs.result import LINE
 from pfedlora_flwr.runs.rows import StoppedBy
+from pfedlora_flwr.runs.status import LOST
 
 
 def submit(

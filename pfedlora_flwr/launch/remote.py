@@ -14,10 +14,7 @@ from pfedlora_flwr.launch.flower import APP, FlwrCommand, LaunchError, environme
 from pfedlora_flwr.launch.superlink import find_connection, nodes_of, why_unreachable
 from pfedlora_flwr.runs.result import FOR_PROGRAMS, LINE, RESULT_LINE, STATUS_LINE
 from pfedlora_flwr.runs.rows import Result
-from pfedlora_flwr.runs.status import NodeStatus, RunStatus, State
-
-LOST = "its server is gone and left no result; --resume continues it"
-"""What is said of a run that was killed."""
+from pfedlora_flwr.runs.status import LOST, NodeStatus, RunStatus, State
 
 
 def remote_status(superlink: str, run_id: str | None) -> RunStatus:

@@ -20,6 +20,8 @@ from pfedlora_flwr.runs.rows import Phase, Status
 from pfedlora_flwr.runs.standing import Client, Standing
 
 State = Literal["running", "killed", "unknown"] | Status
+LOST = "its server is gone and left no result; --resume continues it"
+"""What is said of a run that was killed."""
 
 
 class ClientStatus(TypedDict):
@@ -139,7 +141,7 @@ def _state(run: RunFiles) -> tuple[State, str | None]:
         return result["status"], result["error"]
     host = (run.doing() or {}).get("host")
     if host in (None, socket.gethostname()):
-        return "killed", "its server is gone and left no result; --resume continues it"
+        return "killed", LOST
     return "unknown", f"its server ran on {host}, and it left no result; ask there"
 
 
