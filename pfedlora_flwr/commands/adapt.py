@@ -19,7 +19,7 @@ from pfedlora_flwr.client_app import prepare_process
 from pfedlora_flwr.commands.load_models import note_code
 from pfedlora_flwr.data import registry as datasets
 from pfedlora_flwr.data.local import OWN, Site, models_own, site_settings
-from pfedlora_flwr.errors import UserError, first_line, some
+from pfedlora_flwr.errors import UserError, counted, first_line, some
 from pfedlora_flwr.experiment import Experiment, parted
 from pfedlora_flwr.federation.adapt import Adapted, row_of, site_with
 from pfedlora_flwr.federation.adapt import adapt as adapted_to
@@ -162,7 +162,7 @@ def answer(
 def lines(row: HeldOutRow, output: Path) -> list[str]:
     """What came of it, in words."""
     gain = 100 * (row["accuracy"] - row["alone_accuracy"])
-    visits, others = (_visits(row[name]) for name in ("visits", "alone_visits"))
+    visits, others = (counted(row[name], "visit") for name in ("visits", "alone_visits"))
     spent = f"{row['flops']:.3g}" if row["flops"] else "unknown"
     use = shlex.join(["pfedlora", "predict", str(output), "--client", str(row["client"])])
     return [
@@ -175,10 +175,6 @@ def lines(row: HeldOutRow, output: Path) -> list[str]:
         f"gain: {gain:+.2f} points",
         f"everything is in {output}; to use the model: {use} PATH",
     ]
-
-
-def _visits(number: int) -> str:
-    return f"{number} {'visit' if number == 1 else 'visits'}"
 
 
 def _check_output(output: Path, *, overwrite: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from pfedlora_flwr.data import registry as datasets
-from pfedlora_flwr.errors import some
+from pfedlora_flwr.errors import counted, some
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.models import lora, text
 from pfedlora_flwr.models.kept import base_of
@@ -47,7 +47,7 @@ def card(trained: Trained, kind: str, file: str, difference: float) -> str:
         if name != "dataset" or not is_own(trained.about)
     )
     data = client_data(trained.about, trained.experiment, trained.task)
-    visits = f"{trained.version} {'visit' if trained.version == 1 else 'visits'}"
+    visits = counted(trained.version, "visit")
     when = (
         f"adapted in {visits} to the shared state of round {trained.round}"
         if "adapted_to" in trained.about

@@ -11,6 +11,7 @@ from rich.text import Text
 from rich.theme import Theme
 
 from pfedlora_flwr.commands.progress_text import megabytes
+from pfedlora_flwr.errors import counted
 from pfedlora_flwr.runs.result import never_evaluated
 from pfedlora_flwr.runs.rows import Result
 
@@ -141,8 +142,8 @@ def summary(result: Result) -> str:
         f"down {c['parameters_down']:,} ({megabytes(c['bytes_down'])})"
         + (f"; computed {result['flops']:.3g} FLOP" if result["flops"] else ""),
         (
-            f"{result['rounds']} {'round' if result['rounds'] == 1 else 'rounds'} in"
-            f" {s['total']:.1f} s, median {s['per_round_median']:.2f} s a round;"
+            f"{counted(result['rounds'], 'round')} in {s['total']:.1f} s, median"
+            f" {s['per_round_median']:.2f} s a round;"
             f" {s['busy_share']:.0%} of {s['workers']} workers' time spent training or evaluating"
         ),
     ]

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from pfedlora_flwr.data.cache import cache_root
 from pfedlora_flwr.data.cifar import TORCHVISION_REMEDY
-from pfedlora_flwr.errors import brief, first_line
+from pfedlora_flwr.errors import brief, counted, first_line
 from pfedlora_flwr.launch.flower import LaunchError, tool
 from pfedlora_flwr.launch.processes import free_port
 from pfedlora_flwr.launch.resources import cores
@@ -181,7 +181,7 @@ def _gpu() -> Check:
     count = torch.cuda.device_count()
     return Check(
         "GPU",
-        f"{names} (CUDA {torch.version.cuda}); {count} actor{'s' * (count > 1)}, one a GPU, unless"
+        f"{names} (CUDA {torch.version.cuda}); {counted(count, 'actor')}, one a GPU, unless"
         " `actors` says more",
     )
 

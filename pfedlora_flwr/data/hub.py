@@ -18,7 +18,7 @@ from pfedlora_flwr.data.cache import cache_root, made
 from pfedlora_flwr.data.images import Decoded, File, decoded
 from pfedlora_flwr.data.source import Arrays, Reading
 from pfedlora_flwr.deadline import within
-from pfedlora_flwr.errors import UserError, brief, some
+from pfedlora_flwr.errors import UserError, brief, counted, some
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -216,8 +216,8 @@ def _labelled(where: str, splits: Mapping[str, Dataset], how: Reading) -> tuple[
     label = _label(where, next(iter(splits.values())), how)
     kept = {name: rows for name, rows in splits.items() if not _unlabelled(rows, label)} or splits
     left_out = [name for name in splits if name not in kept]
-    counted = "1 split" if len(left_out) == 1 else f"{len(left_out)} splits"
-    told = f"left out: {counted} in which no row has a label: {some(left_out, _NAMED)}"
+    gone = counted(len(left_out), "split")
+    told = f"left out: {gone} in which no row has a label: {some(left_out, _NAMED)}"
     try:
         return concatenate_datasets([*kept.values()]), [told] if left_out else []
     except Exception as error:  # of several types

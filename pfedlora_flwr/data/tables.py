@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from pfedlora_flwr.data.normalisation import coarse
 from pfedlora_flwr.data.source import LARGEST, Arrays, Reading
-from pfedlora_flwr.errors import UserError, first_line, kind, some
+from pfedlora_flwr.errors import UserError, counted, first_line, kind, some
 from pfedlora_flwr.training.kinds import BYTES_A_TOKEN
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def feature_names_of(
             f"{where}: it has no columns of features beside"
             f" {' and '.join(filter(None, known))}{texts}{hint}"
         )
-    columns = "1 column" if len(others) == 1 else f"{len(others)} columns"
+    columns = counted(len(others), "column")
     notes = [f"left out: {columns} of no numbers: {told}{hint}"] if others else []
     notes += [f"left out: the row index of pandas: {some(index, _NAMED)}"] if index else []
     return tuple(field.name for field in there if field not in others), notes

@@ -12,12 +12,13 @@ from pfedlora_flwr.errors.one_line import (
     user_code,
     with_traceback,
 )
-from pfedlora_flwr.errors.words import first_line, kind, some
+from pfedlora_flwr.errors.words import counted, first_line, kind, some
 
 __all__ = [
     "UserCodeError",
     "UserError",
     "brief",
+    "counted",
     "final_line",
     "first_line",
     "for_users",

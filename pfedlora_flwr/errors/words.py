@@ -12,6 +12,11 @@ def some(names: Sequence[str], most: int) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
+def counted(number: int, one: str) -> str:
+    """`1 client`, `10 clients`."""
+    return f"{number} {one}{'' if number == 1 else 's'}"
+
+
 def first_line(text: str) -> str:
     """What another library says, in short: the first line, at most 200 characters."""
     return next(iter(text.splitlines()), "")[:_LONGEST]

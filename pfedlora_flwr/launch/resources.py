@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.errors import UserError, counted
 from pfedlora_flwr.execution import Execution, RunConfig
 from pfedlora_flwr.launch.cluster import Node, address_of, find_nodes
 from pfedlora_flwr.training.device import find_device
@@ -53,7 +53,7 @@ class Resources:
 
     def words(self) -> str:
         """In a line."""
-        where = f" on {len(self.nodes)} Ray node{'s' * (len(self.nodes) > 1)}" if self.nodes else ""
+        where = f" on {counted(len(self.nodes), 'Ray node')}" if self.nodes else ""
         gpus = (
             f", {self.per_gpu} a GPU of {self.gpus}, each with {1 / self.per_gpu:.0%} of its memory"
             if self.per_gpu
@@ -65,7 +65,7 @@ class Resources:
             else ""
         )
         of = f" of {self.wanted}" if self.actors < self.wanted else ""
-        return f"{self.actors} actor{'s' * (self.actors > 1)}{of}{where}{gpus}{bound}"
+        return f"{counted(self.actors, 'actor')}{of}{where}{gpus}{bound}"
 
 
 def most_at_once() -> int:

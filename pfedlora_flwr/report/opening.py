@@ -13,7 +13,7 @@ from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data import registry as sources
 from pfedlora_flwr.data.local import task_of
 from pfedlora_flwr.data.source import Reading
-from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.errors import UserError, counted
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import measures, words
 from pfedlora_flwr.report.data_figures import data_of
@@ -259,7 +259,7 @@ def _alone(study: Study) -> str:
         accuracy, e = run.result["accuracy"], run.experiment
         return (
             f"{name} reaches {100 * run.accuracy:.2f} % mean test accuracy over"
-            f" {words.clients(accuracy['evaluated'])} (one run, after round"
+            f" {counted(accuracy['evaluated'], 'client')} (one run, after round"
             f" {accuracy['best_validation_round']} of {e.rounds}, the best by validation); at the"
             f" end the worst client has {100 * accuracy['worst']:.2f} %."
         )
@@ -306,9 +306,8 @@ def _machine(machine: dict[str, Any]) -> str:
     if not machine:
         return ""
     gpus = machine.get("gpus") or ()
-    cores = machine["cores"]
     return (
-        f"{machine['processor']}, {cores} {'core' if cores == 1 else 'cores'},"
+        f"{machine['processor']}, {counted(machine['cores'], 'core')},"
         f" {machine['memory'] / 1e9:.0f} GB"
         + "".join(
             f"; {gpus.count(gpu)} × {gpu}" if gpus.count(gpu) > 1 else f"; {gpu}"

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pfedlora_flwr.comparison.outcome import Outcome
 from pfedlora_flwr.comparison.spec import short
 from pfedlora_flwr.data import registry as datasets
+from pfedlora_flwr.errors import counted
 from pfedlora_flwr.keys import Scalar
 from pfedlora_flwr.report.load import Study
 from pfedlora_flwr.report.measures import Estimate
@@ -56,16 +57,12 @@ def key(name: str, value: Scalar) -> str:
     return f"{_SYMBOLS.get(name, short(name))}={value}"
 
 
-def clients(number: int) -> str:
-    """`1 client`, `10 clients`."""
-    return f"{number} {'client' if number == 1 else 'clients'}"
-
-
 def uncounted(study: Study) -> str:
     """A sentence for behind means over clients, where some runs did not evaluate them all; else
     nothing."""
     most = max((never_evaluated(run.result) for run in study.runs), default=0)
-    return f" Not counted: up to {clients(most)} of a run, never evaluated." if most > 0 else ""
+    told = f" Not counted: up to {counted(most, 'client')} of a run, never evaluated."
+    return told if most > 0 else ""
 
 
 def percent(e: Estimate | None, *, sign: bool = False, seeds: int | None = None) -> str:
@@ -84,7 +81,7 @@ def percent(e: Estimate | None, *, sign: bool = False, seeds: int | None = None)
 def of_seeds(e: Estimate, seeds: int) -> str:
     """` (3 seeds)`, behind what is of another number of seeds than its row; else nothing."""
     number = len(e.values)
-    return "" if number == seeds else f" ({number} {'seed' if number == 1 else 'seeds'})"
+    return "" if number == seeds else f" ({counted(number, 'seed')})"
 
 
 def size(bytes: float) -> str:

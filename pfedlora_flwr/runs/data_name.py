@@ -12,6 +12,7 @@ from typing import Any
 
 from pfedlora_flwr.data import registry
 from pfedlora_flwr.data.local import OWN
+from pfedlora_flwr.errors import counted
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import write_atomically
 from pfedlora_flwr.models.task import Task
@@ -117,6 +118,6 @@ def _name(e: Experiment, sites: int, partition: str | None) -> str:
     if not sites and partition != OWN:
         return e.dataset
     # an older version's run does not know how many
-    who = f"{sites} {'site' if sites == 1 else 'sites'}" if sites else "its sites"
+    who = counted(sites, "site") if sites else "its sites"
     own = f"own data of {who}"
     return own if partition == OWN else f"{registry.without_path(e.dataset)}, and {own}"
