@@ -58,12 +58,8 @@ def compared(
     part = whole.select(methods, seeds, ())
     err = Console(stderr=True, soft_wrap=True, quiet=out.quiet, force_jupyter=False, markup=False)
     options: dict[str, Any] = {} if engine is None else {"engine": engine}
+    given.check_here("local" if engine is None else engine)
     if given.objects:
-        if engine not in (None, "local"):
-            raise UserError(
-                f"{next(iter(given.objects))} has no import path by which the processes of"
-                f" engine={engine!r} find it; put it in a module, or take engine='local'"
-            )
         options = {"engine": "local", "here": True}
     elif jobs is not None:
         options["jobs"] = jobs

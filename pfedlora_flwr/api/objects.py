@@ -47,6 +47,14 @@ class Given:
             return self._name(_WHAT[key], value)
         return value
 
+    def check_here(self, engine: str) -> None:
+        """Raises UserError if an engine's own processes would have to find these objects."""
+        if self.objects and engine != "local":
+            raise UserError(
+                f"{next(iter(self.objects))} has no import path by which the processes of"
+                f" engine={engine!r} find it; put it in a module, or take engine='local'"
+            )
+
     def joined(self, other: Given) -> Given:
         """The objects of both."""
         return Given(self.objects | other.objects, self.sources | other.sources)

@@ -59,12 +59,7 @@ def trained(
     """The directory of the run that these keys mean, carried out. Raises UserError, and
     KeyboardInterrupt after Ctrl-C."""
     out = console(progress)
-    if given.objects and engine != "local":
-        name = next(iter(given.objects))
-        raise UserError(
-            f"{name} has no import path by which the processes of engine={engine!r} find it; put it"
-            " in a module, or take engine='local'"
-        )
+    given.check_here(engine)
     with available(given.objects), as_it_was():
         wanted = configured(path, of_conf, options, "conf", out)
         if not {"output", "resume", "overwrite"} & {*of_conf, *options}:
