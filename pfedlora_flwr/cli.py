@@ -29,7 +29,7 @@ cli = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        out.print(f"pfedlora-flwr {__version__}", highlight=False)
+        out.print(f"pfedlora-flwr {__version__}")
         raise typer.Exit
 
 
@@ -263,13 +263,9 @@ def report(
         raise UserError("several paths are given: choose the report's folder with --output")
     where = absolute(output) if output else paths[0] / "report"
     written = write_report(paths, where, out, target)
-    out.print(
-        f"{written.text}\nthe report is in {written.folder}",
-        highlight=False,
-        soft_wrap=True,
-    )
+    out.print(f"{written.text}\nthe report is in {written.folder}", soft_wrap=True)
     for line in told(paths, written.folder):
-        err.print(line, highlight=False, soft_wrap=True)
+        err.print(line, soft_wrap=True)
 
 
 @cli.command(cls=PlainCommand)
@@ -437,9 +433,7 @@ def export(
         if client is not None or kind:
             raise UserError("--shared has neither --client nor --format: it is no client's model")
         written = exporting.export_shared(place, output, overwrite=overwrite)
-        out.print(
-            f"{written}: the shared state, for `pfedlora adapt`", highlight=False, soft_wrap=True
-        )
+        out.print(f"{written}: the shared state, for `pfedlora adapt`", soft_wrap=True)
         return
     if client is None or not kind:
         missing = "--client K" if client is None else "--format FORMAT"
@@ -450,7 +444,6 @@ def export(
     difference = exporting.export(trained, kind, target, overwrite=overwrite)
     out.print(
         f"{target} and its model card; logits within {difference:.1g} of the model's own",
-        highlight=False,
         soft_wrap=True,
     )
 
@@ -535,7 +528,7 @@ def weights(
     from pfedlora_flwr.commands.weights import write
 
     for line in write(name, source, output, overwrite=overwrite):
-        out.print(line, highlight=False, soft_wrap=True)
+        out.print(line, soft_wrap=True)
 
 
 @cli.command("list", cls=PlainCommand)

@@ -50,13 +50,20 @@ def compared(
         where = output or first_of(place, lambda path: _goes_on(path, whole))
         if output is None and where != place:
             told = f"{place} holds the runs of another comparison: this one is in {where}"
-            out.print(told, highlight=False, soft_wrap=True)
+            out.print(told, soft_wrap=True)
     else:
         file = config.find_conf(fspath(conf))
         whole = Comparison.load(file, (), base)
         where = output or of_comparison(file)
     part = whole.select(methods, seeds, ())
-    err = Console(stderr=True, soft_wrap=True, quiet=out.quiet, force_jupyter=False, markup=False)
+    err = Console(
+        stderr=True,
+        soft_wrap=True,
+        quiet=out.quiet,
+        force_jupyter=False,
+        markup=False,
+        highlight=False,
+    )
     options: dict[str, Any] = {} if engine is None else {"engine": engine}
     given.check_here("local" if engine is None else engine)
     if given.objects:

@@ -120,7 +120,7 @@ def _lines(wanted: RunConfig, out: Console) -> Any:
         nonlocal shown
         if so_far.lines > shown:
             shown = so_far.lines
-            out.print(round_line(wanted.experiment, so_far), highlight=False, soft_wrap=True)
+            out.print(round_line(wanted.experiment, so_far), soft_wrap=True)
 
     return show
 
@@ -128,7 +128,12 @@ def _lines(wanted: RunConfig, out: Console) -> Any:
 def console(progress: bool) -> Console:
     """Where a call prints: nowhere without progress."""
     return Console(
-        file=sys.stdout, force_jupyter=False, quiet=not progress, emoji=False, markup=False
+        file=sys.stdout,
+        force_jupyter=False,
+        quiet=not progress,
+        emoji=False,
+        markup=False,
+        highlight=False,
     )
 
 

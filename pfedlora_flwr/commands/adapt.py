@@ -156,7 +156,7 @@ def answer(
         print(json.dumps(row, indent=1))
         return
     for line in lines(row, output):
-        out.print(line, highlight=False, soft_wrap=True)
+        out.print(line, soft_wrap=True)
 
 
 def lines(row: HeldOutRow, output: Path) -> list[str]:

@@ -163,8 +163,7 @@ def show(found: Alignment, out: Console) -> None:
     out.print(table)
     out.print(
         f"{found['samples']} samples of {found['classes']} classes, half for the means; by chance"
-        f" {100 * found['chance']:.1f}; — where widths differ",
-        highlight=False,
+        f" {100 * found['chance']:.1f}; — where widths differ"
     )
     if found["directions"]:
-        out.print(f"{found['directions']} principal directions written", highlight=False)
+        out.print(f"{found['directions']} principal directions written")

@@ -32,13 +32,13 @@ def audit_all(paths: Iterable[Path], out: Console, err: Console, *, as_json: boo
         except UserError as error:
             if len(runs) == 1:
                 raise
-            err.print(f"error: {error}", highlight=False)
+            err.print(f"error: {error}")
             continue
         if not as_json:
             show(*found[-1], out)
         if line := _broken(found[-1][1]):
             broken = True
-            err.print(f"error: {run.path}: {line}", highlight=False, soft_wrap=True)
+            err.print(f"error: {run.path}: {line}", soft_wrap=True)
     if as_json:
         print(json.dumps([told for _, told in found] if len(runs) > 1 else found[0][1], indent=1))
     return 0 if len(found) == len(runs) and not broken else 1
@@ -68,16 +68,14 @@ def show(run: RunDirectory, found: Audit, out: Console) -> None:
         else f"{len(found['rounds'])} rounds, up to {last}"
     )
     out.print(
-        f"{run.path}: {found['method']}, {found['clients']} clients, {rounds}",
-        highlight=False,
-        soft_wrap=True,
+        f"{run.path}: {found['method']}, {found['clients']} clients, {rounds}", soft_wrap=True
     )
     if table.row_count:
         out.print(table)
     if line := _beside(found):
-        out.print(line, highlight=False, soft_wrap=True)
+        out.print(line, soft_wrap=True)
     for note in found["notes"]:
-        out.print(f"note: {note}", highlight=False, soft_wrap=True)
+        out.print(f"note: {note}", soft_wrap=True)
 
 
 def _beside(found: Audit) -> str:

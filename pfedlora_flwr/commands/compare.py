@@ -95,7 +95,7 @@ def compare(
     _warn_of_no_standalone(whole, err)
     if drop_models and (held := len(work.with_models())):
         told = f"warning: --drop-models removes the models of {held} completed runs, too"
-        err.print(told, highlight=False, soft_wrap=True)
+        err.print(told, soft_wrap=True)
     at_once = asked or _at_once(work, engine)
     if dry_run:
         check_writable(work.output)
@@ -119,12 +119,12 @@ def compare(
         if stopped:
             again = any(name != STALE for name in redo)
             whole_again = ", and does those of --redo again from the first" if again else ""
-            err.print(f"stopped; the same command continues{whole_again}", highlight=False)
+            err.print(f"stopped; the same command continues{whole_again}")
             return stopped_code(stopped)
     for directory, reason in work.failed.items():
-        err.print(f"failed: {directory.relative_to(work.output)}: {reason}", highlight=False)
+        err.print(f"failed: {directory.relative_to(work.output)}: {reason}")
     if work.failed:
-        err.print(f"{len(work.failed)} runs failed; the same command retries them", highlight=False)
+        err.print(f"{len(work.failed)} runs failed; the same command retries them")
     return FAILED if work.failed else 0
 
 
@@ -157,12 +157,11 @@ def _report(work: Work, whole: Comparison, out: Console) -> None:
         later = f"pfedlora report {from_here(work.output)}"
         out.print(
             f"{left} runs are left, to other shards or parts; when those are done: {later}",
-            highlight=False,
             soft_wrap=True,
         )
         return
     written = write_report([work.output], work.output / "report", out)
-    out.print(f"the report is in {written.folder}", highlight=False, soft_wrap=True)
+    out.print(f"the report is in {written.folder}", soft_wrap=True)
 
 
 @contextmanager
@@ -207,7 +206,7 @@ def _warn_of_other_code(work: Work, err: Console) -> None:
             f"warning: of these runs some were made by {by}, and this is"
             f" {here or 'an unknown commit'}: they may not compute the same"
         )
-        err.print(told, highlight=False, soft_wrap=True)
+        err.print(told, soft_wrap=True)
 
 
 def _warn_of_no_standalone(whole: Comparison, err: Console) -> None:
@@ -220,7 +219,7 @@ def _warn_of_no_standalone(whole: Comparison, err: Console) -> None:
             "warning: of these methods some are Standalone by construction, and Standalone itself"
             " is not run: name it among the methods, with sharing=mean"
         )
-        err.print(told, highlight=False, soft_wrap=True)
+        err.print(told, soft_wrap=True)
 
 
 def _warn_of_own_code(work: Work, err: Console) -> None:
@@ -235,7 +234,7 @@ def _warn_of_own_code(work: Work, err: Console) -> None:
             f"warning: your code has changed ({files}) since {len(runs)} runs that stay as they"
             f" are: {some(runs, _NAMED)}; --redo {STALE} does them again"
         )
-        err.print(told, highlight=False, soft_wrap=True)
+        err.print(told, soft_wrap=True)
 
 
 def _preflight(work: Work, dry_run: bool, out: Console) -> None:
@@ -261,7 +260,7 @@ def _preflight(work: Work, dry_run: bool, out: Console) -> None:
         of_both = (*of_method(job.config), *of_data(e, *data))
         for line in (*slow_precision(job.config), *of_both, *masks):
             if line not in said:
-                out.print(line, highlight=False, soft_wrap=True)
+                out.print(line, soft_wrap=True)
             said.add(line)
 
 
@@ -271,7 +270,7 @@ def _name_unused(options: Iterable[str], examples: Sequence[Job], out: Console) 
         told = [config.unused([name], job.config) for job in examples]
         if all(told):
             line = told[0][0] if told.count(told[0]) == len(told) else f"{name} is not used"
-            out.print(f"warning: {line}", highlight=False, soft_wrap=True)
+            out.print(f"warning: {line}", soft_wrap=True)
 
 
 def _speed(work: Work, engine: str) -> estimate.Speed:
@@ -293,11 +292,7 @@ def _show_work(work: Work, out: Console, engine: str, drop_models: bool, at_once
         seconds, states = speed.seconds(job.config), estimate.state_bytes(job.config)
         took = f"about {duration(seconds)}, {count(estimate.model_bytes(job.config))}B of models"
         took += f", {count(states)}B of states" if states else ""
-        out.print(
-            f"{job.title}{more}: {_state(job)}; {took}",
-            highlight=False,
-            soft_wrap=True,
-        )
+        out.print(f"{job.title}{more}: {_state(job)}; {took}", soft_wrap=True)
     disk = estimate.disk(
         (job.config for job in jobs for _ in range(job.repeats)), kept=not drop_models
     )
@@ -307,7 +302,6 @@ def _show_work(work: Work, out: Console, engine: str, drop_models: bool, at_once
         f"{runs.done} of {runs.of} runs are done{diverged}, {runs.left} are left: about"
         f" {duration(seconds_of(jobs, speed) / at_once)} ({basis}), {count(disk)}B of disk in"
         f" {work.output}",
-        highlight=False,
         soft_wrap=True,
     )
 

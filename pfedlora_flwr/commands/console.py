@@ -8,14 +8,14 @@ import click
 from rich.console import Console
 from typer.core import TyperCommand, TyperGroup
 
-# `synthetic:100:` is no emoji, and the path `runs/[b]` no style
-out = Console(emoji=False, markup=False)
-err = Console(stderr=True, soft_wrap=True, emoji=False, markup=False)
+# `synthetic:100:` is no emoji, and the path `runs/[b]` no style; numbers have no colour
+out = Console(emoji=False, markup=False, highlight=False)
+err = Console(stderr=True, soft_wrap=True, emoji=False, markup=False, highlight=False)
 
 
 def say(line: str) -> None:
     """One line on stderr."""
-    err.print(" ".join(line.splitlines()), highlight=False)
+    err.print(" ".join(line.splitlines()))
 
 
 class Group(TyperGroup):

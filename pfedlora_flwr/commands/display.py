@@ -57,30 +57,24 @@ def room(out: Console, description: str) -> int:
 def conclude(result: Result, directory: Path | str, out: Console, err: Console, again: str) -> int:
     """Prints what came of the run, and `again`, the command that goes on with it; the exit code."""
     for name, why in result.get("observers", {}).items():
-        err.print(f"observer {name} failed: {why}", highlight=False, soft_wrap=True)
+        err.print(f"observer {name} failed: {why}", soft_wrap=True)
     if result["status"] == "completed":
         out.print(client_table(result))
         # in a file a line stays one
-        out.print(summary(result), highlight=False, soft_wrap=not out.is_terminal)
-        out.print(f"everything is in {directory}", highlight=False, soft_wrap=True)
+        out.print(summary(result), soft_wrap=not out.is_terminal)
+        out.print(f"everything is in {directory}", soft_wrap=True)
         return 0
     if result["status"] == "diverged":
-        err.print(result["error"], highlight=False, soft_wrap=True)
+        err.print(result["error"], soft_wrap=True)
         return FAILED
     after = f" after round {result['rounds']}" if "rounds" in result else ""
     stopped = result["status"] == "stopped"
-    err.print(
-        f"{result['error']}{after}" if stopped else f"failed{after}: {result['error']}",
-        highlight=False,
-    )
+    err.print(f"{result['error']}{after}" if stopped else f"failed{after}: {result['error']}")
     if stopped and not after:
-        err.print("no round was completed; the same command starts it again", highlight=False)
+        err.print("no round was completed; the same command starts it again")
     spent = result.get("stopped_by") == "dp"
     if after and (stopped or result.get("resumable")) and not spent:
-        err.print(
-            f"{'to continue' if stopped else 'to continue once that is mended'}: {again}",
-            highlight=False,
-        )
+        err.print(f"{'to continue' if stopped else 'to continue once that is mended'}: {again}")
     return stopped_code(result) if stopped else FAILED
 
 

@@ -104,7 +104,7 @@ def _show(checks: list[Check], title: str, out: Console) -> int:
     bad = [check for check in checks if check.fix]
     out.print(f"{len(bad)} to fix" if bad else "nothing to fix")
     for check in bad:
-        out.print(f"  {check.what}: {check.fix}", highlight=False, soft_wrap=True)
+        out.print(f"  {check.what}: {check.fix}", soft_wrap=True)
     return 1 if bad else 0
 
 

@@ -42,27 +42,18 @@ def dry_run(config: RunConfig, out: Console, *, engine: str = "flower") -> None:
     dataset, partition = shared_partition(config.experiment, config.execution.data_path)
     out.print(_models(config))
     out.print(_partition(config.experiment, dataset, partition))
-    out.print(f"inputs: {dataset.kind.of(dataset.shape)}", highlight=False)
+    out.print(f"inputs: {dataset.kind.of(dataset.shape)}")
     if dataset.feature_names:
-        out.print(
-            f"features: {some(dataset.feature_names, _LISTED)}",
-            highlight=False,
-            soft_wrap=True,
-        )
+        out.print(f"features: {some(dataset.feature_names, _LISTED)}", soft_wrap=True)
     if dataset.resized:
         height, width = dataset.shape[1:]
         out.print(
             f"{dataset.resized} of {len(dataset.labels)} images are resized to {height} × {width},"
-            " bilinear",
-            highlight=False,
+            " bilinear"
         )
     for line in _costs(config, resources(config) if engine == "flower" else Resources(1)):
-        out.print(line, highlight=False, soft_wrap=True)
-    out.print(
-        f"it would run in {output}; nothing was started",
-        highlight=False,
-        soft_wrap=True,
-    )
+        out.print(line, soft_wrap=True)
+    out.print(f"it would run in {output}; nothing was started", soft_wrap=True)
 
 
 def _models(config: RunConfig) -> Table:

@@ -113,7 +113,7 @@ def answer(
     Raises UserError as `evaluate` does."""
     found = evaluate(models, data, options, rows=rows)
     for line in remarks(found):
-        err.print(line, highlight=False)
+        err.print(line)
     if as_json:
         print(json.dumps(found if as_list else found[0], indent=1))
     else:
@@ -159,16 +159,16 @@ def show(evaluations: Sequence[Evaluation], out: Console) -> None:
                 str(e["client"]), str(e["samples"]), *(f"{e[name]:.4f}" for name in _SCORES)
             )
     asked = f"client {first['client']}" if alone else f"{len(evaluations)} clients"
-    out.print(f"{asked} on {first['data']}", highlight=False, soft_wrap=True)
+    out.print(f"{asked} on {first['data']}", soft_wrap=True)
     out.print(table)
     means = [statistics.fmean(e[name] for e in evaluations) for name in _SCORES]
     said = f"accuracy {means[0]:.4f}, balanced accuracy {means[1]:.4f}, macro-F1 {means[2]:.4f}"
     over = f"over {first['samples']} samples" if alone else "unweighted means over the clients"
-    out.print(f"{said} ({over})", highlight=False, soft_wrap=True)
+    out.print(f"{said} ({over})", soft_wrap=True)
     for e in evaluations:
         if "rows" in e:
             told = ", ".join(map(str, e["rows"]))
-            out.print(f"test rows of client {e['client']}: {told}", highlight=False, soft_wrap=True)
+            out.print(f"test rows of client {e['client']}: {told}", soft_wrap=True)
 
 
 def _evaluate(

@@ -38,4 +38,4 @@ def models_of(
 def note_code(run: RunDirectory, err: Console) -> None:
     """Says on `err` where the user's code is not what the run's rounds were done with."""
     if said := note_of(run):
-        err.print(f"note: {said}", highlight=False)
+        err.print(f"note: {said}")

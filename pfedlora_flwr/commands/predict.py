@@ -109,11 +109,11 @@ def answer(
     how = reading_of(first, options, paths)
     asked = read(paths, first.task, first.feature_names, how)
     for line in asked.broken:
-        err.print(f"error: {line}", highlight=False)
+        err.print(f"error: {line}")
     if not asked.places:
         return 2
     for line in asked.notes:
-        err.print(f"note: {line}", highlight=False, soft_wrap=True)
+        err.print(f"note: {line}", soft_wrap=True)
     text = form.text(predict(chain([first], rest), asked))
     if output is None:
         print(text, end="")

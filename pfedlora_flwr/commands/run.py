@@ -52,17 +52,17 @@ def run(
             words = course.words(room(out, experiment.method))
             progress.update(task, completed=course.rounds, what=words, refresh=stopping)
         elif stopping:
-            out.print(course.parts[0], highlight=False)
+            out.print(course.parts[0])
             return
         elif shown < 0:
-            out.print(course.words(), highlight=False, soft_wrap=True)
+            out.print(course.words(), soft_wrap=True)
         if lines and so_far.lines > max(shown, 0):
-            out.print(round_line(experiment, so_far), highlight=False, soft_wrap=True)
+            out.print(round_line(experiment, so_far), soft_wrap=True)
         shown = so_far.lines
 
     try:
         if engine == "local" and not quiet:
-            out.print(f"local engine: {LOCAL_NOTE}", highlight=False, soft_wrap=True)
+            out.print(f"local engine: {LOCAL_NOTE}", soft_wrap=True)
         with stoppable(*SIGNALS):
             try:
                 if not lines:
@@ -73,12 +73,12 @@ def run(
                     progress.stop()
     except Stopped as stop:
         error, by = STOPPED[stop.number]
-        err.print(f"{error} before the run started", highlight=False)
+        err.print(f"{error} before the run started")
         return stopped_code({"status": "stopped", "error": error, "stopped_by": by})
     code = conclude(result, from_here(directory), out, err, again(directory, engine))
     if code == 0:
         page = shlex.join(["pfedlora", "report", str(from_here(directory))])
-        out.print(f"its tables, figures and page: {page}", highlight=False, soft_wrap=True)
+        out.print(f"its tables, figures and page: {page}", soft_wrap=True)
     return code
 
 

@@ -176,11 +176,7 @@ class _Runs:
             came = f"{result['status']}: {result['error']}"
         self._count = self._work.count()
         self._ended += 1  # another one's result may be on disk already, and not yet told
-        self.out.print(
-            f"{self._ended} of {self._count.of}: {job.title}: {came}",
-            highlight=False,
-            soft_wrap=True,
-        )
+        self.out.print(f"{self._ended} of {self._count.of}: {job.title}: {came}", soft_wrap=True)
         return False
 
     def show(self) -> None:

@@ -108,7 +108,7 @@ def _on_nodes(
     of_here = [name for name in options if not name.startswith("data.")]
     _name_unused(config.unused(of_here, wanted), out)
     for line in of_keys(wanted):
-        out.print(line, highlight=False, soft_wrap=True)
+        out.print(line, soft_wrap=True)
     return submit(wanted, superlink, out, err, sys.argv[1:], quiet=words.quiet)
 
 
@@ -137,7 +137,7 @@ def _without(words: Words, client: int, out: Console, err: Console) -> int:
     if words.dry_run:
         lines.append(f"it would run in {output}; nothing was started")
     for line in lines:
-        out.print(line, highlight=False, soft_wrap=True)
+        out.print(line, soft_wrap=True)
     if words.dry_run:
         return 0
     if not words.superlink:
@@ -165,7 +165,7 @@ def configured(
         output = resumed_output(named, path)
         wanted, unused = resumed(RunDirectory(output), of_conf, options, conf_name)
         if unused:
-            out.print(unused, highlight=False, soft_wrap=True)
+            out.print(unused, soft_wrap=True)
     else:
         wanted = config.run_config(named)
         output = of_run(wanted, path)
@@ -181,4 +181,4 @@ def configured(
 
 def _name_unused(lines: Iterable[str], out: Console) -> None:
     for line in lines:
-        out.print(f"warning: {line}", highlight=False, soft_wrap=True)
+        out.print(f"warning: {line}", soft_wrap=True)

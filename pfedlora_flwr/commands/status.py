@@ -59,7 +59,7 @@ def show(status: RunStatus, out: Console, *, as_json: bool) -> int:
         print(json.dumps(status, indent=1))
     else:
         for line in lines(status, time.time()):
-            out.print(line, highlight=False, soft_wrap=True)
+            out.print(line, soft_wrap=True)
         if status["per_client"]:
             out.print(_table(status, time.time()))
         if nodes := status.get("nodes"):

@@ -48,23 +48,21 @@ def submit(
 
     def tell(line: str) -> None:
         if not quiet:
-            out.print(line, highlight=False, soft_wrap=True)
+            out.print(line, soft_wrap=True)
 
     try:
         with stoppable(signal.SIGINT, signal.SIGTERM):
             try:
                 submission.start(config)
-                out.print(
-                    f"run {submission.run_id} on {superlink}: Ctrl-C stops it", highlight=False
-                )
+                out.print(f"run {submission.run_id} on {superlink}: Ctrl-C stops it")
                 submission.follow(tell)
                 status, last = submission.status(), submission.result()
             except Stopped as stop:
-                out.print("stopping…", highlight=False)
-                err.print(submission.stop(), highlight=False)
+                out.print("stopping…")
+                err.print(submission.stop())
                 return _stopped(config, words, err, folder, STOPPED[stop.number][1])
         if last is None and status == "finished:stopped":
-            err.print("stopped through Flower", highlight=False)
+            err.print("stopped through Flower")
             return _stopped(config, words, err, folder, "user")
         if last is None or (last["result"]["status"] not in ("failed", "diverged")) != (
             status == "finished:completed"
@@ -76,7 +74,7 @@ def submit(
     except LaunchError as failure:
         if str(folder) not in str(failure):  # else it stays, with the logs that this names
             shutil.rmtree(folder, ignore_errors=True)
-        err.print(f"failed: {failure}", highlight=False)
+        err.print(f"failed: {failure}")
         return FAILED
     place = last["directory"]
     code = conclude(
@@ -91,9 +89,9 @@ def _stopped(
 ) -> int:
     """Says how a stopped run goes on; the exit code."""
     command = again(words, config.execution.output or "DIR")
-    err.print(f"to continue: {command}", highlight=False)
+    err.print(f"to continue: {command}")
     if not config.execution.output:
-        err.print("DIR is the directory that the run's first line names", highlight=False)
+        err.print("DIR is the directory that the run's first line names")
     shutil.rmtree(folder, ignore_errors=True)
     return stopped_code({"status": "stopped", "error": None, "stopped_by": by})
 

@@ -59,7 +59,7 @@ def check(start: Start, out: Console) -> None:
     """Goes through CHECKS, and prints what they say. Raises UserError for the first that fails."""
     for one in CHECKS:
         for line in one(start):
-            out.print(line, highlight=False, soft_wrap=True)
+            out.print(line, soft_wrap=True)
 
 
 def preflight(config: RunConfig) -> None:

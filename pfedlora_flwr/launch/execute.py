@@ -116,7 +116,7 @@ def execute(
 
 
 def _say(out: Console, line: str) -> None:
-    out.print(line, highlight=False, soft_wrap=True)
+    out.print(line, soft_wrap=True)
 
 
 def _observe(config: RunConfig, result: Result) -> None:
