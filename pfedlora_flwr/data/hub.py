@@ -101,20 +101,8 @@ def _arrays(where: str, rows: Dataset, how: Reading) -> Arrays:
         made = checked(where, inputs, labels, names, owners, how)
         return made._replace(resized=resized, notes=(*notes, *made.notes), original=original)
     check_labels(where, labels, names, how)
-    if how.text_column:
-        labels = labels.astype(np.int64)
-        return tables.with_texts(where, table, labels, names, owners, how)
-    features, notes = tables.feature_names_of(where, table, label, how)
-    inputs = tables.features_of(where, table, features)
-    notes += tables.coarse_of(table, features)
-    return Arrays(
-        inputs,
-        labels.astype(np.int64),
-        names,
-        owners,
-        feature_names=features,
-        notes=tuple(notes),
-    )
+    labels = labels.astype(np.int64)
+    return tables.with_inputs(where, table, label, labels, names, owners, how)
 
 
 def _inputs(

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pfedlora_flwr.data.normalisation import coarse
-from pfedlora_flwr.data.source import LARGEST, Arrays, Reading
+from pfedlora_flwr.data.source import LARGEST, Arrays, Inputs, Reading
 from pfedlora_flwr.errors import UserError, counted, first_line, kind, some
 from pfedlora_flwr.training.kinds import BYTES_A_TOKEN
 
@@ -218,21 +218,30 @@ def features_of(where: str, table: pa.Table, names: Sequence[str]) -> npt.NDArra
     return inputs
 
 
-def with_texts(
+def with_inputs(
     where: str,
     table: pa.Table,
+    label: str,
     labels: npt.NDArray[np.int64],
     names: list[str],
     owners: npt.NDArray[Any] | None,
     how: Reading,
+    *,
+    structs: str = "",
 ) -> Arrays:
-    """The column of texts as inputs, and a note on the columns that are left out."""
-    assert how.text_column
-    inputs = texts_of(where, table, how.text_column, how.max_tokens)
-    known = {how.text_column, how.label_column or LABEL, how.client_column}
-    others = [name for name in table.column_names if name not in known]
-    notes = (f"left out beside the texts: {some(others, _NAMED)}",) if others else ()
-    return Arrays(inputs, labels, names, owners, feature_names=(how.text_column,), notes=notes)
+    """The column of texts as inputs, or those of features, with notes on the columns that are left
+    out. structs: as `feature_names_of` has it."""
+    if how.text_column:
+        features: tuple[str, ...] = (how.text_column,)
+        inputs: Inputs = texts_of(where, table, how.text_column, how.max_tokens)
+        known = {how.text_column, how.label_column or LABEL, how.client_column}
+        others = [name for name in table.column_names if name not in known]
+        notes = [f"left out beside the texts: {some(others, _NAMED)}"] if others else []
+    else:
+        features, notes = feature_names_of(where, table, label, how, structs=structs)
+        inputs = features_of(where, table, features)
+        notes += coarse((name, table.column(name).to_numpy()) for name in features)
+    return Arrays(inputs, labels, names, owners, feature_names=features, notes=tuple(notes))
 
 
 def texts_of(where: str, table: pa.Table, name: str, tokens: int) -> npt.NDArray[np.uint8]:
@@ -262,11 +271,6 @@ def as_bytes(where: str, texts: Sequence[str], tokens: int) -> npt.NDArray[np.ui
         held = told.encode()[:size]
         found[i, : len(held)] = np.frombuffer(held, np.uint8)
     return found
-
-
-def coarse_of(table: pa.Table, names: Sequence[str]) -> list[str]:
-    """A note on the columns of these names whose values float32 cannot tell apart."""
-    return coarse((name, table.column(name).to_numpy()) for name in names)
 
 
 def labels_of(
@@ -345,14 +349,8 @@ def _arrays(path: Path, form: str, how: Reading) -> Arrays:
         where, label, column_of(where, table, label, "data.label-column"), how
     )
     owners = owners_of(where, table, how)
-    if how.text_column:
-        return with_texts(where, table, labels, names, owners, how)
-    features, notes = feature_names_of(
-        where, table, label, how, structs="; a folder of files with images is hf:PATH"
-    )
-    inputs = features_of(where, table, features)
-    notes += coarse_of(table, features)
-    return Arrays(inputs, labels, names, owners, feature_names=features, notes=tuple(notes))
+    images = "; a folder of files with images is hf:PATH"
+    return with_inputs(where, table, label, labels, names, owners, how, structs=images)
 
 
 def _is_number(kind: pa.DataType) -> bool:
