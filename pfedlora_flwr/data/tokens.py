@@ -21,18 +21,7 @@ def tokens(dataset: Dataset, model: str) -> npt.NDArray[np.int64]:
     """All texts as the model of this name takes them, [n, tokens], from the cache or made and kept
     there. Raises UserError where the model has no tokeniser, or the cache cannot be written."""
     told = f"{_VERSION}/{text.tokeniser_sha256(model)}/{dataset.shape}/".encode()
-    return _tokens(
-        hashlib.sha256(told + np.asarray(dataset.hashes).tobytes()).hexdigest(), dataset, model
-    )
-
-
-@lru_cache(maxsize=8)
-def _mapped(name: str) -> npt.NDArray[np.int64]:
-    found: npt.NDArray[np.int64] = np.load(cache_root() / "tokens" / name, mmap_mode="r")
-    return found
-
-
-def _tokens(name: str, dataset: Dataset, model: str) -> npt.NDArray[np.int64]:
+    name = hashlib.sha256(told + np.asarray(dataset.hashes).tobytes()).hexdigest()
     file = cache_root() / "tokens" / f"{name}.npy"
     with kept_in(file):
         if not file.exists():
@@ -43,3 +32,9 @@ def _tokens(name: str, dataset: Dataset, model: str) -> npt.NDArray[np.int64]:
                     parts = (dataset.inputs[start : start + _AT_ONCE] for start in starts)
                     keep(file, np.concatenate([text.tokenised(model, part) for part in parts]))
         return _mapped(file.name)
+
+
+@lru_cache(maxsize=8)
+def _mapped(name: str) -> npt.NDArray[np.int64]:
+    found: npt.NDArray[np.int64] = np.load(cache_root() / "tokens" / name, mmap_mode="r")
+    return found

@@ -371,11 +371,17 @@ def _flag(value: Any, what: str) -> bool:
     return value
 
 
+def _sha256(value: Any, what: str) -> str:
+    if not isinstance(value, str) or len(value) != 64 or not set(value) <= set("0123456789abcdef"):
+        raise Refused(f"{what} is {short(value)}")
+    return value
+
+
 _HELD_OUT = "held_out"
 _HELD_OUT_FIELDS = tuple(HeldOutRow.__annotations__)
 _OF_HELD_OUT: dict[str, Callable[[Any, str], Any]] = {
-    "model": lambda value, what: _word(value, what),
-    "model_sha256": lambda value, what: _sha256(value, what),
+    "model": _word,
+    "model_sha256": _sha256,
     **dict.fromkeys(("samples", "test", "visits", "alone_visits"), count),
     **dict.fromkeys(("flops", "alone_flops"), _operations),
     **dict.fromkeys(
@@ -391,9 +397,3 @@ _OF_HELD_OUT: dict[str, Callable[[Any, str], Any]] = {
     ),
 }
 """What a held-out client tells of its adaptation, each with its check."""
-
-
-def _sha256(value: Any, what: str) -> str:
-    if not isinstance(value, str) or len(value) != 64 or not set(value) <= set("0123456789abcdef"):
-        raise Refused(f"{what} is {short(value)}")
-    return value

@@ -47,8 +47,8 @@ def round_row(round: Round, state: ServerState, visits: Sequence[VisitRow]) -> R
         "workers": len(
             {(visit.report.node, visit.report.worker) for visit in round.visits.values()}
         ),
+        "ended": time.time(),
     }
-    row["ended"] = time.time()
     told = [visit["epsilon"] for visit in visits if "epsilon" in visit]
     spent = max(told) if told else round.epsilon
     if spent is not None:

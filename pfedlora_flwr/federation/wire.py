@@ -159,7 +159,7 @@ def read_reply(reply: Message | None) -> Reply:
     kind = message.metadata.message_type
     try:
         if kind == TRAIN:
-            fit = recorddict_to_fitres(message.content, keep_input=True)
+            fit = fit_answer(message)
             read = Reply(
                 fit.parameters.tensors, fit.num_examples, fit.metrics, size_of(message.content)
             )

@@ -1,4 +1,4 @@
-"""A shared last layer, the common base of LG-FedAvg, FedGH, FedRE and FedSSA."""
+"""A shared last layer, with which LG-FedAvg, FedGH, FedRE, FedSSA and FedRoD begin."""
 
 from __future__ import annotations
 

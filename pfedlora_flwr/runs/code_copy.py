@@ -95,7 +95,7 @@ def collect(keys: Mapping[str, object]) -> OwnCode:
                 source.left_out.append(path)
                 continue
             source.files[path] = text
-            waiting.extend(_imported(name, file, source.files[path]))
+            waiting.extend(_imported(name, file, text))
     return source
 
 

@@ -15,6 +15,7 @@ from types import MappingProxyType
 import yaml
 from filelock import FileLock, Timeout
 
+from pfedlora_flwr.data.local import OWN
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
@@ -182,7 +183,7 @@ class RunDirectory(RunFiles):
 
     def check_partition(self, fingerprint: str) -> None:
         """Raises UserError when a resumed run's data is not what it was."""
-        if self.partition not in (None, "own", fingerprint):
+        if self.partition not in (None, OWN, fingerprint):
             raise UserError(
                 f"the data or its partition is not what the run in {str(self.path)!r} began with"
             )
@@ -294,11 +295,8 @@ class RunDirectory(RunFiles):
         """Drops the lines and uploads of rounds after `round`: they were written before a
         checkpoint that never was."""
         self.uploads.rewind(round)
-        for path, rows in (
-            (self._rounds, read_rounds(self._rounds)),
-            (self._clients, read_visits(self._clients)),
-        ):
-            write_rows(path, (row for row in rows if row["round"] <= round))
+        for path, read in ((self._rounds, read_rounds), (self._clients, read_visits)):
+            write_rows(path, (row for row in read(path) if row["round"] <= round))
 
     def progress(self, phase: Phase, round: int = 0, done: int = 0, of: int = 0) -> None:
         """Writes what the run is doing now, for whoever watches; `Progress` has the fields."""

@@ -48,8 +48,6 @@ class Spent:
         self._parts = parts_of(samples, e.batch_size)
         self.steps = self._parts * epochs
         self._samples = samples
-        self.visits, self._round = 0, 0
-        self._noise: float | None = None
         self._read()
 
     @property
