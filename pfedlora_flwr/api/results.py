@@ -323,7 +323,7 @@ class Comparison:
             for outcome in study.in_order():
                 alone = study.alone(outcome.scenario)
                 values = {
-                    "accuracy": measures.over_seeds(outcome, "accuracy/at_best_validation"),
+                    "accuracy": measures.accuracy(outcome.runs),
                     "final": measures.over_seeds(outcome, "accuracy/final"),
                     "bytes": measures.estimate(
                         [

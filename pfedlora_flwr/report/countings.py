@@ -39,9 +39,7 @@ def sampled(study: Study) -> Table:
         row = {
             **words.names(o),
             "seeds": str(len(o.runs)),
-            "all clients, at best validation": words.percent(
-                measures.over_seeds(o, "accuracy/at_best_validation")
-            ),
+            "all clients, at best validation": words.percent(measures.accuracy(o.runs)),
             "all clients, final": words.percent(measures.over_seeds(o, "accuracy/final")),
             "mean over the sampled clients, last round": words.percent(
                 measures.over_seeds(o, "accuracy/sampled_last")

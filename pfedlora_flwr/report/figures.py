@@ -237,8 +237,7 @@ def _robustness(study: Study, name: str, folder: Path) -> Picture | None:
 
 def _sweep(axis: Any, found: Sequence[tuple[float, Outcome]]) -> None:
     """One method's line: its accuracy at each value of the key, with the interval over seeds."""
-    accuracies = [(x, [run.accuracy for run in o.runs.values()]) for x, o in found]
-    points = [(x, e) for x, values in accuracies if (e := measures.estimate(values))]
+    points = [(x, e) for x, o in found if (e := measures.accuracy(o.runs))]
     xs, ys, halves = (
         [x for x, _ in points],
         [100 * e.mean for _, e in points],

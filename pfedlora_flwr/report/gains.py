@@ -101,5 +101,5 @@ def name_of(scenario: Keys) -> str:
 
 
 def _mean(runs: Mapping[int, Run], seeds: int) -> str:
-    found = measures.estimate([run.accuracy for run in runs.values()])
+    found = measures.accuracy(runs)
     return f"{100 * found.mean:.2f}{words.of_seeds(found, seeds)}" if found else "–"

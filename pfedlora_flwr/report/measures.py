@@ -93,6 +93,11 @@ def over_seeds(outcome: Outcome, place: str) -> Estimate | None:
     return None if None in values else estimate(values)
 
 
+def accuracy(runs: Mapping[int, Run]) -> Estimate | None:
+    """The headline of these runs, by seed."""
+    return estimate([run.accuracy for run in runs.values()])
+
+
 def paired(ours: Mapping[int, Run], theirs: Mapping[int, Run]) -> Estimate | None:
     """Our accuracy minus theirs, over the seeds that both have; None without one, or where one of
     them had other data."""

@@ -264,18 +264,14 @@ def _alone(study: Study) -> str:
             f" end the worst client has {100 * accuracy['worst']:.2f} %."
         )
     return (
-        f"{name} reaches {_values(one)} % mean test accuracy, over {len(one.runs)} seeds; there is"
-        " no other method to compare it with."
+        f"{name} reaches {words.percent(measures.accuracy(one.runs))} % mean test accuracy, over"
+        f" {len(one.runs)} seeds; there is no other method to compare it with."
     )
 
 
 def _by_seed(outcome: Outcome) -> str:
     found = [f"{100 * run.accuracy:.2f}" for _, run in sorted(outcome.runs.items())]
     return ", ".join(found) or "–"
-
-
-def _values(outcome: Outcome) -> str:
-    return words.percent(measures.estimate([run.accuracy for run in outcome.runs.values()]))
 
 
 def _data(run: Run) -> str:

@@ -123,9 +123,7 @@ def accuracies(study: Study) -> Table:
         row = {
             **words.names(o),
             "seeds": str(len(o.runs)),
-            "at best validation": words.percent(
-                measures.over_seeds(o, "accuracy/at_best_validation")
-            ),
+            "at best validation": words.percent(measures.accuracy(o.runs)),
             "final": words.percent(measures.over_seeds(o, "accuracy/final")),
             "max test": words.percent(measures.over_seeds(o, "accuracy/max_test")),
             "worst client": f"{100 * _average(o, 'accuracy/worst'):.2f}",
@@ -274,7 +272,7 @@ def _accuracy_cell(study: Study, scenario: Keys, method: str) -> str:
     if not outcome.runs:
         why = next((run.reason for run in outcome.missing.values()), NOT_RUN).partition(":")[0]
         return why if why.startswith(DIVERGED) else f"– ({why})"
-    text = words.percent(measures.over_seeds(outcome, "accuracy/at_best_validation"))
+    text = words.percent(measures.accuracy(outcome.runs))
     beside, alone = study.in_scenario(scenario), study.alone(scenario)
     if alone and any(o.standalone for o in study.outcomes if o.scenario == scenario):
         beside.append(alone)
@@ -290,7 +288,7 @@ def _accuracy_cell(study: Study, scenario: Keys, method: str) -> str:
 def _claims(study: Study, ours: Outcome) -> dict[str, str]:
     """A scenario's row of the headline table."""
     baselines = [o for o in study.in_scenario(ours.scenario) if o.method in paper.BASELINES]
-    best = max(baselines, key=_mean, default=None)
+    best = max(baselines, key=lambda o: _average(o, "accuracy/at_best_validation"), default=None)
     proto = study.at(ours.scenario, "fedproto")
     ratios = measures.ratios(proto.runs, ours.runs) if proto else None
     why = "FedProto not run" if not proto or not proto.runs else "target not reached by both"
@@ -334,17 +332,10 @@ def _distinct(labels: Sequence[str], names: Sequence[str]) -> list[str]:
     ]
 
 
-def _first(outcome: Outcome) -> Run:
-    return next(iter(outcome.runs.values()))
-
-
 def _target(outcome: Outcome) -> str:
     """The accuracy that costs are counted to."""
-    return f"{100 * _first(outcome).to_target['accuracy']:g} %"
-
-
-def _mean(outcome: Outcome) -> float:
-    return statistics.fmean(run.accuracy for run in outcome.runs.values())
+    run = next(iter(outcome.runs.values()))
+    return f"{100 * run.to_target['accuracy']:g} %"
 
 
 def _average(outcome: Outcome, place: str) -> float:
