@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from pfedlora_flwr.commands.align import agreement, places_in_class
+from pfedlora_flwr.commands.align import agreement
+from pfedlora_flwr.data.partition import places_in_class
 from pfedlora_flwr.runs.directory import RunDirectory
 from tests.models.bases import base
 
@@ -17,7 +19,7 @@ Call = Any
 
 
 def test_places_in_a_class_are_counted_from_0() -> None:
-    assert places_in_class(torch.tensor([1, 0, 1, 1, 0])).tolist() == [0, 0, 1, 2, 1]
+    assert places_in_class(np.array([1, 0, 1, 1, 0])).tolist() == [0, 0, 1, 2, 1]
 
 
 def test_agreement_by_hand() -> None:

@@ -16,7 +16,7 @@ from torch.nn.functional import normalize
 from pfedlora_flwr.data import outputs
 from pfedlora_flwr.data import registry as datasets
 from pfedlora_flwr.data.local import models_own, shared_constants, shared_dataset, task_of
-from pfedlora_flwr.data.partition import few
+from pfedlora_flwr.data.partition import few, places_in_class
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.files import check_replaceable, make_folder
@@ -114,7 +114,7 @@ def agreement(
     nothing. The means are of every other
     sample of a class, the rest are what is read; the nearest mean is the one of the largest
     cosine."""
-    even = places_in_class(labels) % 2 == 0
+    even = torch.from_numpy(places_in_class(labels.numpy()) % 2 == 0)
     classes = labels[even].unique()
     read = torch.isin(labels, classes) & ~even
     scaled = [_standardised(r) for r in representations]
@@ -141,14 +141,6 @@ def _standardised(representation: Tensor) -> Tensor:
     deviation = representation.std(0, correction=0)
     varies = deviation > _LEAST
     return (representation - representation.mean(0)) * varies / torch.where(varies, deviation, 1)
-
-
-def places_in_class(labels: Tensor) -> Tensor:
-    """How many samples of the same class stand before each, [n]."""
-    before = torch.zeros_like(labels)
-    for c in labels.unique():
-        before[labels == c] = torch.arange(int((labels == c).sum()))
-    return before
 
 
 def show(found: Alignment, out: Console) -> None:

@@ -209,10 +209,15 @@ def few(labels: Indices, train: Indices, most: int, seed: int, client: int) -> I
     The turn begins at a class that is drawn for the client. Fewer are always some of more."""
     held, of = np.unique(labels[train], return_inverse=True)
     turn = numpy_generator(seed, "partition/few", client).permutation(len(held))[of]
-    before = np.zeros(len(train), np.int64)  # samples of the same class that stand before it
-    for c in range(len(held)):
-        before[of == c] = np.arange(np.count_nonzero(of == c))
-    return train[np.sort(np.lexsort((turn, before))[:most])]
+    return train[np.sort(np.lexsort((turn, places_in_class(of)))[:most])]
+
+
+def places_in_class(labels: Indices) -> Indices:
+    """How many samples of the same class stand before each, [n]."""
+    before = np.zeros(len(labels), np.int64)
+    for c in np.unique(labels):
+        before[labels == c] = np.arange(np.count_nonzero(labels == c))
+    return before
 
 
 def split_8_1_1(labels: Indices, own: Indices, seed: int, client: int) -> Split:
