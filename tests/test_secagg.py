@@ -730,14 +730,14 @@ def arrays(*found: np.ndarray) -> list[bytes]:
 
 SIZE = 16 * 16 + 16 * 10 + 16 + 10
 """Numbers of an adapter."""
-KEYS_1, KEYS_2 = (public_key_to_bytes(generate_key_pairs()[1]) for _ in range(2))
+KEY = public_key_to_bytes(generate_key_pairs()[1])
 HOSTILE: dict[str, tuple[Callable[[str, Message], None], str]] = {
     "a key that is none": (
         said(Stage.SETUP, lambda r: r.update({Key.PUBLIC_KEY_1: b"key"})),
         "a malformed reply",
     ),
     "one key twice": (
-        said(Stage.SETUP, lambda r: r.update({Key.PUBLIC_KEY_1: KEYS_1, Key.PUBLIC_KEY_2: KEYS_1})),
+        said(Stage.SETUP, lambda r: r.update({Key.PUBLIC_KEY_1: KEY, Key.PUBLIC_KEY_2: KEY})),
         "are there twice",
     ),
     "no key": (said(Stage.SETUP, lambda r: r.pop(Key.PUBLIC_KEY_2)), "a malformed reply"),

@@ -138,7 +138,7 @@ def of_cluster(config: RunConfig, address: str, nodes: Sequence[Node]) -> Resour
     CPUs where `actors` says so, or where there are fewer clients, or Flower trains fewer at once.
     On GPUs every one has the same number."""
     e, asked = config.experiment, config.execution.actors
-    gpus = sum(int(node.gpus) for node in nodes)
+    gpus = sum(node.gpus for node in nodes)
     if e.device == "cuda" and not gpus:
         raise UserError(
             f"device is 'cuda' and no node of the Ray cluster at {address} has a GPU; use"
@@ -149,12 +149,10 @@ def of_cluster(config: RunConfig, address: str, nodes: Sequence[Node]) -> Resour
     )
 
     def fitting(cpus: int) -> list[int]:
-        return [
-            min(int(n.cpus) // cpus, int(n.gpus) * per_gpu if per_gpu else n.cpus) for n in nodes
-        ]
+        return [min(n.cpus // cpus, n.gpus * per_gpu if per_gpu else n.cpus) for n in nodes]
 
     most = min(asked or sum(fitting(1)), max(1, e.clients))
-    wanted = range(1, max((int(node.cpus) for node in nodes), default=0) + 1)
+    wanted = range(1, max((node.cpus for node in nodes), default=0) + 1)
     found = [
         (cpus, sum(fitting(cpus))) for cpus in ([1] if per_gpu else wanted) if sum(fitting(cpus))
     ]

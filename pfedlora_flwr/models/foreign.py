@@ -108,10 +108,9 @@ def _fitted(named: Named, made: Made, state: State) -> tuple[State, bool]:
     """The tensors under the library's names, and whether they had others. Raises UserError if
     they are another model's."""
     layout = _layout(named, made, made.classes)
-    by_order = not {key for key in layout.shapes if not key.endswith(COUNTER)} <= state.keys()
-    head = f"{layout.head}.weight"
+    own = [key for key in layout.shapes if not key.endswith(COUNTER)]
+    by_order, head = not {*own} <= state.keys(), f"{layout.head}.weight"
     if by_order:
-        own = [key for key in layout.shapes if not key.endswith(COUNTER)]
         theirs = [tensor for key, tensor in state.items() if not key.endswith(COUNTER)]
         place = own.index(head)
         classes = len(theirs[place]) if place < len(theirs) and theirs[place].ndim else 0

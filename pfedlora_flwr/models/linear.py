@@ -54,16 +54,12 @@ class Linear(nn.Linear):
 
     @one_product
     def forward(self, input: Tensor) -> Tensor:
-        fast = (
+        if (
             _AVAILABLE
             and input.device.type == "cpu"
             and input.dtype == torch.float32
             and input.ndim == 2
-        )
-        exporting = torch.compiler.is_compiling()  # an exported program must run without oneDNN
-        if (
-            fast
-            and not exporting
+            and not torch.compiler.is_compiling()  # an exported program must run without oneDNN
             and self.weight.numel() >= _WORTH
             and not torch.is_autocast_enabled("cpu")
         ):

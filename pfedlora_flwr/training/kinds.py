@@ -252,9 +252,6 @@ class _Text(Kind):
         words = text.removesuffix(" tokens")
         return super().read(words) if words != text else None
 
-    def of(self, shape: Shape) -> str:
-        return f"{self} of {self.write(shape)}"
-
     @property
     def arrays(self) -> str:
         return "a list of texts, or files"
