@@ -53,6 +53,8 @@ def normalised(page: Page, study: list[Row], alone_best: dict[str, BySeed]) -> N
                 ("pretrained-logits", "fedssa"),
                 ("features", "pfedlora_plus"),
                 ("pretrained-logits", "pfedlora_plus"),
+                ("pretrained-logits", "lg_fedavg"),
+                ("pretrained-logits", "fedrod"),
             )
         ]
         page.says(*(difference(best[0], other) for other in best[1:] if best[0] and other))
