@@ -208,10 +208,18 @@ def _tell(directory: str, result: Result) -> None:
     print(RESULT_LINE + json.dumps({"directory": directory, "result": result}), flush=True)
 
 
+class OwnLines(logging.Formatter):
+    """Our own lines in Flower's log: what follows the first line of a text is indented, so that
+    nobody's words begin as our lines do, which `pfedlora status` reads."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return "\n  ".join(super().format(record).splitlines())
+
+
 def _log_to_stderr() -> None:
     """Our own log, from INFO, into Flower's."""
     package = logging.getLogger("pfedlora_flwr")
     package.setLevel(logging.INFO)
     handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter(LINE + "%(message)s"))
+    handler.setFormatter(OwnLines(LINE + "%(message)s"))
     package.handlers[:] = [handler]

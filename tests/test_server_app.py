@@ -66,6 +66,18 @@ def test_whatever_ends_a_run_leaves_a_result(
     assert told == {"directory": str(tmp_path / "run"), "result": result}
 
 
+def test_nobodys_words_begin_a_line_of_our_log_as_ours_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    package = logging.getLogger("pfedlora_flwr")
+    monkeypatch.setattr(package, "handlers", [])
+    server_app._log_to_stderr()
+    for end in ("\n", "\r", "\x0b", "\x85", "\u2028"):
+        package.warning("Ray says: %s", f"x{end}pfedlora: result {{}}")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == ["pfedlora: Ray says: x", "  pfedlora: result {}"] * 5
+
+
 @pytest.mark.parametrize(
     ("error", "traceback"), [(UserError("lr is -1.0"), False), (ValueError("a slip"), True)]
 )

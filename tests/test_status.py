@@ -19,7 +19,7 @@ from pfedlora_flwr.launch.superlink import Node
 from pfedlora_flwr.observers.status_line import StatusLine
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.lines import append_rows
-from pfedlora_flwr.runs.result import LINE, RESULT_LINE, write_result
+from pfedlora_flwr.runs.result import LINE, RESULT_LINE, STATUS_LINE, write_result
 from pfedlora_flwr.runs.rows import Progress
 from pfedlora_flwr.runs.status import (
     ClientStatus,
@@ -254,6 +254,30 @@ def test_a_superlink_is_asked_for_what_the_server_logged(
     assert (code, status["reason"], status["round"]) == (3, "Flower says pending", 0)
     code, out, _ = pfedlora("status", "--superlink", "site")
     assert (code, "the server has not begun" in out, "SHA256:x" in out) == (3, True, True)
+
+
+@pytest.mark.parametrize(
+    ("flower_says", "state"),
+    [("running", "running"), ("finished:completed", "completed"), ("finished:failed", "completed")],
+)
+def test_a_result_counts_once_flower_says_that_the_run_is_over(
+    flower_says: str, state: str
+) -> None:
+    told = RESULT_LINE + json.dumps({"result": {"status": "completed", "error": None}})
+    said = [f"{LINE}node 4 is not a client of this run: its base is x", told, f"{LINE}round 1/20"]
+    reason = "round 1/20" if state == "running" else None
+    assert remote._state(flower_says, said) == (state, reason)
+
+
+@pytest.mark.parametrize(
+    "damaged", ["{}", '{"result": {"sta', "[]", '{"result": {"status": "fine", "error": null}}']
+)
+def test_a_damaged_line_of_a_servers_log_is_none(damaged: str) -> None:
+    said = [STATUS_LINE + json.dumps({"round": 2}), STATUS_LINE + damaged, RESULT_LINE + damaged]
+    assert remote._state("running", said) == ("running", "Flower says running")
+    assert remote._state("finished:completed", said) == ("killed", remote.LOST)
+    assert remote._last(said)["round"] in (0, 2)
+    assert set(remote._last([STATUS_LINE + "{}"])) >= fields(RunStatus)
 
 
 def test_a_look_at_a_lock_changes_nothing_and_needs_no_right_to_write(tmp_path: Path) -> None:

@@ -12,11 +12,12 @@ from pfedlora_flwr.errors.one_line import (
     user_code,
     with_traceback,
 )
-from pfedlora_flwr.errors.words import counted, first_line, kind, some
+from pfedlora_flwr.errors.words import as_line, counted, first_line, kind, printable, short, some
 
 __all__ = [
     "UserCodeError",
     "UserError",
+    "as_line",
     "brief",
     "counted",
     "final_line",
@@ -27,6 +28,8 @@ __all__ = [
     "names_traceback",
     "needed",
     "no_room",
+    "printable",
+    "short",
     "some",
     "told",
     "user_code",

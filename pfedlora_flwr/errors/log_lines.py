@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from pfedlora_flwr.errors.words import printable
+
 _COLOUR = re.compile("\x1b\\[[0-9;]*m")
 _FRAME = " │╰╭─╮╯"
 _EXCEPTION = re.compile(r"[\w.]*(Error|Exception|Failed|Refused)\b.*: \S")
@@ -11,10 +13,7 @@ _EXCEPTION = re.compile(r"[\w.]*(Error|Exception|Failed|Refused)\b.*: \S")
 
 def lines_of(text: str) -> list[str]:
     """The lines that say something, without frames and without what a terminal would act on."""
-    lines = (
-        "".join(c if c.isprintable() else " " for c in _COLOUR.sub("", line)).strip(_FRAME)
-        for line in text.splitlines()
-    )
+    lines = (printable(_COLOUR.sub("", line)).strip(_FRAME) for line in text.splitlines())
     return [line for line in lines if line]
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 
-_LONGEST = 200
+_LONGEST, _LONGEST_LINE = 200, 1000
 
 
 def some(names: Sequence[str], most: int) -> str:
@@ -20,6 +21,24 @@ def counted(number: int, one: str) -> str:
 def first_line(text: str) -> str:
     """What another library says, in short: the first line, at most 200 characters."""
     return next(iter(text.splitlines()), "")[:_LONGEST]
+
+
+def short(value: object, most: int = _LONGEST) -> str:
+    """A stranger's value for a line of the log: cut, and its control characters escaped."""
+    text = repr(value) if not isinstance(value, int) or abs(value) < 10**100 else "a huge number"
+    return text if len(text) <= most else text[:most] + "…"
+
+
+def printable(text: str) -> str:
+    """The text with a blank for each character that a terminal, or a reader of lines, would act on,
+    and for each that no file can hold."""
+    return "".join(c if c.isprintable() or unicodedata.category(c) == "Zs" else " " for c in text)
+
+
+def as_line(text: str) -> str:
+    """A reason in which there may be a stranger's words: printable, and at most 1000 characters."""
+    text = printable(text)
+    return text if len(text) <= _LONGEST_LINE else text[:_LONGEST_LINE] + "…"
 
 
 def kind(value: object) -> str:

@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from pfedlora_flwr.federation.messages import Report, count, short
+from pfedlora_flwr.errors import short
+from pfedlora_flwr.federation.messages import Report, count
 from pfedlora_flwr.federation.wire import Reply, decode
 from pfedlora_flwr.methods.method import Diverged, Method, Refused, Tensors, Upload
 from pfedlora_flwr.runs.ledger import Cost, parameters, payload_bytes

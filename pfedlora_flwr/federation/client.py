@@ -22,9 +22,10 @@ from pfedlora_flwr.federation import messages, wire
 from pfedlora_flwr.federation import visit as visits
 from pfedlora_flwr.federation.adapt import held_out_rows
 from pfedlora_flwr.federation.chain import Chain
+from pfedlora_flwr.federation.claim import Claim
 from pfedlora_flwr.federation.clock import Clock
 from pfedlora_flwr.federation.flower_compat import NumPyClient
-from pfedlora_flwr.federation.messages import Claim, Config, Instruction, Report
+from pfedlora_flwr.federation.messages import Config, Instruction, Report
 from pfedlora_flwr.federation.model_cache import MODELS
 from pfedlora_flwr.federation.node_config import number_in
 from pfedlora_flwr.federation.nodes import this_node

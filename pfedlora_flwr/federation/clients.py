@@ -14,13 +14,13 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from pfedlora_flwr.execution import Execution
-from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.exchange import Refuse, exchange
 from pfedlora_flwr.federation.flower_compat import bound_retries, is_lost, is_simulation
 from pfedlora_flwr.federation.nodes import WORKER_GONE, living_nodes, lost_nodes
 from pfedlora_flwr.federation.roster import Roster
 from pfedlora_flwr.federation.round import Round
+from pfedlora_flwr.methods.method import Method
 from pfedlora_flwr.runs.data_name import keep_sites, sites_told
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.ledger import Cost
@@ -60,7 +60,7 @@ class Clients:
     def __init__(
         self,
         grid: Grid,
-        experiment: Experiment,
+        method: Method,
         execution: Execution,
         run: RunDirectory,
         left: Set[int],
@@ -68,7 +68,6 @@ class Clients:
         fail: Fail,
         refuse: Refuse,
     ) -> None:
-        self.experiment = experiment
         self.execution = execution
         self.run = run
         self.left = left
@@ -84,12 +83,13 @@ class Clients:
         self._simulated, self._nodes = is_simulation(grid), frozenset[str]()
         self.roster = Roster(
             grid,
-            experiment.clients,
+            method.experiment.clients,
             run.numbers_file,
             run.partition,
             refuse,
             patience,
             self.notice,
+            classes=method.task.classes,
             known=sites_told(run),
             left=left,
             alike=self._simulated,

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from pfedlora_flwr.errors import short
+
 logger = logging.getLogger(__name__)
 POLL, SLOW_POLL = 0.05, 1.0
 """Seconds between two looks, at first and after a while."""
@@ -82,7 +84,7 @@ def _pull(grid: Grid, ids: list[str]) -> list[Message]:
     try:
         return list(grid.pull_messages(ids))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        logger.warning("a reply cannot be read (%s: %s)", type(error).__name__, str(error)[:200])
+        logger.warning("a reply cannot be read (%s: %s)", type(error).__name__, short(str(error)))
     found: list[Message] = []
     for one in ids:
         try:

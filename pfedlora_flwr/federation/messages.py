@@ -1,8 +1,8 @@
 """The messages between server and clients: every key, and which statements of a stranger are
 believed.
 
-A key is the name of a field here; lists and dictionaries travel as JSON. How Flower's records carry
-all this is `wire.py`'s matter."""
+A key is the name of a field here; lists and dictionaries travel as JSON. Who a node says it is, is
+in `claim.py`. How Flower's records carry all this is `wire.py`'s matter."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, cast
 
-from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.errors import UserError, short
 from pfedlora_flwr.methods.method import Diverged, Refused
 from pfedlora_flwr.runs.checkpoint import Counts
 from pfedlora_flwr.runs.rows import HeldOutRow
@@ -20,9 +20,8 @@ Config = dict[str, bool | bytes | float | int | str]
 LARGEST_COUNT = 10**9
 """Samples that an evaluation may claim to have seen."""
 _LARGEST_LOSS = 1e30
-_WORDS = 200
-_LONGEST_BASE = 4096
-_MOST_CLASSES = 10**5
+LONGEST_WORD = 200
+"""Characters of a name that a client tells."""
 _ERROR, _NAME = "error", "name"
 
 
@@ -57,7 +56,7 @@ class Instruction:
     keep: list[int] | None = None
 
     def to_config(self) -> Config:
-        return _written(self)
+        return written(self)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Instruction:
@@ -106,7 +105,7 @@ class Report:
     epsilon: float | None = None
 
     def to_metrics(self) -> Config:
-        return _written(self)
+        return written(self)
 
     @classmethod
     def from_metrics(
@@ -175,57 +174,9 @@ def in_the_clear(metrics: Config) -> Config:
     return {name: value for name, value in metrics.items() if name in IN_THE_CLEAR}
 
 
-@dataclass(frozen=True)
-class Claim:
-    """Who a node says it is.
-
-    partition_id: its client's number, -1 where it goes by `name`. partition: the fingerprint of the
-    partition that its data comes from, or `own`. classes: the names of its own data's classes, in
-    order. columns: of its features, where it has a table of its own. base: what its weights are
-    known by, where LoRA is exchanged inside them; empty where there are none of others."""
-
-    partition_id: int
-    partition: str
-    classes: list[str]
-    name: str
-    columns: list[str]
-    base: str
-
-    def to_metrics(self) -> Config:
-        return _written(self)
-
-    @classmethod
-    def from_metrics(cls, metrics: Mapping[str, Any], clients: int) -> Claim:
-        """A node's claim in a run of `clients`. Raises ValueError for one that no client of ours
-        makes."""
-        number, partition = metrics.get("partition_id"), metrics.get("partition")
-        name, base = metrics.get("name"), metrics.get("base", "")
-        try:
-            told = metrics["classes"], metrics.get("columns", "[]")
-            classes, columns = map(json.loads, told)
-        except (KeyError, TypeError, ValueError, RecursionError):
-            classes = columns = None
-        lists = isinstance(classes, list) and isinstance(columns, list)
-        if type(number) is not int or not isinstance(partition, str) or not lists:
-            raise ValueError("its answer is not one of this app's clients'")
-        if not isinstance(name, str) or not isinstance(base, str):
-            raise ValueError("its answer is not one of this app's clients'")
-        if number >= clients or (number < 0 and not name):
-            raise ValueError(f"partition-id is {number}; allowed: 0 to {clients - 1}")
-        named = [classes, columns]
-        if (
-            not all(isinstance(c, str) for names in named for c in names)
-            or max(map(len, named)) > _MOST_CLASSES
-            or len(name) > _WORDS
-            or len(base) > _LONGEST_BASE
-        ):
-            raise ValueError("its name, classes, columns or base are none that a client gives")
-        return cls(number, partition, classes, name, columns, base)
-
-
 def counts_to_metrics(counts: Counts) -> Config:
     """The whole answer to the instruction to evaluate."""
-    return _written(counts)
+    return written(counts)
 
 
 def counts_from_metrics(metrics: Mapping[str, Any]) -> Counts:
@@ -279,7 +230,7 @@ def failure_in(metrics: Mapping[str, Any]) -> tuple[str, str | int] | None:
     """Why a client could not do what it was told to, and its node's name or its number, empty where
     it says none; None where it could."""
     name = metrics.get(_NAME, "")
-    named = name if type(name) is int else str(name)
+    named = name if type(name) is int else str(name)[:LONGEST_WORD]
     return (str(metrics[_ERROR]), named) if _ERROR in metrics else None
 
 
@@ -290,20 +241,14 @@ def count(value: Any, what: str, low: int = 0, high: int = LARGEST_COUNT) -> int
     return value
 
 
-def short(value: object) -> str:
-    """A stranger's value for a line of the log: cut, and its control characters escaped."""
-    text = repr(value) if not isinstance(value, int) or abs(value) < 10**100 else "a huge number"
-    return text if len(text) <= _WORDS else text[:_WORDS] + "…"
-
-
-def _written(record: Any) -> Config:
+def written(record: Any) -> Config:
     """A record's fields under their names: one inside it by its own fields, and nothing for
     None."""
     said: Config = {}
     for field in fields(record):
         value = getattr(record, field.name)
         if is_dataclass(value):
-            said |= _written(value)
+            said |= written(value)
         elif value is not None:
             said[field.name] = json.dumps(value) if isinstance(value, list | dict) else value
     return said
@@ -324,7 +269,7 @@ def _numbers(
     metrics: Mapping[str, Any], name: str, check: Callable[[Any, str], Any]
 ) -> dict[str, Any]:
     found = _json(metrics, name, dict)
-    if len(found) > 100 or any(len(key) > _WORDS for key in found):
+    if len(found) > 100 or any(len(key) > LONGEST_WORD for key in found):
         raise Refused(f"its {name} are {short(found)}")
     return {key: check(value, f"its {name}[{short(key)[1:-1]}]") for key, value in found.items()}
 
@@ -359,7 +304,7 @@ def _loss(value: Any, what: str) -> float:
     return _number(value, what, low=-_LARGEST_LOSS, high=_LARGEST_LOSS)
 
 
-def _word(value: Any, what: str, most: int = _WORDS) -> str:
+def _word(value: Any, what: str, most: int = LONGEST_WORD) -> str:
     if not isinstance(value, str) or len(value) > most:
         raise Refused(f"{what} is {short(value)}")
     return value

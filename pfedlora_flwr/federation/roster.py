@@ -13,9 +13,10 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from pfedlora_flwr.data.local import OWN
+from pfedlora_flwr.errors import as_line, short
 from pfedlora_flwr.federation import wire
+from pfedlora_flwr.federation.claim import Claim
 from pfedlora_flwr.federation.exchange import POLL, SLOW_POLL, Refuse, exchange
-from pfedlora_flwr.federation.messages import Claim
 from pfedlora_flwr.files import write_atomically
 
 logger = logging.getLogger(__name__)
@@ -27,6 +28,8 @@ that says who it is tells a failure before no round waits for it; and that one i
 is asked for a short time."""
 _AGAIN = 20.0
 """Seconds of that short time."""
+_NAMED, _TOLD = 20, 400
+"""Classes or columns of a node that the line on it names, and the characters that they may take."""
 
 
 class Roster:
@@ -37,7 +40,8 @@ class Roster:
     and `memory` (a file) keeps that number for it.
 
     refuse: told, once a node, why a node is no client. patience: seconds for which a named node
-    that is gone keeps its number. arrived: told of every answer. known: the names of classes and
+    that is gone keeps its number. arrived: told of every answer. classes: how many the models tell
+    apart. known: the names of classes and
     columns that the sites of a resumed run had. left: the clients that have left, whose numbers
     nobody gets.
     alike: any node can be any client, as in a simulation, which keeps what a client has by its
@@ -53,6 +57,7 @@ class Roster:
         patience: float,
         arrived: Callable[[Message], None] = lambda answer: None,
         *,
+        classes: int,
         known: tuple[Sequence[str], Sequence[str]] = ((), ()),
         left: Set[int] = frozenset(),
         alike: bool = False,
@@ -61,6 +66,7 @@ class Roster:
         self.clients = clients
         self.node_of: dict[int, int] = {}
         self.refused: dict[int, str] = {}
+        self._classes = classes
         self._fingerprint = fingerprint if fingerprint != OWN else None
         self._settled = self._fingerprint is not None
         self._known = [*known[0]], [*known[1]]
@@ -202,7 +208,8 @@ class Roster:
             node = question.metadata.dst_node_id
             (self._silent.add if wire.unanswered(answer) else self._silent.discard)(node)
             try:
-                claim = Claim.from_metrics(wire.read_reply(answer).metrics, self.clients)
+                metrics = wire.read_reply(answer).metrics
+                claim = Claim.from_metrics(metrics, self.clients, self._classes)
             except wire.Failed as failure:
                 times = self._unclear[node][0] + 1 if node in self._unclear else 1
                 again = time.monotonic() + min(_QUESTION, 2.0**times)
@@ -247,26 +254,26 @@ class Roster:
             try:
                 if claim.partition not in (OWN, self._fingerprint):
                     raise ValueError("its data or partition differs from the other nodes'")
-                new = claim.name not in self._number_of
-                if new and claim.classes[: len(self._names)] == self._names:
-                    self._names = claim.classes  # it may have more than those before it
-                if self._names[: len(claim.classes)] != claim.classes:
-                    told = f"its classes are {claim.classes[:20]}, other nodes' {self._names[:20]}"
+                new, names = claim.name not in self._number_of, self._names
+                if new and claim.classes[: len(names)] == names:
+                    names = claim.classes  # it may have more than those before it
+                if names[: len(claim.classes)] != claim.classes:
                     raise ValueError(
-                        f"{told}: a class needs the same number everywhere; restore its classes, or"
-                        " begin a new run"
+                        f"{_differing('classes', claim.classes, names)}: a class needs the same"
+                        " number everywhere; restore its classes, or begin a new run"
                     )
                 if claim.columns and claim.columns != self._columns:
-                    told = (
-                        f"its columns are {claim.columns[:20]}, other nodes' {self._columns[:20]}"
-                    )
+                    told = _differing("columns", claim.columns, self._columns)
                     raise ValueError(f"{told}: a feature needs the same place everywhere")
                 if claim.base != self._base:
+                    bases = (short(b, _TOLD) if b else "none" for b in (claim.base, self._base))
                     raise ValueError(
-                        f"its base is {claim.base or 'none'}, other nodes' {self._base or 'none'}:"
-                        " give it the files that they have"
+                        f"its base is {next(bases)}, other nodes' {next(bases)}: give it the files"
+                        " that they have"
                     )
                 self._seat(node, claim)
+                if node in self.node_of.values():  # who has no place extends nobody's classes
+                    self._names = names
             except ValueError as error:
                 self._turn_away(node, str(error))
 
@@ -316,6 +323,7 @@ class Roster:
         return self._number_of[name]
 
     def _turn_away(self, node: int, why: str) -> None:
+        why = as_line(why)
         if self.refused.get(node) != why:
             self.refused[node] = why
             self._refuse(f"node {node} is not a client of this run: {why}")
@@ -323,6 +331,12 @@ class Roster:
     def _update_gone(self) -> None:
         away = [c for c in range(self.clients) if c not in self.node_of and c not in self._left]
         self._gone = {c: self._gone.get(c, time.monotonic()) for c in away}
+
+
+def _differing(what: str, its: list[str], others: list[str]) -> str:
+    """A node's names beside the other nodes', as far as a line has room."""
+    found = [short(names[:_NAMED], _TOLD) for names in (its, others)]
+    return f"its {what} are {found[0]}, other nodes' {found[1]}"
 
 
 def _most_supported(told: Sequence[list[str]]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pfedlora_flwr.errors import some
+from pfedlora_flwr.errors import as_line, some
 from pfedlora_flwr.federation.admission import Admitted
 from pfedlora_flwr.federation.clock import Clock
 from pfedlora_flwr.runs.ledger import Cost
@@ -30,6 +30,11 @@ class Round:
     exchanges_lora: bool = False  # whether the round's line has an aggregation error
     aggregation_error: float | None = None  # of the merge; None where it means nothing
     epsilon: float | None = None  # of whole clients, the largest; None if nothing was drawn
+
+    def fail(self, client: int, reason: str) -> str:
+        """Takes down why there is no admitted answer of a client; the reason as it is told."""
+        self.failures[client] = as_line(reason)
+        return self.failures[client]
 
     def told_failures(self) -> list[str]:
         """Why clients failed, by client: each of the first reasons, with all who gave it."""

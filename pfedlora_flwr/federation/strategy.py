@@ -190,10 +190,10 @@ class PersonalisedStrategy(Strategy):
     # A round
 
     def _connect(self, grid: Grid) -> Clients:
-        e, x = self.experiment, self.execution
+        e, x, run = self.experiment, self.execution, self.run
         left = e.left_by(self.state.round + 1)
-        clients = Clients(grid, e, x, self.run, left, self._message, self._fail, self._refuse)
-        logger.info("data: %s", data_told(self.run, e, self.method.task))
+        clients = Clients(grid, self.method, x, run, left, self._message, self._fail, self._refuse)
+        logger.info("data: %s", data_told(run, e, self.method.task))
         there, classes = len(clients.roster.class_names), self.method.task.classes
         if e.classes is None and clients.roster.own and 0 < there < classes:
             text = "warning: classes is auto, which is %d, and the sites' data have %d: set classes"
@@ -394,6 +394,6 @@ class PersonalisedStrategy(Strategy):
         self._fail(round, client, f"{REFUSED}{reason}")
 
     def _fail(self, round: Round, client: int, reason: str) -> None:
+        reason = round.fail(client, reason)
         logger.warning("round %d: client %d: %s", round.number, client, reason)
-        round.failures[client] = reason
         self.run.append_visits([rows.failed_visit(round.number, client, reason)])

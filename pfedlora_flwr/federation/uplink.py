@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from pfedlora_flwr.errors import as_line
 from pfedlora_flwr.execution import Execution
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.admission import Admitted, admit
@@ -89,7 +90,7 @@ class PlainUplink(Uplink):
                     tells_samples=not e.dp_of_users,
                 )
             except Diverged as told:
-                round.diverged[client] = str(told)
+                round.diverged[client] = as_line(str(told))
                 self._refuse(round, client, f"it diverged: {told}")
             except Refused as refusal:
                 self._refuse(round, client, str(refusal))

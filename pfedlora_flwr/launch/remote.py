@@ -3,17 +3,17 @@ by what Flower says of it, by the lines that its server logs, and by the SuperLi
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import tempfile
 from pathlib import Path
 from typing import Any, cast
 
-from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.errors import UserError, as_line
 from pfedlora_flwr.launch.flower import APP, FlwrCommand, LaunchError, environment
 from pfedlora_flwr.launch.superlink import find_connection, nodes_of, why_unreachable
-from pfedlora_flwr.runs.result import FOR_PROGRAMS, LINE, RESULT_LINE, STATUS_LINE
-from pfedlora_flwr.runs.rows import Result
+from pfedlora_flwr.runs.result import FOR_PROGRAMS, LINE, STATUS_LINE, result_in
 from pfedlora_flwr.runs.status import LOST, NodeStatus, RunStatus, State
 
 
@@ -52,11 +52,9 @@ def _find(runs: list[dict[str, Any]], run_id: str | None, superlink: str) -> dic
 
 
 def _last(said: list[str]) -> RunStatus:
-    """What the server said last of itself; of one that has not begun, nothing."""
-    lines = [line for line in said if line.startswith(STATUS_LINE)]
-    if lines:
-        return cast(RunStatus, json.loads(lines[-1].removeprefix(STATUS_LINE)))
-    return {
+    """What the server said last of itself, but for damaged lines; of one that has not begun,
+    nothing."""
+    nothing: RunStatus = {
         "run": "a run",
         "state": "running",
         "reason": None,
@@ -77,17 +75,23 @@ def _last(said: list[str]) -> RunStatus:
         "disk_used": None,
         "disk_free": None,
     }
+    for line in reversed(said):
+        if line.startswith(STATUS_LINE):
+            with contextlib.suppress(ValueError):
+                found = json.loads(line.removeprefix(STATUS_LINE))
+                if isinstance(found, dict):
+                    return cast(RunStatus, {**nothing, **found})
+    return nothing
 
 
 def _state(flower: str, said: list[str]) -> tuple[State, str | None]:
-    """By the result that the server printed at its end; without one, by what Flower says, and the
-    server's last line."""
-    if results := [line for line in said if line.startswith(RESULT_LINE)]:
-        result: Result = json.loads(results[-1].removeprefix(RESULT_LINE))["result"]
-        return result["status"], result["error"]
+    """Of a run that is over for Flower by the result that the server printed at its end, if there
+    is one; else by what Flower says, and the server's last line."""
+    if flower.startswith("finished") and (told := result_in(said)):
+        return told["result"]["status"], told["result"]["error"]
     if flower == "finished:stopped":
         return "stopped", "stopped through Flower"
     if flower.startswith("finished"):
         return "killed", LOST
     words = [line.removeprefix(LINE) for line in said if not line.startswith(FOR_PROGRAMS)]
-    return "running", words[-1] if words else f"Flower says {flower}"
+    return "running", as_line(words[-1]) if words else f"Flower says {flower}"

@@ -3,7 +3,6 @@ and judged at its end."""
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,7 @@ from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.files import whole_lines
 from pfedlora_flwr.launch.flower import FlwrCommand, LaunchError, environment, write_app
 from pfedlora_flwr.launch.superlink import find_connection, why_unreachable
-from pfedlora_flwr.runs.result import FOR_PROGRAMS, LINE, RESULT_LINE
+from pfedlora_flwr.runs.result import FOR_PROGRAMS, LINE, result_in
 
 _PATIENCE, _LOOK, _PAUSE = 120.0, 60.0, 2.0
 """Seconds: without an answer before the SuperLink counts as gone, without a line before a look at
@@ -69,8 +68,7 @@ class Submission:
     def result(self) -> dict[str, Any] | None:
         """What the ServerApp printed at its end: its directory and its result.json."""
         with self.log.open(errors="replace") as log:
-            lines = [line for line in log if line.startswith(RESULT_LINE)]
-        return json.loads(lines[-1].removeprefix(RESULT_LINE)) if lines else None
+            return result_in(log)
 
     def stop(self) -> str:
         """Stops the run; says what came of that."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, get_args
 
 from pfedlora_flwr.data import registry as datasets
 from pfedlora_flwr.data.local import OWN, shared_partition, task_of
@@ -92,6 +94,19 @@ def write_result(
             raise
         logger.warning("result.json cannot be written: %s", failure.strerror)
     return result
+
+
+def result_in(log: Iterable[str]) -> dict[str, Any] | None:
+    """What the ServerApp printed at its end, `directory` and `result`, from the lines of its log;
+    None if there is none, or it is damaged."""
+    lines = [line for line in log if line.startswith(RESULT_LINE)]
+    try:
+        told: dict[str, Any] = json.loads(lines[-1].removeprefix(RESULT_LINE))
+        found = told["result"]
+        whole = found["status"] in get_args(Status) and isinstance(found["error"], str | None)
+    except (IndexError, KeyError, TypeError, ValueError):
+        return None
+    return told if whole else None
 
 
 def _with_what_is_here(result: Result, run: RunDirectory, config: RunConfig) -> Result:

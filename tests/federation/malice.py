@@ -102,6 +102,10 @@ MALICE: dict[str, tuple[Callable[[FitRes], None], str]] = {
         "its tensors are ['a', 'b', 'c', 'd'], expected",
     ),
     "one name twice": (_metrics(names=json.dumps(["a", "a", "c", "d"])), "arrays have the names"),
+    "names without end": (
+        _metrics(names=json.dumps([*("x" * 100_000 + c for c in "ab"), "\x1b[31m\n", "d"])),
+        "its tensors are ['xxx",
+    ),
     "no names": (_without("names"), "its names cannot be read"),
     "names that nest deeply": (_metrics(names="[" * 50_000), "its names cannot be read"),
     "another shape": (_first(lambda a: a.reshape(-1, 1)), "expected float32"),

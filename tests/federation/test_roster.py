@@ -72,11 +72,24 @@ def own(name: str, *classes: str, number: int = -1) -> dict[str, Any]:
 
 
 def roster(
-    grid: Grid, clients: int, folder: Path, fingerprint: str | None = None, patience: float = 0.0
+    grid: Grid,
+    clients: int,
+    folder: Path,
+    fingerprint: str | None = None,
+    patience: float = 0.0,
+    classes: int = 3,
 ) -> tuple[Roster, list[str]]:
     refused: list[str] = []
     return (
-        Roster(grid, clients, folder / "numbers.json", fingerprint, refused.append, patience),
+        Roster(
+            grid,
+            clients,
+            folder / "numbers.json",
+            fingerprint,
+            refused.append,
+            patience,
+            classes=classes,
+        ),
         refused,
     )
 
@@ -210,7 +223,7 @@ def test_lora_is_exchanged_inside_one_base(tmp_path: Path) -> None:
     found, refused = roster(Grid(**nodes), 3, tmp_path)
     found.refresh()
     assert found.node_of == {0: 10, 2: 12}
-    assert "its base is a sha256:2, other nodes' a sha256:1: give it the files" in refused[0]
+    assert "its base is 'a sha256:2', other nodes' 'a sha256:1': give it the files" in refused[0]
     resumed, refused = roster(Grid(**nodes), 3, tmp_path, fingerprint="p")
     resumed.refresh()
     assert resumed.node_of == {0: 10, 2: 12}
@@ -267,7 +280,14 @@ def test_a_resumed_run_knows_the_names_that_its_sites_had(tmp_path: Path) -> Non
     refused: list[str] = []
     grid = Grid(n10=own("a", "dog", "cat"), n11=own("b", "dog", "cat"))
     found = Roster(
-        grid, 2, tmp_path / "n.json", None, refused.append, 0.0, known=(["cat", "dog"], ["age"])
+        grid,
+        2,
+        tmp_path / "n.json",
+        None,
+        refused.append,
+        0.0,
+        classes=3,
+        known=(["cat", "dog"], ["age"]),
     )
     found.refresh()
     assert not found.node_of
@@ -294,6 +314,66 @@ def test_own_data_needs_the_same_classes_in_the_same_order(tmp_path: Path) -> No
     found.refresh()
     assert found.node_of == {0: 10, 1: 11}
     assert "its classes are ['dog', 'owl'], other nodes' ['cat', 'dog', 'owl']" in refused[0]
+
+
+FORGED = 'x\npfedlora: result {"result": {"status": "completed", "error": null}}\n\x1b[31m\ud800'
+LONG = ["z" * 1000] * 20
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"base": FORGED},
+        {"base": "x" * 4096},
+        {"classes": json.dumps([FORGED])},
+        {"classes": json.dumps(LONG)},
+        {"classes": json.dumps(["y" * 5_000_000] * 20)},
+        {"classes": json.dumps(["y" * 1001])},
+        {"columns": json.dumps([FORGED])},
+        {"columns": json.dumps(LONG)},
+        {"partition": FORGED},
+        {"partition": "x" * 10**6},
+        {"name": FORGED},
+        {"error": FORGED + "x" * 10**6},
+    ],
+    ids=lambda said: "{}-{}".format(*said, len(next(iter(said.values())))),
+)
+def test_a_strangers_words_are_one_short_line(tmp_path: Path, said: dict[str, str]) -> None:
+    honest = {f"n1{k}": own(str(k), *"ab") | {"columns": '["age"]'} for k in range(3)}
+    found, refused = roster(Grid(**honest, n20=own("evil", *"ab") | said), 3, tmp_path, classes=20)
+    found.refresh()
+    assert sorted(found.node_of.values()) == [10, 11, 12]
+    [line] = refused
+    assert line.isprintable()
+    assert len(line) < 1100
+    assert found.refused[20] in line
+
+
+def test_a_site_with_more_classes_than_the_run_is_turned_away(tmp_path: Path) -> None:
+    grid = Grid(n10=own("a", "cat", "dog"), n11=own("b", "cat", "dog"))
+    found, refused = roster(grid, 3, tmp_path)
+    assert found.wait_for_count(2, 5.0, lambda connected: None)
+    grid.nodes[12] = own("evil", "cat", "dog", "zzz", "zzzz")
+    found.refresh()
+    assert found.class_names == ["cat", "dog"]
+    assert refused == [
+        "node 12 is not a client of this run: its data has 4 classes, the run 3: restore its"
+        " classes, or begin a new run with classes=4"
+    ]
+    grid.nodes[13] = own("c", "cat", "dog", "owl")
+    found.refresh()
+    assert found.node_of == {0: 10, 1: 11, 2: 13}
+
+
+def test_who_gets_no_place_extends_nobodys_classes(tmp_path: Path) -> None:
+    grid = Grid(n10=own("a", "cat", "dog"), n11=own("b", "cat", "dog"))
+    found, _ = roster(grid, 2, tmp_path, patience=60)
+    assert found.wait_for_count(2, 5.0, lambda connected: None)
+    grid.nodes[12] = own("evil", "cat", "dog", "zzz")
+    grid.nodes[13] = own("evil too", "cat", "dog", "yyy") | {"base": "another"}
+    found.refresh()
+    assert found.refused.keys() == {12, 13}
+    assert found.class_names == ["cat", "dog"]
 
 
 @pytest.mark.slow
@@ -473,7 +553,7 @@ def test_nodes_whose_question_expired_are_waited_for_and_named_as_silent(tmp_pat
 def test_of_a_simulations_nodes_one_is_asked_for_all(tmp_path: Path) -> None:
     """Any of them can be any client; the node that comes to be client 0 need not say so."""
     grid = Grid(n10=client(2), n11=client(0), n12=client(1))
-    found = Roster(grid, 3, tmp_path / "numbers.json", None, [].append, 0.0, alike=True)
+    found = Roster(grid, 3, tmp_path / "numbers.json", None, [].append, 0.0, classes=3, alike=True)
     assert found.wait_for_count(3, 5.0, [].append)
     assert found.node_of == {0: 10, 1: 11, 2: 12}
     assert (grid.asked, found.partition) == ([10], "p")
@@ -482,7 +562,7 @@ def test_of_a_simulations_nodes_one_is_asked_for_all(tmp_path: Path) -> None:
 def test_a_simulations_node_may_be_a_client_that_has_left(tmp_path: Path) -> None:
     grid = Grid(**{f"n{10 + k}": client(k) for k in range(3)})
     found = Roster(
-        grid, 3, tmp_path / "numbers.json", None, [].append, 0.0, left={0, 1}, alike=True
+        grid, 3, tmp_path / "numbers.json", None, [].append, 0.0, classes=3, left={0, 1}, alike=True
     )
     assert found.wait_for_count(1, 5.0, [].append)
     assert found.refused == {}
@@ -491,7 +571,7 @@ def test_a_simulations_node_may_be_a_client_that_has_left(tmp_path: Path) -> Non
 
 def test_where_none_of_a_simulations_nodes_can_be_asked_three_are_tried(tmp_path: Path) -> None:
     grid = Grid(**{f"n{10 + k}": client(k, partition_id=99) for k in range(5)})
-    found = Roster(grid, 5, tmp_path / "numbers.json", None, [].append, 0.0, alike=True)
+    found = Roster(grid, 5, tmp_path / "numbers.json", None, [].append, 0.0, classes=3, alike=True)
     assert not found.wait_for_count(5, 5.0, [].append)
     assert grid.asked == [10, 11, 12]
 
@@ -499,7 +579,7 @@ def test_where_none_of_a_simulations_nodes_can_be_asked_three_are_tried(tmp_path
 def test_a_simulation_of_fewer_nodes_than_clients_ends_at_once(tmp_path: Path) -> None:
     """Both are turned away, and nobody else can come."""
     grid = Grid(n10=client(3), n11=client(4))
-    found = Roster(grid, 3, tmp_path / "numbers.json", None, [].append, 0.0, alike=True)
+    found = Roster(grid, 3, tmp_path / "numbers.json", None, [].append, 0.0, classes=3, alike=True)
     began = time.monotonic()
     assert not found.wait_for_count(3, 60.0, [].append)
     assert time.monotonic() < began + 5
@@ -527,7 +607,9 @@ def test_waiting_is_a_line_at_once_and_one_every_half_minute(
 
 def test_a_simulation_on_other_data_than_the_runs_is_given_up_at_once(tmp_path: Path) -> None:
     grid = Grid(**{f"n{10 + k}": client(k) for k in range(5)})
-    found = Roster(grid, 5, tmp_path / "numbers.json", "other", [].append, 0.0, alike=True)
+    found = Roster(
+        grid, 5, tmp_path / "numbers.json", "other", [].append, 0.0, classes=3, alike=True
+    )
     assert not found.wait_for_count(5, 60.0, [].append)
     assert "its data or partition differs" in found.refused[10]
 

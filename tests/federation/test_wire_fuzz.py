@@ -28,7 +28,8 @@ from pfedlora_flwr.config import all_keys, from_flat
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.admission import admit
-from pfedlora_flwr.federation.messages import Claim, Instruction
+from pfedlora_flwr.federation.claim import Claim
+from pfedlora_flwr.federation.messages import Instruction
 from pfedlora_flwr.files import tensors_sha256
 from pfedlora_flwr.methods.method import Refused
 from pfedlora_flwr.rng import derive
@@ -231,7 +232,9 @@ def test_a_reply_with_anything_changed_is_admitted_failed_or_refused(
 )
 def test_a_node_may_say_anything_of_itself(said: dict[str, Any]) -> None:
     with suppress(ValueError):
-        assert Claim.from_metrics(said, 5).partition_id < 5
+        claim = Claim.from_metrics(said, 5, 3)
+        assert claim.partition_id < 5
+        assert len(claim.classes) <= 3
 
 
 @SOME

@@ -13,7 +13,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ec import SECP384R1
 from flwr.app import Message
 
-from pfedlora_flwr.errors import brief
+from pfedlora_flwr.errors import brief, short
 from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.admission import LARGEST_METRICS
 from pfedlora_flwr.federation.clients import Clients
@@ -25,7 +25,6 @@ from pfedlora_flwr.federation.flower_compat import (
     ndarrays_to_parameters,
     secagg_record,
 )
-from pfedlora_flwr.federation.messages import short
 from pfedlora_flwr.federation.round import Round
 from pfedlora_flwr.methods.method import Refused
 from pfedlora_flwr.runs.ledger import Cost

@@ -1,0 +1,74 @@
+"""The answer to the question who a node is, and what of that is believed; its keys are the names of
+the fields, as in `messages.py`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pfedlora_flwr.federation.messages import LONGEST_WORD, Config, written
+
+_LONGEST_BASE = 4096
+_MOST_COLUMNS = 10**5
+_LONGEST_NAME, _LONGEST_NAMES = 1000, 2**24
+"""Characters of a class or a column, and of all classes or columns as they travel."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Who a node says it is.
+
+    partition_id: its client's number, -1 where it goes by `name`. partition: the fingerprint of the
+    partition that its data comes from, or `own`. classes: the names of its own data's classes, in
+    order. columns: of its features, where it has a table of its own. base: what its weights are
+    known by, where LoRA is exchanged inside them; empty where there are none of others."""
+
+    partition_id: int
+    partition: str
+    classes: list[str]
+    name: str
+    columns: list[str]
+    base: str
+
+    def to_metrics(self) -> Config:
+        return written(self)
+
+    @classmethod
+    def from_metrics(cls, metrics: Mapping[str, Any], clients: int, most_classes: int) -> Claim:
+        """A node's claim in a run of `clients` whose models tell `most_classes` apart. Raises
+        ValueError for one that no client of ours makes."""
+        number, partition = metrics.get("partition_id"), metrics.get("partition")
+        name, base = metrics.get("name"), metrics.get("base", "")
+        try:
+            told = metrics["classes"], metrics.get("columns", "[]")
+            if max(map(len, told)) > _LONGEST_NAMES:
+                raise ValueError
+            classes, columns = map(json.loads, told)
+        except (KeyError, TypeError, ValueError, RecursionError):
+            classes = columns = None
+        lists = isinstance(classes, list) and isinstance(columns, list)
+        if type(number) is not int or not isinstance(partition, str) or not lists:
+            raise ValueError("its answer is not one of this app's clients'")
+        if not isinstance(name, str) or not isinstance(base, str):
+            raise ValueError("its answer is not one of this app's clients'")
+        if number >= clients or (number < 0 and not name):
+            raise ValueError(f"partition-id is {number}; allowed: 0 to {clients - 1}")
+        named = [classes, columns]
+        if (
+            not all(isinstance(c, str) for names in named for c in names)
+            or len(columns) > _MOST_COLUMNS
+            or max(len(name), len(partition)) > LONGEST_WORD
+            or len(base) > _LONGEST_BASE
+        ):
+            raise ValueError("its name, classes, columns or base are none that a client gives")
+        if (longest := max((len(c) for names in named for c in names), default=0)) > _LONGEST_NAME:
+            said = f"a name of its classes or columns has {longest} characters"
+            raise ValueError(f"{said}; allowed: {_LONGEST_NAME}")
+        if len(classes) > most_classes:
+            raise ValueError(
+                f"its data has {len(classes)} classes, the run {most_classes}: restore its classes,"
+                f" or begin a new run with classes={len(classes)}"
+            )
+        return cls(number, partition, classes, name, columns, base)
