@@ -17,6 +17,7 @@ from pfedlora_flwr.commands.display import conclude
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.observers.observer import Observer, Observers
 from pfedlora_flwr.observers.registry import observers_of
+from pfedlora_flwr.observers.scalars import scalars
 from pfedlora_flwr.observers.wandb import WeightsAndBiases
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.rows import Result, RoundRow
@@ -99,6 +100,16 @@ def test_an_observer_that_raises_is_named_once_and_the_others_are_told(
         {**result, "status": "failed"}, "", Console(quiet=True), Console(file=err, width=300), ""
     )
     assert err.getvalue().startswith("observer Raising failed: ConnectionError: no route")
+
+
+def test_a_further_predictors_tag_is_never_the_personal_models() -> None:
+    others = {"global": 0.6, "test": 0.99, "validation": 0.01}
+    row: Any = {"accuracy": 0.5, "validation_accuracy": 0.4, "evaluated": 2, "admitted": [0]}
+    assert scalars(row | {"other_accuracies": others}) == {
+        "accuracy/test": 0.5,
+        "accuracy/validation": 0.4,
+        "accuracy/global": 0.6,
+    }
 
 
 def test_a_reason_is_one_line_that_names_its_observer() -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, cast
 
 from pfedlora_flwr.errors import UserError, short
-from pfedlora_flwr.methods.method import Diverged, Refused
+from pfedlora_flwr.methods.method import PREDICTORS, Diverged, Refused, is_predictor
 from pfedlora_flwr.runs.checkpoint import Counts
 from pfedlora_flwr.runs.rows import HeldOutRow
 
@@ -129,7 +129,7 @@ class Report:
             lost=_flag(metrics.get("lost"), "its lost"),
             loss=_loss(metrics.get("loss"), "its loss") if "loss" in told else None,
             losses=_numbers(metrics, "losses", _loss) if "losses" in told else None,
-            other_accuracies=_numbers(metrics, "other_accuracies", _share),
+            other_accuracies=_of_predictors(metrics),
             flops_by_phase=(
                 _numbers(metrics, "flops_by_phase", _operations)
                 if "flops_by_phase" in told
@@ -272,6 +272,14 @@ def _numbers(
     if len(found) > 100 or any(len(key) > LONGEST_WORD for key in found):
         raise Refused(f"its {name} are {short(found)}")
     return {key: check(value, f"its {name}[{short(key)[1:-1]}]") for key, value in found.items()}
+
+
+def _of_predictors(metrics: Mapping[str, Any]) -> dict[str, float]:
+    found = _numbers(metrics, "other_accuracies", _share)
+    for name in found:
+        if not is_predictor(name):
+            raise Refused(f"its other_accuracies have {short(name)}; allowed: {PREDICTORS}")
+    return found
 
 
 def _json(metrics: Mapping[str, Any], name: str, kind: type) -> Any:

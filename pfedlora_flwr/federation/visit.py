@@ -8,8 +8,14 @@ from typing import Any
 from torch import Tensor, nn
 
 from pfedlora_flwr.data.local import LocalData
-from pfedlora_flwr.errors import kind, user_code
-from pfedlora_flwr.methods.method import Method, Tensors, Upload
+from pfedlora_flwr.errors import kind, short, user_code
+from pfedlora_flwr.methods.method import (
+    PREDICTORS,
+    Method,
+    Tensors,
+    Upload,
+    is_predictor,
+)
 from pfedlora_flwr.models.pretrained import frozen_encoder, with_outputs
 from pfedlora_flwr.models.registry import any_batch_norm
 from pfedlora_flwr.rng import derive, seeded, torch_generator
@@ -106,10 +112,15 @@ def evaluate(method: Method, model: Any, data: LocalData) -> Counts:
 def other_accuracies(
     method: Method, model: Any, received: Tensors, test: Samples
 ) -> dict[str, float]:
-    """The test accuracy, in [0, 1], of the method's further predictors by name."""
+    """The test accuracy, in [0, 1], of the method's further predictors by name. Raises
+    UserCodeError for a name that the server would refuse."""
     test = with_encoded(method, model, test)
     with user_code("method", method.experiment.method):
         predictors = method.other_predictors(model, received)
+        if wrong := [name for name in predictors if not is_predictor(name)]:
+            raise ValueError(
+                f"other_predictors has the name {short(wrong[0], 60)}; allowed: {PREDICTORS}"
+            )
         return {
             name: count_correct(predict, test) / len(test) for name, predict in predictors.items()
         }

@@ -4,6 +4,7 @@ which model predicts."""
 from __future__ import annotations
 
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -44,6 +45,12 @@ class Diverged(Refused):
     large to be summed."""
 
 
+PREDICTORS = (
+    "at most 40 letters, digits, _, . and -, of which the first is a letter or a digit, but neither"
+    " test nor validation"
+)
+"""The names that further predictors may have; `is_predictor` tells of one."""
+_PREDICTOR = re.compile(r"(?!(?:test|validation)\Z)[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
 MOVED = {
     "predict": "`predictor` returns the model whose logits are taken",
     "widths": "ask `width_of` of a model's facts",
@@ -220,7 +227,10 @@ class Method(ABC):
         self, model: Any, received: Tensors
     ) -> dict[str, Callable[[Tensor], Tensor]]:
         """Client: further predictors, by name. Their test accuracy is measured at the visit, beside
-        the personalised model's."""
+        the personalised model's.
+
+        A name has at most 40 letters, digits, `_`, `.` and `-`, and begins with a letter or a
+        digit. `test` and `validation` are taken by the personalised model."""
         return {}
 
     def client_model(self, client: int) -> ClientModel:
@@ -265,6 +275,12 @@ def root_mean_square(tensors: Tensors) -> float:
     return (
         math.sqrt(sum(float(t.double().square().sum()) for t in floats) / count) if count else 0.0
     )
+
+
+def is_predictor(name: object) -> bool:
+    """Whether a further predictor may have this name (`PREDICTORS`): it goes into tables, and it is
+    a tracker's tag beside `test` and `validation`."""
+    return isinstance(name, str) and _PREDICTOR.fullmatch(name) is not None
 
 
 def check_layout(tensors: Tensors, like: Tensors) -> None:

@@ -29,5 +29,6 @@ def scalars(row: RoundRow) -> dict[str, float]:
     if accuracy_of(row) is None:
         values = {**row, "accuracy": None, "validation_accuracy": None}
     named = {tag: values.get(name) for tag, name in _SCALARS.items()}
-    named |= {f"accuracy/{name}": value for name, value in row["other_accuracies"].items()}
-    return {tag: value for tag, value in named.items() if value is not None}
+    others = {f"accuracy/{name}": value for name, value in row["other_accuracies"].items()}
+    # rows of older versions may have names that are ours
+    return {tag: value for tag, value in (others | named).items() if value is not None}

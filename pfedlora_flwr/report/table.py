@@ -9,11 +9,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from pfedlora_flwr.errors import printable
+
 
 @dataclass(frozen=True)
 class Table:
     """A row is {heading: cell}; a heading that a row lacks is an empty cell. Cells are text,
-    `**bold**` where the best is marked.
+    `**bold**` where the best is marked; whoever wrote it, no form has a cell that acts.
 
     name: the file's.
     """
@@ -26,25 +28,28 @@ class Table:
     @property
     def columns(self) -> list[str]:
         """The headings, in the order of their first row."""
-        return list(dict.fromkeys(heading for row in self.rows for heading in row))
+        return [printable(heading) for heading in self._headings]
 
     @property
     def lines(self) -> list[list[str]]:
         """The cells of each row, in the columns' order."""
-        return [[row.get(heading, "") for heading in self.columns] for row in self.rows]
+        return [[printable(row.get(name, "")) for name in self._headings] for row in self.rows]
+
+    @property
+    def _headings(self) -> list[str]:
+        return list(dict.fromkeys(heading for row in self.rows for heading in row))
 
     def markdown(self) -> str:
         """A heading, the table in GitHub's form, and the note."""
         lines = [self.columns, ["---"] * len(self.columns), *self.lines]
-        body = "\n".join(
-            "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines
-        )
+        body = "\n".join("| " + " | ".join(map(_markdown, line)) + " |" for line in lines)
         return f"## {self.title}\n\n{body}\n" + (f"\n{self.note}\n" if self.note else "")
 
     def csv(self) -> str:
-        """Comma-separated, without marks."""
+        """Comma-separated, without marks. An apostrophe stands before a cell that a spreadsheet
+        would take for a formula."""
         out = io.StringIO()
-        lines = ([cell.replace("**", "") for cell in line] for line in (self.columns, *self.lines))
+        lines = (map(_csv, line) for line in (self.columns, *self.lines))
         csv.writer(out, lineterminator="\n").writerows(lines)
         return out.getvalue()
 
@@ -101,6 +106,22 @@ class Table:
         note = f"<p>{text}</p>" if self.note else ""
         table = f"<table>\n{line('th', self.columns)}\n{body}\n</table>"
         return f'<h2>{html.escape(self.title)}</h2>\n<div class="wide">{table}</div>\n{note}'
+
+
+_FORMULA = re.compile(r"\s*[=+\-@]")
+_NUMBERS = re.compile(r"-|[+-]\d(?:[\d\s.,%±()+−–-]|of|seeds?|to)*")
+"""Cells of ours that begin like a formula, such as `+1.23 ± 0.20 (2 seeds)`."""
+
+
+def _markdown(cell: str) -> str:
+    """A cell in Markdown: no end of it, no HTML and no link."""
+    cell = re.sub("<(?=[A-Za-z/!?])", "&lt;", cell.replace("|", "\\|"))
+    return cell.replace("](", "]&#40;")
+
+
+def _csv(cell: str) -> str:
+    plain = cell.replace("**", "")
+    return f"'{plain}" if _FORMULA.match(plain) and not _NUMBERS.fullmatch(plain) else plain
 
 
 _LATEX = {c: rf"\{c}" for c in "&%$#_{}"} | {

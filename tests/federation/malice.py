@@ -155,6 +155,18 @@ MALICE: dict[str, tuple[Callable[[FitRes], None], str]] = {
         _metrics(other_accuracies='{"global": 2}'),
         "its other_accuracies[global] is 2",
     ),
+    "a tag of the personal model's": (
+        _metrics(other_accuracies='{"test": 0.99}'),
+        "its other_accuracies have 'test'; allowed: at most 40 letters",
+    ),
+    "a formula for a name": (
+        _metrics(other_accuracies=json.dumps({"=cmd|' /C calc'!A0\n<img src=x>": 0.5})),
+        "its other_accuracies have \"=cmd|' /C calc'!A0\\n<img src=x>\"; allowed",
+    ),
+    "a name that no file can hold": (
+        _metrics(other_accuracies=json.dumps({"\ud800": 0.5})),
+        "its other_accuracies have '\\ud800'; allowed",
+    ),
     "a macro-F1 of 1.5": (_metrics(macro_f1=1.5), "its macro F1 is 1.5"),
     "no balanced accuracy": (_without("balanced_accuracy"), "its balanced accuracy is None"),
     "seconds that are none": (_metrics(seconds="[]"), "its seconds are []"),

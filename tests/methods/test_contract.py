@@ -4,6 +4,8 @@ itself."""
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from torch import Tensor
 
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.errors import UserCodeError, UserError
+from pfedlora_flwr.federation import visit
 from pfedlora_flwr.methods import method as contract
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Refused, Tensors, Upload
@@ -29,6 +32,27 @@ def test_a_method_that_uses_an_older_name_gets_a_line_with_the_new_one() -> None
         getattr(contract, "tensors_of")  # noqa: B009
     with pytest.raises(UserError, match="it has 'predict', which is no longer used: `pred"):
         registry.find("tests.methods.test_contract:Older")
+
+
+@pytest.mark.parametrize("name", ["global", "mix-small", "A.b_c-9", "tests", "x" * 40])
+def test_further_predictors_have_plain_names(name: str) -> None:
+    assert contract.is_predictor(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["test", "validation", "", "x" * 41, "a b", "a\n", "é", "=1+1", "-x", ".", "\ud800", "<b>", 3],
+)
+def test_a_further_predictor_of_another_name_is_named_at_its_author(name: object) -> None:
+    assert not contract.is_predictor(name)
+    method = SimpleNamespace(
+        experiment=SimpleNamespace(method="mine:Own"),
+        other_predictors=lambda model, received: {"global": None, name: None},
+    )
+    line = r"method 'mine:Own': ValueError: other_predictors has the name .*; allowed: at most 40"
+    with pytest.raises(UserCodeError, match=line) as told:
+        visit.other_accuracies(cast(Any, method), None, {}, cast(Any, []))
+    assert str(told.value).isprintable()
 
 
 class Older(Standalone):

@@ -540,6 +540,43 @@ FD & $-$2.1 &  \\
     )
 
 
+EVIL = "\x1b]0;OWNED\x07a\n\n# Forged\ud800\u2028<script>x</script> ![x](http://x) | **b**"
+
+
+def test_a_cell_does_nothing_whoever_wrote_it() -> None:
+    table = Table("some", "Some", [{"method": "FD", EVIL: EVIL}], "")
+    for text in (table.markdown(), table.csv(), table.latex(), table.html()):
+        text.encode()
+        assert all(c.isprintable() or c == "\n" for c in text)
+    lines = table.markdown().splitlines()
+    assert (len(lines), lines[0]) == (5, "## Some")
+    assert "<script" not in table.markdown() + table.html()
+    assert "](" not in table.markdown()
+    assert [len(line) for line in csv.reader(io.StringIO(table.csv()))] == [2, 2]
+
+
+@pytest.mark.parametrize(
+    "cell",
+    ["=cmd|' /C calc'!A0", "**=1+1**", "@SUM(1)", "-2+3+cmd|' /C calc'!A0", "+A1", "\t=1", "--1"],
+)
+def test_no_cell_of_a_csv_is_a_formula(cell: str) -> None:
+    rows = list(csv.reader(io.StringIO(Table("some", "Some", [{cell: cell}]).csv())))
+    assert [text for [text] in rows] == ["'" + cell.replace("**", "").replace("\t", " ")] * 2
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        *("+1.50 ± 0.20", "-0.42", "-", "−0.42", "+1.23, -1.30 (2 seeds)", "-1.23 ± 0.20 (1 seed)"),
+        *("", "–", "− Standalone, points", "1.23 M", "p<0.01", "96.66 [-]"),
+    ],
+)
+def test_numbers_stay_as_they_are(cell: str) -> None:
+    table = Table("some", "Some", [{"x": "y", cell: cell}])
+    assert [*csv.reader(io.StringIO(table.csv()))] == [["x", cell], ["y", cell]]
+    assert table.markdown().splitlines()[-1] == f"| y | {cell} |"
+
+
 def test_every_table_of_a_study_has_latex_cells_in_every_column(study: Study) -> None:
     for table in tables.all_tables(study):
         if table.rows:
