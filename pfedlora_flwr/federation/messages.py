@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, cast
 
 from pfedlora_flwr.errors import UserError, short
+from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.methods.method import PREDICTORS, Diverged, Refused, is_predictor
 from pfedlora_flwr.runs.checkpoint import Counts
 from pfedlora_flwr.runs.rows import HeldOutRow
@@ -142,7 +143,7 @@ class Report:
             ),
             epsilon=(
                 _number(metrics["epsilon"], "its epsilon", low=0, high=LARGEST_COUNT)
-                if "epsilon" in metrics
+                if "epsilon" in metrics.keys() & told
                 else None
             ),
         )
@@ -172,6 +173,13 @@ list."""
 def in_the_clear(metrics: Config) -> Config:
     """What of a report is told where the rest is withheld."""
     return {name: value for name, value in metrics.items() if name in IN_THE_CLEAR}
+
+
+def taken_in(e: Experiment) -> Set[str]:
+    """The fields of a client's report that the server takes in such a run. An ε is taken where it
+    is of the client's own records; of whole clients the server itself counts it."""
+    taken = IN_THE_CLEAR if e.hides_clients else {field.name for field in fields(Report)}
+    return taken if e.dp_of_records else taken - {"epsilon"}
 
 
 def counts_to_metrics(counts: Counts) -> Config:

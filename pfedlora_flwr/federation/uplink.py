@@ -11,7 +11,7 @@ from pfedlora_flwr.execution import Execution
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.admission import Admitted, admit
 from pfedlora_flwr.federation.clients import Clients, Replies
-from pfedlora_flwr.federation.messages import IN_THE_CLEAR
+from pfedlora_flwr.federation.messages import taken_in
 from pfedlora_flwr.federation.round import Round
 from pfedlora_flwr.federation.server_state import Shared
 from pfedlora_flwr.methods.method import Diverged, Method, Refused, Upload
@@ -86,7 +86,7 @@ class PlainUplink(Uplink):
                     round.number,
                     1 if e.dp_of_users else x.max_samples,
                     e.evaluates(round.number),
-                    IN_THE_CLEAR if e.dp_enabled else None,
+                    taken_in(e),
                     tells_samples=not e.dp_of_users,
                 )
             except Diverged as told:

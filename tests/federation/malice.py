@@ -180,6 +180,10 @@ OF_CLASSES: dict[str, tuple[Callable[[FitRes], None], str]] = {
     "one class always": (_first(np.zeros_like, "i"), "classes are [0, 0"),
 }
 """The same for methods that report by class."""
+UNHEARD: dict[str, tuple[Callable[[FitRes], None], str]] = {
+    "an epsilon of 0": (_metrics(epsilon=0.0), "")
+}
+"""What an honest reply is admitted with, and not believed."""
 FAILING: dict[str, str] = {
     "raises": "it raises",
     "not OK": "a status of its own",
@@ -227,7 +231,7 @@ class Malicious(Client):
             )
         elif self.sort == "a list":
             result.metrics["loss"] = [1.0, 2.0]  # type: ignore[assignment]
-        elif found := (MALICE | OF_CLASSES).get(self.sort or ""):
+        elif found := (MALICE | OF_CLASSES | UNHEARD).get(self.sort or ""):
             found[0](result)
         return result
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from pfedlora_flwr.config import from_flat
+from pfedlora_flwr.federation.messages import IN_THE_CLEAR, taken_in
 from pfedlora_flwr.files import tensors_sha256
 from pfedlora_flwr.runs.directory import RunDirectory
 from tests.federation import malice
@@ -49,6 +51,37 @@ def test_every_malice_is_refused_with_its_reason_and_changes_nothing(
     assert result["status"] == "completed"
     assert result["refused"] == len(malice.MALICE) + len(malice.STRANGERS)
     assert result["shared_sha256"] == tensors_sha256(expected.state)
+
+
+def test_an_epsilon_is_taken_where_it_is_of_a_clients_own_records() -> None:
+    users = {"dp.clip": 1, "dp.noise": 1, "adapter.down": "fixed"}
+    records = {"method": "pfedlora_plus", "adapter.predict": "sum", "adapter.rows": "samples"} | {
+        **{"dp.clip": 1, "dp.noise": 1, "dp.level": "record"},
+        **{"train": "head", "normalise": "model"},
+    }
+    taken = {
+        name: taken_in(from_flat(keys))
+        for name, keys in {
+            "plain": {},
+            "masked": {"secagg.enabled": True},
+            "users": users,
+            "records": records,
+        }.items()
+    }
+    assert {name for name, found in taken.items() if "epsilon" in found} == {"records"}
+    assert {name for name, found in taken.items() if "losses" in found} == {"plain"}
+    assert taken["users"] | {"epsilon"} == taken["records"] == IN_THE_CLEAR
+
+
+@pytest.mark.slow
+def test_a_clients_epsilon_does_not_hide_the_servers(tmp_path: Path) -> None:
+    keys = {"dp.clip": 1.0, "dp.noise": 1.0, "adapter.down": "fixed", "clients": 3}
+    output = simulate(tmp_path, {1: "an epsilon of 0"}, rounds=1, **keys)
+    [row] = RunDirectory(output).rounds()
+    result = json.loads((output / "result.json").read_text())
+    assert row["admitted"] == [0, 1, 2]
+    assert row["epsilon"] == result["privacy"]["dp"]["epsilon"] > 0
+    assert not any("epsilon" in visit for visit in RunDirectory(output).visits())
 
 
 @pytest.mark.slow

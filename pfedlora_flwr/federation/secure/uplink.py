@@ -21,7 +21,7 @@ from pfedlora_flwr.federation.admission import Admitted, admit_report
 from pfedlora_flwr.federation.clients import Clients, RunFailed
 from pfedlora_flwr.federation.flower_compat import Key, MaskedSum, silence_workflow
 from pfedlora_flwr.federation.link import LEVELS
-from pfedlora_flwr.federation.messages import IN_THE_CLEAR, Report
+from pfedlora_flwr.federation.messages import Report, taken_in
 from pfedlora_flwr.federation.round import Round
 from pfedlora_flwr.federation.secure import masks
 from pfedlora_flwr.federation.secure.guard import LEAST, terms
@@ -84,7 +84,7 @@ class SecureUplink(Uplink):
 
         def admit(client: int, metrics: Mapping[str, Any]) -> None:
             report = admit_report(
-                metrics, client, round.number, e.evaluates(round.number), IN_THE_CLEAR
+                metrics, client, round.number, e.evaluates(round.number), taken_in(e)
             )
             if before is not None and report.lost:
                 raise Refused(
