@@ -17,6 +17,7 @@ from benchmarks.results.page import (
     COUNTED,
     OF_ROUND,
     RESULTS,
+    BySeed,
     Page,
     Row,
     by_seed,
@@ -47,6 +48,8 @@ SMOOTHED = 10
 """Rounds that a point of the lower panels is the mean of."""
 BOARD = 60
 """The leaderboard's rounds."""
+TOGETHER = 120
+"""Rounds that every seed has."""
 ROUNDS = 300
 ALONE = ("standalone", "", "mean")
 Long = tuple[str, str, str]
@@ -120,7 +123,8 @@ def long(page: Page) -> None:
             page.says(shared_within(len(runs["fedproto", "", "none"]) - 1, seed, "fedproto"))
         page.says(*(mean_of(rows, BOARD, 1) for rows in runs.values()))
         repeated(page, runs)
-        apart(page, runs["pfedlora", "0.5", "mean"], runs["pfedlora", "0.9", "mean"])
+        if ("pfedlora", "0.9", "mean") in runs:
+            apart(page, runs["pfedlora", "0.5", "mean"], runs["pfedlora", "0.9", "mean"])
         for rows in runs.values():
             later(page, rows, alone)
     header = ("all clients, at best validation", "− Standalone", "above it from round", "final")
@@ -128,6 +132,7 @@ def long(page: Page) -> None:
     page.table("long", ("seed, precision", "rounds", "method", *header, *sampled), lines)
     marks = (f"{end - EVERY + 1} to {end}" for end in range(EVERY, ROUNDS + 1, EVERY))
     page.table("course", ("seed, precision", "rounds", *marks), course)
+    over_seeds(page, seeds)
     page.picture("long.png", lambda folder: draw(seeds, folder))
     board = Page(RESULTS / "leaderboard").rows("runs.csv")
     for seed, runs in seeds.items():
@@ -138,6 +143,35 @@ def long(page: Page) -> None:
         }
         mean, none = (there["pfedlora", kind] for kind in ("mean", "none"))
         page.says(*there.values(), mean - none)
+
+
+def over_seeds(page: Page, seeds: Mapping[str, Runs]) -> None:
+    """What pFedLoRA leads Standalone by, with and without sharing, and what sharing gains: means
+    over the seeds, of EVERY rounds each and at the best validation accuracy of TOGETHER."""
+    ours = ("pfedlora", "0.5", "mean")
+    runs = {"mean": ours, "none": (*ours[:2], "none"), "alone": ALONE}
+    ends = [*range(EVERY, TOGETHER + 1, EVERY)]
+    found: dict[str, list[BySeed]] = {
+        name: [
+            *(
+                {seed: mean_of(of[run], end, EVERY) / 100 for seed, of in seeds.items()}
+                for end in ends
+            ),
+            {seed: end_of(of[run][: TOGETHER + 1])[0] for seed, of in seeds.items()},
+        ]
+        for name, run in runs.items()
+    }
+    lines = []
+    for title, one, other in (
+        ("pFedLoRA − Standalone", "mean", "alone"),
+        ("pFedLoRA, `sharing=none` − Standalone", "none", "alone"),
+        ("gain from sharing", "mean", "none"),
+    ):
+        apart = [difference(*both) for both in zip(found[one], found[other], strict=True)]
+        page.says(*apart, seeds=True)
+        lines.append([title, *(points(each, seeds=True) for each in apart)])
+    marks = (f"{end - EVERY + 1} to {end}" for end in ends)
+    page.table("seeds", ("", *marks, f"at best validation of {TOGETHER} rounds"), lines)
 
 
 def long_runs(page: Page, file: str = "rounds.csv") -> dict[str, Runs]:

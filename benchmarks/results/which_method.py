@@ -305,7 +305,7 @@ def scratch() -> Iterable[Line]:
     fd, mrl = (within["1", (name, "", "mean")] for name in ("fd", "fedmrl"))
     proto = " and ".join(signed(within[seed, ("fedproto", "", "mean")], 1) for seed in "01")
     more = times_standalone("1", ("fedmrl", "", "mean"))
-    ours = [signed(within[seed, ("pfedlora", "0.5", "mean")], 1) for seed in "01"]
+    ours = [signed(within[seed, ("pfedlora", "0.5", "mean")], 1) for seed in "012"]
     yield (
         "the same, twelve visits",
         at(
@@ -315,7 +315,7 @@ def scratch() -> Iterable[Line]:
         ),
         at(
             f"FedMRL, lead {signed(mrl, 1)} at {more:.1f} times the operations, one seed; pFedLoRA"
-            f" (μ = 0.5), leads {' and '.join(ours)} at {times:.1f} times the operations; without"
+            f" (μ = 0.5), leads {', '.join(ours)} at {times:.1f} times the operations; without"
             " sharing, too"
         ),
     )
