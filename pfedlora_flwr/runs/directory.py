@@ -347,6 +347,8 @@ class RunDirectory(RunFiles):
             and not self.checkpoints.paths()  # an earlier run's, which none has replaced yet
             and not self.unmasking_file.exists()
             and not self.dp_file.exists()
+            # a run of an earlier version, whose clients drew noise
+            and not (self._of_records and next(iter(self.visits()), None))
         )
 
     @property
