@@ -8,6 +8,7 @@ import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from pfedlora_flwr.errors import printable
 
@@ -25,17 +26,17 @@ class Table:
     rows: Sequence[Mapping[str, str]]
     note: str = ""
 
-    @property
+    @cached_property
     def columns(self) -> list[str]:
         """The headings, in the order of their first row."""
         return [printable(heading) for heading in self._headings]
 
-    @property
+    @cached_property
     def lines(self) -> list[list[str]]:
         """The cells of each row, in the columns' order."""
         return [[printable(row.get(name, "")) for name in self._headings] for row in self.rows]
 
-    @property
+    @cached_property
     def _headings(self) -> list[str]:
         return list(dict.fromkeys(heading for row in self.rows for heading in row))
 
@@ -56,10 +57,8 @@ class Table:
     @property
     def numeric(self) -> list[bool]:
         """Of each column, whether it holds numbers: these stand to the right."""
-        return [
-            all(re.match(r"\W*\d|–|$", line[i]) for line in self.lines)
-            for i in range(len(self.columns))
-        ]
+        columns = zip(*self.lines, strict=True)
+        return [all(re.match(r"\W*\d|–|$", cell) for cell in cells) for cells in columns]
 
     def latex(self) -> str:
         r"""A table float (booktabs), for \input; its first line names the package it needs."""
