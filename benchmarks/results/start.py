@@ -167,9 +167,9 @@ def over_seeds(page: Page, seeds: Mapping[str, Runs]) -> None:
         ("pFedLoRA, `sharing=none` − Standalone", "none", "alone"),
         ("gain from sharing", "mean", "none"),
     ):
-        apart = [difference(*both) for both in zip(found[one], found[other], strict=True)]
-        page.says(*apart, seeds=True)
-        lines.append([title, *(points(each, seeds=True) for each in apart)])
+        leads = [difference(*both) for both in zip(found[one], found[other], strict=True)]
+        page.says(*leads, seeds=True)
+        lines.append([title, *(points(each, seeds=True) for each in leads)])
     marks = (f"{end - EVERY + 1} to {end}" for end in ends)
     page.table("seeds", ("", *marks, f"at best validation of {TOGETHER} rounds"), lines)
 

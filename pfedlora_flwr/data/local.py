@@ -118,6 +118,14 @@ def without_own_folders(line: str, node_config: Mapping[str, Any]) -> str:
     return line
 
 
+def more_classes(there: int, of_run: int) -> str:
+    """Of data with more classes than the run has, what is wrong and what to do."""
+    return (
+        f"has {there} classes, the run {of_run}: restore its classes, or begin a new run with"
+        f" classes={there}"
+    )
+
+
 @dataclass(frozen=True)
 class Site:
     """Where a client's data is: its part of a shared dataset, or the node's own data (`dataset` in
@@ -161,10 +169,8 @@ class Site:
                 shared_constants(experiment, data_path),
             )
         if dataset.classes > task.classes:
-            raise UserError(
-                f"dataset {dataset.name!r} has {dataset.classes} classes, the run {task.classes}:"
-                f" restore its classes, or begin a new run with classes={dataset.classes}"
-            )
+            told = more_classes(dataset.classes, task.classes)
+            raise UserError(f"dataset {dataset.name!r} {told}")
         if (dataset.kind, dataset.shape) != (task.kind, task.shape):
             told = (
                 f"dataset {dataset.name!r} holds {dataset.kind.of(dataset.shape)}, the Experiment"

@@ -39,14 +39,14 @@ def admit(
     round: int,
     most_samples: int,
     evaluated: bool = True,
-    told: Set[str] | None = None,
     *,
+    told: Set[str],
     tells_samples: bool = True,
 ) -> tuple[Admitted, Upload]:
     """The visit in a reply to `round`'s instruction, with its counts where it was told to evaluate.
     Raises Refused with the reason.
 
-    told: the fields of the report that are taken; None: all. tells_samples: whether the upload's
+    told: the fields of the report that are taken. tells_samples: whether the upload's
     weight is n_k."""
     largest, size = method.largest_upload(state), sum(map(len, reply.arrays))
     if size > largest + 4096 * (len(reply.arrays) + 1):
@@ -74,10 +74,10 @@ def admit_report(
     client: int,
     round: int,
     evaluated: bool,
-    told: Set[str] | None = None,
+    told: Set[str],
 ) -> Report:
     """A client's account of its visit in `round`. Raises Refused for one that cannot be, or that
-    answers something else. told: the fields that are taken; None: all."""
+    answers something else. told: the fields that are taken."""
     report = Report.from_metrics(metrics, evaluated, told)
     if (report.round, report.client) != (round, client):
         raise Refused(

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pfedlora_flwr.data.local import more_classes
 from pfedlora_flwr.federation.messages import LONGEST_WORD, Config, written
 
 _LONGEST_BASE = 4096
@@ -67,8 +68,5 @@ class Claim:
             said = f"a name of its classes or columns has {longest} characters"
             raise ValueError(f"{said}; allowed: {_LONGEST_NAME}")
         if len(classes) > most_classes:
-            raise ValueError(
-                f"its data has {len(classes)} classes, the run {most_classes}: restore its classes,"
-                f" or begin a new run with classes={len(classes)}"
-            )
+            raise ValueError(f"its data {more_classes(len(classes), most_classes)}")
         return cls(number, partition, classes, name, columns, base)

@@ -109,15 +109,12 @@ class Report:
         return written(self)
 
     @classmethod
-    def from_metrics(
-        cls, metrics: Mapping[str, Any], evaluated: bool, told: Set[str] | None = None
-    ) -> Report:
+    def from_metrics(cls, metrics: Mapping[str, Any], evaluated: bool, told: Set[str]) -> Report:
         """The report in a reply, with its counts where it was told to evaluate. Raises Refused for
         what cannot be.
 
-        told: the fields that are taken, whatever else is there; None: all.
+        told: the fields that are taken, whatever else is there.
         """
-        told = {field.name for field in fields(cls)} if told is None else told
         return cls(
             round=count(metrics.get("round"), "its round"),
             client=count(metrics.get("client"), "its client"),

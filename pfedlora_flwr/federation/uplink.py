@@ -86,7 +86,7 @@ class PlainUplink(Uplink):
                     round.number,
                     1 if e.dp_of_users else x.max_samples,
                     e.evaluates(round.number),
-                    taken_in(e),
+                    told=taken_in(e),
                     tells_samples=not e.dp_of_users,
                 )
             except Diverged as told:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from pfedlora_flwr.data.cache import cache_root
+from pfedlora_flwr.data.cache import cache_root, made
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.federation.nodes import WORKER_GONE
@@ -113,7 +113,7 @@ class Simulation:
             nodes,
             self.config,
             self._for_workers(),
-            [self.directory.logs, cache_root()],
+            [self.directory.logs, made(cache_root())],
         )
         told = (
             ""

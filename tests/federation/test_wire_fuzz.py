@@ -8,7 +8,7 @@ import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,7 +29,7 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.admission import admit
 from pfedlora_flwr.federation.claim import Claim
-from pfedlora_flwr.federation.messages import Instruction
+from pfedlora_flwr.federation.messages import Instruction, Report
 from pfedlora_flwr.files import tensors_sha256
 from pfedlora_flwr.methods.method import Refused
 from pfedlora_flwr.rng import derive
@@ -39,6 +39,7 @@ pytestmark = pytest.mark.slow
 
 MANY = settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
 SOME = settings(MANY, max_examples=300)
+ALL = {field.name for field in fields(Report)}
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
     lambda inner: (
@@ -192,7 +193,7 @@ def test_the_honest_reply_is_admitted(server: SimpleNamespace) -> None:
         Status(Code.OK, ""), Parameters(server.blobs, "numpy.ndarray"), 480, server.metrics
     )
     visit, upload = admit(
-        read(fitres_to_recorddict(result, True)), server.method, server.state, 0, 1, 1000
+        read(fitres_to_recorddict(result, True)), server.method, server.state, 0, 1, 1000, told=ALL
     )
     assert tensors_sha256(upload.tensors) == tensors_sha256(server.state)
     assert visit.report.counts is not None
@@ -221,7 +222,7 @@ def test_a_reply_with_anything_changed_is_admitted_failed_or_refused(
     if dropped is not None:
         del content[dropped]
     with documented(wire.Failed, Refused):
-        visit, _ = admit(read(content), server.method, server.state, 0, 1, 1000)
+        visit, _ = admit(read(content), server.method, server.state, 0, 1, 1000, told=ALL)
         assert 0 < visit.samples <= 1000
         json.dumps(asdict(visit.report), allow_nan=False)
 
