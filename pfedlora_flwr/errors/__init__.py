@@ -12,7 +12,16 @@ from pfedlora_flwr.errors.one_line import (
     user_code,
     with_traceback,
 )
-from pfedlora_flwr.errors.words import as_line, counted, first_line, kind, printable, short, some
+from pfedlora_flwr.errors.words import (
+    as_line,
+    counted,
+    differing,
+    first_line,
+    kind,
+    printable,
+    short,
+    some,
+)
 
 __all__ = [
     "UserCodeError",
@@ -20,6 +29,7 @@ __all__ = [
     "as_line",
     "brief",
     "counted",
+    "differing",
     "final_line",
     "first_line",
     "for_users",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 
-_LONGEST, _LONGEST_LINE = 200, 1000
+_JOINERS = "\u200c\u200d"
+_LONGEST, _LONGEST_LIST, _LONGEST_LINE = 200, 400, 1000
 
 
 def some(names: Sequence[str], most: int) -> str:
@@ -29,10 +30,25 @@ def short(value: object, most: int = _LONGEST) -> str:
     return text if len(text) <= most else text[:most] + "…"
 
 
+def differing(what: str, its: Sequence[str], who: str, others: Sequence[str]) -> str:
+    """A stranger's names beside others: all, or from the first one that differs on where a line has
+    no room for all."""
+    both = list(zip(its, others, strict=False))
+    alike = next((i for i, (a, b) in enumerate(both) if a != b), len(both))
+    start = 0 if max(len(repr(names)) for names in (its, others)) <= _LONGEST_LIST else alike
+    found, expected = (short(list(names[start:]), _LONGEST_LIST) for names in (its, others))
+    place = f" from number {start + 1} on" if start else ""
+    return f"its {what}{place} are {found}, {who} {expected}"
+
+
 def printable(text: str) -> str:
     """The text with a blank for each character that a terminal, or a reader of lines, would act on,
-    and for each that no file can hold."""
-    return "".join(c if c.isprintable() or unicodedata.category(c) == "Zs" else " " for c in text)
+    and for each that no file can hold. What joins letters, as some scripts need it, stays."""
+    return "".join(c if c.isprintable() or _stays(c) else " " for c in text)
+
+
+def _stays(character: str) -> bool:
+    return unicodedata.category(character) == "Zs" or character in _JOINERS
 
 
 def as_line(text: str) -> str:

@@ -13,7 +13,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from pfedlora_flwr.data.local import OWN
-from pfedlora_flwr.errors import as_line, short
+from pfedlora_flwr.errors import as_line, differing, short
 from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.claim import Claim
 from pfedlora_flwr.federation.exchange import POLL, SLOW_POLL, Refuse, exchange
@@ -28,8 +28,8 @@ that says who it is tells a failure before no round waits for it; and that one i
 is asked for a short time."""
 _AGAIN = 20.0
 """Seconds of that short time."""
-_NAMED, _TOLD = 20, 400
-"""Classes or columns of a node that the line on it names, and the characters that they may take."""
+_TOLD, _OTHERS = 400, "other nodes'"
+"""Characters of a node's base that the line on it names, and whose come after."""
 
 
 class Roster:
@@ -258,17 +258,18 @@ class Roster:
                 if new and claim.classes[: len(names)] == names:
                     names = claim.classes  # it may have more than those before it
                 if names[: len(claim.classes)] != claim.classes:
+                    told = differing("classes", claim.classes, _OTHERS, names)
                     raise ValueError(
-                        f"{_differing('classes', claim.classes, names)}: a class needs the same"
-                        " number everywhere; restore its classes, or begin a new run"
+                        f"{told}: a class needs the same number everywhere; restore its classes,"
+                        " or begin a new run"
                     )
                 if claim.columns and claim.columns != self._columns:
-                    told = _differing("columns", claim.columns, self._columns)
+                    told = differing("columns", claim.columns, _OTHERS, self._columns)
                     raise ValueError(f"{told}: a feature needs the same place everywhere")
                 if claim.base != self._base:
                     bases = (short(b, _TOLD) if b else "none" for b in (claim.base, self._base))
                     raise ValueError(
-                        f"its base is {next(bases)}, other nodes' {next(bases)}: give it the files"
+                        f"its base is {next(bases)}, {_OTHERS} {next(bases)}: give it the files"
                         " that they have"
                     )
                 self._seat(node, claim)
@@ -331,12 +332,6 @@ class Roster:
     def _update_gone(self) -> None:
         away = [c for c in range(self.clients) if c not in self.node_of and c not in self._left]
         self._gone = {c: self._gone.get(c, time.monotonic()) for c in away}
-
-
-def _differing(what: str, its: list[str], others: list[str]) -> str:
-    """A node's names beside the other nodes', as far as a line has room."""
-    found = [short(names[:_NAMED], _TOLD) for names in (its, others)]
-    return f"its {what} are {found[0]}, other nodes' {found[1]}"
 
 
 def _most_supported(told: Sequence[list[str]]) -> list[str]:

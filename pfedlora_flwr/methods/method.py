@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor, nn
 
-from pfedlora_flwr.errors import short
+from pfedlora_flwr.errors import differing
 from pfedlora_flwr.experiment import Experiment, NoOptions
 from pfedlora_flwr.models import registry
 from pfedlora_flwr.models.model import ClientModel
@@ -24,8 +24,6 @@ from pfedlora_flwr.training.loop import Samples, Visit
 Tensors = dict[str, Tensor]
 """Named tensors, in order. Floating-point ones are parameters in the ledger; integers are metadata:
 bytes, not parameters."""
-_TOLD = 400
-"""Characters that names of tensors may take in a line."""
 
 
 @dataclass(frozen=True)
@@ -287,8 +285,7 @@ def check_layout(tensors: Tensors, like: Tensors) -> None:
     """Raises Refused unless the names, their order, the dtypes and the shapes are those of
     `like`."""
     if list(tensors) != list(like):
-        its, expected = (short(list(named), _TOLD) for named in (tensors, like))
-        raise Refused(f"its tensors are {its}, expected {expected}")
+        raise Refused(differing("tensors", list(tensors), "expected", list(like)))
     for name, tensor in tensors.items():
         if tensor.dtype != like[name].dtype or tensor.shape != like[name].shape:
             got, want = (

@@ -207,6 +207,20 @@ def test_one_node_with_a_stray_class_does_not_turn_the_others_away(tmp_path: Pat
     assert "its classes are ['.stray', 'cat', 'dog'], other nodes' ['cat', 'dog']" in refused[0]
 
 
+def test_where_long_lists_differ_is_said(tmp_path: Path) -> None:
+    names = [f"a class with a long name, {k}" for k in range(40)]
+    other = [*names[:30], "stray", *names[31:]]
+    found, refused = roster(
+        Grid(n10=own("a", *names), n11=own("b", *names), n12=own("c", *other)),
+        3,
+        tmp_path,
+        classes=40,
+    )
+    found.refresh()
+    assert "its classes from number 31 on are ['stray', 'a class with" in refused[0]
+    assert f"other nodes' ['{names[30]}', " in refused[0]
+
+
 def test_a_wrong_node_that_comes_first_does_not_settle_the_partition(tmp_path: Path) -> None:
     grid = Grid(n9=client(2, "wrong"))
     found, refused = roster(grid, 3, tmp_path)

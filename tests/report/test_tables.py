@@ -555,6 +555,11 @@ def test_a_cell_does_nothing_whoever_wrote_it() -> None:
     assert [len(line) for line in csv.reader(io.StringIO(table.csv()))] == [2, 2]
 
 
+def test_letters_that_a_script_joins_stay_joined() -> None:
+    joined = "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645"  # Persian, with a non-joiner
+    assert joined in Table("some", "Some", [{"class": joined}], "").markdown()
+
+
 @pytest.mark.parametrize(
     "cell",
     ["=cmd|' /C calc'!A0", "**=1+1**", "@SUM(1)", "-2+3+cmd|' /C calc'!A0", "+A1", "\t=1", "--1"],
