@@ -44,7 +44,7 @@ class Diverged(Refused):
 
 
 PREDICTORS = (
-    "at most 40 letters, digits, _, . and -, of which the first is a letter or a digit, but neither"
+    "at most 40 of A-Z, a-z, 0-9, _, . and -, of which the first is a letter or a digit, but neither"
     " test nor validation"
 )
 """The names that further predictors may have; `is_predictor` tells of one."""
@@ -227,7 +227,7 @@ class Method(ABC):
         """Client: further predictors, by name. Their test accuracy is measured at the visit, beside
         the personalised model's.
 
-        A name has at most 40 letters, digits, `_`, `.` and `-`, and begins with a letter or a
+        A name has at most 40 of A-Z, a-z, 0-9, `_`, `.` and `-`, and begins with a letter or a
         digit. `test` and `validation` are taken by the personalised model."""
         return {}
 

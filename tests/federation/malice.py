@@ -157,7 +157,7 @@ MALICE: dict[str, tuple[Callable[[FitRes], None], str]] = {
     ),
     "a tag of the personal model's": (
         _metrics(other_accuracies='{"test": 0.99}'),
-        "its other_accuracies have 'test'; allowed: at most 40 letters",
+        "its other_accuracies have 'test'; allowed: at most 40 of A-Z",
     ),
     "a formula for a name": (
         _metrics(other_accuracies=json.dumps({"=cmd|' /C calc'!A0\n<img src=x>": 0.5})),
