@@ -4,6 +4,7 @@ have been with them from the start."""
 from __future__ import annotations
 
 import io
+import logging
 import shutil
 import signal
 import time
@@ -202,18 +203,43 @@ def test_a_run_of_nodes_does_not_go_on_with_clients_of_its_own(
     assert (run.checkpoints.rounds(), run.last_round()) == before
     assert continued(run.run_config()).execution.overwrite  # a comparison's begins anew
 
-    def damaged(_: Checkpoints) -> None:
+    def damaged(*_: object, **__: object) -> None:
         raise UserError("no checkpoint can be read")
 
     with monkeypatch.context() as patched:
         patched.setattr(Checkpoints, "load", damaged)
         assert continued(run.run_config()).execution.resume  # which says so, and stops no other
     shutil.move(tmp_path / "elsewhere", run.clients)
-    one, *_ = run.clients.iterdir()
-    shutil.rmtree(one)  # one of several may be lost
+    assert extend(run.path, 3, **{"max-hours": 0})[0].result["status"] == "completed"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [0, 1], ids=["stopped", "extended"])
+def test_a_lost_model_of_a_simulation_is_found_in_the_checkpoint_before_or_the_run_refuses(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, more: int
+) -> None:
+    keys = KEYS | {"models": "cnn5", "participation": 1.0, "rounds": 3}
+    whole = run_locally(tmp_path / "one", keys | {"rounds": 3 + more})
+    run = RunDirectory(run_locally(tmp_path / "run", keys).output)
+    if not more:  # as if killed before its last round
+        run.checkpoints.paths()[-1].unlink()
+        run.result_file.unlink()
+        run.rewind(2)
+    path = run.client_store(1).path(run.last_round())
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
     MODELS._held.clear()
-    done, _ = extend(run.path, 3, **{"max-hours": 0})
-    assert (done.result["status"], done.result["lost"]) == ("completed", 1)
+    if not more:  # there is none before
+        with pytest.raises(UserError, match=rf"models of 1 client after round 2, .*{path.name} is"):
+            extend(run.path, 3)
+        assert continued(run.run_config()).execution.overwrite  # a comparison's begins anew
+        return
+    with caplog.at_level(logging.WARNING):
+        done, told = extend(run.path, 3 + more)
+    assert "rounds 3 to 4" in told
+    assert f"round-000003.checkpoint cannot be used ({path} is damaged: its checksum" in caplog.text
+    assert facts(done) == facts(whole)
 
 
 @pytest.mark.slow

@@ -27,6 +27,7 @@ from pfedlora_flwr.runs.lines import SoFar
 from pfedlora_flwr.runs.output import from_here
 from pfedlora_flwr.runs.result import write_result
 from pfedlora_flwr.runs.rows import Result, Status, StoppedBy
+from pfedlora_flwr.runs.simulated import ModelsGone, resumable_state
 
 Show = Callable[[Row | None, SoFar], None]
 """Told several times a second what the server is doing, as it writes it (None: nothing yet, or no
@@ -70,8 +71,13 @@ def continued(config: RunConfig) -> RunConfig:
     models begins anew."""
     run = RunDirectory(Path(config.execution.output))
     begun = run.holds_run
-    with suppress(UserError):  # a checkpoint that cannot be read: the run itself says so
-        begun = begun and not run.models_gone(config.experiment)
+    try:
+        if begun:
+            resumable_state(run, config.experiment)
+    except ModelsGone:
+        begun = False
+    except UserError:
+        pass  # a checkpoint that cannot be read: the run itself says so
     return config.executed(resume=begun, overwrite=not begun)
 
 
@@ -128,8 +134,8 @@ def _observe(config: RunConfig, result: Result) -> None:
 
 def _goes_on(e: Experiment, run: RunDirectory) -> str:
     """What is resumed, and from which round."""
-    run.check_models(e)
-    saved, last = run.experiment(), run.last_round()
+    state = resumable_state(run, e)
+    saved, last = run.experiment(), state.round if state else 0
     words = (
         f"continuing {e.method} on {data_name(run, e)} in {from_here(run.path)}:"
         f" rounds {last + 1} to {e.rounds}"

@@ -44,8 +44,8 @@ class Diverged(Refused):
 
 
 PREDICTORS = (
-    "at most 40 of A-Z, a-z, 0-9, _, . and -, of which the first is a letter or a digit, but neither"
-    " test nor validation"
+    "at most 40 of A-Z, a-z, 0-9, _, . and -, of which the first is a letter or a digit, but not"
+    " test or validation"
 )
 """The names that further predictors may have; `is_predictor` tells of one."""
 _PREDICTOR = re.compile(r"(?!(?:test|validation)\Z)[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")

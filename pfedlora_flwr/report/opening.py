@@ -81,13 +81,19 @@ def _compared(study: Study) -> str:
             f" {values}."
         )
     name = next(o.title for o in study.outcomes if o.method == reference)
-    return _in_one(found[0], name) if len(found) == 1 else _in_several(found, name)
+    text = _in_one(found[0], name) if len(found) == 1 else _in_several(found, name)
+    return f"With sharing: {text}" if len(compared) < len(_several(study)) else text
 
 
 def _scenarios(study: Study) -> list[Keys]:
     """Those in which methods are compared: not those of controls, if there are others."""
-    several = [scenario for scenario in study.scenarios if len(study.in_scenario(scenario)) > 1]
+    several = _several(study)
     return [scenario for scenario in several if study.communicates(scenario)] or several
+
+
+def _several(study: Study) -> list[Keys]:
+    """Those of more than one method."""
+    return [scenario for scenario in study.scenarios if len(study.in_scenario(scenario)) > 1]
 
 
 def _diverged(study: Study) -> str:
@@ -129,12 +135,24 @@ def facts(study: Study) -> list[tuple[str, str]]:
         *([("Of the data", notes)] if notes else []),
         ("Methods", methods),
         ("Runs", f"{len(runs)} of {total} completed{of_seeds}"),
+        *([("Visits", visits)] if (visits := _visits(runs)) else []),
         ("Date", " to ".join(dict.fromkeys((dates[0], dates[-1]))) if dates else _UNKNOWN),
         ("Versions", _distinct(map(_versions, about))),
         ("Commit", _distinct(commits(about))),
         *([("Own code", code)] if code else []),
         ("Machine", _distinct(_machine(found.get("machine") or {}) for found in about)),
     ]
+
+
+def _visits(runs: Sequence[Run]) -> str:
+    """How many visits of clients were not as they should be; empty where all were."""
+    rows = [row for run in runs for row in run.rounds]
+    failed, of = (sum(len(row[name]) for row in rows) for name in ("refused", "sampled"))
+    lost = sum(run.result.get("lost", 0) for run in runs)
+    told = [f"{failed} of {of} failed or were refused"] if failed else []
+    if lost:
+        told.append(f"{lost} began with an initial model, since the client had lost its own")
+    return "; ".join(told)
 
 
 def _differences(outcomes: Sequence[Outcome], reference: str) -> list[_Difference]:

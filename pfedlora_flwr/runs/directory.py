@@ -49,6 +49,7 @@ from pfedlora_flwr.runs.rows import (
     VisitRow,
     without_evaluation,
 )
+from pfedlora_flwr.runs.simulated import resumable_state
 from pfedlora_flwr.runs.store import ClientStore
 
 _DYING = 60.0
@@ -70,10 +71,14 @@ class RunDirectory(RunFiles):
         """Creates the directory, or takes up the run in it. Raises UserError when it is in use,
         foreign or not to be replaced; simulated: when its clients' models are gone, too."""
         self.check_free(config)
-        if simulated and config.execution.resume:
-            self.check_models(config.experiment)
         make_folder(self.server)
         self._acquire(_DYING if config.execution.resume else LOOK)
+        if config.execution.resume and (simulated or self.clients.exists()):
+            try:
+                resumable_state(self, config.experiment, set_aside=True)
+            except UserError:
+                self.close()
+                raise
         for file in self.findings:
             file.unlink(missing_ok=True)
         if config.execution.resume:
@@ -122,25 +127,6 @@ class RunDirectory(RunFiles):
                 f"output {str(self.path)!r} exists; continue it with --resume, replace it with"
                 " --overwrite, or choose another"
             )
-
-    def check_models(self, experiment: Experiment) -> None:
-        """Raises UserError if more rounds shall go on from simulated clients' models that are
-        not here any more."""
-        if gone := self.models_gone(experiment):
-            raise UserError(
-                f"output {str(self.path)!r} does not hold the models of {len(gone)} clients after"
-                f" round {self.last_round()}, from which more rounds would go on: real nodes keep"
-                " their own (--superlink), and `compare` removes them; else begin a new run"
-            )
-
-    def models_gone(self, experiment: Experiment) -> list[int]:
-        """The simulated clients whose models are not here, where rounds are left: of a run that is
-        not extended only if it has no folder for any. One that is lost begins anew."""
-        if experiment.rounds == self.experiment().rounds and self.clients.exists():
-            return []
-        state = self.checkpoints.load()
-        versions = state.versions if state and state.round < experiment.rounds else {}
-        return [k for k, v in versions.items() if not self.client_store(k).path(v).exists()]
 
     def clear_void(self) -> None:
         """Removes what a run left that failed before its first round: there is nothing to resume or

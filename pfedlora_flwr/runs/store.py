@@ -53,6 +53,14 @@ class ClientStore:
         when it cannot be read."""
         return read_tensors(self.path(version))[0]
 
+    def fault(self, version: int) -> str:
+        """Why `version` cannot be used, if so."""
+        try:
+            self.read(version)
+        except (UserError, OSError) as error:
+            return str(error)
+        return ""
+
     def counts(self, version: int) -> Counts | None:
         """What the evaluation of `version` counted, as it was saved with it; None where there was
         none."""

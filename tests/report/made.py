@@ -58,6 +58,7 @@ def make_run(
             "round": round,
             "sampled": admitted,
             "admitted": admitted,
+            "refused": [],
             "accuracy": accuracy,
             "validation_accuracy": validation[round],
             "evaluated": n,

@@ -129,6 +129,36 @@ def test_of_several_scenarios_it_counts_those_in_which_a_method_is_above(tmp_pat
     )
 
 
+def test_the_sentence_says_that_it_leaves_controls_out(tmp_path: Path) -> None:
+    accuracies = {"standalone": [0.5, 0.6, 0.7], "pfedlora": [0.4, 0.6, 0.8]}
+    for seed in range(3):
+        for method, values in accuracies.items():
+            run, value = tmp_path / f"{method}-{seed}", values[seed]
+            make_run(run, [0.1, value], [value] * 2, method=method, seed=seed)
+        alone = {"method": "pfedlora", "sharing": "none", "seed": seed}
+        make_run(tmp_path / f"none-{seed}", [0.1, 0.1], [0.1] * 2, **alone)
+        with_control = tmp_path / f"standalone-none-{seed}"
+        make_run(with_control, [0.1, 0.5], [0.5] * 2, **alone | {"method": "standalone"})
+    assert opening.conclusion(load([tmp_path])).startswith(
+        "With sharing: No method is distinguishable from Standalone: each 95 % interval"
+    )
+
+
+def test_visits_that_failed_or_began_anew_are_counted(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    make_run(run, [0.1, 0.2, 0.3], [0.3, 0.3])
+    assert "Visits" not in dict(opening.facts(load([run])))
+    rows = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+    rows[2] |= {"admitted": [0], "refused": [1]}
+    (run / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    result = json.loads((run / "result.json").read_text()) | {"lost": 2}
+    (run / "result.json").write_text(json.dumps(result))
+    assert dict(opening.facts(load([run])))["Visits"] == (
+        "1 of 4 failed or were refused; 2 began with an initial model, since the client had lost"
+        " its own"
+    )
+
+
 def test_equal_differences_in_all_seeds_are_no_certainty(tmp_path: Path) -> None:
     """Their interval has no width; that of a method with Standalone's very numbers holds 0."""
     alone = [0.5, 0.6, 0.7]
