@@ -437,7 +437,10 @@ def export(
         return
     if client is None or not kind:
         missing = "--client K" if client is None else "--format FORMAT"
-        raise UserError(f"{missing} is missing; allowed without both: --shared")
+        raise UserError(
+            f"{missing} is missing: a client's model needs --client and --format, the shared state"
+            " --shared"
+        )
 
     [trained] = models_of(place, client, err)
     target = absolute(output or f"client-{client}{exporting.SUFFIXES.get(kind, '')}")

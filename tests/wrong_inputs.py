@@ -494,7 +494,7 @@ KEYS = [
     Wrong(
         "predict run --client -1 a.png", "Invalid value for '--client': -1 is not in the range x>=0"
     ),
-    Wrong("export run --client 0", "--format FORMAT is missing; allowed without both: --shared"),
+    Wrong("export run --client 0", "--format FORMAT is missing: a client's model needs --client"),
     Wrong("report a b", "several paths are given: choose the report's folder with --output"),
     Wrong("report a --target 2", "target-accuracy is 2.0; allowed: auto, or a number > 0 and ≤ 1"),
     Wrong(
@@ -608,7 +608,7 @@ YAML = [
     ),
     conf(BASIC.replace("[0, 1]", "[0, 0]"), "seeds: a value appears twice", "compare"),
     conf(BASIC.replace("[0, 1]", "[a]"), "seeds is ['a']; allowed: integers ≥ 0", "compare"),
-    conf(BASIC.replace("rounds: 2", "seed: 2"), "seed is set by compare itself", "compare"),
+    conf(BASIC.replace("rounds: 2", "seed: 2"), "set by compare itself: use seeds", "compare"),
     conf(BASIC + "axes: {mu: []}\n", "axes.mu: expected a list of at least one value", "compare"),
     conf(
         BASIC + "axes: {mu: [2]}\n", "axes.mu: mu is 2.0; allowed: a number ≥ 0 and ≤ 1", "compare"
@@ -1652,6 +1652,8 @@ FILES = [
         made.result(status="failed", error="the disk is full"),
     ),
     file("report run", "its rounds.jsonl does not reach round 2", made.gone("rounds.jsonl")),
+    file("status run", "its rounds.jsonl does not reach round 2", made.gone("rounds.jsonl")),
+    file("status run", "run has no config.yaml, as a", made.gone("config.yaml")),
     file("report run", "its rounds.jsonl does not reach round 2", made.cut_lines("rounds.jsonl")),
     file(
         "report run",

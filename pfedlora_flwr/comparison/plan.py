@@ -78,7 +78,10 @@ class Plan:
                 tuple(map(_cell, saved["cells"])),
             )
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
-            raise UserError(f"{file} cannot be read as the plan of a comparison") from None
+            raise UserError(
+                f"{file} cannot be read as the plan of a comparison; remove it: `compare` writes it"
+                " again"
+            ) from None
 
     def write(self, directory: Path) -> None:
         """Leaves the plan in a directory."""

@@ -34,7 +34,14 @@ _PARTS = ("base", "methods", "seeds", "axes")
 _LONGEST = 200
 """Bytes of a folder's or figure's name, without what is put before or behind it."""
 _NONE: dict[str, object] = {}
-_SET_BY_COMPARE = ("method", "seed", "output", "resume", "overwrite")
+_SET_BY_COMPARE = {
+    "method": "methods in its file, or --methods",
+    "seed": "seeds in its file, or --seeds",
+    "output": "--output",
+    "resume": "nothing: it resumes what is there",
+    "overwrite": "--redo",
+}
+"""Keys that `compare` sets itself, and what to use in their place."""
 _OF_TASK = re.compile(r"sharing|dataset|clients|classes|(partition|data)\..*")
 """Keys of what methods are compared on: none is chosen by accuracy."""
 
@@ -292,7 +299,7 @@ def _check_owners(of_base: Sequence[str], changed: Iterable[str], axes: Sequence
     on_axes = [key for axis in axes for key in axis.keys]
     for key in (*of_base, *on_axes):
         if key in _SET_BY_COMPARE:
-            raise UserError(f"{key} is set by compare itself: use methods, seeds or the output")
+            raise UserError(f"{key} is set by compare itself: use {_SET_BY_COMPARE[key]}")
     for key in on_axes:
         if key in changed:
             raise UserError(f"-o {key}: it is on an axis; choose its values with --only {key}=…")

@@ -13,6 +13,7 @@ from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.runs.code_copy import Hashes, check_importable, differing_files, hashes_of
 from pfedlora_flwr.runs.directory import RunDirectory, find_runs
 from pfedlora_flwr.runs.provenance import read_about
+from pfedlora_flwr.runs.records import check_told
 from pfedlora_flwr.runs.result import sampled, to_target
 from pfedlora_flwr.runs.rows import Result, RoundRow, ToTarget
 
@@ -50,11 +51,7 @@ class Run:
     @cached_property
     def rounds(self) -> list[RoundRow]:
         rows = self.directory.rounds()
-        if not rows or rows[-1]["round"] != self.result["rounds"]:
-            raise UserError(
-                f"{self.path}: its rounds.jsonl does not reach round {self.result['rounds']}, as"
-                " result.json does; restore it"
-            )
+        check_told(self.path, rows[-1]["round"] if rows else -1, self.result)
         return rows
 
     @cached_property

@@ -52,6 +52,16 @@ def read_result(path: Path, formats: tuple[int, ...]) -> Result | None:
     return found  # type: ignore[return-value]
 
 
+def check_told(path: Path, last: int, result: Result) -> None:
+    """Raises UserError unless the lines of a completed run, whose last is of round `last`, are
+    all."""
+    if last != result["rounds"]:
+        raise UserError(
+            f"{path}: its rounds.jsonl does not reach round {result['rounds']}, as result.json"
+            " does; restore it"
+        )
+
+
 def read_json(path: Path) -> Any:
     """What a file that is only there to be watched holds, or None."""
     try:

@@ -14,8 +14,9 @@ from typing import Literal, NotRequired, TypedDict
 
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import leaves_of
-from pfedlora_flwr.runs.layout import RunFiles
+from pfedlora_flwr.runs.layout import CONFIG, RunFiles
 from pfedlora_flwr.runs.lines import seconds_left
+from pfedlora_flwr.runs.records import check_told
 from pfedlora_flwr.runs.rows import Phase, Status
 from pfedlora_flwr.runs.standing import Client, Standing
 
@@ -84,7 +85,12 @@ def find_status(run: RunFiles) -> RunStatus:
     state, reason = _state(run)
     if state != "running" and not run.holds_run and not run.result_file.exists():
         raise UserError(f"{run.path} holds no run")
-    return status_of(run, state, reason, run.standing().look())
+    standing = run.standing().look()
+    if state == "completed" and (result := run.result()):
+        if not run.holds_run:
+            raise UserError(f"{run.path} has no {CONFIG}, as a completed run has; restore it")
+        check_told(run.path, standing.so_far.round, result)
+    return status_of(run, state, reason, standing)
 
 
 def status_of(run: RunFiles, state: State, reason: str | None, standing: Standing) -> RunStatus:
