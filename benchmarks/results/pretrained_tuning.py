@@ -30,7 +30,7 @@ NAMES: dict[tuple[str, ...], str] = {
 }
 TABLES = {"none": "tuning", "layer": "tuning-normalised"}
 """By representation-norm."""
-RATES = ("3e-05", "0.0001", "0.0003", "0.001", "0.003", "0.01", "0.03", "0.1", "0.3")
+RATES = ("3e-05", "0.0001", "0.0003", "0.001", "0.003", "0.01", "0.03", "0.1", "0.3", "1.0")
 
 
 def tuning(page: Page) -> None:
@@ -55,7 +55,7 @@ def tuning(page: Page) -> None:
             for method in methods
             if (name, reads, method) in shown
         ]
-        titles = [f"{float(rate):f}".rstrip("0") for rate in rates]
+        titles = [f"{float(rate):f}".rstrip("0").rstrip(".") for rate in rates]
         page.table(table, ("clients", "the head sees", "method", *titles), lines)
 
 
