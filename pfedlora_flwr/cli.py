@@ -35,7 +35,12 @@ def _print_version(wanted: bool) -> None:
 
 Options = Annotated[
     list[str] | None,
-    typer.Option("-o", "--option", metavar="KEY=VALUE", help="Set a key; may be repeated."),
+    typer.Option(
+        "-o",
+        "--option",
+        metavar="KEY=VALUE",
+        help="Set a key; may be repeated: of one key, the last counts.",
+    ),
 ]
 Place = Annotated[Path, typer.Argument(metavar="RUN", hidden=True)]
 Client = Annotated[
