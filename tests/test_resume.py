@@ -4,7 +4,6 @@ have been with them from the start."""
 from __future__ import annotations
 
 import io
-import logging
 import shutil
 import signal
 import time
@@ -214,32 +213,45 @@ def test_a_run_of_nodes_does_not_go_on_with_clients_of_its_own(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("more", [0, 1], ids=["stopped", "extended"])
-def test_a_lost_model_of_a_simulation_is_found_in_the_checkpoint_before_or_the_run_refuses(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, more: int
-) -> None:
-    keys = KEYS | {"models": "cnn5", "participation": 1.0, "rounds": 3}
-    whole = run_locally(tmp_path / "one", keys | {"rounds": 3 + more})
+@pytest.mark.parametrize("sharing", ["mean", "none"])
+def test_a_simulation_goes_on_from_whole_models_alone(tmp_path: Path, sharing: str) -> None:
+    keys = KEYS | {"models": "cnn5", "participation": 1.0, "rounds": 3, "sharing": sharing}
+    whole = run_locally(tmp_path / "one", keys | {"rounds": 4})
     run = RunDirectory(run_locally(tmp_path / "run", keys).output)
-    if not more:  # as if killed before its last round
-        run.checkpoints.paths()[-1].unlink()
-        run.result_file.unlink()
-        run.rewind(2)
-    path = run.client_store(1).path(run.last_round())
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
-    MODELS._held.clear()
-    if not more:  # there is none before
-        with pytest.raises(UserError, match=rf"models of 1 client after round 2, .*{path.name} is"):
-            extend(run.path, 3)
-        assert continued(run.run_config()).execution.overwrite  # a comparison's begins anew
-        return
-    with caplog.at_level(logging.WARNING):
-        done, told = extend(run.path, 3 + more)
-    assert "rounds 3 to 4" in told
-    assert f"round-000003.checkpoint cannot be used ({path} is damaged: its checksum" in caplog.text
+    store = run.client_store(1) if sharing == "mean" else run.server_store(1)
+    path, before = store.path(3), run.result_file.read_bytes()
+    held = path.read_bytes()
+    for damaged, why in (
+        (held[:-1] + bytes([held[-1] ^ 1]), "is damaged: its checksum differs"),
+        (held[:1000], "cannot be read: "),
+        (store.path(2).read_bytes(), "is not the one that the server knows"),
+    ):
+        path.write_bytes(damaged)
+        MODELS._held.clear()
+        newest = run.checkpoints.paths()[-1]
+        with pytest.raises(UserError) as told:
+            extend(run.path, 4)
+        assert f"the models of 1 client after round 3, from which more rounds would go on ({path} "
+        assert why in str(told.value)
+        assert f"or remove {newest} to go on after round 2, or begin" in str(told.value)
+    assert run.result_file.read_bytes() == before
+    assert continued(run.run_config()).execution.resume  # a comparison's says so, too
+    for client in run.clients.iterdir():
+        run.client_store(int(client.name)).path(3).unlink()
+    extended = config.run_config(run.run_config().flat() | {"rounds": 4, "output": str(run.path)})
+    assert continued(extended).execution.overwrite  # none is there: it begins anew
+    newest.unlink()
+    done, _ = extend(run.path, 4)
     assert facts(done) == facts(whole)
+
+
+@pytest.mark.slow
+def test_who_leaves_needs_no_model(tmp_path: Path) -> None:
+    run = RunDirectory(run_locally(tmp_path / "run", KEYS | {"rounds": 1}).output)
+    gone, *_ = run.clients.iterdir()
+    shutil.rmtree(gone)
+    done, _ = extend(run.path, 2, **{"clients-left": gone.name})
+    assert done.result["status"] == "completed"
 
 
 @pytest.mark.slow

@@ -22,7 +22,6 @@ from pfedlora_flwr.methods.method import Method, Refused, Tensors, Upload, check
 from pfedlora_flwr.rng import derive
 from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.directory import RunDirectory
-from pfedlora_flwr.runs.store import ClientStore
 
 
 def first_state(e: Experiment, method: Method) -> Tensors:
@@ -65,7 +64,7 @@ class Shared:
     """
 
     def __init__(self, run: RunDirectory, state: ServerState, aggregate: Aggregate) -> None:
-        self._states = run.states
+        self._store = run.server_store
         self._server = state
         self._aggregate = aggregate
 
@@ -115,9 +114,6 @@ class Alone(Shared):
             )
         self._held.clear()
         round.aggregation_error = None  # each merge was of one upload
-
-    def _store(self, client: int) -> ClientStore:
-        return ClientStore(self._states / str(client))
 
 
 class Start(Shared):

@@ -27,7 +27,7 @@ from pfedlora_flwr.runs.lines import SoFar
 from pfedlora_flwr.runs.output import from_here
 from pfedlora_flwr.runs.result import write_result
 from pfedlora_flwr.runs.rows import Result, Status, StoppedBy
-from pfedlora_flwr.runs.simulated import ModelsGone, resumable_state
+from pfedlora_flwr.runs.simulated import ModelsGone, check_models
 
 Show = Callable[[Row | None, SoFar], None]
 """Told several times a second what the server is doing, as it writes it (None: nothing yet, or no
@@ -67,15 +67,15 @@ LOCAL_NOTE = (
 
 def continued(config: RunConfig) -> RunConfig:
     """The run as it goes on from what its directory holds. What one that was killed before its
-    first line leaves is nothing to resume, and one that has rounds left and no longer has its
-    models begins anew."""
+    first line leaves is nothing to resume, and one that has rounds left and no longer has any of
+    its models begins anew."""
     run = RunDirectory(Path(config.execution.output))
     begun = run.holds_run
     try:
         if begun:
-            resumable_state(run, config.experiment)
-    except ModelsGone:
-        begun = False
+            check_models(run, config.experiment)
+    except ModelsGone as gone:
+        begun = not gone.all
     except UserError:
         pass  # a checkpoint that cannot be read: the run itself says so
     return config.executed(resume=begun, overwrite=not begun)
@@ -134,8 +134,8 @@ def _observe(config: RunConfig, result: Result) -> None:
 
 def _goes_on(e: Experiment, run: RunDirectory) -> str:
     """What is resumed, and from which round."""
-    state = resumable_state(run, e)
-    saved, last = run.experiment(), state.round if state else 0
+    check_models(run, e)
+    saved, last = run.experiment(), run.last_round()
     words = (
         f"continuing {e.method} on {data_name(run, e)} in {from_here(run.path)}:"
         f" rounds {last + 1} to {e.rounds}"

@@ -82,18 +82,14 @@ def _compared(study: Study) -> str:
         )
     name = next(o.title for o in study.outcomes if o.method == reference)
     text = _in_one(found[0], name) if len(found) == 1 else _in_several(found, name)
-    return f"With sharing: {text}" if len(compared) < len(_several(study)) else text
+    rest = [s for s in study.scenarios if s not in compared and study.in_scenario(s)]
+    return text if all(map(study.communicates, rest)) else f"With sharing: {text}"
 
 
 def _scenarios(study: Study) -> list[Keys]:
     """Those in which methods are compared: not those of controls, if there are others."""
-    several = _several(study)
+    several = [scenario for scenario in study.scenarios if len(study.in_scenario(scenario)) > 1]
     return [scenario for scenario in several if study.communicates(scenario)] or several
-
-
-def _several(study: Study) -> list[Keys]:
-    """Those of more than one method."""
-    return [scenario for scenario in study.scenarios if len(study.in_scenario(scenario)) > 1]
 
 
 def _diverged(study: Study) -> str:
@@ -147,9 +143,9 @@ def facts(study: Study) -> list[tuple[str, str]]:
 def _visits(runs: Sequence[Run]) -> str:
     """How many visits of clients were not as they should be; empty where all were."""
     rows = [row for run in runs for row in run.rounds]
-    failed, of = (sum(len(row[name]) for row in rows) for name in ("refused", "sampled"))
+    of, counted = (sum(len(row[name]) for row in rows) for name in ("sampled", "admitted"))
     lost = sum(run.result.get("lost", 0) for run in runs)
-    told = [f"{failed} of {of} failed or were refused"] if failed else []
+    told = [f"{of - counted} of {of} did not count"] if counted < of else []
     if lost:
         told.append(f"{lost} began with an initial model, since the client had lost its own")
     return "; ".join(told)

@@ -7,7 +7,7 @@ import hashlib
 import json
 import logging
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
@@ -226,33 +226,24 @@ class Checkpoints:
                 found[state.round] = state
         return found
 
-    def load(
-        self,
-        before: int | None = None,
-        *,
-        set_aside: bool = False,
-        lacks: Callable[[ServerState], str] = lambda state: "",
-    ) -> ServerState | None:
+    def load(self, before: int | None = None, *, set_aside: bool = False) -> ServerState | None:
         """The newest whole checkpoint, of those before a round if one is given; a damaged one is
-        passed over with a warning, and so is one that `lacks` something, which it says.
+        passed over with a warning.
 
-        set_aside: whether these are renamed, which the run's only writer does. None where there
-        never was one. Raises UserError when there are some and none can be read: to begin anew
-        would throw away what the clients hold."""
-        damaged = dict[Path, str]()
+        set_aside: whether damaged ones are renamed, which the run's only writer does. None where
+        there never was one. Raises UserError when there are some and none can be read: to begin
+        anew would throw away what the clients hold."""
+        damaged = dict[Path, Exception]()
         for path in reversed(self.paths()):
             if before is not None and _round_of(path) >= before:
                 continue
             try:
                 state = self._read(path)
             except (ValueError, KeyError, TypeError) as error:
-                damaged[path] = f"is damaged ({error})"
-                continue
-            if gone := lacks(state):
-                damaged[path] = f"cannot be used ({gone})"
+                damaged[path] = error
                 continue
             for other, reason in damaged.items():
-                told = f"{other.name} {reason}: falling back to the previous one"
+                told = f"{other.name} is damaged ({reason}): falling back to the previous one"
                 warn_once(self.folder, f"checkpoint {told}")
                 if set_aside:
                     other.rename(other.with_suffix(".damaged"))

@@ -49,7 +49,7 @@ from pfedlora_flwr.runs.rows import (
     VisitRow,
     without_evaluation,
 )
-from pfedlora_flwr.runs.simulated import resumable_state
+from pfedlora_flwr.runs.simulated import check_models
 from pfedlora_flwr.runs.store import ClientStore
 
 _DYING = 60.0
@@ -71,14 +71,10 @@ class RunDirectory(RunFiles):
         """Creates the directory, or takes up the run in it. Raises UserError when it is in use,
         foreign or not to be replaced; simulated: when its clients' models are gone, too."""
         self.check_free(config)
+        if simulated and config.execution.resume:
+            check_models(self, config.experiment)
         make_folder(self.server)
         self._acquire(_DYING if config.execution.resume else LOOK)
-        if config.execution.resume and (simulated or self.clients.exists()):
-            try:
-                resumable_state(self, config.experiment, set_aside=True)
-            except UserError:
-                self.close()
-                raise
         for file in self.findings:
             file.unlink(missing_ok=True)
         if config.execution.resume:

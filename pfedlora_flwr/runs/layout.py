@@ -201,6 +201,10 @@ class RunFiles:
         """The fingerprint of the partition, once the nodes have told it."""
         return self._partition.read_text().strip() if self._partition.exists() else None
 
+    def server_store(self, client: int) -> ClientStore:
+        """Where the server keeps a client's own state, under `sharing=none`."""
+        return ClientStore(self.states / str(client))
+
     def client_store(self, client: int) -> ClientStore:
         """Where a simulated client keeps its model."""
         return ClientStore(self.clients / str(client))

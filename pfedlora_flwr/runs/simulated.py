@@ -1,7 +1,10 @@
-"""What a simulation goes on from: its clients keep their models in the run's directory, beside the
+"""Whether a simulation can go on: its clients keep their models in the run's directory, beside the
 server's checkpoints."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
 
 from pfedlora_flwr.errors import UserError, counted, some
 from pfedlora_flwr.experiment import Experiment
@@ -10,37 +13,47 @@ from pfedlora_flwr.runs.layout import RunFiles
 
 
 class ModelsGone(UserError):
-    """More rounds would go on from models that are missing or damaged."""
+    """More rounds would go on from models that are missing or damaged. all: whether it is every
+    client's."""
+
+    def __init__(self, text: str, *, all: bool) -> None:
+        super().__init__(text)
+        self.all = all
 
 
-def resumable_state(run: RunFiles, e: Experiment, *, set_aside: bool = False) -> ServerState | None:
-    """The newest whole checkpoint; where rounds are left, of those of which all clients' models are
-    here and whole. An older one is as good, the run comes to the same bits, but for one before any
-    training: this may be a run of real nodes, which keep their models.
+def check_models(run: RunFiles, e: Experiment) -> None:
+    """Raises ModelsGone where rounds are left and a client's model, or its state on the server, is
+    missing or not what the checkpoint knows: it would begin anew, and the run come to other
+    bits."""
+    state = run.checkpoints.load()
+    if state is None or state.round >= e.rounds:
+        return
+    faults = [fault for fault in _faults(run, e, state) if fault]
+    if not faults:
+        return
+    all = len(faults) == len(state.versions)
+    ways = ["restore what is missing or damaged"] if not all else []
+    with suppress(UserError):  # of a checkpoint that cannot be read
+        before = run.checkpoints.load(before=state.round)
+        if before and before.versions and not any(_faults(run, e, before)):
+            newest = run.checkpoints.paths()[-1]
+            ways.append(f"remove {newest} to go on after round {before.round}")
+    ways.append("begin a new run")
+    raise ModelsGone(
+        f"output {str(run.path)!r} does not hold the models of {counted(len(faults), 'client')}"
+        f" after round {state.round}, from which more rounds would go on ({some(faults, 1)}):"
+        f" {', or '.join(ways)}; real nodes keep their own (--superlink), and `compare` removes"
+        " them",
+        all=all,
+    )
 
-    set_aside: as `Checkpoints.load` has it. Raises ModelsGone where there is none, and UserError
-    where no checkpoint can be read."""
-    faults = dict[int, list[str]]()
 
-    def lacks(state: ServerState) -> str:
-        if state.round >= e.rounds:
-            return ""
-        if faults and not state.versions:
-            return "no client has trained"
-        left = e.left_by(state.round)
-        held = (run.client_store(k).fault(v) for k, v in state.versions.items() if k not in left)
-        faults[state.round] = [fault for fault in held if fault]
-        return some(faults[state.round], 1)
-
-    try:
-        return run.checkpoints.load(set_aside=set_aside, lacks=lacks)
-    except UserError:
-        if not faults:
-            raise
-        last = max(faults)
-        raise ModelsGone(
-            f"output {str(run.path)!r} does not hold the models of"
-            f" {counted(len(faults[last]), 'client')} after round {last}, from which more rounds"
-            f" would go on ({some(faults[last], 1)}); restore them, or begin a new run; real nodes"
-            " keep their own (--superlink), and `compare` removes them"
-        ) from None
+def _faults(run: RunFiles, e: Experiment, state: ServerState) -> Iterator[str]:
+    """Of each client that is to go on why it cannot; empty where it can."""
+    left = e.left_by(state.round + 1)
+    for client, version in state.versions.items():
+        if client not in left:
+            fault = run.client_store(client).fault(version, state.models.get(client))
+            if not fault and client in state.states:
+                fault = run.server_store(client).fault(version, state.states[client])
+            yield fault

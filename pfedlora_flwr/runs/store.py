@@ -53,13 +53,15 @@ class ClientStore:
         when it cannot be read."""
         return read_tensors(self.path(version))[0]
 
-    def fault(self, version: int) -> str:
-        """Why `version` cannot be used, if so."""
+    def fault(self, version: int, sha256: str | None) -> str:
+        """Why `version` cannot be used, if so. sha256: of its tensors, where that is known."""
+        path = self.path(version)
         try:
-            self.read(version)
+            _, metadata = read_tensors(path)
         except (UserError, OSError) as error:
             return str(error)
-        return ""
+        same = not sha256 or metadata["sha256"] == sha256
+        return "" if same else f"{path} is not the one that the server knows"
 
     def counts(self, version: int) -> Counts | None:
         """What the evaluation of `version` counted, as it was saved with it; None where there was
