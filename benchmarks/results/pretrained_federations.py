@@ -88,7 +88,7 @@ def line(page: Page, rows: list[Row], method: str, alone: BySeed) -> list[str]:
 
     rows: of what the head sees, with Standalone's."""
     ours = [row for row in rows if row["method"] == method]
-    by_kind = [{row["lr"] for row in ours if row["sharing"] == kind} for kind in ("mean", "none")]
+    by_kind = [{_rate(row) for row in ours if row["sharing"] == kind} for kind in ("mean", "none")]
     rates = dict.fromkeys(rate for kind in by_kind for rate in kind)
     assert all(len(kind) <= 1 for kind in by_kind), f"{method}: several rates in one cell"
     mean, none = (values(rows, method, kind) for kind in ("mean", "none"))
@@ -105,6 +105,11 @@ def line(page: Page, rows: list[Row], method: str, alone: BySeed) -> list[str]:
     page.says(gain, difference(none, alone))
     assert mean.keys() == none.keys(), f"{method}: seeds differ"
     return [*cells, percent(estimate(none)), points(gain), points(lead)]
+
+
+def _rate(row: Row) -> str:
+    """The clients' rate and, where it has one, the server's."""
+    return ", ".join(filter(None, (row["lr"], row.get("fedgh.server-lr"))))
 
 
 def values(rows: list[Row], method: str, sharing: str, **where: str) -> BySeed:

@@ -246,13 +246,13 @@ def mean_of(rows: Sequence[Row], end: int, count: int, column: str = "accuracy")
     return 100 * fmean(float(row[column]) for row in rows[end - count + 1 : end + 1])
 
 
-def leads_at_end(sharing: str) -> tuple[float, float]:
-    """pFedLoRA (μ = 0.5) minus Standalone in points, at the best validation accuracy and after the
-    last round; of the one seed with all rounds."""
+def leads_at_end(run: Long) -> tuple[float, float]:
+    """A run minus Standalone in points, at the best validation accuracy and after the last round,
+    with the one seed that has all rounds."""
     found = long_runs(Page(RESULTS / "start"))["0"]
     whole = {method for (method, _, _), rows in found.items() if len(rows) == ROUNDS + 1}
-    assert whole == {"pfedlora", "standalone"}, "others were run, too"
-    ours, alone = (end_of(found[run]) for run in (("pfedlora", "0.5", sharing), ALONE))
+    assert whole == {"pfedlora", "fedproto", "standalone"}, "others were run, too"
+    ours, alone = (end_of(found[each]) for each in (run, ALONE))
     return 100 * (ours[0] - alone[0]), 100 * (ours[1] - alone[1])
 
 

@@ -297,15 +297,16 @@ def scratch() -> Iterable[Line]:
         ),
         at(f"{titles(none)}: no gain shown"),
     )
-    best, end = leads_at_end("mean")
-    own = " and ".join(signed(lead, 1) for lead in leads_at_end("none"))
-    times = times_standalone("0", ("pfedlora", "0.5", "mean"))
+    ours = ("pfedlora", "0.5", "mean")
+    best, end = leads_at_end(ours)
+    own = " and ".join(signed(lead, 1) for lead in leads_at_end((*ours[:2], "none")))
+    times = times_standalone("0", ours)
     at = link("../start/README.md", "a-long-training")
     within = leads_within(120)
     fd, mrl = (within["1", (name, "", "mean")] for name in ("fd", "fedmrl"))
     proto = " and ".join(signed(within[seed, ("fedproto", "", "mean")], 1) for seed in "01")
     more = times_standalone("1", ("fedmrl", "", "mean"))
-    ours = [signed(within[seed, ("pfedlora", "0.5", "mean")], 1) for seed in "012"]
+    three = ", ".join(signed(within[seed, ours], 1) for seed in "012")
     yield (
         "the same, twelve visits",
         at(
@@ -315,13 +316,16 @@ def scratch() -> Iterable[Line]:
         ),
         at(
             f"FedMRL, lead {signed(mrl, 1)} at {more:.1f} times the operations, one seed; pFedLoRA"
-            f" (μ = 0.5), leads {', '.join(ours)} at {times:.1f} times the operations; without"
+            f" (μ = 0.5), leads {three} at {times:.1f} times the operations; without"
             " sharing, too"
         ),
     )
     yield (
         "the same, thirty visits",
-        "",
+        at(
+            f"FedProto, lead {signed(leads_at_end(('fedproto', '', 'mean'))[0], 1)}"
+            f" ({board.up('fedproto', 600)}), one seed, without a control"
+        ),
         at(
             f"pFedLoRA (μ = 0.5), lead {signed(best, 1)}, at the end {signed(end, 1)}, at"
             f" {times:.1f} times the operations, one seed; without sharing {own}"
