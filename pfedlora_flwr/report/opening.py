@@ -83,7 +83,9 @@ def _compared(study: Study) -> str:
     name = next(o.title for o in study.outcomes if o.method == reference)
     text = _in_one(found[0], name) if len(found) == 1 else _in_several(found, name)
     rest = [s for s in study.scenarios if s not in compared and study.in_scenario(s)]
-    return text if all(map(study.communicates, rest)) else f"With sharing: {text}"
+    if not all(map(study.communicates, rest)):
+        return f"With sharing: {text}"
+    return text[0].upper() + text[1:]
 
 
 def _scenarios(study: Study) -> list[Keys]:
@@ -201,7 +203,7 @@ def _in_one(found: Sequence[_Difference], reference: str) -> str:
     if any(d.by.sign for d in tested):
         held = [d.method for d in tested if measures.bonferroni(d.by, len(tested)).sign]
         text += _together(len(tested), held)
-    return text[0].upper() + text[1:] + "."
+    return f"{text}."
 
 
 def _in_several(found: Sequence[Sequence[_Difference]], reference: str) -> str:
@@ -215,10 +217,10 @@ def _in_several(found: Sequence[Sequence[_Difference]], reference: str) -> str:
     ]
     if not told:
         where = f"in any of the {len(found)} scenarios (95 % intervals of the paired differences)"
-        text = f"No method is distinguishable from {reference} {where}"
+        text = f"no method is distinguishable from {reference} {where}"
     else:
         text = (
-            f"Against {reference}, by 95 % intervals of the paired differences in each scenario:"
+            f"against {reference}, by 95 % intervals of the paired differences in each scenario:"
             f" {'; '.join(told)}"
         )
         text += "; the others are not distinguishable from it" if len(told) < len(signs) else ""

@@ -138,7 +138,7 @@ def test_the_sentence_says_that_it_leaves_controls_out(tmp_path: Path) -> None:
         alone = {"method": "pfedlora", "sharing": "none", "seed": seed}
         make_run(tmp_path / f"none-{seed}", [0.1, 0.1], [0.1] * 2, **alone)
     assert opening.conclusion(load([tmp_path])).startswith(
-        "With sharing: No method is distinguishable from Standalone: each 95 % interval"
+        "With sharing: no method is distinguishable from Standalone: each 95 % interval"
     )
 
 
