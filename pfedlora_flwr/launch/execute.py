@@ -27,7 +27,7 @@ from pfedlora_flwr.runs.lines import SoFar
 from pfedlora_flwr.runs.output import from_here
 from pfedlora_flwr.runs.result import write_result
 from pfedlora_flwr.runs.rows import Result, Status, StoppedBy
-from pfedlora_flwr.runs.simulated import ModelsGone, check_models
+from pfedlora_flwr.runs.simulated import check_models, models_gone
 
 Show = Callable[[Row | None, SoFar], None]
 """Told several times a second what the server is doing, as it writes it (None: nothing yet, or no
@@ -71,13 +71,8 @@ def continued(config: RunConfig) -> RunConfig:
     its models begins anew."""
     run = RunDirectory(Path(config.execution.output))
     begun = run.holds_run
-    try:
-        if begun:
-            check_models(run, config.experiment)
-    except ModelsGone as gone:
-        begun = not gone.all
-    except UserError:
-        pass  # a checkpoint that cannot be read: the run itself says so
+    with suppress(UserError):  # a checkpoint that cannot be read: the run itself says so
+        begun = begun and not models_gone(run, config.experiment)
     return config.executed(resume=begun, overwrite=not begun)
 
 

@@ -50,7 +50,6 @@ from pfedlora_flwr.runs.rows import (
     without_evaluation,
 )
 from pfedlora_flwr.runs.simulated import check_models
-from pfedlora_flwr.runs.store import ClientStore
 
 _DYING = 60.0
 """Seconds that a server may need to notice that its SuperLink was restarted, and to let go of its
@@ -293,8 +292,8 @@ class RunDirectory(RunFiles):
         """Of each client's versions keeps only the current one: a completed run is not resumed."""
         state = self.checkpoints.load()
         for client, version in (state.versions if state else {}).items():
-            for folder in (self.clients, self.states):
-                ClientStore(folder / str(client)).keep(version)
+            for store in (self.client_store(client), self.server_store(client)):
+                store.keep(version)
 
     def _check_goes_on(self, experiment: Experiment) -> None:
         """Raises UserError unless the run here is of this Experiment, or of one that this one
