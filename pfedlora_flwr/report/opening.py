@@ -145,9 +145,9 @@ def facts(study: Study) -> list[tuple[str, str]]:
 def _visits(runs: Sequence[Run]) -> str:
     """How many visits of clients were not as they should be; empty where all were."""
     rows = [row for run in runs for row in run.rounds]
-    of, counted = (sum(len(row[name]) for row in rows) for name in ("sampled", "admitted"))
+    of, admitted = (sum(len(row[name]) for row in rows) for name in ("sampled", "admitted"))
     lost = sum(run.result.get("lost", 0) for run in runs)
-    told = [f"{of - counted} of {of} did not count"] if counted < of else []
+    told = [f"{of - admitted} of {of} did not count"] if admitted < of else []
     if lost:
         told.append(f"{lost} began with an initial model, since the client had lost its own")
     return "; ".join(told)

@@ -58,7 +58,6 @@ def make_run(
             "round": round,
             "sampled": admitted,
             "admitted": admitted,
-            "refused": [],
             "accuracy": accuracy,
             "validation_accuracy": validation[round],
             "evaluated": n,
