@@ -43,7 +43,7 @@ def check_models(run: RunFiles, e: Experiment) -> None:
 
 
 def _faults(run: RunFiles, e: Experiment, state: ServerState | None) -> Iterator[str]:
-    """Of each client that is to go on why it cannot; empty where it can. Of nobody where no round is
+    """Of each client that is to go on why it cannot; empty where it can. Of nobody if no round is
     left."""
     if state is None or state.round >= e.rounds:
         return
