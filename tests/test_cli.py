@@ -413,7 +413,7 @@ def test_a_run_as_it_goes_on() -> None:
     now = 60.0
     assert (
         look("connecting", done=3)[0]
-        == "starting: 3 of 4 clients connected · the rounds may take 10 min (a guess)"
+        == "starting: 3 of 4 clients are there · the rounds may take 10 min (a guess)"
     )
     assert len(guesses) == 1
     assert look("evaluating", 0, 2)[0].startswith("round 0/10 · evaluating: 2 of 4 clients")

@@ -46,7 +46,7 @@ def test_runs_are_listed_with_the_keys_in_which_they_differ(tmp_path: Path, pfed
         assert {run["run"]: run["state"] for run in list_runs(runs)}["c"] == "running"
     code, out, _ = pfedlora("list", "runs", "--json")
     assert (code, json.loads(out)) == (0, list_runs(runs))
-    assert found["d"]["reason"] == "config.yaml cannot be read as a run's configuration"
+    assert found["d"]["reason"].startswith("config.yaml cannot be read as a run's configuration;")
     assert found["sub/b"]["reason"] == "stopped by the user"
     assert found["a"]["reason"] is None
     code, out, _ = pfedlora("list", "runs/a")

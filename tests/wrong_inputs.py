@@ -1528,7 +1528,9 @@ MODELS, CHECKPOINTS, ABOUT = (
     "server/*.checkpoint",
     "clients/0/about.json",
 )
-NO_CONFIG = "run/config.yaml cannot be read as a run's configuration"
+NO_CONFIG = (
+    "run/config.yaml cannot be read as a run's configuration; put it back from a copy, or run again"
+)
 NO_RESULT = "result.json is not the result of a run; remove it; --resume creates it again"
 FILES = [
     file(AGAIN, NO_CONFIG, made.written("config.yaml", "")),

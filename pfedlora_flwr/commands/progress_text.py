@@ -150,7 +150,7 @@ def _now(e: Experiment, state: Row, phase: str, running: int) -> str:
     if phase == "adapting":
         return f"adapting held-out clients: {state['done']} of {state['of']}"
     if phase == "connecting" and state["done"]:
-        return f"starting: {state['done']} of {state['of']} clients connected"
+        return f"starting: {state['done']} of {state['of']} clients are there"
     return _STARTING.get(phase) or f"round {running}/{e.rounds}"
 
 

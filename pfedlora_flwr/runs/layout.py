@@ -129,8 +129,13 @@ class RunFiles:
         try:
             content = dict(read_config(self.config))
             return content, dict(content.pop("about"))
-        except (OSError, yaml.YAMLError, AttributeError, TypeError, ValueError, KeyError):
-            raise UserError(f"{self.config} cannot be read as a run's configuration") from None
+        except OSError as error:
+            raise UserError(f"{self.config} cannot be read: {error.strerror}") from None
+        except (yaml.YAMLError, AttributeError, TypeError, ValueError, KeyError):
+            raise UserError(
+                f"{self.config} cannot be read as a run's configuration; put it back from a copy,"
+                " or run again with --overwrite"
+            ) from None
 
     def result(self) -> Result | None:
         """What the run came to, or None: it goes on, was killed, or never began. Raises UserError
