@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -99,11 +100,19 @@ class Execution:
 
 
 KEYS = keys_of(Execution)
+_MERGING = ("min-success", "clip-norm-factor", "max-samples")
 GONE = {
     "extend": "more rounds extend a run that is resumed",
     "tensorboard": "give observers=tensorboard",
 }
 """Keys that are no longer there, and what takes their place."""
+
+
+def merging(keys: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Of a run's keys, those of its Execution that decide what is merged once clients fail, where
+    they are not at their defaults."""
+    defaults = {name: KEYS[name].text(KEYS[name].default) for name in _MERGING}
+    return {k: keys[k] for k, usual in defaults.items() if keys.get(k, usual) != usual}
 
 
 @dataclass(frozen=True)

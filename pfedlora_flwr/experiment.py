@@ -488,7 +488,7 @@ class Experiment:
 
     def left_by(self, round: int) -> set[int]:
         """The clients that have left before a round."""
-        return {client for last, client in self.leaves if last < round}
+        return gone_after(self.clients_left, round - 1)
 
     def clients_in(self, round: int) -> Sequence[int]:
         """The clients that can be sampled in a round, ascending."""
@@ -590,6 +590,12 @@ def leaves_of(text: str) -> tuple[tuple[int, int], ...]:
     """The (R, K) of the key `clients-left`. Raises ValueError for what is no such pair."""
     pairs = [word.rpartition(":") for word in _words(text) if word]
     return tuple((int(last) if colon else -1, int(k)) for last, colon, k in pairs)
+
+
+def gone_after(text: str, round: int) -> set[int]:
+    """The clients that the key `clients-left` lets be in no round after `round`. Raises ValueError
+    for what is no such pair."""
+    return {client for last, client in leaves_of(text) if last <= round}
 
 
 def at_least(share: float, of: int) -> int:

@@ -936,6 +936,26 @@ def test_a_candidate_that_diverges_is_done_and_never_chosen(pfedlora: Call, tmp_
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("here", "no_figures")
+def test_a_run_that_ended_after_its_launcher_was_killed_is_tidied_up(
+    pfedlora: Call, tmp_path: Path
+) -> None:
+    conf(tmp_path, TINY)
+    again = ["compare", "conf.yaml", "--engine", "local", "--output", "out"]
+    assert pfedlora(*again)[0] == 0
+    run = RunDirectory(tmp_path / "out" / "standalone" / "seed-0")
+    last = run.clients / "0" / "round-000002.safetensors"
+    shutil.copy(last, last.with_name("round-000001.safetensors"))
+    home = tmp_path / "home"
+    home.mkdir()
+    run.launch_file.write_text(json.dumps({"marker": "1-1", "home": str(home)}))
+    assert pfedlora(*again)[0] == 0
+    assert not home.exists()
+    assert not run.launch_file.exists()
+    assert {path.name for path in last.parent.iterdir()} == {"about.json", last.name}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("here", "no_figures")
 def test_a_comparison_is_extended_to_what_it_would_be_from_the_start(
     pfedlora: Call, tmp_path: Path
 ) -> None:

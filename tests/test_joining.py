@@ -454,7 +454,8 @@ def test_leaves_say_who_takes_part_in_a_round() -> None:
     ]
     assert [e.sampled_in(round) for round in (1, 3, 4)] == [1, 2, 2]
     assert e.sampled == 2
-    assert left_after(e) == {"1": 0, "2": 3}
+    assert left_after(e, 3) == {"1": 0, "2": 3}
+    assert left_after(e, 2) == {"1": 0}
 
 
 def test_joins_say_who_takes_part_in_a_round() -> None:

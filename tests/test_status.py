@@ -162,6 +162,18 @@ def test_failures_are_counted_by_client(made: RunDirectory) -> None:
     assert list(failing_first(found, 1)) == ["1"]
 
 
+@pytest.mark.parametrize(("leaves", "seen"), [("3:1", ["0", "1", "2"]), ("2:1", ["0", "2"])])
+def test_a_client_counts_until_it_has_left(
+    made: RunDirectory, leaves: str, seen: list[str]
+) -> None:
+    text = made.config.read_text()
+    assert "clients-left: ''" in text
+    made.config.write_text(text.replace("clients-left: ''", f"clients-left: '{leaves}'"))
+    found = find_status(made)
+    assert [*found["per_client"]] == seen
+    assert (found["clients"], found["failures"]) == ((3, 3) if "1" in seen else (2, 1))
+
+
 def test_lines_of_a_resumed_run_replace_those_before(made: RunDirectory) -> None:
     standing = made.standing().look()
     assert standing.clients[1].failures == 2

@@ -588,7 +588,11 @@ YAML = [
     conf("methods: pfedlora\n", "methods: expected a list of at least one value", "compare"),
     conf("methods: [1]\n", "methods is [1]; allowed: names of methods", "compare"),
     conf("base: 3\nmethods: [fd]\n", "base: expected `key: value` lines, found int", "compare"),
-    conf(BASIC.replace("rounds", "runds"), "base: unknown key 'runds'", "compare"),
+    conf(
+        BASIC.replace("rounds", "runds"),
+        "base: unknown key 'runds'; did you mean 'rounds'?",
+        "compare",
+    ),
     conf(
         BASIC.replace("rounds: 2", "rounds: 0"),
         "base: rounds is 0; allowed: an integer ≥ 1",

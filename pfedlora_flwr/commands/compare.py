@@ -35,7 +35,7 @@ from pfedlora_flwr.launch.resources import ENGINES, check_engine, cores, fitting
 from pfedlora_flwr.launch.simulation import claimed, stop_left_over
 from pfedlora_flwr.report.words import count
 from pfedlora_flwr.report.write import write_report
-from pfedlora_flwr.runs.completed import Missing, read_run
+from pfedlora_flwr.runs.completed import Missing, Run, read_run
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.output import from_here
 from pfedlora_flwr.runs.provenance import commits, git_commit, read_about, short
@@ -183,11 +183,15 @@ def _claimed(output: Path, shard: Shard) -> Iterator[None]:
 
 
 def _stop_left_over(work: Work) -> None:
-    """A compare that was killed leaves its runs going: this ends them."""
+    """A compare that was killed leaves its runs going: this ends them. One that came to its end by
+    itself is tidied up as any other."""
     for job in work.everything():
-        if RunDirectory(job.directory).launch_file.exists():
+        directory = RunDirectory(job.directory)
+        if directory.launch_file.exists():
             with claimed(job.directory):
                 stop_left_over(job.directory)
+            if isinstance(read_run(job.directory), Run):
+                directory.trim()
 
 
 def _warn_of_other_code(work: Work, err: Console) -> None:

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from pfedlora_flwr.comparison.plan import Candidate, Cell, Keys, Plan, choices
 from pfedlora_flwr.config import (
     all_keys,
+    find_key,
     flatten,
     located,
     parse_overrides,
@@ -361,9 +362,6 @@ def _names(where: str, content: object) -> tuple[str, ...]:
 
 def _parsed(where: str, keys: Mapping[str, object]) -> Keys:
     """The keys with their values in the type and spelling of the configuration."""
-    for key in keys:
-        if key not in all_keys():
-            raise UserError(f"{where}: unknown key {key!r}; see pfedlora run --help")
     try:
         return {key: _scalar(key, value) for key, value in keys.items()}
     except UserError as error:
@@ -371,5 +369,5 @@ def _parsed(where: str, keys: Mapping[str, object]) -> Keys:
 
 
 def _scalar(key: str, value: object) -> Scalar:
-    known = all_keys()[key]
+    known = find_key(key)
     return known.text(known.parse(value))

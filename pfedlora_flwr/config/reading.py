@@ -103,7 +103,7 @@ def parse(flat: Mapping[str, object]) -> dict[str, Any]:
 
     `partition.classes-per-client` is left out where it is auto: it depends on others."""
     return {
-        name: _key(name).parse(value)
+        name: find_key(name).parse(value)
         for name, value in flat.items()
         if (name, value) != (_PER_CLIENT, AUTO)
     }
@@ -144,7 +144,8 @@ def parse_overrides(overrides: Iterable[str]) -> dict[str, object]:
     return {name: _value(text, all_keys().get(name)) for name, text in _pairs(overrides).items()}
 
 
-def _key(name: str) -> Key:
+def find_key(name: str) -> Key:
+    """The key of that name. Raises UserError for an unknown one, with what it may mean."""
     known = all_keys()
     if name in GONE:
         raise UserError(f"{name} is no longer a key: {GONE[name]}")

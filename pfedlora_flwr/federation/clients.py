@@ -291,5 +291,5 @@ class Told:
             self._say(f", for {time.monotonic() - self._begun:.0f} s so far")
 
     def _say(self, waited: str) -> None:
-        text = "%d of %d nodes are connected; waiting%s, at most %g s"
+        text = "%d of %d nodes have answered; waiting%s, at most %g s"
         logger.info(text, self._connected, self._of, waited, self._timeout)

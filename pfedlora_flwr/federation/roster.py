@@ -327,7 +327,10 @@ class Roster:
         why = as_line(why)
         if self.refused.get(node) != why:
             self.refused[node] = why
-            self._refuse(f"node {node} is not a client of this run: {why}")
+            if node in self._silent:  # it may only be slow: nobody has refused it
+                logger.warning("node %d does not say who it is (%s); it is asked again", node, why)
+            else:
+                self._refuse(f"node {node} is not a client of this run: {why}")
 
     def _update_gone(self) -> None:
         away = [c for c in range(self.clients) if c not in self.node_of and c not in self._left]

@@ -314,12 +314,12 @@ def _versions(about: dict[str, Any]) -> str:
 
 
 def _machine(machine: dict[str, Any]) -> str:
-    """`AMD EPYC 7B13, 16 cores, 64 GB; NVIDIA H100`."""
+    """`AMD EPYC 7B13, 16 usable cores, 64 GB; NVIDIA H100`."""
     if not machine:
         return ""
     gpus = machine.get("gpus") or ()
     return (
-        f"{machine['processor']}, {counted(machine['cores'], 'core')},"
+        f"{machine['processor']}, {counted(machine['cores'], 'usable core')},"
         f" {machine['memory'] / 1e9:.0f} GB"
         + "".join(
             f"; {gpus.count(gpu)} × {gpu}" if gpus.count(gpu) > 1 else f"; {gpu}"

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from pfedlora_flwr.comparison.outcome import Outcome
 from pfedlora_flwr.comparison.plan import Keys
+from pfedlora_flwr.execution import merging
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import countings, held_out, measures, paper, privacy, words
 from pfedlora_flwr.report.aggregation import errors
@@ -138,6 +139,11 @@ def accuracies(study: Study) -> Table:
         " differences are paired by seed, with their 95 % t-interval, each test by itself; both"
         f" comparisons with Standalone are of the seeds in common.{words.uncounted(study)}"
     )
+    if others:
+        note += (
+            " Other predictors read what the server sends: they are means over the clients whose"
+            " last visit was evaluated, which may be fewer than those of `final`."
+        )
     return Table("accuracies", "All accuracies", rows, note)
 
 
@@ -165,10 +171,10 @@ def costs(study: Study) -> Table:
         }
         rows.append(row | ({} if communicates(o) else dict.fromkeys(_SENT, "–")))
     note = (
-        "Until the mean test accuracy first reaches the target, the mean over the seeds that reach"
-        " it. `full`: up and down, all sampled clients, and all operations that they executed;"
-        " `paper`: rounds × one client's upload, and rounds × 2·MAC of one image through one"
-        " client's model."
+        "Until the mean test accuracy, over as many clients as in the last round, first reaches the"
+        " target; the mean over the seeds that reach it. `full`: up and down, all sampled clients,"
+        " and all operations that they executed; `paper`: rounds × one client's upload, and"
+        " rounds × 2·MAC of one image through one client's model."
     )
     return Table("costs", "Communication and computation to the target accuracy", rows, note)
 
@@ -252,9 +258,13 @@ def runs_csv(study: Study) -> str:
 
 
 def settings(study: Study) -> Keys:
-    """The keys on which all runs agree and that are not at their defaults; the data's name has a
-    place of its own."""
-    changed = [run.experiment.changed() for o in study.outcomes for run in o.runs.values()]
+    """The keys on which all runs agree and that are not at their defaults, those of the Execution
+    included that decide what is merged; the data's name has a place of its own."""
+    changed = [
+        run.experiment.changed() | merging(run.directory.saved_keys())
+        for o in study.outcomes
+        for run in o.runs.values()
+    ]
     common = changed[0].items() if changed else ()
     return {
         k: without_folders(v)

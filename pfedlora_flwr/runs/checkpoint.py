@@ -97,11 +97,13 @@ class ServerState:
         self.before_last = Evaluations(dict(self.counts), others, set(self.stale))
 
     def train(self, client: int, version: int, sha256: str) -> None:
-        """The client's model is this one now, and not evaluated."""
+        """The client's model is this one now, and not evaluated. Its further predictors cannot be,
+        but at a visit: they read what it received."""
         self.versions[client], self.models[client] = version, sha256
         for evaluations in (self, self.before_last):
             if evaluations is not None:
                 evaluations.stale.add(client)
+                evaluations.other_accuracies.pop(client, None)
 
     def forget_evaluations(self, clients: Iterable[int]) -> None:
         """Clients that have left count in no mean any more."""

@@ -73,9 +73,11 @@ def _recorded(run: RunFiles, config: RunConfig) -> tuple[str, str]:
     return joined, left
 
 
-def left_after(e: Experiment) -> dict[str, int]:
-    """By client that left, the round after which it did; 0 if it was in none."""
-    return {str(client): max(0, last) for last, client in sorted(e.leaves, key=itemgetter(1))}
+def left_after(e: Experiment, round: int) -> dict[str, int]:
+    """By client that has left by the end of `round`, the round after which it did; 0 if it was in
+    none."""
+    gone = sorted(e.leaves, key=itemgetter(1))
+    return {str(client): max(0, last) for last, client in gone if last <= round}
 
 
 def joined_after(e: Experiment) -> dict[str, int]:

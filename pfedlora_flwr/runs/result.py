@@ -80,7 +80,7 @@ def write_result(
     }
     if after := joined_after(experiment):
         result["joined"] = after
-    if after := left_after(experiment):
+    if experiment.leaves and (after := left_after(experiment, run.last_round() if begun else 0)):
         result["left"] = after
     if diverged_in is not None:
         result["diverged_in"] = diverged_in
@@ -250,6 +250,7 @@ def held_out(e: Experiment, rows: list[HeldOutRow]) -> HeldOut:
                 "alone_flops": sum(row["alone_flops"] for row in own),
             }
         )
+    means.sort(key=lambda mean: (mean["round"], mean["samples"]))
     return {"clients": [*e.held_out], "visits": e.held_out_rounds, "means": means}
 
 

@@ -55,8 +55,9 @@ class RoundRow(CostFields):
     macro_f1: float | None  # the same for macro-F1
     # the number of clients in these four means: all that were evaluated in this round or before
     evaluated: int
-    # by further predictor of the method: mean test accuracy over the clients that have it; often
-    # empty
+    # by further predictor of the method: mean test accuracy over the clients whose last visit was
+    # in a round that evaluates, since it reads what they received; often empty. They may be fewer
+    # than `evaluated`
     other_accuracies: dict[str, float]
     loss: float | None  # mean of the admitted visits' `loss`; null if there is none
     # of layers that the server trains while merging; sums, means, products and decompositions of
@@ -189,12 +190,14 @@ class Accuracy(Sampled):
     # after the round with the highest mean validation accuracy (the first if tied): the headline
     at_best_validation: float
     best_validation_round: int  # that round
-    # highest of all rounds; a choice by the test data, for comparison with papers that report it
+    # highest of the rounds that are means over the clients of the last one; a choice by the test
+    # data, for comparison with papers that report it
     max_test: float
     std: float  # population standard deviation over the clients' last accuracies
     evaluated: int  # number of clients in `final`, `std` and `worst`
     worst: float  # the lowest of the clients' last accuracies
-    other: dict[str, float]  # `other_accuracies` of the last round
+    # `other_accuracies` of the last round, over clients that may be fewer than `evaluated`
+    other: dict[str, float]
 
 
 class Score(TypedDict):
@@ -238,7 +241,9 @@ class Operations(TypedDict):
 
 class ToTarget(TypedDict):
     """The costs up to the first round whose mean test accuracy reaches the target, for all clients
-    and both directions; nulls if none does."""
+    and both directions; nulls if none does. A round counts if its mean is over as many clients as
+    the last one's, and over none that has left since: with `evaluate-initial=false`, or clients
+    that join or leave, earlier ones are not."""
 
     accuracy: float  # the target: `target-accuracy`, or the dataset's usual one
     rounds: int | None

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal, NotRequired, TypedDict
 
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.experiment import leaves_of
+from pfedlora_flwr.experiment import gone_after
 from pfedlora_flwr.runs.layout import CONFIG, RunFiles
 from pfedlora_flwr.runs.lines import seconds_left
 from pfedlora_flwr.runs.records import check_told
@@ -98,7 +98,7 @@ def status_of(run: RunFiles, state: State, reason: str | None, standing: Standin
     its configuration cannot be read."""
     keys = run.saved_keys() if run.holds_run else {}
     doing, so_far, rounds = run.doing() or {}, standing.so_far, keys.get("rounds")
-    left = {client for _, client in leaves_of(str(keys.get("clients-left", "")))}
+    left = gone_after(str(keys.get("clients-left", "")), so_far.round)
     clients = {
         str(number): _client(client, standing.seen(number))
         for number, client in sorted(standing.clients.items())

@@ -547,8 +547,10 @@ def test_a_node_that_is_always_silent_does_not_hold_up_every_round(
     assert of_silent[:5] == pytest.approx([0.21, 0.12, 0.14, 0.12, 0.12])
 
 
-def test_nodes_whose_question_expired_are_waited_for_and_named_as_silent(tmp_path: Path) -> None:
-    """Flower answers for them, with an error of its own."""
+def test_nodes_whose_question_expired_are_waited_for_and_named_as_silent(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Flower answers for them, with an error of its own. They count as refused by nobody."""
 
     class Slow(Grid):
         def push_messages(self, messages: Iterable[Message]) -> None:
@@ -561,7 +563,8 @@ def test_nodes_whose_question_expired_are_waited_for_and_named_as_silent(tmp_pat
     began = time.monotonic()
     assert not found.wait_for_count(2, 1.0, [].append)
     assert time.monotonic() >= began + 1
-    assert refused[0] == "node 10 is not a client of this run: no answer in time"
+    assert refused == []
+    assert "node 10 does not say who it is (no answer in time); it is asked again" in caplog.text
 
 
 def test_of_a_simulations_nodes_one_is_asked_for_all(tmp_path: Path) -> None:
@@ -612,8 +615,8 @@ def test_waiting_is_a_line_at_once_and_one_every_half_minute(
         while len(caplog.records) < 3 and time.monotonic() < deadline:
             time.sleep(0.01)
     said = [record.getMessage() for record in caplog.records]
-    assert said[0] == "0 of 3 nodes are connected; waiting, at most 300 s"
-    again = "1 of 3 nodes are connected; waiting, for 0 s so far, at most 300 s"
+    assert said[0] == "0 of 3 nodes have answered; waiting, at most 300 s"
+    again = "1 of 3 nodes have answered; waiting, for 0 s so far, at most 300 s"
     assert again in said[1:]
     time.sleep(0.1)
     assert len(caplog.records) == len(said), "it is over"

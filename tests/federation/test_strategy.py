@@ -135,3 +135,14 @@ def test_a_round_that_failed_names_all_who_did_or_the_first_reasons(tmp_path: Pa
     round.failures = {client: f"{client % 5} labels" for client in range(10)}
     assert round.told_failures()[2:] == ["clients 2, 7: 2 labels", "and 4 more failed"]
     run.close()
+
+
+def test_a_model_that_has_trained_since_has_no_further_predictors() -> None:
+    """They read what a client received, so that an evaluation without a visit cannot tell them."""
+    state = ServerState({}, other_accuracies={0: {"global": 0.5}, 1: {"global": 0.7}})
+    state.keep_evaluations()
+    state.train(0, 3, "a")
+    assert state.mean_other_accuracies() == {"global": 0.7}
+    state.other_accuracies[0] = {"global": 0.9}
+    state.drop_last_evaluation()
+    assert state.mean_other_accuracies() == {"global": 0.7}

@@ -12,6 +12,7 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.methods.pfedlora import PFedLoRA
 from pfedlora_flwr.models.adapter import Adapter
 from pfedlora_flwr.models.cnn import SHAPES
+from pfedlora_flwr.models.cost import forward_flops, sample_flops
 from pfedlora_flwr.models.registry import build
 from pfedlora_flwr.models.task import Task
 
@@ -147,3 +148,10 @@ class TooWide(nn.Module):
 def test_wrong_models_are_one_clear_line(name: str, expected: str) -> None:
     with pytest.raises(UserError, match=expected):
         build(name, Task(10))
+
+
+def test_the_operations_of_one_input_are_of_the_models_that_train() -> None:
+    task = Task(10)
+    e = from_flat({"clients": 3, "clients-held-out": 1, "models": "cnn1,cnn5,cnn2"})
+    trained = [forward_flops(name, task) for name in ("cnn1", "cnn5")]
+    assert sample_flops(e, task) == sum(trained) / 2

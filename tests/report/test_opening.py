@@ -229,7 +229,7 @@ def test_the_facts_are_what_the_runs_recorded(
     assert facts["Methods"] == "Standalone, pFedLoRA"
     assert facts["Runs"] == "3 of 3 completed, seeds 0, 1"
     assert facts["Commit"] == "0123456789-dirty"
-    assert facts["Machine"] == "Abacus, 2 cores, 16 GB; 2 × H200"
+    assert facts["Machine"] == "Abacus, 2 usable cores, 16 GB; 2 × H200"
     assert "flwr 1." in facts["Versions"]
     assert "Of the data" not in facts
     left_out, rare = "left out: 2 .txt", "a class of one sample"

@@ -347,6 +347,15 @@ def test_scenarios_are_the_keys_that_differ(tmp_path: Path) -> None:
     assert tables.accuracy(study).columns == ["method", "μ=0.5", "μ=0.9"]
 
 
+def test_a_report_names_the_keys_that_decide_what_is_merged(tmp_path: Path) -> None:
+    """They are of the Execution, and nevertheless change a result where a client fails."""
+    for seed in (0, 1):
+        make_run(tmp_path / f"{seed}", [0.1, 0.6], [0.6] * 2, seed=seed, min_success=0.6, actors=1)
+    told = tables.settings(load([tmp_path]))
+    assert told["min-success"] == 0.6
+    assert not {"actors", "max-samples"} & told.keys()
+
+
 def test_a_report_names_files_without_their_folders(tmp_path: Path) -> None:
     """It may be shown to people who have not this machine."""
     models = "timm:vit_tiny_patch16_224:weights=/home/me/vit.pt,hf:/home/me/minilm:layers=2"
