@@ -99,8 +99,8 @@ def line(page: Page, rows: list[Row], method: str, alone: BySeed) -> list[str]:
     lead = difference(mean, alone)
     page.says(lead)
     assert mean.keys() == alone.keys(), f"{method}: seeds differ"
-    if not none:
-        return [*cells, "", "", points(lead)]
+    if not none:  # FD without sharing is Standalone, by construction
+        return [*cells, "= Standalone" if method == "fd" else "", "", points(lead)]
     gain = difference(mean, none)
     page.says(gain, difference(none, alone))
     assert mean.keys() == none.keys(), f"{method}: seeds differ"
