@@ -1,4 +1,5 @@
-"""The Execution: how and where an Experiment runs. None of its keys can change a result."""
+"""The Execution: how and where an Experiment runs. None of its keys can change a result unless
+clients fail or are refused."""
 
 from __future__ import annotations
 

@@ -402,7 +402,10 @@ def test_a_record_of_joins_must_rise(text: str, told: str) -> None:
         ({"clients-left": "20:3"}, "R below rounds, which is 20; 20 is not"),
         ({"clients-left": "0,1", "clients-joined": "4:2"}, "no client would be left in round 1"),
         ({"clients-left": "3", "clients-held-out": 1}, "with clients-held-out no client can leave"),
-        ({"clients-left": "3", "min-clients": 5}, "at most clients, which is 5, of which 1 have"),
+        (
+            {"clients-left": "3", "min-clients": 5},
+            "which is 5, of which 1 leave or have left",
+        ),
     ],
 )
 def test_a_record_of_leaves_names_clients_and_rounds(keys: dict[str, Any], told: str) -> None:
@@ -434,7 +437,9 @@ def test_a_run_that_waits_for_more_clients_than_stay_goes_on_with_fewer(tmp_path
     run, keys = RunDirectory(tmp_path), {"clients": 4, "partition.kind": "iid"}
     run.write_config(config.run_config({**keys, "clients-left": "0:1,0:3"}).executed(min_clients=3))
     assert run.run_config().execution.min_clients == 3
-    with pytest.raises(UserError, match=r"min-clients is 3; allowed: .* of which 2 have left"):
+    with pytest.raises(
+        UserError, match=r"min-clients is 3; allowed: .* of which 2 leave or have left"
+    ):
         resumed(run, {}, {"resume": True}, "")
     going_on, _ = resumed(run, {}, {"resume": True, "min-clients": 2}, "")
     run.open(membership(run, going_on))

@@ -190,8 +190,9 @@ def _stop_left_over(work: Work) -> None:
         if directory.launch_file.exists():
             with claimed(job.directory):
                 stop_left_over(job.directory)
-            if isinstance(read_run(job.directory), Run):
-                directory.trim()
+                if isinstance(read_run(job.directory), Run):
+                    directory.trim()
+                    work.drop_rejected()
 
 
 def _warn_of_other_code(work: Work, err: Console) -> None:

@@ -95,7 +95,7 @@ def _doing(status: RunStatus) -> str:
         return over
     answered = f"{status['done']} of {status['of']} clients"
     return {
-        "connecting": f"{over}; {answered} are connected",
+        "connecting": f"{over}; {answered} are there",
         "training": f"{over}; training: {answered} have answered",
         "evaluating": f"{over}; evaluating: {answered} have answered",
         "adapting": f"{over}; adapting held-out clients: {answered} have answered",

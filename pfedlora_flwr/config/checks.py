@@ -63,7 +63,9 @@ def _min_clients(config: RunConfig, method: type[Method]) -> None:
     e, wanted = config.experiment, config.execution.min_clients
     if wanted is not None and wanted > e.clients - len(e.leaves):
         told = f"min-clients is {wanted}; allowed: auto, or at most clients, which is {e.clients}"
-        raise UserError(told + (f", of which {len(e.leaves)} have left" if e.leaves else ""))
+        raise UserError(
+            told + (f", of which {len(e.leaves)} leave or have left" if e.leaves else "")
+        )
 
 
 def _joined(config: RunConfig, method: type[Method]) -> None:

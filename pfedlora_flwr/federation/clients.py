@@ -243,7 +243,9 @@ class Clients:
                 else ""
             )
             turned_away = "; ".join(
-                f"{count} turned away: {why}"
+                f"{count} gave no answer in time"
+                if why == wire.NO_ANSWER
+                else f"{count} turned away: {why}"
                 for why, count in Counter(roster.refused.values()).most_common(3)
             )
             fewer = "lower min-clients to go on with the others" if roster.node_of else ""
@@ -291,5 +293,5 @@ class Told:
             self._say(f", for {time.monotonic() - self._begun:.0f} s so far")
 
     def _say(self, waited: str) -> None:
-        text = "%d of %d nodes have answered; waiting%s, at most %g s"
+        text = "%d of %d nodes are ready; waiting%s, at most %g s"
         logger.info(text, self._connected, self._of, waited, self._timeout)

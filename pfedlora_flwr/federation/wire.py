@@ -42,6 +42,7 @@ from pfedlora_flwr.federation.messages import Config, failure_in
 
 COUNT = "num-partitions"
 """What a simulation's node-configs say, and what a node is asked for under `clients=auto`."""
+NO_ANSWER = "no answer in time"
 _TOO_LATE = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE)
 """Flower's errors in the place of an answer that did not come while the question was valid."""
 TRAIN, EVALUATE, PROPERTIES = "train", "evaluate", MessageTypeLegacy.GET_PROPERTIES
@@ -143,7 +144,7 @@ def unanswered(message: Message | None) -> bool:
 def answered(message: Message | None) -> Message:
     """The message, if it is there and no error. Raises Failed with the reason."""
     if message is None or unanswered(message):
-        raise Failed("no answer in time")
+        raise Failed(NO_ANSWER)
     if message.has_error():
         gone = message.error.code == ErrorCode.NODE_UNAVAILABLE
         raise Failed(

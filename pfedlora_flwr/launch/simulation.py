@@ -318,12 +318,11 @@ def claimed(run: Path) -> Iterator[None]:
 def stop_left_over(run: Path) -> int:
     """Stops what a launcher that was killed left running for this run; returns how many processes
     there were."""
-    told = RunDirectory(run).launch_file
-    try:
+    told, stopped = RunDirectory(run).launch_file, 0
+    with contextlib.suppress(OSError, ValueError, KeyError):
         left = json.loads(told.read_text())
         stopped = stop_marked(left["marker"])
         shutil.rmtree(left["home"], ignore_errors=True)
-        told.unlink()
-    except (OSError, ValueError, KeyError):
-        return 0
+    with contextlib.suppress(OSError):
+        told.unlink(missing_ok=True)
     return stopped

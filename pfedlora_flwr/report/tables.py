@@ -261,7 +261,7 @@ def settings(study: Study) -> Keys:
     """The keys on which all runs agree and that are not at their defaults, those of the Execution
     included that decide what is merged; the data's name has a place of its own."""
     changed = [
-        run.experiment.changed() | merging(run.directory.saved_keys())
+        run.experiment.changed() | merging(run.config.flat())
         for o in study.outcomes
         for run in o.runs.values()
     ]

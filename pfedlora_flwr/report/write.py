@@ -116,7 +116,10 @@ def _notes(study: Study) -> list[str]:
     lines = []
     if common := tables.settings(study):
         everywhere = ", ".join(f"{name}={value}" for name, value in common.items())
-        lines.append(f"Set: {everywhere}; everything else as the tables say, or at its default.")
+        lines.append(
+            f"Set: {everywhere}; every other key of the Experiment as the tables say, or at its"
+            " default."
+        )
     if len(made := commits(read_about(run.directory.config) for run in study.runs)) > 1:
         lines.append(
             f"**The runs were made by {len(made)} versions of the code (Commit, above), which may"

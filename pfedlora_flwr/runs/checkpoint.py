@@ -67,8 +67,9 @@ class ServerState:
     """All that the server remembers after `round`.
 
     versions: by client, the round whose update was last admitted. models: by client, the SHA-256 of
-    that version; states: of its own state under `sharing=none`. counts and other_accuracies (of the
-    method's further predictors): by client, of its last evaluation.
+    that version; states: of its own state under `sharing=none`. counts: by client, of its last
+    evaluation. other_accuracies (of the method's further predictors): by client, of its last visit,
+    where that was evaluated.
     stale: clients that trained since. failed_rounds: rounds below min-success in a row. seconds: of
     all rounds but round 0; busy: trained or evaluated at visits.
     before_last: where `round` was evaluated only for being the last, the evaluations without that

@@ -615,8 +615,8 @@ def test_waiting_is_a_line_at_once_and_one_every_half_minute(
         while len(caplog.records) < 3 and time.monotonic() < deadline:
             time.sleep(0.01)
     said = [record.getMessage() for record in caplog.records]
-    assert said[0] == "0 of 3 nodes have answered; waiting, at most 300 s"
-    again = "1 of 3 nodes have answered; waiting, for 0 s so far, at most 300 s"
+    assert said[0] == "0 of 3 nodes are ready; waiting, at most 300 s"
+    again = "1 of 3 nodes are ready; waiting, for 0 s so far, at most 300 s"
     assert again in said[1:]
     time.sleep(0.1)
     assert len(caplog.records) == len(said), "it is over"
