@@ -259,8 +259,9 @@ def scratch() -> Iterable[Line]:
         "**models of different size from scratch**, ten classes each, six visits, CIFAR-100",
         at(
             f"FedProto {told(board.gain('fedproto'))} ({board.up('fedproto', 600)}), lead"
-            f" {told(board.lead('fedproto'))}; {leads(board, ('fd', 'pfedmoe'), 600)} at"
-            f" {flops['pfedmoe']:.1f} times the operations"
+            f" {told(board.lead('fedproto'))}; {leads(board, ('fd',), 600)}; pFedMoE"
+            f" {told(board.gain('pfedmoe'))} ({board.up('pfedmoe', 600)}), lead"
+            f" {told(board.lead('pfedmoe'))} at {flops['pfedmoe']:.1f} times the operations"
         )
         + "; "
         + link("../normalised/README.md", "on-the-leaderboard")(
