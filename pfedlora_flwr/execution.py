@@ -4,7 +4,6 @@ clients fail or are refused."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -91,6 +90,12 @@ class Execution:
         """Every key as a run-config scalar."""
         return {name: k.text(getattr(self, k.attribute)) for name, k in KEYS.items()}
 
+    def merging(self) -> dict[str, Scalar]:
+        """The keys that decide what is merged once clients fail, where they are not at their
+        defaults."""
+        found = {name: (KEYS[name], getattr(self, KEYS[name].attribute)) for name in _MERGING}
+        return {name: k.text(value) for name, (k, value) in found.items() if value != k.default}
+
     def replace(self, **changes: Any) -> Execution:
         """A copy with attributes changed; it is not checked again."""
         return dataclasses.replace(self, **changes)
@@ -107,13 +112,6 @@ GONE = {
     "tensorboard": "give observers=tensorboard",
 }
 """Keys that are no longer there, and what takes their place."""
-
-
-def merging(keys: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Of a run's keys, those of its Execution that decide what is merged once clients fail, where
-    they are not at their defaults."""
-    defaults = {name: KEYS[name].text(KEYS[name].default) for name in _MERGING}
-    return {k: keys[k] for k, usual in defaults.items() if keys.get(k, usual) != usual}
 
 
 @dataclass(frozen=True)

@@ -258,10 +258,8 @@ def scratch() -> Iterable[Line]:
     yield (
         "**models of different size from scratch**, ten classes each, six visits, CIFAR-100",
         at(
-            f"FedProto {told(board.gain('fedproto'))} ({board.up('fedproto', 600)}), lead"
-            f" {told(board.lead('fedproto'))}; {leads(board, ('fd',), 600)}; pFedMoE"
-            f" {told(board.gain('pfedmoe'))} ({board.up('pfedmoe', 600)}), lead"
-            f" {told(board.lead('pfedmoe'))} at {flops['pfedmoe']:.1f} times the operations"
+            f"{gained(board, 'fedproto', 600)}; {leads(board, ('fd',), 600)};"
+            f" {gained(board, 'pfedmoe', 600)} at {flops['pfedmoe']:.1f} times the operations"
         )
         + "; "
         + link("../normalised/README.md", "on-the-leaderboard")(
@@ -444,6 +442,14 @@ def texts() -> Iterable[Line]:
 
 def titles(methods: Iterable[str]) -> str:
     return ", ".join(map(registry.title, methods))
+
+
+def gained(of: Runs, method: str, visits: int) -> str:
+    """What sharing gains a method, what a visit sends, and its lead."""
+    return (
+        f"{registry.title(method)} {told(of.gain(method))} ({of.up(method, visits)}), lead"
+        f" {told(of.lead(method))}"
+    )
 
 
 def leads(of: Runs, methods: Iterable[str], visits: int) -> str:

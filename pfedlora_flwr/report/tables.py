@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 from pfedlora_flwr.comparison.outcome import Outcome
 from pfedlora_flwr.comparison.plan import Keys
-from pfedlora_flwr.execution import merging
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import countings, held_out, measures, paper, privacy, words
 from pfedlora_flwr.report.aggregation import errors
@@ -261,7 +260,7 @@ def settings(study: Study) -> Keys:
     """The keys on which all runs agree and that are not at their defaults, those of the Execution
     included that decide what is merged; the data's name has a place of its own."""
     changed = [
-        run.experiment.changed() | merging(run.config.flat())
+        run.experiment.changed() | run.config.execution.merging()
         for o in study.outcomes
         for run in o.runs.values()
     ]
