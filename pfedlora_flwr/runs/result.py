@@ -67,6 +67,7 @@ def write_result(
     replace. tell: is handed the result before it is written, and may add to it; once it is
     there, a launcher ends this process."""
     experiment = config.experiment
+    state = run.checkpoints.load() if begun else None
     result: Result = {
         "format": FORMAT,
         "status": status,
@@ -80,12 +81,12 @@ def write_result(
     }
     if after := joined_after(experiment):
         result["joined"] = after
-    if experiment.leaves and (after := left_after(experiment, run.last_round() if begun else 0)):
+    if after := left_after(experiment, state.round if state else 0):
         result["left"] = after
     if diverged_in is not None:
         result["diverged_in"] = diverged_in
     if begun:
-        result = _with_what_is_here(result, run, config)
+        result = _with_what_is_here(result, run, config, state)
     tell(result)
     try:
         run.write_result(result)
@@ -109,7 +110,9 @@ def result_in(log: Iterable[str]) -> dict[str, Any] | None:
     return told if whole else None
 
 
-def _with_what_is_here(result: Result, run: RunDirectory, config: RunConfig) -> Result:
+def _with_what_is_here(
+    result: Result, run: RunDirectory, config: RunConfig, state: ServerState | None
+) -> Result:
     """With what the directory tells of the run: its privacy, where it was begun, its measures."""
     experiment = config.experiment
     result["privacy"] = privacy_of(
@@ -124,7 +127,7 @@ def _with_what_is_here(result: Result, run: RunDirectory, config: RunConfig) -> 
         result["begun_from"] = [
             {"run": o["run"], "without": o["without"], "round": o["round"]} for o in origins
         ]
-    state, rows = run.checkpoints.load(), run.rounds()
+    rows = run.rounds()
     if state is not None and rows:
         result = _with_measures(result, run, config, state, rows)
         if experiment.clients_held_out:
