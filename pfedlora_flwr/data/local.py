@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -283,7 +284,9 @@ def _on_gpu(dataset: Dataset, device: torch.device) -> Tensor:
     if key not in _RESIDENT:
         if len(_RESIDENT) == _MOST_RESIDENT:
             del _RESIDENT[next(iter(_RESIDENT))]
-        copied = torch.from_numpy(np.ascontiguousarray(dataset.inputs)).to(device)
+        with warnings.catch_warnings():  # that the inputs are read alone: so is their copy
+            warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+            copied = torch.from_numpy(np.ascontiguousarray(dataset.inputs)).to(device)
         _RESIDENT[key] = dataset.inputs, copied
     return _RESIDENT[key][1]
 

@@ -46,9 +46,10 @@ class StepGraph:
         self._at = torch.zeros((), dtype=torch.int64, device=order.device)
         self._batch = batch
         self._graph = torch.cuda.CUDAGraph()
-        lanes = torch.arange(batch, device=order.device)
+        # kept: each replay reads it where it is, and what is freed here another tensor takes
+        self._lanes = torch.arange(batch, device=order.device)
         with torch.cuda.graph(self._graph, stream=torch.cuda.current_stream(order.device)):
-            step(order.index_select(0, self._at + lanes))
+            step(order.index_select(0, self._at + self._lanes))
             self._at += batch
 
     def run(self, start: int, steps: int) -> None:

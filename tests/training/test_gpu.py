@@ -14,8 +14,30 @@ from pfedlora_flwr.training import graphs
 from tests.plain import ANY_MODEL, Plain, visit
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-LIKE_EAGER, LIKE_CPU = 1e-4, 2e-2
-"""Relative differences: of the same products in another order, and of TF32 or another library's."""
+LIKE_EAGER, LIKE_CPU = 2e-3, 2e-2
+"""Relative differences. Most are about 1e-7. Some are larger where a sum in another order decides a
+ReLU or a maximum otherwise: up to 1.4e-4 and 2.3e-3 on an H200."""
+
+
+@pytest.fixture(autouse=True)
+def _fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TF32's rounding alone moves eager training from eager training by 1e-2 here."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
+def test_a_graph_reads_nothing_that_another_tensor_takes() -> None:
+    """Memory that is freed after a capture is given to the next tensors, and a replay reads where
+    the capture read."""
+    device, batch = torch.device("cuda"), 4
+    order = torch.arange(100, 112, device=device)
+    seen = torch.zeros(batch, dtype=torch.int64, device=device)
+    with graphs.own_stream(device):
+        graph = graphs.StepGraph(seen.copy_, order, batch)
+        others = [torch.full((batch,), 7 + i, device=device) for i in range(100)]
+        for first in (0, 4, 8):
+            graph.run(first, 1)
+            assert seen.tolist() == list(range(100 + first, 104 + first))
+    assert len({int(tensor[0]) for tensor in others}) == len(others)
 
 
 def uploads(name: str, device: str) -> Tensors:
