@@ -38,7 +38,7 @@ from pfedlora_flwr.runs.rows import RoundRow
 
 EVERY = 10
 METHODS = ("standalone", "lg_fedavg", "fd", "fedproto", "fedmrl", "pfedmoe", "pfedlora")
-CONTROLLED = ("fedproto", "fedmrl", "pfedmoe", "pfedlora")
+CONTROLLED = ("lg_fedavg", "fedproto", "fedmrl", "pfedmoe", "pfedlora")
 """Methods that ran with `sharing=none`, all seeds."""
 PAIRS = (("mean", "none"), ("mean", "start"), ("none", "Standalone"), ("start", "Standalone"))
 COUNTS = ("at_best_validation", "final", "sampled_last", "sampled_highest")

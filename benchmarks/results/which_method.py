@@ -268,7 +268,7 @@ def scratch() -> Iterable[Line]:
         at(
             f"FedMRL, lead {told(board.lead('fedmrl'))} at {flops['fedmrl']:.1f} times the"
             " operations, not with Bonferroni correction; pFedLoRA (μ = 0.5), lead"
-            f" {told(board.lead('pfedlora'))}"
+            f" {told(board.lead('pfedlora'))}; LG-FedAvg {told(board.gain('lg_fedavg'))}"
         ),
     )
     start, early = runs("start", "runs.csv"), runs("sharing", "cifar100-runs.csv")
