@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
@@ -67,8 +68,10 @@ def serve(
         config = of_server(grid, context.run_config)
         opened = _open(config, also, simulated=is_simulation(grid))
     except (UserError, OSError) as error:
+        if isinstance(error, UserError) and is_simulation(grid):  # `pfedlora run` asks beforehand
+            error = UserError(re.sub(r"--(resume|overwrite)\b", r"\1=true", str(error)))
         tell("", {"status": "failed", "error": reason_of(error)})
-        raise
+        raise error from None
     try:
         with _strategy(*opened, tell) as strategy:
             strategy.complete(grid)

@@ -235,6 +235,7 @@ def test_mistakes_are_one_clear_line(trained_run: Done, pfedlora: Call, tmp_path
             "holds neither a run nor a model of client 0",
         ),
         ((str(tmp_path), "--all-clients", str(text)), "holds no client's model"),
+        ((str(tmp_path / "no"), "--all-clients", str(text)), "no is not a directory"),
         ((str(trained_run.output), str(text)), "give either --client K or --all-clients"),
         (
             (str(trained_run.output), "--client", "0", "--all-clients", str(text)),

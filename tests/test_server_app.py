@@ -66,6 +66,19 @@ def test_whatever_ends_a_run_leaves_a_result(
     assert told == {"directory": str(tmp_path / "run"), "result": result}
 
 
+def test_flower_run_is_told_of_keys_as_it_has_no_options(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("pfedlora_flwr"), "handlers", [])
+    monkeypatch.setattr(logging.getLogger("flwr"), "filters", [])
+    (tmp_path / "config.yaml").write_text("method: pfedlora\n")
+    wanted = "exists; continue it with resume=true, replace it with overwrite=true"
+    grid = InMemoryGrid.__new__(InMemoryGrid)
+    with pytest.raises(UserError, match=wanted):
+        server_app.main(grid, SimpleNamespace(run_config={"output": str(tmp_path)}))
+    assert wanted in capsys.readouterr().out
+
+
 def test_nobodys_words_begin_a_line_of_our_log_as_ours_do(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

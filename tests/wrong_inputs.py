@@ -1311,7 +1311,7 @@ PATHS = [
     ),
     Wrong(
         "run -o output=thesis",
-        "exists; continue it with --resume, replace it with --overwrite, or choose another",
+        "is not a run's directory; choose another",
         [THESIS],
     ),
     Wrong(

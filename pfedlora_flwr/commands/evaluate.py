@@ -159,7 +159,8 @@ def show(evaluations: Sequence[Evaluation], out: Console) -> None:
                 str(e["client"]), str(e["samples"]), *(f"{e[name]:.4f}" for name in _SCORES)
             )
     asked = f"client {first['client']}" if alone else f"{len(evaluations)} clients"
-    out.print(f"{asked} on {first['data']}", soft_wrap=True)
+    where = "their own test parts" if first["data"] == _OWN and not alone else first["data"]
+    out.print(f"{asked} on {where}", soft_wrap=True)
     out.print(table)
     means = [statistics.fmean(e[name] for e in evaluations) for name in _SCORES]
     said = f"accuracy {means[0]:.4f}, balanced accuracy {means[1]:.4f}, macro-F1 {means[2]:.4f}"

@@ -247,8 +247,9 @@ def _narrowed(axes: tuple[Axis, ...], text: str, methods: Sequence[str]) -> tupl
     key, equals, wanted = text.partition("=")
     with_key = [axis for axis in axes if key in axis.keys]
     if not with_key or not equals:
-        allowed = ", ".join(k for axis in axes for k in axis.keys) or "nothing: it has no axes"
-        raise UserError(f"--only {text!r}: expected key=value with a key of an axis: {allowed}")
+        keys = ", ".join(k for axis in axes for k in axis.keys)
+        expected = f"expected key=value with a key of an axis: {keys}"
+        raise UserError(f"--only {text!r}: {expected if keys else 'the comparison has no axes'}")
     on_axis = list(dict.fromkeys(v[key] for axis in with_key for v in axis.values if key in v))
     words = [wanted] if wanted in on_axis else wanted.split(",")  # a list of models is one value
     chosen = [_scalar(key, parse_overrides([f"{key}={word}"])[key]) for word in words]

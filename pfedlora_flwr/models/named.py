@@ -296,9 +296,9 @@ def state_of(named: Named) -> weights.State:
     return weights.read(file_of(named), str(named))
 
 
-def file_of(named: Named) -> Path:
+def file_of(named: Named, way: str = "") -> Path:
     """The file of the weights that a name asks for; the library's own are downloaded where they are
-    not in its cache. Raises UserError."""
+    not in its cache. Raises UserError. way: what else a user can do who cannot download them."""
     if named.file:
         return Path(named.file)
     library = _library(named)
@@ -314,7 +314,7 @@ def file_of(named: Named) -> Path:
             source = ("", "", library.get_model_weights(named.architecture).DEFAULT.url)
     except (RuntimeError, AttributeError, ValueError) as error:
         raise UserError(f"model {str(named)!r}: {_in_a_line(error)}") from None
-    return weights.fetched(str(named), *source)
+    return weights.fetched(str(named), *source, way)
 
 
 def _in_a_line(error: BaseException) -> str:

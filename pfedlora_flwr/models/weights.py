@@ -157,9 +157,9 @@ def check(name: str, state: State, layout: Layout, *, strict: bool) -> list[str]
     return left_out
 
 
-def fetched(name: str, repository: str, filename: str, url: str) -> Path:
+def fetched(name: str, repository: str, filename: str, url: str, way: str = "") -> Path:
     """The file of a library's own weights, from its cache or downloaded. Raises UserError if it
-    is in neither reach."""
+    is in neither reach. way: as in `unfetched`."""
     if repository:
         import huggingface_hub
 
@@ -167,11 +167,11 @@ def fetched(name: str, repository: str, filename: str, url: str) -> Path:
         held = huggingface_hub.try_to_load_from_cache(repository, filename)
         if isinstance(held, str):
             return Path(held)
-        check_reachable(name, huggingface_hub.hf_hub_url(repository, filename))
+        check_reachable(name, huggingface_hub.hf_hub_url(repository, filename), way)
         try:
             return Path(huggingface_hub.hf_hub_download(repository, filename))
         except Exception as error:
-            raise unfetched(name, str(error)) from None
+            raise unfetched(name, str(error), way) from None
     if not url:
         raise UserError(
             f"model {name!r}: the library has no weights for it; leave out `pretrained`, or give"
@@ -179,12 +179,12 @@ def fetched(name: str, repository: str, filename: str, url: str) -> Path:
         )
     place = Path(torch.hub.get_dir()) / "checkpoints" / Path(urlsplit(url).path).name
     if not place.exists():
-        check_reachable(name, url)
+        check_reachable(name, url, way)
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
             torch.hub.download_url_to_file(url, str(place), progress=False)
         except Exception as error:
-            raise unfetched(name, str(error)) from None
+            raise unfetched(name, str(error), way) from None
     return place
 
 

@@ -128,8 +128,7 @@ def representations(study: Study, scenario: Keys, folder: Path) -> Picture:
         )
         figure.suptitle(words.keys(scenario), fontsize=8)
         figure.supxlabel(
-            f"a point: one of the test {dataset.kind.unit}, as its own client's model represents"
-            " it",
+            f"a point: one of the test {dataset.kind.unit},\nas its own client's model sees it",
             fontsize=7,
         )
         path = save(figure, folder, f"t_sne_{slug(scenario) or 'all'}")

@@ -97,7 +97,8 @@ def _samples(
     dataset, partition = owned.dataset, owned.partition
     labels, owners = np.asarray(dataset.labels), literal(partition.owners or (), _TITLE)
     clients = np.unique(np.linspace(0, len(partition.clients) - 1, _CLIENTS, dtype=int)).tolist()
-    classes = range(min(_CLASSES, dataset.classes))
+    held = np.unique(np.concatenate([labels[partition.clients[k].train] for k in clients]))
+    classes = held[:_CLASSES].tolist()  # those that a client shown here has
     size = 0.95 * len(classes) + 0.5, 0.9 * len(clients) + 0.4
     with drawing(len(clients), len(classes), size, sharey=sharey) as (
         figure,
@@ -113,7 +114,7 @@ def _samples(
                 if len(own := train[labels[train] == label]):
                     draw(axis, np.asarray(dataset.inputs[own[0]]))
             row[0].set_ylabel(owners[client] if owners else f"client {client}", fontsize=7)
-        titles = literal(dataset.class_names[: len(classes)], _TITLE)
+        titles = literal([dataset.class_names[label] for label in classes], _TITLE)
         for axis, title in zip(axes[0], titles, strict=True):
             axis.set_title(title, fontsize=7)
         figure.suptitle(owned.where, fontsize=8)

@@ -110,10 +110,10 @@ class RunDirectory(RunFiles):
             self.uploads.folder,
         )
         ours = {*FILES, *(p.name for p in folders)}
-        if overwrite and not found <= ours | {self.report.name, *OBSERVED}:
-            raise UserError(
-                f"output {str(self.path)!r} is not a run's directory, so it is not overwritten"
-            )
+        foreign = not found <= ours | {self.report.name, *OBSERVED}
+        if foreign and (overwrite or not self.holds_run):
+            so = ", so it is not overwritten" if overwrite else "; choose another"
+            raise UserError(f"output {str(self.path)!r} is not a run's directory{so}")
         if self.path.is_file():
             raise UserError(f"output {str(self.path)!r} is a file; choose a directory")
         never_began = found <= {self.logs.name, RESULT} or (found <= ours and self._is_void)

@@ -178,6 +178,8 @@ def clients_of(place: Path) -> tuple[list[int], list[int]]:
 
     Raises UserError when there is none.
     """
+    if not place.is_dir():
+        raise UserError(f"{place} is not a directory")
     run = RunDirectory(place)
     if run.holds_run:
         state = run.latest()

