@@ -1296,7 +1296,8 @@ PATHS = [
         "run nowhere.yaml",
         "nowhere.yaml: no such file, and not a configuration of the package; those are cifar10, ",
     ),
-    Wrong("run thesis", "thesis: no such file, and not a configuration", [THESIS]),
+    Wrong("run quickstar", "quickstar: no such file, and not a configuration of the package; did"),
+    Wrong("run thesis", "thesis: a folder, and not a configuration of the package", [THESIS]),
     Wrong("run ''", "'': no such file, and not a configuration"),
     Wrong("run loop", "loop: no such file, and not a configuration", [made.link("loop", "loop")]),
     Wrong(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,9 @@ from typing import Any
 import yaml
 
 from pfedlora_flwr.errors import UserError
+
+_NEAR = 0.75
+"""From how alike a name is meant, from 0 to 1."""
 
 
 def find_conf(name: str) -> Path:
@@ -26,9 +30,11 @@ def find_conf(name: str) -> Path:
     names = sorted(
         path.relative_to(ours).with_suffix("").as_posix() for path in ours.rglob("*.yaml")
     )
+    kind = "a folder" if name and given.is_dir() else "no such file"
+    near = difflib.get_close_matches(name, names, 1, _NEAR)
     raise UserError(
-        f"{name or repr(name)}: no such file, and not a configuration of the package; those are"
-        f" {', '.join(names)}"
+        f"{name or repr(name)}: {kind}, and not a configuration of the package; "
+        + (f"did you mean {near[0]!r}?" if near else f"those are {', '.join(names)}")
     )
 
 

@@ -69,7 +69,8 @@ def read(file: Path, name: str) -> State:
         said = first_line(str(error))
         # torch advises to execute what is in the file
         advises = "weights only" in said.lower().replace("_", " ")
-        told = f": {said}" if said and not advises else ""
+        slip = isinstance(error, (IndexError, KeyError))  # of an unpickler on what is no pickle
+        told = f": {said}" if said and not (advises or slip) else ""
         raise UserError(
             f"model {name!r}: {file} holds no weights as safetensors or torch.save write them{told}"
         ) from None
