@@ -14,9 +14,10 @@ from pfedlora_flwr.training import graphs
 from tests.plain import ANY_MODEL, Plain, visit
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-LIKE_EAGER, LIKE_CPU = 2e-3, 2e-2
+LIKE_EAGER, LIKE_CPU = 1e-2, 2e-2
 """Relative differences. Most are about 1e-7. Some are larger where a sum in another order decides a
-ReLU or a maximum otherwise: up to 1.4e-4 and 2.3e-3 on an H200."""
+ReLU, a maximum or FedKD's ranks otherwise: up to 2.4e-3 and 2.3e-3 on an H200. One batch
+of other samples moves what pFedLoRA sends by 0.27."""
 
 
 @pytest.fixture(autouse=True)
