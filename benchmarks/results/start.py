@@ -119,8 +119,9 @@ def long(page: Page) -> None:
                 gain = f"{titled(*run[:2])}: gain from sharing"
                 course.append([named, gain, *apart(page, with_, rows)])
         at_equal_operations(page, runs)
-        if ("fedproto", "", "none") in runs:
-            page.says(shared_within(len(runs["fedproto", "", "none"]) - 1, seed, "fedproto"))
+        for (method, mu, kind), rows in runs.items():
+            if kind == "none" and not mu:
+                page.says(shared_within(len(rows) - 1, seed, method))
         page.says(*(mean_of(rows, BOARD, 1) for rows in runs.values()))
         repeated(page, runs)
         if ("pfedlora", "0.9", "mean") in runs:
@@ -251,7 +252,7 @@ def leads_at_end(run: Long) -> tuple[float, float]:
     with the one seed that has all rounds."""
     found = long_runs(Page(RESULTS / "start"))["0"]
     whole = {method for (method, _, _), rows in found.items() if len(rows) == ROUNDS + 1}
-    assert whole == {"pfedlora", "fedproto", "standalone"}, "others were run, too"
+    assert whole == {"pfedlora", "fedproto", "fedmrl", "standalone"}, "others were run, too"
     ours, alone = (end_of(found[each]) for each in (run, ALONE))
     return 100 * (ours[0] - alone[0]), 100 * (ours[1] - alone[1])
 
