@@ -165,7 +165,7 @@ def test_ours_are_found_by_name_and_write_to_the_same_place(
     assert find_conf("conf.yaml").samefile(own)
     assert of_comparison(find_conf("conf.yaml")) == Path("runs/conf")
     with pytest.raises(
-        UserError, match=r"^quick: no such file, .* those are cifar10, .*, quick/table2, "
+        UserError, match=r"^quick: a folder, .* those are cifar10, .*, quick/table2, "
     ) as raised:
         find_conf("quick")
     assert "\n" not in str(raised.value)

@@ -139,7 +139,7 @@ def test_a_dry_run_says_what_a_run_would_take_and_starts_nothing(
     (tmp_path / "runs" / "taken" / "file").touch()
     for more, expected in (
         (["-o", "clients=7"], "not a multiple of the 10 classes"),
-        (["-o", "output=runs/taken"], "exists; continue it with --resume"),
+        (["-o", "output=runs/taken"], "is not a run's directory; choose another"),
         (["--superlink", "x"], "--dry-run is for simulations"),
     ):
         code, out, err = pfedlora(*words, *more)
