@@ -99,6 +99,12 @@ def remove_folder(folder: Path) -> None:
             inside.unlink(missing_ok=True)
 
 
+def check_folder(path: Path) -> None:
+    """Raises UserError unless a folder is there."""
+    if not path.is_dir():
+        raise UserError(f"{path} is not a directory")
+
+
 def check_replaceable(file: Path, *, overwrite: bool) -> None:
     """Raises UserError if `--output` names what is there, unless it is to be overwritten; what
     is no regular file never is."""

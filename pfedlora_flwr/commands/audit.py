@@ -12,6 +12,7 @@ from rich.table import Table
 from pfedlora_flwr.audit.audit import audit
 from pfedlora_flwr.commands.load_models import note_code
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.files import check_folder
 from pfedlora_flwr.runs.audits import Attack, Audit
 from pfedlora_flwr.runs.directory import RunDirectory, find_runs
 
@@ -117,8 +118,7 @@ def _lines(found: Audit) -> Iterator[tuple[str, str, str, Attack]]:
 
 
 def _runs(path: Path) -> list[RunDirectory]:
-    if not path.is_dir():
-        raise UserError(f"{path} is not a directory")
+    check_folder(path)
     found = find_runs(path)
     if not found:
         raise UserError(f"{path} holds no run")

@@ -25,7 +25,13 @@ from torch import Tensor, nn
 
 from pfedlora_flwr.commands.card import card, side_of
 from pfedlora_flwr.errors import UserError, needed
-from pfedlora_flwr.files import absolute, check_replaceable, make_folder, write_atomically
+from pfedlora_flwr.files import (
+    absolute,
+    check_folder,
+    check_replaceable,
+    make_folder,
+    write_atomically,
+)
 from pfedlora_flwr.methods.lora_factors import is_factor
 from pfedlora_flwr.methods.tensors import tensors_of
 from pfedlora_flwr.models import lora
@@ -108,8 +114,7 @@ def export(trained: Trained, kind: str, target: Path, *, overwrite: bool = False
 def export_shared(place: Path, output: Path | None, *, overwrite: bool = False) -> Path:
     """Writes the shared state of the run in `place` to a file, otherwise shared.safetensors, and
     returns its path. Raises UserError."""
-    if not place.is_dir():
-        raise UserError(f"{place} is not a directory")
+    check_folder(place)
     target = absolute(output or "shared.safetensors")
     check_replaceable(target, overwrite=overwrite)
     shared_state.of_run(RunDirectory(place)).write(target, overwrite=overwrite)

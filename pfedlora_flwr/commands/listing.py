@@ -16,6 +16,7 @@ from rich.text import Text
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import KEYS as NO_RESULT
 from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.files import check_folder
 from pfedlora_flwr.keys import Scalar
 from pfedlora_flwr.runs.data_name import data_name
 from pfedlora_flwr.runs.directory import RunDirectory, find_runs
@@ -50,8 +51,7 @@ def show(folder: Path, out: Console, *, as_json: bool) -> None:
 
 def list_runs(folder: Path) -> list[Listed]:
     """The runs below, by name. Raises UserError when the folder is not there."""
-    if not folder.is_dir():
-        raise UserError(f"{folder} is not a directory")
+    check_folder(folder)
     found = [_read(run, folder) for run in find_runs(folder)]
     flats = [listed["keys"] for listed in found if listed["of"] is not None]
     names = dict.fromkeys(name for flat in flats for name in flat)

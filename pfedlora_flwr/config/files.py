@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.errors import UserError, meant
 
 _NEAR = 0.75
 """From how alike a name is meant, from 0 to 1."""
@@ -31,11 +30,8 @@ def find_conf(name: str) -> Path:
         path.relative_to(ours).with_suffix("").as_posix() for path in ours.rglob("*.yaml")
     )
     kind = "a folder" if name and given.is_dir() else "no such file"
-    near = difflib.get_close_matches(name, names, 1, _NEAR)
-    raise UserError(
-        f"{name or repr(name)}: {kind}, and not a configuration of the package; "
-        + (f"did you mean {near[0]!r}?" if near else f"those are {', '.join(names)}")
-    )
+    told = meant(name, names, f"those are {', '.join(names)}", _NEAR)
+    raise UserError(f"{name or repr(name)}: {kind}, and not a configuration of the package; {told}")
 
 
 def _own_confs() -> Path:

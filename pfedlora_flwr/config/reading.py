@@ -3,7 +3,6 @@ run-config."""
 
 from __future__ import annotations
 
-import difflib
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -18,7 +17,7 @@ from pfedlora_flwr.data import registry as datasets
 from pfedlora_flwr.data.datasets import count_classes
 from pfedlora_flwr.data.partition import KINDS
 from pfedlora_flwr.data.source import Reading
-from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.errors import UserError, meant
 from pfedlora_flwr.execution import GONE, Execution, RunConfig
 from pfedlora_flwr.experiment import Experiment, option_keys
 from pfedlora_flwr.files import absolute
@@ -153,11 +152,7 @@ def find_key(name: str) -> Key:
         within = [other for other in known if other.startswith(f"{name}.")]
         if within:
             raise UserError(f"{name} is a section, not a key; its keys: {', '.join(within)}")
-        near = difflib.get_close_matches(name, known, 1)
-        raise UserError(
-            f"unknown key {name!r}"
-            + (f"; did you mean {near[0]!r}?" if near else "; see pfedlora run --help")
-        )
+        raise UserError(f"unknown key {name!r}; {meant(name, known, 'see pfedlora run --help')}")
     return known[name]
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 _JOINERS = "\u200c\u200d"
 _LONGEST, _LONGEST_LIST, _LONGEST_LINE = 200, 400, 1000
@@ -12,6 +13,13 @@ _LONGEST, _LONGEST_LIST, _LONGEST_LINE = 200, 400, 1000
 def some(names: Sequence[str], most: int) -> str:
     """The first `most` names, as a message lists them, and how many more there are."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def meant(name: str, known: Iterable[str], otherwise: str, alike: float = 0.6) -> str:
+    """The known name that an unknown one is probably meant for, as a question; else `otherwise`.
+    alike: how alike the two are at least, from 0 to 1."""
+    near = difflib.get_close_matches(name, known, 1, alike)
+    return f"did you mean {near[0]!r}?" if near else otherwise
 
 
 def counted(number: int, one: str) -> str:

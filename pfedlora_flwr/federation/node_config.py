@@ -3,13 +3,12 @@ that nobody heeds."""
 
 from __future__ import annotations
 
-import difflib
 import logging
 from collections.abc import Iterable, Mapping
 
 from flwr.app import Context, Error, Message
 
-from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.errors import UserError, meant
 from pfedlora_flwr.federation.flower_compat import ClientAppCallable, ErrorCode, Mod
 
 logger = logging.getLogger(__name__)
@@ -47,7 +46,6 @@ def _unknown(node_config: Mapping[str, object], allowed: tuple[str, ...]) -> str
     """A line on the first key that is none of these; empty: all are."""
     for name in node_config:
         if name not in allowed:
-            near = difflib.get_close_matches(name.lower(), allowed, 1)
-            meant = f"; did you mean {near[0]!r}?" if near else f"; allowed: {', '.join(allowed)}"
-            return f"unknown key {name!r} in the node-config{meant}"
+            told = meant(name.lower(), allowed, f"allowed: {', '.join(allowed)}")
+            return f"unknown key {name!r} in the node-config; {told}"
     return ""

@@ -18,7 +18,7 @@ from pfedlora_flwr.data.local import Site, site_settings
 from pfedlora_flwr.data.source import Inputs
 from pfedlora_flwr.errors import UserError, some
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.files import tensors_sha256
+from pfedlora_flwr.files import check_folder, tensors_sha256
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method
 from pfedlora_flwr.models.kept import kept, restore
@@ -114,8 +114,7 @@ def load_trained(place: Path, client: int) -> Trained:
 
     Raises UserError when it is not there.
     """
-    if not place.is_dir():
-        raise UserError(f"{place} is not a directory")
+    check_folder(place)
     run = RunDirectory(place)
     if run.holds_run:
         return _from_run(run, client)
@@ -178,8 +177,7 @@ def clients_of(place: Path) -> tuple[list[int], list[int]]:
 
     Raises UserError when there is none.
     """
-    if not place.is_dir():
-        raise UserError(f"{place} is not a directory")
+    check_folder(place)
     run = RunDirectory(place)
     if run.holds_run:
         state = run.latest()
