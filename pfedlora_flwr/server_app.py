@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
@@ -16,7 +15,15 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from pfedlora_flwr.data.local import task_of
-from pfedlora_flwr.errors import UserError, brief, is_ours, names_traceback, no_room, with_traceback
+from pfedlora_flwr.errors import (
+    UserError,
+    brief,
+    is_ours,
+    names_traceback,
+    no_room,
+    with_traceback,
+    without_flags,
+)
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.federation.census import of_server
 from pfedlora_flwr.federation.clients import RunDiverged, RunFailed
@@ -69,7 +76,7 @@ def serve(
         opened = _open(config, also, simulated=is_simulation(grid))
     except (UserError, OSError) as error:
         if isinstance(error, UserError) and is_simulation(grid):  # `pfedlora run` asks beforehand
-            error = UserError(re.sub(r"--(resume|overwrite)\b", r"\1=true", str(error)))
+            error = UserError(without_flags(str(error), "{}=true".format))
         tell("", {"status": "failed", "error": reason_of(error)})
         raise error from None
     try:

@@ -14,7 +14,7 @@ import pytest
 from flwr.superlink.grid import InMemoryGrid
 
 from pfedlora_flwr import server_app
-from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.errors import UserError, without_flags
 from pfedlora_flwr.federation.flower_compat import RunNotRunningException
 from pfedlora_flwr.runs.directory import RunDirectory
 
@@ -77,6 +77,10 @@ def test_flower_run_is_told_of_keys_as_it_has_no_options(
     with pytest.raises(UserError, match=wanted):
         server_app.main(grid, SimpleNamespace(run_config={"output": str(tmp_path)}))
     assert wanted in capsys.readouterr().out
+    changed = "go on by --accept-changed-code, or --overwrite (a comparison's with --redo)"
+    assert without_flags(changed, "{}=true".format) == (
+        "go on by accept-changed-code=true, or overwrite=true"
+    )
 
 
 def test_nobodys_words_begin_a_line_of_our_log_as_ours_do(

@@ -19,7 +19,7 @@ from pfedlora_flwr.api.objects import Given, check_same
 from pfedlora_flwr.api.process import as_it_was
 from pfedlora_flwr.commands.progress_text import round_line
 from pfedlora_flwr.commands.start_run import configured
-from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.errors import UserError, without_flags
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.launch.execute import execute
 from pfedlora_flwr.models.given import available
@@ -201,13 +201,8 @@ def one_line() -> Iterator[None]:
         yield
     except UserError as error:
         said = str(error)
-        text = re.sub(r"--(resume|overwrite|accept-changed-code)\b", _argument, said)
-        text = text.replace(" (a comparison's with --redo)", "")
+        text = without_flags(said, lambda key: f"{key.replace('-', '_')}=True")
         text = re.sub(r"--(?=(engine|jobs)\b)|\B-o (?=[a-z])", "", text)
         if text == said:
             raise
         raise type(error)(text) from error.__cause__
-
-
-def _argument(flag: re.Match[str]) -> str:
-    return f"{flag[1].replace('-', '_')}=True"

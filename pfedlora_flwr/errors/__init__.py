@@ -22,6 +22,7 @@ from pfedlora_flwr.errors.words import (
     printable,
     short,
     some,
+    without_flags,
 )
 
 __all__ = [
@@ -46,4 +47,5 @@ __all__ = [
     "told",
     "user_code",
     "with_traceback",
+    "without_flags",
 ]
