@@ -30,7 +30,8 @@ def find_conf(name: str) -> Path:
         path.relative_to(ours).with_suffix("").as_posix() for path in ours.rglob("*.yaml")
     )
     kind = "a folder" if name and given.is_dir() else "no such file"
-    told = meant(name, names, f"those are {', '.join(names)}", _NEAR)
+    named = next((one for one in names if one.rpartition("/")[2] == given.stem), name)
+    told = meant(named, names, f"those are {', '.join(names)}", _NEAR)
     raise UserError(f"{name or repr(name)}: {kind}, and not a configuration of the package; {told}")
 
 
