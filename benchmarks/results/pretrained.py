@@ -261,12 +261,11 @@ def _panel(axis: Any, of: Callable[[str, str], BySeed]) -> None:
 
 
 def gathered(name: str, folders: Iterable[Path]) -> None:
-    """Writes a CSV of those comparisons' run tables, which need not have the same columns. A later
-    one's run of the same seed takes the place of an earlier one's."""
-    tables = [
-        list(csv.DictReader((folder / "report" / "runs.csv").open(encoding="utf-8")))
-        for folder in folders
-    ]
+    """Adds those comparisons' run tables to a CSV; they need not have the same columns. A later
+    one's run of the same seed takes the place of an earlier one's, and of the CSV's."""
+    files = [RESULTS / "pretrained" / name]
+    files += [folder / "report" / "runs.csv" for folder in folders]
+    tables = [list(csv.DictReader(file.open(encoding="utf-8"))) for file in files]
     found = {tuple(map(row.get, RUN)): row for table in tables for row in table}
     columns = dict.fromkeys(name for table in tables for name in table[0])
     values = ([row.get(name, "") for name in columns] for row in found.values())

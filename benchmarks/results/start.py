@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from statistics import fmean
 
@@ -247,10 +248,16 @@ def mean_of(rows: Sequence[Row], end: int, count: int, column: str = "accuracy")
     return 100 * fmean(float(row[column]) for row in rows[end - count + 1 : end + 1])
 
 
+@cache
+def committed() -> dict[str, Runs]:
+    """The long runs of this page, for others."""
+    return long_runs(Page(RESULTS / "start"))
+
+
 def leads_at_end(run: Long) -> tuple[float, float]:
     """A run minus Standalone in points, at the best validation accuracy and after the last round,
     with the one seed that has all rounds."""
-    found = long_runs(Page(RESULTS / "start"))["0"]
+    found = committed()["0"]
     whole = {method for (method, _, _), rows in found.items() if len(rows) == ROUNDS + 1}
     assert whole == {"pfedlora", "fedproto", "fedmrl", "standalone"}, "others were run, too"
     ours, alone = (end_of(found[each]) for each in (run, ALONE))
@@ -259,7 +266,7 @@ def leads_at_end(run: Long) -> tuple[float, float]:
 
 def times_standalone(seed: str, run: Long) -> float:
     """A run's operations of Standalone's, over as many rounds."""
-    runs = long_runs(Page(RESULTS / "start"))[seed]
+    runs = committed()[seed]
     ours, alone = runs[run], runs[ALONE]
     return float(ours[-1]["operations"]) / float(alone[len(ours) - 1]["operations"])
 
@@ -269,7 +276,7 @@ def leads_within(rounds: int) -> dict[tuple[str, Long], float]:
     their first rounds."""
     ends = {
         (seed, run): 100 * end_of(rows[: rounds + 1])[0]
-        for seed, runs in long_runs(Page(RESULTS / "start")).items()
+        for seed, runs in committed().items()
         for run, rows in runs.items()
     }
     return {(seed, run): end - ends[seed, ALONE] for (seed, run), end in ends.items()}
