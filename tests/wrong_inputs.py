@@ -1297,7 +1297,9 @@ PATHS = [
         "nowhere.yaml: no such file, and not a configuration of the package; those are cifar10, ",
     ),
     Wrong("run quickstar", "quickstar: no such file, and not a configuration of the package; did"),
-    Wrong("compare table2", "table2: no such file, and not a configuration of the package; did you"),
+    Wrong(
+        "compare table2", "table2: no such file, and not a configuration of the package; did you"
+    ),
     Wrong("run thesis", "thesis: a folder, and not a configuration of the package", [THESIS]),
     Wrong("run ''", "'': no such file, and not a configuration"),
     Wrong("run loop", "loop: no such file, and not a configuration", [made.link("loop", "loop")]),

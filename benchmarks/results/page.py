@@ -109,7 +109,7 @@ class Page:
     def _say(self, mean: str, half: str) -> None:
         """A number, or a mean with its half-width, at its own places and at fewer."""
         mean, half = mean.replace(",", ""), half.replace(",", "")
-        for places in (0, 1, 2):
+        for places in (0, 1, 2, 3):
             m, h = (_rounded(text, places) if text else "" for text in (mean, half))
             self.said |= {m, f"± {h}", f"{m} ± {h}"}
 

@@ -1,0 +1,138 @@
+"""What uploads tell, on CIFAR-10: runs.csv, of audited comparisons by conf/quick/audit*.yaml.
+
+python -m benchmarks.results.audit FOLDER..."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.results.page import (
+    RESULTS,
+    Page,
+    Row,
+    by_seed,
+    completed,
+    difference,
+    merged,
+)
+from pfedlora_flwr.methods import registry
+from pfedlora_flwr.runs.audits import Attack, read_audit
+
+OF = ("setting", "local-epochs", "partition.kind", "secagg.enabled")
+KEYS = (*OF, "method", "seed")
+FIGURES = {
+    "classes": "classes/upload",
+    "bias": "classes/attacks/bias",
+    "row norm": "classes/attacks/row norm",
+    "sum": "classes/sum",
+    "samples": "membership",
+    "samples, own encoder": "membership/bound",
+}
+"""By its name in runs.csv an attack's place in `audit.json`. Without kept uploads the attacks on
+classes are the sum's."""
+ENDS = {"low": "low", "high": "high", "rate": "tpr_at_1pct"}
+"""What runs.csv has of the attack on samples beside its AUC."""
+ROUNDS = 4
+COLUMNS = (
+    *KEYS,
+    *FIGURES,
+    *(f"samples, {name}" for name in ENDS),
+    *(f"row norm, round {n + 1}" for n in range(ROUNDS)),
+    "accuracy",
+)
+CASES: dict[tuple[str, ...], str] = {
+    ("heterogeneous", "1", "pathological", "False"): "",
+    ("heterogeneous", "1", "pathological", "True"): "secure: only the sum is visible",
+    ("homogeneous", "1", "pathological", "False"): "homogeneous",
+    ("heterogeneous", "10", "pathological", "False"): "ten epochs per visit",
+    ("heterogeneous", "1", "dirichlet", "False"): "Dirichlet 0.3",
+}
+"""By the values of OF what the page says after the method's name."""
+PLAIN, SECURE, HOMOGENEOUS, TEN, DIRICHLET = CASES
+
+
+def make(page: Page) -> None:
+    rows = page.rows("runs.csv")
+    lines = []
+    for case, words in CASES.items():
+        for method in registry.ordered({row["method"] for row in _of(rows, case)}):
+            here = _of(rows, case, method)
+            cells = [_cell(here, name) for name in ("classes", "sum", "samples")]
+            name = registry.title(method) + (f", {words}" if words else "")
+            lines.append([name, *cells, _cell(here, "samples, own encoder")])
+    page.table(
+        "told",
+        (
+            *("method", "classes, from uploads", "classes, from the sum"),
+            *("samples, from what is sent", "samples, with the client's own encoder"),
+        ),
+        lines,
+    )
+    for row in rows:
+        page.says(*(float(row[name]) for name in COLUMNS[len(KEYS) : -1] if row[name]))
+        page.says(100 * float(row["samples, rate"]))
+        page.says(100 * float(row["accuracy"]))
+    secure, plain = (by_seed(_of(rows, of, "pfedlora"), "accuracy") for of in (SECURE, PLAIN))
+    page.says(difference(secure, plain))
+
+
+def _of(rows: Iterable[Row], case: Sequence[str], method: str | None = None) -> list[Row]:
+    return [
+        row
+        for row in rows
+        if tuple(row[key] for key in OF) == case and method in (None, row["method"])
+    ]
+
+
+def _cell(rows: list[Row], name: str) -> str:
+    """The mean AUC over the seeds, with the range if they differ; – where nothing was attacked."""
+    values = [float(row[name]) for row in rows if row[name]]
+    if not values:
+        return "–"
+    mean, low, high = (f"{of(values):.3f}" for of in (statistics.fmean, min, max))
+    return mean if low == high else f"{mean} [{low}, {high}]"
+
+
+def _audited(folder: Path) -> list[list[object]]:
+    """A row for each completed run of a comparison that was audited."""
+    found = list[list[object]]()
+    for run, result in completed(folder):
+        if audit := read_audit(run.audit_file):
+            keys = run.experiment().flat()
+            figures = [_at(audit, place, "auc") for place in FIGURES.values()]
+            if audit["source"] == "sum":
+                figures[1:3] = "", ""
+            by_round = audit["classes"]["rounds"].values()
+            norms = [auc.get("row norm", "") for auc in by_round]
+            found.append(
+                [
+                    *(keys[key] for key in KEYS),
+                    *figures,
+                    *(_at(audit, "membership", name) for name in ENDS.values()),
+                    *(norms + [""] * ROUNDS)[:ROUNDS],
+                    result["accuracy"]["final"],
+                ]
+            )
+    return found
+
+
+def _at(audit: Any, place: str, figure: str) -> object:
+    """A figure of the attack at that place, or nothing."""
+    attack: Attack | None = audit
+    for name in place.split("/"):
+        attack = attack and attack.get(name)  # type: ignore[assignment]
+    found: object = attack.get(figure) if attack else None
+    return "" if found is None else found
+
+
+if __name__ == "__main__":
+    merged(
+        RESULTS / "audit" / "runs.csv",
+        COLUMNS,
+        KEYS,
+        [row for name in sys.argv[1:] for row in _audited(Path(name))],
+    )
