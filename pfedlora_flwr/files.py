@@ -105,16 +105,16 @@ def check_folder(path: Path) -> None:
         raise UserError(f"{path} is not a directory")
 
 
-def check_replaceable(file: Path, *, overwrite: bool) -> None:
-    """Raises UserError if `--output` names what is there, unless it is to be overwritten; what
-    is no regular file never is."""
+def check_replaceable(file: Path, *, overwrite: bool, option: str = "--output") -> None:
+    """Raises UserError if an option names a file that is there, unless it is to be overwritten;
+    what is no regular file never is."""
     if file.is_dir():
         raise UserError(f"{file} is a directory; give a file")
     if file.is_symlink() or file.exists():
         if not file.is_file():
-            raise UserError(f"{file} is not a regular file; give another --output")
+            raise UserError(f"{file} is not a regular file; give another {option}")
         if not overwrite:
-            raise UserError(f"{file} exists; replace it with --overwrite, or give another --output")
+            raise UserError(f"{file} exists; replace it with --overwrite, or give another {option}")
 
 
 def check_writable(path: Path) -> None:

@@ -76,7 +76,7 @@ def serve(
         opened = _open(config, also, simulated=is_simulation(grid))
     except (UserError, OSError) as error:
         if isinstance(error, UserError) and is_simulation(grid):  # `pfedlora run` asks beforehand
-            error = UserError(without_flags(str(error), "{}=true".format))
+            error = _by_keys(error)
         tell("", {"status": "failed", "error": reason_of(error)})
         raise error from None
     try:
@@ -102,8 +102,17 @@ def strategy_of(config: RunConfig) -> Iterator[PersonalisedStrategy]:
         UserError: The directory is in use, or holds another run.
     """
     torch.set_num_threads(1)  # what the server computes must not depend on its number of cores
-    with _strategy(*_open(config)) as strategy:
+    try:
+        opened = _open(config)
+    except UserError as error:
+        raise _by_keys(error) from None
+    with _strategy(*opened) as strategy:
         yield strategy
+
+
+def _by_keys(error: UserError) -> UserError:
+    """For who has no command line: keys in the place of flags."""
+    return UserError(without_flags(str(error), "{}=true".format))
 
 
 def _open(

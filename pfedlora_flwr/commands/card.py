@@ -160,7 +160,8 @@ def _normalised(trained: Trained) -> str:
     """What is left to do to an input, in words; empty where nothing is."""
     by, side = trained.task.kind.by, side_of(trained)
     scaled = f", then (input − mean) / std by {by}, both in the metadata"
-    sized = f", then resized to {side} × {side}, bicubic"
+    smoothed = "antialiased only where they become smaller"
+    sized = f", then resized to {side} × {side}, bicubic, {smoothed}"
     return (scaled if _has_constants(trained) else "") + (sized if side else "")
 
 

@@ -83,7 +83,8 @@ class Cifar:
             except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:
                 detail = first_line(str(error)) or type(error).__name__
                 raise UserError(
-                    f"{file} is corrupt or no {self.name} file ({detail}); fetch it again"
+                    f"{file} is corrupt or no {self.name} file ({detail}); give {self.name}'s by"
+                    " data-path, or fetch it again"
                 ) from None
         checked = self._checked(np.concatenate(labels), root)
         return Arrays(np.stack(images), checked, class_names or list(self.class_names))

@@ -23,6 +23,7 @@ from pfedlora_flwr.launch.processes import check_port
 from pfedlora_flwr.launch.resources import check_engine, device_here, resources
 from pfedlora_flwr.launch.trainable import check_trainable
 from pfedlora_flwr.methods import registry
+from pfedlora_flwr.models.named import RANDOM_WEIGHTS, random_encoders
 from pfedlora_flwr.observers.registry import observers_of
 from pfedlora_flwr.runs.code_copy import check_unchanged, collect
 from pfedlora_flwr.runs.directory import RunDirectory
@@ -123,11 +124,13 @@ def _method(start: Start) -> Iterable[str]:
 
 
 def of_method(config: RunConfig) -> list[str]:
-    """What the run's method has to say of these models, a line each."""
-    method = registry.make(
-        config.experiment, task_of(config.experiment, config.execution.data_path)
-    )
-    return [f"warning: {told}" for told in method.remarks()]
+    """What is to be known of the run's models, and what its method has to say of them, a line
+    each."""
+    e = config.experiment
+    method = registry.make(e, task_of(e, config.execution.data_path))
+    frozen = () if "all" in e.trained else random_encoders(e.model_names())
+    told = [f"{name} is frozen (train={e.train}), and {RANDOM_WEIGHTS}" for name in frozen]
+    return [f"warning: {line}" for line in (*told, *method.remarks())]
 
 
 def _resources(start: Start) -> Iterable[str]:

@@ -7,7 +7,7 @@ two."""
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -27,6 +27,9 @@ from pfedlora_flwr.rng import seeded
 from pfedlora_flwr.training.kinds import IMAGES
 
 LIBRARIES = ("timm", "torchvision")
+RANDOM_WEIGHTS = (
+    "its weights are random: `:pretrained` or `:weights=FILE` after its name loads some"
+)
 _FILE = "weights="
 _NEAR = 4
 _LONGEST = 300
@@ -70,6 +73,12 @@ def parse(name: str) -> Named | None:
         )
         raise UserError(f"models names {name!r}; allowed: {forms}")
     return found
+
+
+def random_encoders(names: Iterable[str]) -> list[str]:
+    """Those of the models that begin with random weights, where a library has others."""
+    found = ((name, parse(parted(name)[0])) for name in names)
+    return [parted(name)[0] for name, named in found if named and not named.weights]
 
 
 def located(name: str) -> str:

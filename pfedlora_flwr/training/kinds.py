@@ -286,8 +286,8 @@ class _Text(Kind):
 
     def fed(self, shape: Shape) -> str:
         return (
-            f"tokens, {self._program(shape)}, as the model's own tokeniser makes them, with"
-            f" {PADDING} after the last"
+            f"tokens, {self._program(shape)}, as the model's own tokeniser makes them if it does"
+            f" not pad and cuts to {shape[0]}, with {PADDING} after the last"
         )
 
 

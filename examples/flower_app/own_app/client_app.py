@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 
 from flwr.app import Context, Message
@@ -13,11 +12,11 @@ from pfedlora_flwr.client_app import app_of
 
 
 def timed(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-    """Logs the seconds that each message takes."""
+    """Prints the seconds that each message takes."""
     begun = time.monotonic()
     reply = call_next(message, context)
     kind, seconds = message.metadata.message_type, time.monotonic() - begun
-    logging.getLogger(__name__).info("%s: %.1f s", kind, seconds)
+    print(f"{kind}: {seconds:.1f} s", flush=True)
     return reply
 
 

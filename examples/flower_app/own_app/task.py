@@ -32,6 +32,7 @@ def config_of(context: Context) -> RunConfig:
             "clients": own["num-clients"],
             "rounds": own["num-rounds"],
             "output": own["output"],
+            "resume": own["resume"],
             "models": "own_app.task:Net,cnn5",
             "dataset": "digits",
             "partition.kind": "iid",
