@@ -31,7 +31,7 @@ PREFIX = "hf:"
 POOLS = ("mean", "first")
 _FILES = ("*.json", "*.safetensors")
 """That are fetched from the hub."""
-_WAY = "give a folder that transformers saved, hf:FOLDER"
+_WAY = "no folder of that name is here; give one that transformers saved, hf:FOLDER"
 Stamps = tuple[Stamp, ...]
 
 
