@@ -117,7 +117,7 @@ def test_an_app_of_ones_own_gives_the_bits_of_the_command(
     assert own["status"] == "completed"
     for name in ("models_sha256", "shared_sha256", "fingerprint"):
         assert own[name] == plain.result[name]
-    with pytest.raises(UserError, match="exists; continue it with --resume"):
+    with pytest.raises(UserError, match="exists; continue it with resume=true"):
         server.app(LocalGrid(client.app, nodes, keys), context)
     # observers are called there, too, and the run's code is kept
     config_of = server.config_of
