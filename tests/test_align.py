@@ -34,6 +34,8 @@ def test_frozen_encoders_with_random_weights_are_named() -> None:
     keys = {"dataset": "digits", "models": "timm:test_vit,cnn5", "neck": "always"}
     told = f"warning: timm:test_vit is frozen (train=head), and {RANDOM_WEIGHTS}"
     assert of_method(run_config(keys | {"train": "head"})) == [told]
+    ranks = {"models": "timm:test_vit", "train": "lora", "lora.rank": "4,8", "method": "lg_fedavg"}
+    assert len(of_method(run_config(keys | ranks))) == 1
     assert of_method(run_config(keys)) == []
 
 

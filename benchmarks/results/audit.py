@@ -8,7 +8,6 @@ import statistics
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from benchmarks.results.page import (
     RESULTS,
@@ -20,39 +19,38 @@ from benchmarks.results.page import (
     merged,
 )
 from pfedlora_flwr.methods import registry
-from pfedlora_flwr.runs.audits import Attack, read_audit
+from pfedlora_flwr.runs.audits import figure, read_audit
 
 OF = ("setting", "local-epochs", "partition.kind", "secagg.enabled")
 KEYS = (*OF, "method", "seed")
-FIGURES = {
-    "classes": "classes/upload",
-    "bias": "classes/attacks/bias",
-    "row norm": "classes/attacks/row norm",
-    "sum": "classes/sum",
-    "samples": "membership",
-    "samples, own encoder": "membership/bound",
+OF_UPLOADS = {
+    "bias": "classes/attacks/bias/auc",
+    "row norm": "classes/attacks/row norm/auc",
 }
-"""By its name in runs.csv an attack's place in `audit.json`. Without kept uploads the attacks on
-classes are the sum's."""
-ENDS = {"low": "low", "high": "high", "rate": "tpr_at_1pct"}
-"""What runs.csv has of the attack on samples beside its AUC."""
-ROUNDS = 4
-COLUMNS = (
-    *KEYS,
-    *FIGURES,
-    *(f"samples, {name}" for name in ENDS),
-    *(f"row norm, round {n + 1}" for n in range(ROUNDS)),
-    "accuracy",
-)
+"""Without kept uploads these attacks are the sum's, and runs.csv has none."""
+FIGURES = {
+    "classes": "classes/upload/auc",
+    **OF_UPLOADS,
+    "sum": "classes/sum/auc",
+    "samples": "membership/auc",
+    "samples, own encoder": "membership/bound/auc",
+    "samples, low": "membership/low",
+    "samples, high": "membership/high",
+    "samples, rate": "membership/tpr_at_1pct",
+    **{f"row norm, round {n}": f"classes/rounds/{n}/row norm" for n in range(1, 5)},
+}
+"""By its name in runs.csv a figure's place in `audit.json`."""
+COLUMNS = (*KEYS, *FIGURES, "accuracy")
+PLAIN = "heterogeneous", "1", "pathological", "False"
+SECURE = "heterogeneous", "1", "pathological", "True"
 CASES: dict[tuple[str, ...], str] = {
-    ("heterogeneous", "1", "pathological", "False"): "",
-    ("heterogeneous", "1", "pathological", "True"): "secure: only the sum is visible",
+    PLAIN: "",
+    SECURE: "secure: only the sum is visible",
     ("homogeneous", "1", "pathological", "False"): "homogeneous",
     ("heterogeneous", "10", "pathological", "False"): "ten epochs per visit",
     ("heterogeneous", "1", "dirichlet", "False"): "Dirichlet 0.3",
 }
 """By the values of OF what the page says after the method's name."""
-PLAIN, SECURE, HOMOGENEOUS, TEN, DIRICHLET = CASES
 
 
 def make(page: Page) -> None:
@@ -73,7 +71,7 @@ def make(page: Page) -> None:
         lines,
     )
     for row in rows:
-        page.says(*(float(row[name]) for name in COLUMNS[len(KEYS) : -1] if row[name]))
+        page.says(*(float(row[name]) for name in FIGURES if row[name]))
         page.says(100 * float(row["samples, rate"]))
         page.says(100 * float(row["accuracy"]))
     secure, plain = (by_seed(_of(rows, of, "pfedlora"), "accuracy") for of in (SECURE, PLAIN))
@@ -103,30 +101,12 @@ def _audited(folder: Path) -> list[list[object]]:
     for run, result in completed(folder):
         if audit := read_audit(run.audit_file):
             keys = run.experiment().flat()
-            figures = [_at(audit, place, "auc") for place in FIGURES.values()]
+            values = {name: figure(audit, place) for name, place in FIGURES.items()}
             if audit["source"] == "sum":
-                figures[1:3] = "", ""
-            by_round = audit["classes"]["rounds"].values()
-            norms = [auc.get("row norm", "") for auc in by_round]
-            found.append(
-                [
-                    *(keys[key] for key in KEYS),
-                    *figures,
-                    *(_at(audit, "membership", name) for name in ENDS.values()),
-                    *(norms + [""] * ROUNDS)[:ROUNDS],
-                    result["accuracy"]["final"],
-                ]
-            )
+                values |= dict.fromkeys(OF_UPLOADS)
+            told = ("" if value is None else value for value in values.values())
+            found.append([*(keys[key] for key in KEYS), *told, result["accuracy"]["final"]])
     return found
-
-
-def _at(audit: Any, place: str, figure: str) -> object:
-    """A figure of the attack at that place, or nothing."""
-    attack: Attack | None = audit
-    for name in place.split("/"):
-        attack = attack and attack.get(name)  # type: ignore[assignment]
-    found: object = attack.get(figure) if attack else None
-    return "" if found is None else found
 
 
 if __name__ == "__main__":

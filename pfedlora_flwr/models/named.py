@@ -76,9 +76,10 @@ def parse(name: str) -> Named | None:
 
 
 def random_encoders(names: Iterable[str]) -> list[str]:
-    """Those of the models that begin with random weights, where a library has others."""
-    found = ((name, parse(parted(name)[0])) for name in names)
-    return [parted(name)[0] for name, named in found if named and not named.weights]
+    """Those of the models that begin with random weights, where a library has others; each once,
+    whatever the keys say of it."""
+    bare = dict.fromkeys(parted(name)[0] for name in names)
+    return [name for name in bare if (named := parse(name)) and not named.weights]
 
 
 def located(name: str) -> str:

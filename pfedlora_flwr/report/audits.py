@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from pfedlora_flwr.report import measures, words
 from pfedlora_flwr.report.load import Study
 from pfedlora_flwr.report.table import Table
-from pfedlora_flwr.runs.audits import Audit, read_audit
+from pfedlora_flwr.runs.audits import Audit, figure, read_audit
 
 _COLUMNS = {
     "classes, upload: AUC": "classes/upload/auc",
@@ -52,21 +51,14 @@ def audits(study: Study) -> Table:
 
 
 def _cell(found: Sequence[Audit], place: str) -> str:
-    values = [_at(audit, place) for audit in found]
+    values = [figure(audit, place) for audit in found]
     known = measures.estimate([value for value in values if value is not None])
     if known is None:
         return "–"
     if len(found) == 1 and place.endswith("/auc"):
-        low, high = (_at(found[0], place.replace("/auc", f"/{end}")) for end in ("low", "high"))
+        low, high = (figure(found[0], place.replace("/auc", f"/{end}")) for end in ("low", "high"))
         return f"{known.mean:.3f}" + ("" if low is None else f" ({low:.2f} – {high:.2f})")
     shown = ", ".join(
         f"{value:.3f}" for value in (known.values if known.half is None else [known.mean])
     )
     return shown + (f" ± {known.half:.3f}" if known.half is not None else "")
-
-
-def _at(audit: Audit, place: str) -> float | None:
-    value: Any = audit
-    for name in place.split("/"):
-        value = value[name] if value else None
-    return value

@@ -10,6 +10,7 @@ from pfedlora_flwr.comparison.outcome import Outcome, of_one_code, reported
 from pfedlora_flwr.comparison.plan import Candidate, Keys, Plan
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import KEYS
+from pfedlora_flwr.files import check_folder
 from pfedlora_flwr.keys import Scalar
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import measures
@@ -96,8 +97,7 @@ def load(paths: Iterable[Path], target: float | None = None) -> Study:
     KEYS["target-accuracy"].parse(target)
     paths = list(paths)
     for path in paths:
-        if not path.is_dir():
-            raise UserError(f"{path} is not a directory")
+        check_folder(path)
     outcomes: list[Outcome] = []
     bare: list[tuple[Path, Run | Missing]] = []
     for path in paths:
