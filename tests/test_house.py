@@ -77,15 +77,14 @@ def test_nothing_imports_in_a_circle() -> None:
 LONG = {
     "cli": "every command with its options, declared in one place",
     "experiment": "every key that can change a result, declared in one place",
-    "runs.rows": "every field of the files that users parse, declared in one place",
 }
-"""Files of over 400 lines, with the reason."""
+"""Files of over 600 lines, with the reason."""
 
 
 def test_the_hallway_is_short_and_no_file_is_long_without_a_reason() -> None:
     assert len([path for path in PACKAGE.glob("*.py") if path.stem != "__init__"]) <= 9
     lines = {name: len(path.read_text().splitlines()) for name, path in MODULES.items()}
-    assert {name for name, n in lines.items() if n > 400} <= LONG.keys()
+    assert {name for name, n in lines.items() if n > 600} <= LONG.keys()
 
 
 def test_the_architecture_page_names_every_file() -> None:
