@@ -14,6 +14,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from pfedlora_flwr.data.local import shared_data
+from pfedlora_flwr.data.registry import find
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import Execution
 from pfedlora_flwr.federation import wire
@@ -259,9 +260,11 @@ class Clients:
 
 
 def _data_here(method: Method, execution: Execution) -> str:
-    """What the dataset is known by in this process; empty where it has none: clients say why."""
+    """What the dataset is known by in this process; empty where its name says that, and where there
+    is none: clients say why."""
+    e = method.experiment
     try:
-        return shared_data(method.experiment, execution.data_path)
+        return "" if find(e.dataset).shape else shared_data(e, execution.data_path)
     except UserError:
         return ""
 
