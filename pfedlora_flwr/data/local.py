@@ -38,11 +38,11 @@ logger = logging.getLogger(__name__)
 
 OWN = "own"
 """The fingerprint of data that is no part of a partition."""
-OTHER_DATA = (
-    "is not the same in this process as in the run's others (samples, labels or the order of"
-    " classes): give all the same files; a function of yours must return the same at every call:"
-    " draw from a fixed seed, and sort what comes from a set or a folder"
+SAME_DATA = (
+    "give all the same files; a function of yours must return the same at every call: draw from a"
+    " fixed seed, and sort what comes from a set or a folder"
 )
+"""What is to be done where processes of a run have different data."""
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,11 @@ class Site:
     def check_data(self, expected: str) -> None:
         """Raises UserError if that is not what the run's other processes have."""
         if self.data and expected and self.data != expected:
-            raise UserError(f"dataset {registry.without_path(self.dataset.name)!r} {OTHER_DATA}")
+            raise UserError(
+                f"dataset {registry.without_path(self.dataset.name)!r} is not the same in this"
+                " process as in the run's others (samples, labels, their division or the order of"
+                f" classes): {SAME_DATA}"
+            )
 
     @property
     def own_data(self) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from pfedlora_flwr.data.local import OTHER_DATA, OWN
+from pfedlora_flwr.data.local import OWN, SAME_DATA
 from pfedlora_flwr.errors import as_line, differing, short
 from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.claim import Claim
@@ -259,9 +259,12 @@ class Roster:
             if node in seated:
                 continue
             try:
-                known = (self._fingerprint, self.data)
-                if claim.partition != OWN and (claim.partition, claim.data) != known:
-                    raise ValueError(f"its part of the dataset {OTHER_DATA}")
+                if claim.partition not in (OWN, self._fingerprint):
+                    told = "its data or partition differs"
+                    raise ValueError(f"{told} from {_OTHERS}: {SAME_DATA}")
+                if claim.partition != OWN and claim.data != self.data:
+                    told = "the order of its classes differs"
+                    raise ValueError(f"{told} from {_OTHERS}: {SAME_DATA}")
                 new, names = claim.name not in self._number_of, self._names
                 if new and claim.classes[: len(names)] == names:
                     names = claim.classes  # it may have more than those before it
