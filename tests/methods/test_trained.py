@@ -36,7 +36,6 @@ FORMS: dict[str, dict[str, Any]] = {
     "cnn": {"models": "cnn5"},
     "vit": {},
     "efficientnet": {},
-    "torchvision": {"lora.targets": "features.1.block.2.0"},
     "text": {"data.text-column": "message", "max-tokens": 16, "lora.targets": "value"},
 }
 KINDS = (
@@ -56,7 +55,7 @@ _OWN_FROZEN = re.compile(r"\.encoder\.2\.(base_layer\.)?(weight|bias)$")
 NOT_JUDGED = ("alpha", "visits", "weights.", "lora_gate.there", "num_batches_tracked")
 
 
-LIBRARY = ("vit", "efficientnet", "torchvision", "text")
+LIBRARY = ("vit", "efficientnet", "text")
 
 
 def _cells() -> list[Any]:
@@ -79,10 +78,6 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
     found: dict[str, dict[str, Any]] = {}
 
     def make(folder: Path) -> None:
-        torchvision = pytest.importorskip("torchvision")
-        torch.manual_seed(0)
-        source = torchvision.models.mobilenet_v3_small(num_classes=9)
-        torch.save(source.state_dict(), folder / "w.pth")
         for name in ("test_vit", "test_efficientnet"):
             base(folder, name)
         text_base(folder)
@@ -91,7 +86,6 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
     folder = made_once(tmp_path_factory, "trained", make)
     for name in ("vit", "efficientnet"):
         found[name] = {"models": f"timm:test_{name}:weights={folder}/test_{name}-0.safetensors"}
-    found["torchvision"] = {"models": f"torchvision:mobilenet_v3_small:weights={folder}/w.pth"}
     found["text"] = {"models": f"hf:{folder}/bert-32-3", "dataset": f"csv:{folder}/docs.csv"}
     return found
 
