@@ -1002,3 +1002,43 @@ def test_a_full_disk_ends_one_run_and_not_the_comparison(
     result: Any = {"status": "failed", "error": "No space left on device"}
     assert not run_queue._Runs.end(of, line, result)
     assert of._work.failed == {job.directory: "No space left on device"}
+
+
+@pytest.mark.parametrize(
+    ("keys", "line"),
+    [
+        ({"train": "head", "models": "cnn5"}, "trains clients of cnn5 (train=head) as standalone"),
+        ({"dp.clip": "1", "dp.noise": "1", "adapter.down": "fixed"}, "dp: ε = "),
+        ({"partition.kind": "dirichlet", "clip-norm-factor": "3"}, ""),
+    ],
+)
+def test_a_comparison_says_what_a_run_says(
+    keys: dict[str, str], line: str, pfedlora: Call, tmp_path: Path
+) -> None:
+    common = {"method": "pfedlora", "dataset": "synthetic:200", "clients": "2", "rounds": "1"}
+    whole = common | {"partition.kind": "iid"} | keys
+    words = [word for key, value in whole.items() for word in ("-o", f"{key}={value}")]
+    code, run, err = pfedlora("run", "--dry-run", *words)
+    assert code == 0, err
+    said = [text for text in run.splitlines() if text.startswith(("warning", "dp:", "privacy"))]
+    assert not line or any(line in text for text in said)
+    file = conf(tmp_path, "methods: [pfedlora]\nseeds: [0]\n")
+    code, compared, err = pfedlora("compare", str(file), *words[2:], "--output", "c", "--dry-run")
+    assert code == 0, err
+    assert [text for text in compared.splitlines() if text in said] == said
+
+
+@pytest.mark.slow
+def test_the_report_of_a_comparison_has_what_was_said_before_its_runs(
+    tmp_path: Path, here: None
+) -> None:
+    base = "dataset: synthetic:60, clients: 2, rounds: 1, partition: {kind: iid}, models: cnn5"
+    file = conf(tmp_path, f"methods: [pfedlora]\nseeds: [0]\nbase: {{{base}, train: head}}\n")
+    whole = Comparison.load(file)
+    out = Console(quiet=True)
+    assert compare(whole, whole, tmp_path / "c", out, out, here=True) == 0
+    line = "pfedlora trains clients of cnn5 (train=head) as standalone does"
+    assert Plan.read(tmp_path / "c").said[0].startswith(line)  # type: ignore[union-attr]
+    again = compare(whole, whole, tmp_path / "c", out, out, here=True)
+    text = (tmp_path / "c" / "report" / "report.md").read_text()
+    assert (again, text.count(line)) == (0, 1)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -21,14 +22,14 @@ from pfedlora_flwr.commands.display import FAILED, stopped_code
 from pfedlora_flwr.commands.progress_text import duration
 from pfedlora_flwr.commands.run_queue import run_all, seconds_of
 from pfedlora_flwr.comparison import estimate
+from pfedlora_flwr.comparison.plan import Plan
 from pfedlora_flwr.comparison.spec import Comparison
 from pfedlora_flwr.comparison.work import STALE, Job, Shard, Work
 from pfedlora_flwr.data import datasets
-from pfedlora_flwr.data.local import shared_partition
 from pfedlora_flwr.data.source import Reading
 from pfedlora_flwr.errors import UserError, some
 from pfedlora_flwr.files import check_writable, make_folder
-from pfedlora_flwr.launch.checks import of_data, of_masks, of_method, preflight, slow_precision
+from pfedlora_flwr.launch.checks import Start, of_scenario
 from pfedlora_flwr.launch.execute import STOPPED
 from pfedlora_flwr.launch.processes import SIGNALS, Stopped, stoppable
 from pfedlora_flwr.launch.resources import ENGINES, check_engine, cores, fitting_engine, resources
@@ -88,7 +89,7 @@ def compare(
         check_engine(engine, job.config.execution, asked)
     Work(whole, work.output).check()  # the report is on all of it
     work.ask_again(redo)
-    _preflight(work, dry_run, out)
+    said = _preflight(work, engine, dry_run, out)
     axes = [key for axis in part.axes for key in axis.keys]
     _name_unused(dict.fromkeys([*options, *axes]), examples, out)
     _warn_of_own_code(work, err)
@@ -102,7 +103,9 @@ def compare(
         _show_work(work, out, engine, drop_models, at_once)
         return 0
     with _claimed(output, shard), stoppable(*SIGNALS):
-        whole.plan().write(work.output)
+        if before := Plan.read(work.output):
+            said = [*before.said, *said]
+        replace(whole.plan(), said=tuple(dict.fromkeys(said))).write(work.output)
         _stop_left_over(work)
         _warn_of_other_code(work, err)
         try:
@@ -242,31 +245,30 @@ def _warn_of_own_code(work: Work, err: Console) -> None:
         err.print(told, soft_wrap=True)
 
 
-def _preflight(work: Work, dry_run: bool, out: Console) -> None:
-    """Says once what is to know of the data. Raises UserError, with the scenario's name, where a
-    run could not start. A dry run downloads nothing: it leaves such out."""
+def _preflight(work: Work, engine: str, dry_run: bool, out: Console) -> list[str]:
+    """Says once what `run` would say of the runs, and returns it. Raises UserError, with the
+    scenario's name, where a run could not start. A dry run downloads nothing: it leaves such out.
+    """
     examples = work.examples()
     if not examples:
         raise UserError(
             "nothing to run: everything requested is Standalone by construction, which"
             " sharing=mean runs"
         )
-    said = set[str]()
+    said: dict[str, None] = {}
     for job in examples:
         e, path = job.config.experiment, job.config.execution.data_path
         if dry_run and datasets.needs_download(e.dataset, Reading.of(e, path)):
             continue
         try:
-            preflight(job.config)
-            masks = of_masks(job.config)
+            lines = [*of_scenario(Start(job.config, engine))]
         except UserError as error:
             raise type(error)(f"{job.title}: {error}") from error.__cause__
-        data = shared_partition(e, job.config.execution.data_path)
-        of_both = (*of_method(job.config), *of_data(e, *data))
-        for line in (*slow_precision(job.config), *of_both, *masks):
+        for line in lines:
             if line not in said:
                 out.print(line, soft_wrap=True)
-            said.add(line)
+            said[line] = None
+    return [line.removeprefix("warning: ") for line in said]
 
 
 def _name_unused(options: Iterable[str], examples: Sequence[Job], out: Console) -> None:

@@ -55,12 +55,14 @@ def choices(tuned: Iterable[Keys]) -> Choices:
 
 @dataclass(frozen=True)
 class Plan:
-    """A whole comparison. tuning_seed: the seed that chooses among a cell's candidates."""
+    """A whole comparison. tuning_seed: the seed that chooses among a cell's candidates. said: the
+    lines of the checks before its runs."""
 
     name: str
     seeds: tuple[int, ...]
     tuning_seed: int
     cells: tuple[Cell, ...]
+    said: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, directory: Path) -> Plan | None:
@@ -76,6 +78,7 @@ class Plan:
                 tuple(saved["seeds"]),
                 saved["tuning_seed"],
                 tuple(map(_cell, saved["cells"])),
+                tuple(saved.get("said", ())),
             )
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             raise UserError(

@@ -38,6 +38,11 @@ logger = logging.getLogger(__name__)
 
 OWN = "own"
 """The fingerprint of data that is no part of a partition."""
+SAME_DATA = (
+    "give all the same files; a function of yours must return the same at every call: draw from a"
+    " fixed seed, and sort what comes from a set or a folder"
+)
+"""What is to be done where processes of a run have different data."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,17 @@ def shared_partition(experiment: Experiment, data_path: str) -> tuple[Dataset, P
     that this dataset cannot have."""
     dataset = shared_dataset(experiment, data_path)
     return dataset, make_partition(experiment, dataset)
+
+
+def shared_data(experiment: Experiment, data_path: str) -> str:
+    """What `Site.data` is wherever this dataset is the same. Raises UserError."""
+    dataset, partition = shared_partition(experiment, data_path)
+    return _known_by(partition.fingerprint, dataset)
+
+
+def _known_by(fingerprint: str, dataset: Dataset) -> str:
+    told = f"{fingerprint}{dataset.class_names}"
+    return hashlib.sha256(told.encode()).hexdigest()[:16]
 
 
 @lru_cache(maxsize=2)
@@ -181,6 +197,21 @@ class Site:
         own = models_own(experiment, task, client)
         model = models.of_client(client, models.names_of(experiment, task))
         return cls(dataset, split, fingerprint, task, *(own or constants), model)
+
+    @property
+    def data(self) -> str:
+        """What must be the same in every process of a run: a hash of the partition's fingerprint
+        and of the classes' order; empty for data that is no part of a partition."""
+        return "" if self.fingerprint == OWN else _known_by(self.fingerprint, self.dataset)
+
+    def check_data(self, expected: str) -> None:
+        """Raises UserError if that is not what the run's other processes have."""
+        if self.data and expected and self.data != expected:
+            raise UserError(
+                f"dataset {registry.without_path(self.dataset.name)!r} is not the same in this"
+                " process as in the run's others (samples, labels, their division or the order of"
+                f" classes): {SAME_DATA}"
+            )
 
     @property
     def own_data(self) -> str:

@@ -24,7 +24,8 @@ class Claim:
     partition_id: its client's number, -1 where it goes by `name`. partition: the fingerprint of the
     partition that its data comes from, or `own`. classes: the names of its own data's classes, in
     order. columns: of its features, where it has a table of its own. base: what its weights are
-    known by, where LoRA is exchanged inside them; empty where there are none of others."""
+    known by, where LoRA is exchanged inside them; empty where there are none of others. data: what
+    its part's dataset is known by (`Site.data`)."""
 
     partition_id: int
     partition: str
@@ -32,6 +33,7 @@ class Claim:
     name: str
     columns: list[str]
     base: str
+    data: str = ""
 
     def to_metrics(self) -> Config:
         return written(self)
@@ -42,6 +44,7 @@ class Claim:
         ValueError for one that no client of ours makes."""
         number, partition = metrics.get("partition_id"), metrics.get("partition")
         name, base = metrics.get("name"), metrics.get("base", "")
+        data = metrics.get("data", "")
         try:
             told = metrics["classes"], metrics.get("columns", "[]")
             if max(map(len, told)) > _LONGEST_NAMES:
@@ -52,7 +55,7 @@ class Claim:
         lists = isinstance(classes, list) and isinstance(columns, list)
         if type(number) is not int or not isinstance(partition, str) or not lists:
             raise ValueError("its answer is not one of this app's clients'")
-        if not isinstance(name, str) or not isinstance(base, str):
+        if not all(isinstance(word, str) for word in (name, base, data)):
             raise ValueError("its answer is not one of this app's clients'")
         if number >= clients or (number < 0 and not name):
             raise ValueError(f"partition-id is {number}; allowed: 0 to {clients - 1}")
@@ -60,7 +63,7 @@ class Claim:
         if (
             not all(isinstance(c, str) for names in named for c in names)
             or len(columns) > _MOST_COLUMNS
-            or max(len(name), len(partition)) > LONGEST_WORD
+            or max(len(name), len(partition), len(data)) > LONGEST_WORD
             or len(base) > _LONGEST_BASE
         ):
             raise ValueError("its name, classes, columns or base are none that a client gives")
@@ -69,4 +72,4 @@ class Claim:
             raise ValueError(f"{said}; allowed: {_LONGEST_NAME}")
         if len(classes) > most_classes:
             raise ValueError(f"its data {more_classes(len(classes), most_classes)}")
-        return cls(number, partition, classes, name, columns, base)
+        return cls(number, partition, classes, name, columns, base, data)

@@ -71,7 +71,7 @@ class PersonalisedClient(NumPyClient):
             if wire.COUNT in config:
                 parts = number_in(self.node_config, wire.COUNT)
                 return {} if parts is None else {wire.COUNT: parts}
-            return self._claim().to_metrics()
+            return self._claim(str(config.get(messages.DATA, ""))).to_metrics()
         except _ERRORS as error:
             return self._failure(error, config, self._known_as())
 
@@ -97,7 +97,8 @@ class PersonalisedClient(NumPyClient):
         except _ERRORS as error:
             return 0.0, 0, self._failure(error, config)
 
-    def _claim(self) -> Claim:
+    def _claim(self, data: str) -> Claim:
+        """data: what the dataset is known by in the run's other processes, if that is known."""
         part = number_in(self.node_config, "partition-id")
         own = "dataset" in self.node_config
         if part is None and not own:
@@ -113,6 +114,7 @@ class PersonalisedClient(NumPyClient):
             )
         client = -1 if part is None else part
         site = self._site(client)
+        site.check_data(data)
         return Claim(
             partition_id=client,
             partition=site.fingerprint,
@@ -120,6 +122,7 @@ class PersonalisedClient(NumPyClient):
             name=self._name() if client < 0 else "",
             columns=list(site.dataset.feature_names or ()) if own else [],
             base=self._base(site),
+            data=site.data,
         )
 
     def _base(self, site: Site) -> str:
@@ -140,6 +143,7 @@ class PersonalisedClient(NumPyClient):
         own, asked = number_in(self.node_config, "partition-id"), instruction.client
         if own not in (None, asked) and not self._simulation(instruction.run, instruction.token):
             raise UserError(f"it was asked as client {asked}, and its partition-id is {own}")
+        self._site(asked).check_data(instruction.data or "")
         return instruction
 
     def _visit(self, told: Instruction, parameters: Arrays) -> tuple[Upload, Report]:

@@ -13,6 +13,9 @@ from typing import Literal
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from pfedlora_flwr.data.local import shared_data
+from pfedlora_flwr.data.registry import find
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import Execution
 from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.exchange import Refuse, exchange
@@ -92,6 +95,7 @@ class Clients:
             classes=method.task.classes,
             known=sites_told(run),
             left=left,
+            data=_data_here(method, execution) if self._simulated else "",
             alike=self._simulated,
         )
         self._connect()
@@ -253,6 +257,16 @@ class Clients:
             raise RunFailed(
                 f"only {len(roster.node_of)} of {wanted} clients connected{waited}; {advice}"
             )
+
+
+def _data_here(method: Method, execution: Execution) -> str:
+    """What the dataset is known by in this process; empty where its name says that, and where there
+    is none: clients say why."""
+    e = method.experiment
+    try:
+        return "" if find(e.dataset).shape else shared_data(e, execution.data_path)
+    except UserError:
+        return ""
 
 
 def _read(reply: Message | None) -> wire.Reply | wire.Failed:

@@ -24,6 +24,8 @@ _LARGEST_LOSS = 1e30
 LONGEST_WORD = 200
 """Characters of a name that a client tells."""
 _ERROR, _NAME = "error", "name"
+DATA = "data"
+"""The key of what the dataset is known by, in an instruction and in the question who a node is."""
 
 
 def folder_name(token: str) -> str:
@@ -43,7 +45,7 @@ class Instruction:
     whether to evaluate after training. names: of the tensors that come with it. adapt: true where
     it is held out, and adapted in the place of an evaluation; else not said. origin: the name of
     the run that this version is of, if it is another one. keep: versions that the client keeps for
-    good."""
+    good. data: what the dataset is known by that the clients share, if they do (`Site.data`)."""
 
     round: int
     client: int
@@ -55,6 +57,7 @@ class Instruction:
     adapt: bool | None = None
     origin: str | None = None
     keep: list[int] | None = None
+    data: str | None = None
 
     def to_config(self) -> Config:
         return written(self)
@@ -75,6 +78,7 @@ class Instruction:
                 _word(config["origin"], "the instruction's origin") if "origin" in config else None
             ),
             keep=_rounds(config) if "keep" in config else None,
+            data=_word(config[DATA], "the instruction's data") if DATA in config else None,
         )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from pfedlora_flwr.data.local import OWN
+from pfedlora_flwr.data.local import OWN, SAME_DATA
 from pfedlora_flwr.errors import as_line, differing, short
 from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.claim import Claim
@@ -44,6 +44,8 @@ class Roster:
     apart. known: the names of classes and
     columns that the sites of a resumed run had. left: the clients that have left, whose numbers
     nobody gets.
+    data: what the dataset is known by that the nodes must share (`Site.data`), where the server has
+    it, too; else most of them say it.
     alike: any node can be any client, as in a simulation, which keeps what a client has by its
     number: one is asked for all."""
 
@@ -60,12 +62,14 @@ class Roster:
         classes: int,
         known: tuple[Sequence[str], Sequence[str]] = ((), ()),
         left: Set[int] = frozenset(),
+        data: str = "",
         alike: bool = False,
     ) -> None:
         self.grid = grid
         self.clients = clients
         self.node_of: dict[int, int] = {}
         self.refused: dict[int, str] = {}
+        self.data = data
         self._classes = classes
         self._fingerprint = fingerprint if fingerprint != OWN else None
         self._settled = self._fingerprint is not None
@@ -201,7 +205,7 @@ class Roster:
     def _ask(self, nodes: list[int], timeout: float) -> None:
         """Takes down what the nodes claim. One that fails is asked again later, and less and less
         often."""
-        questions = [wire.properties_message(n, timeout) for n in nodes]
+        questions = [wire.properties_message(n, timeout, self.data) for n in nodes]
         for question, answer in exchange(
             self.grid, questions, timeout, self._refuse, self._arrived
         ):
@@ -239,6 +243,9 @@ class Roster:
                 [claim.columns for claim in claims if claim.columns]
             )
             self.node_of = {}
+        held = Counter(c.data for c in self._claims.values() if c.partition == self._fingerprint)
+        if held and not (self._settled and self.data):
+            self.data = held.most_common(1)[0][0]
         if self._claims and (not self._settled or self._base is None):
             self._base = Counter(c.base for c in self._claims.values()).most_common(1)[0][0]
         self.node_of = {
@@ -253,7 +260,11 @@ class Roster:
                 continue
             try:
                 if claim.partition not in (OWN, self._fingerprint):
-                    raise ValueError("its data or partition differs from the other nodes'")
+                    told = "its data or partition differs"
+                    raise ValueError(f"{told} from {_OTHERS}: {SAME_DATA}")
+                if claim.partition != OWN and claim.data != self.data:
+                    told = "the order of its classes differs"
+                    raise ValueError(f"{told} from {_OTHERS}: {SAME_DATA}")
                 new, names = claim.name not in self._number_of, self._names
                 if new and claim.classes[: len(names)] == names:
                     names = claim.classes  # it may have more than those before it

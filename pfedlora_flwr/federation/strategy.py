@@ -69,6 +69,7 @@ class PersonalisedStrategy(Strategy):
             self.shared, self._fail, self._refuse_update
         ) or PlainUplink(experiment, execution, method, self.shared, self._refuse_update)
         self._told = told
+        self._data = ""
         self._origins = run.origins()
         self._pinned = [kept.versions for kept in run.checkpoints.pinned().values()]
         self._started: tuple[Round, Clients] | None = None  # the round that Flower's `start` is in
@@ -193,6 +194,7 @@ class PersonalisedStrategy(Strategy):
         e, x, run = self.experiment, self.execution, self.run
         left = e.left_by(self.state.round + 1)
         clients = Clients(grid, self.method, x, run, left, self._message, self._fail, self._refuse)
+        self._data = clients.roster.data
         logger.info("data: %s", data_told(run, e, self.method.task))
         there, classes = len(clients.roster.class_names), self.method.task.classes
         if e.classes is None and clients.roster.own and 0 < there < classes:
@@ -374,6 +376,7 @@ class PersonalisedStrategy(Strategy):
             adapt=adapting or None,
             origin=origin_of(version, self._origins),
             keep=[kept[client] for kept in self._pinned if client in kept] or None,
+            data=self._data or None,
         ).to_config()
         if not training:
             return wire.evaluate_message(node, round.number, config, seconds, down), Cost()

@@ -38,7 +38,7 @@ from pfedlora_flwr.federation.flower_compat import (
     recorddict_to_fitres,
     recorddict_to_getpropertiesres,
 )
-from pfedlora_flwr.federation.messages import Config, failure_in
+from pfedlora_flwr.federation.messages import DATA, Config, failure_in
 
 COUNT = "num-partitions"
 """What a simulation's node-configs say, and what a node is asked for under `clients=auto`."""
@@ -104,9 +104,11 @@ def evaluate_message(
     return _message(content, node, EVALUATE, round, ttl)
 
 
-def properties_message(node: int, ttl: float) -> Message:
-    """The question who a node is: `get_properties` of the client."""
-    return _message(getpropertiesins_to_recorddict(GetPropertiesIns({})), node, PROPERTIES, 0, ttl)
+def properties_message(node: int, ttl: float, data: str = "") -> Message:
+    """The question who a node is: `get_properties` of the client. data: what the dataset is known
+    by that it must have, if that is known."""
+    asked = GetPropertiesIns({DATA: data} if data else {})
+    return _message(getpropertiesins_to_recorddict(asked), node, PROPERTIES, 0, ttl)
 
 
 def count_message(node: int, ttl: float) -> Message:

@@ -63,6 +63,12 @@ def check(start: Start, out: Console) -> None:
             out.print(line, soft_wrap=True)
 
 
+def of_scenario(start: Start) -> Iterable[str]:
+    """What a comparison says of one of its runs before it starts: a list of checks as `run` has
+    them, without those of the run's own directory. Raises UserError."""
+    return (line for one in OF_SCENARIO for line in one(start))
+
+
 def preflight(config: RunConfig) -> None:
     """Whether the run could train here: device, observers, data, models and method. Raises
     UserError."""
@@ -223,3 +229,6 @@ CHECKS: tuple[Callable[[Start], Iterable[str]], ...] = (
     _noise,
 )
 """In order. Each returns lines for the user, or raises UserError; none changes anything."""
+OF_RUNS = (_engine, _resources, _directory, _membership, _same_code, _port)
+"""Those of where one run is and how it is carried out: a comparison has its own."""
+OF_SCENARIO = tuple(check for check in CHECKS if check not in OF_RUNS)

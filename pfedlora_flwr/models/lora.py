@@ -20,13 +20,12 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from pfedlora_flwr.errors import UserError, first_line, needed, some
 from pfedlora_flwr.files import absolute, write_atomically
 from pfedlora_flwr.models.linear import Linear
-from pfedlora_flwr.models.lora_layers import FIRST, adapted_layers, altered, draw, gated
+from pfedlora_flwr.models.lora_layers import FIRST, adapted_layers, altered, draw, gated, inject
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.models.named import overwritten
 from pfedlora_flwr.models.neck import Necked
 from pfedlora_flwr.models.own import Parted, Whole, resized
 from pfedlora_flwr.models.text import TextModel
-from pfedlora_flwr.rng import seeded
 
 FOLDER = "folder:"
 _AUTO = (("qkv",), ("query", "value"), ("q_lin", "v_lin"), ("q_proj", "v_proj"))
@@ -102,8 +101,7 @@ def adapt(name: str, model: ClientModel, lora: Lora) -> None:
     config = peft.LoraConfig(
         r=lora.rank, lora_alpha=lora.alpha, target_modules=places, lora_dropout=lora.dropout
     )
-    with seeded(0):  # peft's own draws are replaced: they may be others in its next version
-        peft.inject_adapter_in_model(config, model.module, FIRST)
+    inject(config, model.module, FIRST)
     draw(model.module, lora.init)
     if lora.init.startswith(FOLDER) and not overwritten():
         _read(name, model, lora, Path(lora.init.removeprefix(FOLDER)), peft)

@@ -69,6 +69,17 @@ def draw(module: nn.Module, init: str, which: str = FIRST) -> None:
             second.zero_()
 
 
+def inject(config: Any, module: nn.Module, which: str) -> None:
+    """Puts peft's layers into a module; what it trained before it still trains, as the head of a
+    user's `encoder` and `head`: peft freezes all but its own."""
+    peft = importlib.import_module("peft")
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    with seeded(0):  # peft's own draws are replaced: they may be others in its next version
+        peft.inject_adapter_in_model(config, module, which)
+    for parameter in trained:
+        parameter.requires_grad_(True)
+
+
 def free_weights(model: ClientModel) -> None:
     """Gives every layer that LoRA is in a weight of its own, not trained, which `move_weights`
     moves: it is stored with the client's model. The base's stays beside it, untouched."""
@@ -92,12 +103,10 @@ def move_weights(model: nn.Module, by: Mapping[str, Tensor]) -> None:
 
 def add_second(model: ClientModel, init: str, which: str = LOCAL) -> None:
     """Puts a second LoRA beside each first one: of its rank and scale, trained as it is."""
-    peft = importlib.import_module("peft")
     for module in _adapted(model):
-        config = copy.deepcopy(module.peft_config[FIRST])
-        with seeded(0), warnings.catch_warnings():  # peft's own draws are replaced
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it says that this is the second one
-            peft.inject_adapter_in_model(config, module, which)
+            inject(copy.deepcopy(module.peft_config[FIRST]), module, which)
     draw(model, init, which)
     mix(model, {FIRST: 1.0, which: 1.0})
 

@@ -20,10 +20,13 @@ from pfedlora_flwr.runs.directory import RunDirectory, find_runs
 
 @dataclass(frozen=True)
 class Study:
-    """Everything a report shows. Scenarios and methods are in the order of their first outcome."""
+    """Everything a report shows. Scenarios and methods are in the order of their first outcome.
+
+    said: what comparisons said before their runs."""
 
     name: str
     outcomes: tuple[Outcome, ...]
+    said: tuple[str, ...] = ()
 
     @property
     def scenarios(self) -> list[Keys]:
@@ -100,8 +103,10 @@ def load(paths: Iterable[Path], target: float | None = None) -> Study:
         check_folder(path)
     outcomes: list[Outcome] = []
     bare: list[tuple[Path, Run | Missing]] = []
+    said: list[str] = []
     for path in paths:
         if plan := Plan.read(path):
+            said += plan.said
             # another's scenarios are not its own
             of: Keys = {"comparison": _name(path, paths)} if len(paths) > 1 else {}
             outcomes += [
@@ -115,7 +120,7 @@ def load(paths: Iterable[Path], target: float | None = None) -> Study:
             replace(o, runs={seed: replace(run, target=target) for seed, run in o.runs.items()})
             for o in outcomes
         ]
-    return Study(paths[0].absolute().name, _named(outcomes))
+    return Study(paths[0].absolute().name, _named(outcomes), tuple(dict.fromkeys(said)))
 
 
 def _named(outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:

@@ -131,6 +131,7 @@ def facts(study: Study) -> list[tuple[str, str]]:
     return [
         ("Data", _distinct(map(_data, runs))),
         *([("Of the data", notes)] if notes else []),
+        *([("Before the runs", _in_one_line(study.said))] if study.said else []),
         ("Methods", methods),
         ("Runs", f"{len(runs)} of {total} completed{of_seeds}"),
         *([("Visits", visits)] if (visits := _visits(runs)) else []),

@@ -522,7 +522,7 @@ def test_a_node_that_is_slow_to_start_gets_more_time_at_each_question(
     seconds: list[float] = []
     monkeypatch.setattr(
         "pfedlora_flwr.federation.wire.properties_message",
-        lambda node, ttl: [seconds.append(ttl), properties_message(node, ttl)][1],
+        lambda node, ttl, data: [seconds.append(ttl), properties_message(node, ttl)][1],
     )
     assert roster(Slow(n10=client(0)), 1, tmp_path)[0].wait_for_count(1, 20.0, [].append)
     assert seconds == pytest.approx([0.3, 0.5])
@@ -537,7 +537,7 @@ def test_a_node_that_is_always_silent_does_not_hold_up_every_round(
     seconds: list[tuple[int, float]] = []
     monkeypatch.setattr(
         "pfedlora_flwr.federation.wire.properties_message",
-        lambda node, ttl: [seconds.append((node, ttl)), properties_message(node, ttl)][1],
+        lambda node, ttl, data: [seconds.append((node, ttl)), properties_message(node, ttl)][1],
     )
     found, _ = roster(Grid(n10=client(0), n11=None), 2, tmp_path)
     for _ in range(6):
@@ -732,3 +732,16 @@ def test_a_simulated_node_is_any_client_where_the_run_has_a_data_path(trained_ru
     real = PersonalisedClient(e, told | {"data-path": "/mine"}, "/data")
     assert real.where["data-path"] == "/mine"
     assert real._simulation(str(run.path), run.token) is None
+
+
+def test_nodes_whose_classes_stand_in_another_order_are_turned_away(tmp_path: Path) -> None:
+    grid = Grid(n10=client(0, data="a"), n11=client(1, data="b"), n12=client(2, data="a"))
+    found, refused = roster(grid, 3, tmp_path)
+    found.refresh()
+    assert (found.node_of, found.data) == ({0: 10, 2: 12}, "a")
+    assert "node 11 is not a client of this run: the order of its classes differs" in refused[0]
+    assert "sort what comes from a set" in refused[0]
+    again, refused = roster(grid, 3, tmp_path, fingerprint="p")
+    again.refresh()
+    assert again.data == "a"
+    assert len(refused) == 1
