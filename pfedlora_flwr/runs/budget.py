@@ -102,9 +102,9 @@ def replaced(path: Path, told: EarlierRun | None = None) -> bytes | None:
     dp-accounting where the run had noise."""
     saved = read_record(path, _what(path))
     earlier = list(saved.get("earlier", []))
-    known = told in earlier and told["level"] == "none"  # infinite, once for all
-    if told and not known and (told["participations_max"] or saved.get("asked")):
-        earlier.append(told)
+    if told and (told["participations_max"] or saved.get("asked")):
+        known = told["level"] == "none" and told in earlier  # infinite, once for all
+        earlier += [] if known else [told]
     if saved.get("participations"):
         most = max(saved["participations"].values())
         noise, delta = saved["noise"], saved["delta"]
