@@ -412,7 +412,9 @@ def test_a_run_that_stopped_before_its_first_round_was_told_has_spent(
 def test_a_site_has_one_account_whatever_its_number(keys: dict[str, Any], tmp_path: Path) -> None:
     """It comes back with another number where others took its own while it was away."""
     e = from_flat(keys | {"dp.noise": 1.0})
-    site = PersonalisedClient(e, {"dataset": "synthetic:150", "state-path": str(tmp_path)})
+    demands = {"dp": "record", "epsilon-cap": 1e4}
+    own = {"dataset": "synthetic:150", "state-path": str(tmp_path)}
+    site = PersonalisedClient(e, own | demands)
     state = make(e).state_init(0)
     told = []
     for number in (0, 2):
@@ -422,3 +424,9 @@ def test_a_site_has_one_account_whatever_its_number(keys: dict[str, Any], tmp_pa
         told.append(metrics["epsilon"])
     assert told[1] > told[0]
     assert json.loads((tmp_path / "token" / "dp.json").read_text())["visits"] == 2
+    # with those, and over all runs, before it draws
+    site = PersonalisedClient(e, own | {"epsilon-cap": 1.9 * told[1]})
+    asked = [Instruction(1, 0, 0, token, "", False, [*state]) for token in ("new", "new")]
+    samples = [site.fit(to_arrays(state), one.to_config())[1] for one in asked]
+    assert [bool(count) for count in samples] == [True, False]
+    assert json.loads((tmp_path / "new" / "dp.json").read_text())["visits"] == 1

@@ -28,14 +28,14 @@ STOPS = "this visit would exceed it: this node steps out"
 
 
 def serve(
-    output: Path, demands: Mapping[str, Any], keys: Mapping[str, Any]
+    output: Path, demands: Mapping[str, Any], keys: Mapping[str, Any], sites: int = 3
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """A run on three sites, the first of which has these demands, and a `state-path` that lasts:
+    """A run on these sites, the first of which has these demands, and a `state-path` that lasts:
     its result, and its lines of visits."""
     home = output.parent / "state"
-    nodes = [{"partition-id": k, "state-path": str(home / str(k))} for k in range(3)]
+    nodes = [{"partition-id": k, "state-path": str(home / str(k))} for k in range(sites)]
     nodes[0] |= demands
-    given = {**keys, "clients": 3, "node-timeout": 1, "output": str(output)}
+    given = {**keys, "clients": sites, "node-timeout": 1, "output": str(output)}
     flat = dict(config.run_config(given).flat())
     context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=flat)
     with suppress(RunFailed, UserError):
@@ -102,6 +102,16 @@ def test_a_node_leaves_a_run_before_its_cap_is_exceeded_and_the_others_go_on(
         0,
         0,
     ]
+
+
+def test_under_masks_the_others_sum_goes_on_without_it(tmp_path: Path) -> None:
+    cap = {"epsilon-cap": epsilon(5.0, 1, 1e-5) + 0.01}
+    masked = NOISED | {"secagg.enabled": True, "rounds": 2, "min-success": 0.7}
+    result, rows = serve(tmp_path / "run", cap, masked, sites=4)
+    assert result["status"] == "completed", result["error"]
+    failed = [row for row in rows if row["status"] == "failed"]
+    assert [(row["round"], row["client"]) for row in failed] == [(2, 0)]
+    assert STOPS in failed[0]["reason"]
 
 
 def test_by_epsilon_a_node_counts_the_noise_of_the_plan_and_not_the_plan(tmp_path: Path) -> None:
