@@ -426,7 +426,7 @@ def test_a_site_has_one_account_whatever_its_number(keys: dict[str, Any], tmp_pa
     assert json.loads((tmp_path / "token" / "dp.json").read_text())["visits"] == 2
     # with those, and over all runs, before it draws
     site = PersonalisedClient(e, own | {"epsilon-cap": 1.9 * told[1]})
-    asked = [Instruction(1, 0, 0, token, "", False, [*state]) for token in ("new", "new")]
-    samples = [site.fit(to_arrays(state), one.to_config())[1] for one in asked]
-    assert [bool(count) for count in samples] == [True, False]
+    again = Instruction(1, 0, 0, "new", "", False, [*state]).to_config()
+    trained = [bool(site.fit(to_arrays(state), again)[1]) for _ in range(2)]
+    assert trained == [True, False]
     assert json.loads((tmp_path / "new" / "dp.json").read_text())["visits"] == 1

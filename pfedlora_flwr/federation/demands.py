@@ -168,7 +168,7 @@ class Ledger:
         a visit without noise."""
         what = f"{self._path}, which counts what this node spent in all runs"
         runs = dict[str, dict[str, int]](read_record(self._path, what).get("runs", {}))
-        for model in self._folder.glob("*/*/*.safetensors"):
+        for model in self._folder.glob("*/[0-9]*/*.safetensors"):
             runs.setdefault(model.parent.parent.name, {json.dumps(asdict(Terms(0.0))): 1})
         return runs
 
