@@ -14,7 +14,7 @@ from pfedlora_flwr.federation.flower_compat import ClientAppCallable, ErrorCode,
 logger = logging.getLogger(__name__)
 KEYS = ("state-path", "dataset", "partition-id", "num-partitions", "data-path", "secagg")
 DEMANDS = ("dp", "epsilon-cap", "runs-cap")
-"""Which there are (docs/deployment.md)."""
+"""Which there are (docs/deployment.md); DEMANDS are those of federation/demands.py."""
 
 
 def known_keys(more: Iterable[str]) -> Mod:

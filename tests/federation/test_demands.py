@@ -45,9 +45,9 @@ def serve(
     return json.loads((output / "result.json").read_text()), rows
 
 
-def ledger(output: Path) -> list[dict[str, int]]:
+def ledger(output: Path, site: int = 0) -> list[dict[str, int]]:
     """The visits of each run by their terms."""
-    found = json.loads((output.parent / "state" / "0" / "ledger.json").read_text())
+    found = json.loads((output.parent / "state" / f"{site}" / "ledger.json").read_text())
     return list(found["runs"].values())
 
 
@@ -153,6 +153,17 @@ def test_a_node_takes_part_in_as_many_runs_as_its_cap_says(tmp_path: Path) -> No
     assert len(ledger(tmp_path / "b")) == 2
     _, rows = serve(tmp_path / "c", {"epsilon-cap": 1000}, NOISED | keys)
     assert [row["client"] for row in rows if row["status"] == "failed"] == [0], "no dp is infinite"
+
+
+def test_a_visit_is_counted_before_it_begins_and_once_more_when_it_is_asked_for_again(
+    tmp_path: Path,
+) -> None:
+    """So one that a kill ends counts, too."""
+    keys = NO_DP | {"rounds": 1, "min-success": 0.5, "method": "tests.failing:ClientRaises"}
+    _, rows = serve(tmp_path / "run", {}, keys)
+    assert [row["client"] for row in rows if row["status"] == "failed"] == [2]
+    asked = [sum(ledger(tmp_path / "run", site)[0].values()) for site in range(3)]
+    assert asked == [1, 1, 2]
 
 
 def test_what_ran_before_there_was_a_ledger_is_infinite_and_a_damaged_one_is_refused(
