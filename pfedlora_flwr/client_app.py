@@ -14,6 +14,7 @@ from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.federation.census import of_client
 from pfedlora_flwr.federation.chain import mods
 from pfedlora_flwr.federation.client import PersonalisedClient
+from pfedlora_flwr.federation.demands import demanded
 from pfedlora_flwr.federation.flower_compat import Client, Mod
 from pfedlora_flwr.federation.model_cache import MODELS
 from pfedlora_flwr.federation.node_config import known_keys
@@ -66,7 +67,7 @@ def app_of(read: Reader, first: Sequence[Mod] = (), *, node_keys: Sequence[str] 
             do to them, and replies after.
         node_keys: Keys of the node-config that these mods read.
     """
-    ours = [known_keys(node_keys), *mods(read)]
+    ours = [known_keys(node_keys), demanded(read), *mods(read)]
     return ClientApp(client_fn=lambda context: client_fn(context, read), mods=[*first, *ours])
 
 

@@ -341,7 +341,7 @@ class Experiment:
         "dp: ε for all planned participations of a client, from which z follows; the run, or with"
         " dp.level=record the client, ends before it would be exceeded; auto: by dp.noise",
         name="dp.epsilon",
-        above=0,
+        low=1e-3,
     )
     dp_delta: float = key(
         1e-5,

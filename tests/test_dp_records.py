@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,36 @@ def test_epsilon_of_a_record_lies_below_renyis_and_near_a_second_accountants() -
         if found < 30:
             wanted = written(z, parts, steps, 1e-5)
             assert 0.98 * wanted - 0.01 <= found <= 1.02 * wanted + 0.01, (z, parts, steps)
+
+
+@pytest.mark.parametrize(
+    ("z", "parts", "steps"),
+    [(0.3, 100_000, 10), (0.7, 1000, 100), (1.0, 3, 10**9), (2.0, 10**5, 10**7), (1e4, 10, 1)],
+)
+def test_epsilon_takes_no_second_and_is_not_below_the_exact_value(
+    z: float, parts: int, steps: int
+) -> None:
+    """A step's largest loss may be far above that of the limit of many steps."""
+    record_epsilon(1.0, 2, 2, 1e-5)  # which imports
+    begun = time.process_time()
+    found = record_epsilon(z, parts, steps, 1e-5)
+    assert time.process_time() - begun < 1
+    if steps <= 1000:
+        assert written(z, parts, steps, 1e-5) * 0.98 - 1e-3 <= found
+        assert found <= 1.05 * written(z, parts, steps, 1e-5) + 1e-3
+    else:  # that of fewer steps, and of the limit of many
+        mu = math.sqrt(steps * math.expm1(z**-2)) / parts
+        limit = mu * (mu / 2 + 2.5) if mu > 10 else 0.0
+        assert found >= max(limit, record_epsilon(z, parts, 100_000, 1e-5))
+
+
+def test_the_noise_for_the_smallest_epsilon_is_found_in_seconds() -> None:
+    with pytest.raises(UserError, match=r"dp.epsilon is 1e-13; allowed: .* ≥ 0.001"):
+        from_flat(KEYS | {"models": "timm:test_resnet", "dp.epsilon": 1e-13})
+    begun = time.process_time()
+    z = record_noise_for(1e-3, 10, 180, 1e-12)
+    assert record_epsilon(z, 10, 180, 1e-12) <= 1e-3
+    assert time.process_time() - begun < 5
 
 
 def test_the_noise_for_a_records_epsilon_spends_it_and_no_more() -> None:
@@ -267,32 +298,55 @@ def test_a_run_by_epsilon_is_planned_before_it_starts_and_is_not_extended(
 # Beside an audit
 
 
+DIGITS = {"dataset": "digits", "clients": 10, "rounds": 4, "local-epochs": 2, "adapter-epochs": 2}
+"""Of an audit that once passed without noise."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("level", ["user", "record"])
-@pytest.mark.parametrize(("share", "code"), [(1.0, 0), (0.1, 1)])
-def test_an_audit_shows_less_than_epsilon_and_fails_for_a_run_with_too_little_noise(
+@pytest.mark.parametrize(
+    ("level", "budget"),
+    [("record", 0), ("user", 0.5), ("user", 1.8), ("user", 6)],
+)
+def test_an_audit_passes_honest_noise_and_fails_for_less(
     keys: dict[str, Any],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     pfedlora: Call,
     level: str,
-    share: float,
-    code: int,
+    budget: float,
 ) -> None:
-    for place in ("models.private", "federation.dp"):
-        monkeypatch.setattr(
-            f"pfedlora_flwr.{place}.gaussian", lambda count: share * entropy.gaussian(count)
-        )
-    given = {"dp.noise": 2.5, "dp.level": level, "audit.uploads": True, "rounds": 3}
-    run = run_locally(tmp_path / "run", keys | given | {"adapter.hidden-dim": 19})
-    assert run.code == 0, run.stderr
-    found, out, err = pfedlora("audit", str(run.output))
-    assert found == code, (out, err)
-    told = json.loads((run.output / "audit.json").read_text())["dp"]
-    assert (told["lower"] <= told["epsilon"]) == (code == 0)
-    assert f"at least {told['lower']:.4g} by canaries" in out
-    assert ("the noise is not what the keys say" in err) == (code == 1)
-    assert (told["level"], told["trials"]) == (level, 600 if level == "user" else 500)
+    """Records: a visit's ε is 4.5, and the audit draws visits of its own. Whole clients: by z."""
+    spend = {"dp.noise": budget} if budget else {"dp.epsilon": 8}
+    given = (
+        keys
+        | (DIGITS if level == "record" else {"rounds": 3})
+        | spend
+        | {"dp.level": level, "audit.uploads": True}
+    )
+    output = tmp_path / "run"
+    for share in (1.0, 0.5, 0.25, 0.0):
+        for place in ("models.private", "federation.dp"):
+            monkeypatch.setattr(
+                f"pfedlora_flwr.{place}.gaussian",
+                lambda count, share=share: share * entropy.gaussian(count),
+            )
+        if level == "user" or share == 1:
+            run = run_locally(output, given | {"overwrite": share < 1, "adapter.hidden-dim": 19})
+            assert run.code == 0, run.stderr
+        code, out, err = pfedlora("audit", str(output))
+        assert code == (share < 1), (out, err)
+        told = json.loads((output / "audit.json").read_text())["dp"]
+        assert f"at least {told['lower']:.4g} by canaries" in out
+        assert f"the drawn noise is {told['deviation']:.4g} of what the keys say" in out
+        assert ("the noise is not what the keys say" in err) == (share < 1)
+        assert told["deviation"] == pytest.approx(share, rel=0.25, abs=1e-6)
+        assert (told["chance"] < 1e-6) == (share < 1)
+        assert share < 1 or told["lower"] <= told["epsilon"]
+        assert ("they can show no fault" in out) == (told["ceiling"] <= told["epsilon"])
+        if level == "record":
+            assert told["ceiling"] > told["epsilon"] > 4
+            assert share or told["lower"] > told["epsilon"]
+        assert (told["level"], told["trials"]) == (level, 200 if level == "record" else 600)
 
 
 @pytest.mark.slow
@@ -358,7 +412,9 @@ def test_a_run_that_stopped_before_its_first_round_was_told_has_spent(
 def test_a_site_has_one_account_whatever_its_number(keys: dict[str, Any], tmp_path: Path) -> None:
     """It comes back with another number where others took its own while it was away."""
     e = from_flat(keys | {"dp.noise": 1.0})
-    site = PersonalisedClient(e, {"dataset": "synthetic:150", "state-path": str(tmp_path)})
+    demands = {"dp": "record", "epsilon-cap": 1e4}
+    own = {"dataset": "synthetic:150", "state-path": str(tmp_path)}
+    site = PersonalisedClient(e, own | demands)
     state = make(e).state_init(0)
     told = []
     for number in (0, 2):
@@ -368,3 +424,9 @@ def test_a_site_has_one_account_whatever_its_number(keys: dict[str, Any], tmp_pa
         told.append(metrics["epsilon"])
     assert told[1] > told[0]
     assert json.loads((tmp_path / "token" / "dp.json").read_text())["visits"] == 2
+    # with those, and over all runs, before it draws
+    site = PersonalisedClient(e, own | {"epsilon-cap": 1.9 * told[1]})
+    again = Instruction(1, 0, 0, "new", "", False, [*state]).to_config()
+    trained = [bool(site.fit(to_arrays(state), again)[1]) for _ in range(2)]
+    assert trained == [True, False]
+    assert json.loads((tmp_path / "new" / "dp.json").read_text())["visits"] == 1

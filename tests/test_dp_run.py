@@ -16,7 +16,7 @@ from flwr.app import Message
 
 from pfedlora_flwr import server_app
 from pfedlora_flwr.audit.seen import Seen
-from pfedlora_flwr.commands.display import stopped_code
+from pfedlora_flwr.commands.display import stopped_code, summary
 from pfedlora_flwr.config import run_config
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.federation import dp, wire
@@ -304,6 +304,30 @@ def test_what_was_spent_must_be_there_and_a_replaced_run_stays_listed(tmp_path: 
         run_locally(output, {**keys, "resume": True, "rounds": 3})
 
 
+def test_a_replaced_run_without_dp_counts_as_infinite_whatever_came_between(
+    tmp_path: Path, pfedlora: Call
+) -> None:
+    output = tmp_path / "run"
+    plain = {k: v for k, v in KEYS.items() if not k.startswith("dp.")} | {"rounds": 1}
+    noised = {**KEYS, "dp.noise": 5, "rounds": 1}
+    run_locally(output, noised)
+    for _ in range(2):  # two equal ones are listed once
+        assert run_locally(output, plain | {"overwrite": True}).code == 0
+    void = run_locally(output, plain | {"overwrite": True, "method": "tests.failing:ClientRaises"})
+    assert void.code == 1
+    RunDirectory(output).clear_void()
+    again = run_locally(output, noised)  # what has not begun needs no --overwrite
+    assert again.code == 0, again.stderr
+    first, other = private(again)["earlier"]
+    assert (first["level"], first["epsilon"]) == ("user", epsilon(5.0, 1, 1e-5))
+    assert (other["level"], other["epsilon"], other["noise"]) == ("none", None, 0)
+    assert other["fingerprint"] == run_config(plain).experiment.fingerprint()
+    assert private(again)["epsilon"] == epsilon(5.0, 1, 1e-5)
+    assert "adds to it, which is infinite: one had no noise" in summary(again.result)
+    _, out, _ = pfedlora("report", str(output))
+    assert "without dp, ε=∞" in (output / "report" / "report.md").read_text(), out
+
+
 def test_an_older_copy_of_what_was_spent_is_refused(tmp_path: Path) -> None:
     output, keys = tmp_path / "run", {**KEYS, "dp.noise": 5, "rounds": 1}
     run_locally(output, keys)
@@ -469,6 +493,25 @@ def test_a_dry_run_says_epsilon_and_the_noise_beside_the_clip(pfedlora: Call) ->
     assert f"the noise of a round's mean has the norm {norm:.3g}, the clip is 0.05" in out
     assert f"the two are equal with {int(np.ceil(z * size**0.5))} clients a round" in out
     assert f"shares {size} numbers, fixed 50: the noise is {(size / 50) ** 0.5:.2g} times" in out
+
+
+@pytest.mark.parametrize(
+    ("delta", "told"),
+    [
+        (0.25, "error: dp.delta is 0.25; allowed: below 1/clients, which is 0.25"),
+        (0.025, "of the 4 clients whole, by chance, has δ = 0.25: take less than 0.025"),
+        (0.024, ""),
+    ],
+)
+def test_a_delta_near_one_over_the_clients_is_refused_or_warned_of(
+    pfedlora: Call, delta: float, told: str
+) -> None:
+    keys = {**KEYS, "dp.noise": 1, "dp.delta": delta, "output": "out"}
+    words = [word for name, value in keys.items() for word in ("-o", f"{name}={value}")]
+    code, out, err = pfedlora("run", "--dry-run", *words)
+    assert code == (2 if delta == 0.25 else 0)
+    assert told in out + err
+    assert ("warning: dp.delta is" in out) == (delta == 0.025)
 
 
 def test_a_dry_run_of_a_resumed_run_counts_what_is_done_and_one_of_another_run_does_not(

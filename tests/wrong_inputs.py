@@ -293,7 +293,7 @@ KEYS = [
     ),
     key("dp.clip=0 dp.noise=1", "dp.clip is 0.0; allowed: auto, or a number > 0"),
     key("dp.clip=1 dp.noise=-1", "dp.noise is -1.0; allowed: auto, or a number ≥ 0"),
-    key("dp.clip=1 dp.epsilon=0", "dp.epsilon is 0.0; allowed: auto, or a number > 0"),
+    key("dp.clip=1 dp.epsilon=1e-13", "dp.epsilon is 1e-13; allowed: auto, or a number ≥ 0.001"),
     key(
         "dp.clip=1 dp.noise=1 method=fd",
         "method fd does not take a mean of uploads; dp needs one that does: pfedlora, ",

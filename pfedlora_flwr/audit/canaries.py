@@ -1,17 +1,22 @@
-"""Canaries beside ε: what a run's noise really hides, against what the accountant says. A lower
-bound above ε means that the noise is not what the keys say.
+"""Canaries beside ε: what a run's noise really hides, against what the accountant says; and the
+drawn noise beside z. A lower bound above ε, or too little noise, means that the noise is not what
+the keys say.
 
 Whole clients: the noise that the run drew is what the released states moved by, less the kept
 uploads. A canary is a client whose update is the clip in one number: each number of each round is a
 trial of one noised sum (cf. Andrew et al. 2024, arXiv 2302.03098).
 
-Records: a canary is a record with a gradient beyond the clip, among records with none. One visit is
-trained with it and without it, many times, by the run's own code and noise."""
+Records: a canary is a record with a gradient beyond the clip, among records with none. Visits are
+trained with it and without it, by the run's own code and noise, in plain steps: momentum and what
+else comes after the noise is public. Without it each number of a visit is a sum of draws."""
 
 from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 import torch
@@ -20,11 +25,10 @@ from torch import Tensor
 
 from pfedlora_flwr.audit.measure import Floats
 from pfedlora_flwr.audit.seen import Seen
-from pfedlora_flwr.methods.method import Tensors
 from pfedlora_flwr.methods.pfedlora import PFedLoRA
 from pfedlora_flwr.models.adapter import Adapter
 from pfedlora_flwr.models.model import ClientModel
-from pfedlora_flwr.models.private import clipped_sum, train
+from pfedlora_flwr.models.private import clipped_sum, parts_of, train
 from pfedlora_flwr.rng import torch_generator
 from pfedlora_flwr.runs.accountant import finite
 from pfedlora_flwr.runs.audits import DPAudit
@@ -34,11 +38,19 @@ from pfedlora_flwr.training.loop import Noise, Samples, Visit
 
 _DOUBT = 0.001
 """The probability that a lower bound lies above the true ε."""
+RARE = 1e-6
+"""The probability below which noise so small is not what the keys say."""
 _THRESHOLDS = 20
-_STEPS = 10_000
-"""Of all trials of one kind together, about."""
-_LEAST, _MOST = 100, 500
-"""Trials of one kind."""
+_STEPS = 5_000
+"""Of all visits of one kind together, about."""
+_CHOOSING, _LEAST, _MOST = 50, 100, 200
+"""Visits with a canary: for the thresholds, and those that count."""
+_NUMBERS = 5_000
+"""Drawn without one, at least."""
+_ENOUGH = 30.0
+"""So many times e^ε of them show more than ε."""
+_FINE = 0.05
+"""A number is tested if its rounding is below so many standard deviations of its noise."""
 _BEYOND = 4.0
 """The norm of a canary's gradient before it is clipped, in clips."""
 
@@ -71,28 +83,89 @@ def lower_bound(thresholds: Floats, there: Floats, away: Floats, delta: float) -
     return found
 
 
+def ceiling(there: int, away: int, delta: float) -> float:
+    """The largest lower bound that so many trials can show: every canary is found, with no false
+    alarm."""
+    return lower_bound(np.full(_THRESHOLDS, 0.5), np.ones(there), np.zeros(away), delta)
+
+
+def beside_normal(drawn: Sequence[Mapping[str, Floats]]) -> tuple[float, float]:
+    """The standard deviation of draws that should be standard normal, and the probability that
+    honest ones are anywhere as small: χ² tests with Bonferroni's correction, of all, of each
+    tensor, and of differences, which a draw that is used twice makes small. Where that is below
+    RARE, the deviation is that of the smallest.
+
+    drawn: by tensor, for each release; NaN: not known."""
+    single = [x for row in drawn for x in row.values()]
+    parts = [np.concatenate(single), *single]
+    parts += [(x[: x.size // 2 * 2 : 2] - x[1::2]) / 2**0.5 for x in single]
+    parts += [(a[n] - b[n]) / 2**0.5 for a, b in pairwise(drawn) for n in a if n in b]
+    parts = [known for x in parts if (known := x[np.isfinite(x)]).size]
+    if not parts:
+        return math.nan, 1.0
+    chances = [stats.chi2.cdf((x**2).sum(), x.size) * len(parts) for x in parts]
+    least = int(np.argmin(chances))
+    shown = parts[least if chances[least] < RARE else 0]
+    return float((shown**2).mean() ** 0.5), float(min(1.0, chances[least]))
+
+
+def _found(
+    level: Literal["user", "record"],
+    steps: int,
+    epsilon: float,
+    scores: tuple[Floats, Floats, Floats],
+    drawn: Sequence[Mapping[str, Floats]] | None,
+    delta: float,
+) -> DPAudit:
+    """scores: thresholds, with a canary, without one. drawn: None where there is no noise."""
+    thresholds, there, away = scores
+    deviation, chance = beside_normal(drawn) if drawn else (math.nan, 1.0)
+    return {
+        "level": level,
+        "steps": steps,
+        "epsilon": finite(epsilon),
+        "lower": lower_bound(thresholds, there, away, delta),
+        "ceiling": ceiling(len(there), len(away), delta),
+        "trials": len(there),
+        "numbers": len(away),
+        "deviation": finite(deviation),
+        "chance": chance,
+    }
+
+
 def _of_users(seen: Seen, notes: list[str]) -> DPAudit | None:
     e, method = seen.experiment, seen.method
     assert e.dp_clip is not None
     if seen.source != "uploads":
         notes.append("canaries: uploads were not kept (audit.uploads), so no noise can be told")
         return None
-    drawn = []
+    away, drawn, budget = [], [], Budget(seen.run.dp_file, e)
+    z = budget.noise
     for round in map(seen.round, seen.numbers):
         assert round.upload is not None
-        before = _vector(method.renewed(round.before, round.number))
-        after = _vector(method.renewed(round.after, round.number))
-        sent = [_vector(round.upload(client).tensors) - before for client in round.clients]
-        drawn.append((e.sampled * (after - before) - np.sum(sent, 0)) / e.dp_clip)
-    away, budget = np.concatenate(drawn), Budget(seen.run.dp_file, e)
-    thresholds = 1 + budget.noise * np.linspace(-2, 3, _THRESHOLDS)
-    return {
-        "level": "user",
-        "steps": 1,
-        "epsilon": finite(budget.epsilon(1)),
-        "lower": lower_bound(thresholds, away + 1, away, e.dp_delta),
-        "trials": len(away),
-    }
+        before = method.renewed(round.before, round.number)
+        after = method.renewed(round.after, round.number)
+        uploads = [round.upload(client).tensors for client in round.clients]
+        row = {}
+        for name, tensor in after.items():
+            start = _array(before[name])
+            sent = np.sum([_array(upload[name]) - start for upload in uploads], 0)
+            noise = (e.sampled * (_array(tensor) - start) - sent) / e.dp_clip
+            away.append(noise)
+            rounding = np.abs(_array(tensor)) * torch.finfo(tensor.dtype).eps / 2
+            coarse = e.sampled * rounding > _FINE * z * e.dp_clip
+            row[name] = np.where(coarse, math.nan, noise / (z or math.nan))
+        drawn.append(row)
+    every = np.concatenate(away)
+    thresholds = 1 + z * np.linspace(-2, 3, _THRESHOLDS)
+    return _found(
+        "user",
+        1,
+        budget.epsilon(1),
+        (thresholds, every + 1, every),
+        drawn if z else None,
+        e.dp_delta,
+    )
 
 
 def _of_records(seen: Seen, notes: list[str]) -> DPAudit | None:
@@ -107,33 +180,35 @@ def _of_records(seen: Seen, notes: list[str]) -> DPAudit | None:
         return None
     model, state = method.initial_model(client), seen.round(seen.numbers[0]).before
     assert isinstance(model, ClientModel)
-    first = method.loaded(model, state)
+    first = method.loaded(model, state).double()  # what is drawn is not rounded
     noise, lr = Noise(spent.noise, e.dp_clip), method.adapter_rate(e)
+    plain = e.replace(optimizer="sgd", momentum=0.0, weight_decay=0.0, clip_norm=0.0)
+    start = method.sent(first)
+    unit = lr * e.dp_clip * parts_of(n, e.batch_size) / n  # by which a clipped record moves it
 
-    def trained(data: Samples) -> Tensors:
+    def moved(data: Samples) -> dict[str, Floats]:
         adapter = copy.deepcopy(first)
-        visit = Visit(e, client, 1, torch_generator(e.seed, "audit/canary"))
+        visit = Visit(plain, client, 1, torch_generator(e.seed, "audit/canary"))
         train(visit, adapter, data, noise, epochs, lr)
-        return method.sent(adapter)
+        return {k: (_array(t) - _array(start[k])) / unit for k, t in method.sent(adapter).items()}
 
     nobody = Samples(torch.full((n, model.width), math.nan), torch.zeros(n, dtype=torch.int64))
     canary, along = _canary(method, first, e.dp_clip)
     among = Samples(nobody.inputs.clone(), nobody.labels)
     among.inputs[0] = canary
-    start = _vector(state)
 
-    def scores(data: Samples, count: int) -> Floats:
-        return np.array([(_vector(trained(data)) - start) @ along for _ in range(count)])
+    def scores(count: int) -> Floats:
+        return np.array([_joined(moved(among)) @ along for _ in range(count)])
 
-    trials = min(_MOST, max(_LEAST, _STEPS // spent.steps))
-    chosen = np.quantile(scores(among, _LEAST), np.linspace(0.02, 0.98, _THRESHOLDS))
-    return {
-        "level": "record",
-        "steps": spent.steps,
-        "epsilon": finite(spent.of_visits(1)),
-        "lower": lower_bound(chosen, scores(among, trials), scores(nobody, trials), e.dp_delta),
-        "trials": trials,
-    }
+    visits, epsilon = _STEPS // spent.steps, spent.of_visits(1)
+    chosen = np.quantile(scores(_CHOOSING), np.linspace(0.02, 0.98, _THRESHOLDS))
+    wanted = max(_NUMBERS, _ENOUGH * math.exp(min(epsilon, 20.0)))
+    alone = [moved(nobody) for _ in range(max(2, min(visits, math.ceil(wanted / len(along)))))]
+    size = noise.z * spent.steps**0.5
+    drawn = [{name: x / size for name, x in row.items()} for row in alone] if size else None
+    # noise is as large in every direction: each number is a trial
+    trials = scores(min(_MOST, max(_LEAST, visits))), np.concatenate([*map(_joined, alone)])
+    return _found("record", spent.steps, epsilon, (chosen, *trials), drawn, e.dp_delta)
 
 
 def _canary(method: PFedLoRA, adapter: Adapter, clip: float) -> tuple[Tensor, Floats]:
@@ -144,11 +219,15 @@ def _canary(method: PFedLoRA, adapter: Adapter, clip: float) -> tuple[Tensor, Fl
     for size in 2.0 ** np.arange(-10, 40):
         found = (size * towards)[None]
         sums = clipped_sum(adapter, found, label, math.inf)
-        gradient = _vector({name: sums[name] for name in method.sent(adapter)})
+        gradient = _joined({name: _array(sums[name]) for name in method.sent(adapter)})
         if np.linalg.norm(gradient) >= _BEYOND * clip:
             break
     return found[0], -gradient / np.linalg.norm(gradient)
 
 
-def _vector(tensors: Tensors) -> Floats:
-    return torch.cat([t.detach().double().flatten() for t in tensors.values()]).numpy()
+def _array(tensor: Tensor) -> Floats:
+    return tensor.detach().double().flatten().numpy()
+
+
+def _joined(arrays: Mapping[str, Floats]) -> Floats:
+    return np.concatenate([*arrays.values()])

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pfedlora_flwr.audit.audit import audit
+from pfedlora_flwr.audit.canaries import RARE
 from pfedlora_flwr.commands.load_models import note_code
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import check_folder
@@ -19,7 +20,7 @@ from pfedlora_flwr.runs.directory import RunDirectory, find_runs
 
 def audit_all(paths: Iterable[Path], out: Console, err: Console, *, as_json: bool) -> int:
     """Audits every run of the paths, each a run or a folder of runs; the exit code: 0, 1 where some
-    could not be audited, or canaries show more than ε.
+    could not be audited, or the noise is not what the keys say.
 
     Raises UserError if the only run could not, or there is none.
     """
@@ -89,21 +90,40 @@ def _beside(found: Audit) -> str:
         if dp["level"] == "user"
         else f"a record in one visit of {dp['steps']} steps"
     )
+    drawn = (
+        f"; the drawn noise is {dp['deviation']:.4g} of what the keys say"
+        f" (standard deviation, {dp['numbers']} numbers)"
+        if dp["deviation"] is not None
+        else ""
+    )
     return (
         f"dp: ε of {what}: {upper} by the accountant, at least {dp['lower']:.4g} by canaries"
-        f" ({dp['trials']} trials, 99.9 % confidence)"
+        f" ({dp['trials']} trials, 99.9 % confidence; so many show {dp['ceiling']:.4g} at most)"
+        + (
+            ": they can show no fault"
+            if dp["epsilon"] is None or dp["ceiling"] <= dp["epsilon"]
+            else ""
+        )
+        + drawn
     )
 
 
 def _broken(found: Audit) -> str:
-    """A line where canaries show more than ε; otherwise empty."""
+    """A line where canaries show more than ε, or less noise was drawn; otherwise empty."""
     dp = found.get("dp")
-    if dp is None or dp["epsilon"] is None or dp["lower"] <= dp["epsilon"]:
+    if dp is None or dp["epsilon"] is None:
         return ""
-    return (
-        f"canaries show ε ≥ {dp['lower']:.4g}, and the accountant says {dp['epsilon']:.4g}: the"
-        " noise is not what the keys say"
-    )
+    told = []
+    if dp["lower"] > dp["epsilon"]:
+        told.append(
+            f"canaries show ε ≥ {dp['lower']:.4g}, and the accountant says {dp['epsilon']:.4g}"
+        )
+    if dp["chance"] < RARE and dp["deviation"] is not None:
+        told.append(
+            f"the drawn noise is {dp['deviation']:.4g} of its standard deviation by the keys, which"
+            f" honest noise is with a probability below {RARE:g}"
+        )
+    return f"{'; '.join(told)}: the noise is not what the keys say" if told else ""
 
 
 def _lines(found: Audit) -> Iterator[tuple[str, str, str, Attack]]:

@@ -146,5 +146,7 @@ def summary(result: Result) -> str:
         whose = "a client" if dp["level"] == "user" else "a training record"
         spent = "infinite" if dp["epsilon"] is None else f"{dp['epsilon']:.4g}"
         earlier = "; what earlier runs here spent adds to it" if dp["earlier"] else ""
+        if any(run.get("noise") == 0 for run in dp["earlier"]):
+            earlier += ", which is infinite: one had no noise"
         lines.append(f"dp: ε of {whose} is {spent} at δ = {dp['delta']:g}{earlier}")
     return "\n".join(lines)

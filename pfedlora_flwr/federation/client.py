@@ -24,6 +24,7 @@ from pfedlora_flwr.federation.adapt import held_out_rows
 from pfedlora_flwr.federation.chain import Chain
 from pfedlora_flwr.federation.claim import Claim
 from pfedlora_flwr.federation.clock import Clock
+from pfedlora_flwr.federation.demands import ledger_of, terms_of
 from pfedlora_flwr.federation.flower_compat import NumPyClient
 from pfedlora_flwr.federation.messages import Config, Instruction, Report
 from pfedlora_flwr.federation.model_cache import MODELS
@@ -64,6 +65,7 @@ class PersonalisedClient(NumPyClient):
         self.node_config = node_config
         self.where = ({"data-path": data_path} if data_path else {}) | dict(node_config)
         self.device = find_device(experiment.device)
+        self.ledger = ledger_of(node_config)
 
     def get_properties(self, config: Config) -> Config:
         """Who this node is; or of how many, where it is asked that."""
@@ -143,11 +145,15 @@ class PersonalisedClient(NumPyClient):
         own, asked = number_in(self.node_config, "partition-id"), instruction.client
         if own not in (None, asked) and not self._simulation(instruction.run, instruction.token):
             raise UserError(f"it was asked as client {asked}, and its partition-id is {own}")
+        if self.ledger:
+            self.ledger.enter(instruction.token)
         self._site(asked).check_data(instruction.data or "")
         return instruction
 
     def _visit(self, told: Instruction, parameters: Arrays) -> tuple[Upload, Report]:
         clock = Clock()
+        if self.ledger and not self.experiment.dp_of_records:  # what those cost depends on data
+            self.ledger.spend(told.token, terms_of(self.experiment, None))
         data, method, own_data = self._load(told.client)
         model, lost = self._model(method, told, own_data)
         received = {
@@ -158,6 +164,8 @@ class PersonalisedClient(NumPyClient):
         clock.lap("load")
         spent, noise = self._spent(method, told, len(data.train)), None
         if spent:
+            if self.ledger:
+                self.ledger.spend(told.token, terms_of(self.experiment, spent))
             noise = spent.spend(told.round, told.version)  # on disk before the draw
         upload, visit = visits.visit(
             method, model, received, data.train, told.client, told.round, noise

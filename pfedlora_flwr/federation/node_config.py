@@ -13,13 +13,14 @@ from pfedlora_flwr.federation.flower_compat import ClientAppCallable, ErrorCode,
 
 logger = logging.getLogger(__name__)
 KEYS = ("state-path", "dataset", "partition-id", "num-partitions", "data-path", "secagg")
-"""Which there are (docs/deployment.md)."""
+DEMANDS = ("dp", "epsilon-cap", "runs-cap")
+"""Which there are (docs/deployment.md); DEMANDS are those of federation/demands.py."""
 
 
 def known_keys(more: Iterable[str]) -> Mod:
     """A mod of the ClientApp: a node whose node-config has keys other than KEYS and `more` takes
     part in no run, and says why."""
-    allowed = (*KEYS, *more)
+    allowed = (*KEYS, *DEMANDS, *more)
 
     def check(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         if why := _unknown(context.node_config, allowed):

@@ -58,6 +58,7 @@ def plan(config: RunConfig, run: RunDirectory) -> Iterable[str]:
             f"warning: dp.clip is {e.dp_clip:g}, and the shared tensors are rounded by up to"
             f" {finest:.2g}: most updates will be rounding"
         )
+    yield from _large_delta(e, e.clients, "clients", "client")
     names = list(first_state(e, method))
     if all(any(factor in name for name in names) for factor in (A, B)):
         yield (
@@ -102,6 +103,8 @@ def _of_records(config: RunConfig, run: RunDirectory) -> Iterable[str]:
         f" {'past and planned' if resumed else 'planned'} visits, each of which takes a record with"
         f" probability 1/{parts}"
     )
+    largest = max(len(clients[k].train) for k in more)
+    yield from _large_delta(e, largest, "training records of a client", "record")
     assert e.dp_clip is not None
     size, n = size_of(first_state(e, method)), len(clients[client].train)
     yield (
@@ -109,6 +112,16 @@ def _of_records(config: RunConfig, run: RunDirectory) -> Iterable[str]:
         f" {spent.noise * e.dp_clip * math.sqrt(size) * parts / n:.3g}, the clip is {e.dp_clip:g}"
         f" ({size:,} numbers, {n / parts:.3g} records a step)"
     )
+
+
+def _large_delta(e: Experiment, count: int, what: str, one: str) -> Iterable[str]:
+    """A warning where δ is not far below the chance of one among so many."""
+    if e.dp_delta * count * 10 >= 1:
+        yield (
+            f"warning: dp.delta is {e.dp_delta:g}; to publish one of the {count} {what} whole, by"
+            f" chance, has δ = {1 / count:.2g}: take less than {0.1 / count:.2g}, or ε says little"
+            f" of a {one}"
+        )
 
 
 def _clients(count: int) -> str:

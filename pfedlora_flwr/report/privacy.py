@@ -55,6 +55,8 @@ def _earlier(dp: DP) -> str:
 
 def _spent(run: EarlierRun) -> str:
     """ε, δ and level of a run that was replaced, as far as its entry says them."""
+    if run.get("level") == "none":
+        return "without dp, ε=∞"
     level = _LEVELS[run["level"]] if "level" in run else ""
     if "epsilon" not in run or (run["epsilon"] is None and run["noise"] != 0):
         return f"{level} ε not known".strip()

@@ -23,6 +23,10 @@ _CELLS = 2e4
 """Of the grid of privacy losses: it gets coarser for larger ones, always upwards."""
 _LARGE = 1000.0
 """√steps/z beyond which nothing is hidden, and the grid cannot be computed: a closed form does."""
+_MANY, _LITTLE = 100_000, 0.05
+"""Steps beyond which the grid takes minutes, and rounding adds up: Rényi's bound is above it, and
+is computed for at least so much noise."""
+_ORDERS = [*range(2, 65), *(2**i for i in range(7, 13))]
 _CLOSE = 1e-4
 """How near the found z is to the smallest one, relative."""
 
@@ -48,16 +52,26 @@ def record_epsilon(noise: float, parts: int, steps: int, delta: float) -> float:
     told = "dp needs dp-accounting", "'pfedlora-flwr[dp]'"
     dp, pld = (needed(name, *told) for name in ("dp_accounting", "dp_accounting.pld"))
     mu = math.sqrt(steps) / noise
-    if mu > _LARGE:  # by zero-concentrated privacy (Bun and Steinke 2016, Proposition 1.3)
-        return mu * (mu / 2 + math.sqrt(2 * math.log(1 / delta)))
+    step = dp.GaussianDpEvent(noise)
+    if mu > _LARGE or (parts > 1 and steps > _MANY):
+        # by zero-concentrated privacy (Bun and Steinke 2016, Proposition 1.3)
+        closed = mu * (mu / 2 + math.sqrt(2 * math.log(1 / delta)))
+        if parts == 1 or noise < _LITTLE:
+            return closed
+        renyi = needed("dp_accounting.rdp", *told).RdpAccountant(_ORDERS)
+        renyi.compose(dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(1 / parts, step), steps))
+        return min(closed, float(renyi.get_epsilon(delta)))
+    largest = 0.0
     if parts > 1:  # that of the limit of many steps (Bu et al. 2020, arXiv 1911.11607)
         mu = min(mu, math.sqrt(steps * math.expm1(min(noise**-2, 700.0))) / parts)
+        # of a single step, at ten standard deviations, which may be far larger
+        unsampled = 10 / noise + 0.5 / noise**2
+        largest = unsampled + math.log(math.exp(-unsampled) * (parts - 1) + 1) - math.log(parts)
+        step = dp.PoissonSampledDpEvent(1 / parts, step)
     accountant = pld.PLDAccountant(
         dp.NeighboringRelation.REPLACE_SPECIAL,
-        value_discretization_interval=(mu**2 + 20 * mu) / _CELLS,
+        value_discretization_interval=max(mu**2 + 20 * mu, largest) / _CELLS,
     )
-    step = dp.GaussianDpEvent(noise)
-    step = dp.PoissonSampledDpEvent(1 / parts, step) if parts > 1 else step
     accountant.compose(dp.SelfComposedDpEvent(step, steps))
     return float(accountant.get_epsilon(delta))
 

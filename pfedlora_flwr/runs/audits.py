@@ -68,14 +68,24 @@ class MembershipAudit(BestAttack):
 
 class DPAudit(TypedDict):
     """Canaries beside ε: a lower bound of what they show, at 99.9 % confidence, and the
-    accountant's upper bound for the same."""
+    accountant's upper bound for the same; and the drawn noise beside z."""
 
     level: Literal["user", "record"]
     # noised steps of one trial: for user one noised sum, for record one visit of a client
     steps: int
     epsilon: float | None  # the upper bound for that; null if infinite
     lower: float  # above `epsilon` the noise is not what the keys say
-    trials: int  # with a canary, and as many without
+    # the largest `lower` that so many trials can show, absent in older files; below `epsilon` they
+    # show nothing
+    ceiling: float
+    trials: int  # with a canary
+    numbers: int  # without one: drawn numbers, each of which is a trial; absent in older files
+    # the standard deviation of the drawn noise, 1 if it is what the keys say; null without noise,
+    # or if it is finer than the tensors' type; absent in older files
+    deviation: float | None
+    # the probability that honest noise is as small: below 1e-6 the noise is not what the keys say,
+    # and `deviation` is that of the part of it that is smallest; absent in older files
+    chance: float
 
 
 class Audit(TypedDict):

@@ -95,15 +95,16 @@ class Budget:
         return found
 
 
-def replaced(path: Path, on_records: EarlierRun | None = None) -> bytes | None:
+def replaced(path: Path, told: EarlierRun | None = None) -> bytes | None:
     """What is to stay of the record in `path` when another run takes the folder; None: nothing.
 
-    on_records: what the run there spent of its clients' records. Raises UserError for a damaged
-    record, or without dp-accounting where the run had noise."""
+    told: what the run there spent by its lines. Raises UserError for a damaged record, or without
+    dp-accounting where the run had noise."""
     saved = read_record(path, _what(path))
     earlier = list(saved.get("earlier", []))
-    if on_records and (on_records["participations_max"] or saved.get("asked")):
-        earlier.append(on_records)
+    if told and (told["participations_max"] or saved.get("asked")):
+        known = told["level"] == "none" and told in earlier  # infinite, once for all
+        earlier += [] if known else [told]
     if saved.get("participations"):
         most = max(saved["participations"].values())
         noise, delta = saved["noise"], saved["delta"]
@@ -118,6 +119,32 @@ def replaced(path: Path, on_records: EarlierRun | None = None) -> bytes | None:
         }
         earlier.append(spent)
     return json.dumps({"earlier": earlier}).encode() if earlier else None
+
+
+def spent_nothing(path: Path) -> bool:
+    """Whether the record in `path`, if it is there, is of replaced runs alone. Raises UserError for
+    a damaged one."""
+    return not read_record(path, _what(path)).keys() & {"participations", "asked"}
+
+
+def spent_by_lines(e: Experiment, visits: Iterable[VisitRow | FailedVisitRow]) -> EarlierRun | None:
+    """What a run spent that is not in its record: of its clients' records, or without noise at all,
+    which is ε = ∞. None: its record has all."""
+    if e.dp_of_users:
+        return None
+    return spent_on_records(e, visits) if e.dp_of_records else _without_noise(e, visits)
+
+
+def _without_noise(e: Experiment, visits: Iterable[VisitRow | FailedVisitRow]) -> EarlierRun:
+    return {
+        "fingerprint": e.fingerprint(),
+        "level": "none",
+        "epsilon": None,
+        "noise": 0.0,
+        "delta": e.dp_delta,
+        "draws": None,
+        "participations_max": max(Counter(row["client"] for row in visits).values(), default=0),
+    }
 
 
 def spent_on_records(e: Experiment, visits: Iterable[VisitRow | FailedVisitRow]) -> EarlierRun:

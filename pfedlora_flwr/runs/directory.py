@@ -21,7 +21,7 @@ from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import LOOK, is_locked, make_folder, remove_folder, write_atomically
 from pfedlora_flwr.rng import derive
-from pfedlora_flwr.runs.budget import check_record, replaced, spent_on_records
+from pfedlora_flwr.runs.budget import check_record, replaced, spent_by_lines, spent_nothing
 from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.extension import check_goes_on
 from pfedlora_flwr.runs.layout import (
@@ -79,8 +79,8 @@ class RunDirectory(RunFiles):
         if config.execution.resume:
             self._go_on(config)
             return
-        e = self._of_records
-        spent = replaced(self.dp_file, spent_on_records(e, self.visits()) if e else None)
+        e = self._of_a_run
+        spent = replaced(self.dp_file, spent_by_lines(e, self.visits()) if e else None)
         if spent is not None:
             write_atomically(self.dp_file, spent)
         else:
@@ -116,7 +116,9 @@ class RunDirectory(RunFiles):
             raise UserError(f"output {str(self.path)!r} is not a run's directory{so}")
         if self.path.is_file():
             raise UserError(f"output {str(self.path)!r} is a file; choose a directory")
-        never_began = found <= {self.logs.name, RESULT} or (found <= ours and self._is_void)
+        never_began = found <= {self.logs.name, RESULT} or (
+            found <= ours and (self._is_void or self._has_only_spent)
+        )
         if not overwrite and not never_began:
             raise UserError(
                 f"output {str(self.path)!r} exists; continue it with --resume, replace it with"
@@ -128,7 +130,12 @@ class RunDirectory(RunFiles):
         to keep."""
         if self._is_void:
             self._clear()
-            remove_folder(self.server)
+            if not self.dp_file.exists():
+                remove_folder(self.server)
+                return
+            for file in self.server.iterdir():
+                if file != self.dp_file:  # of replaced runs
+                    file.unlink()
 
     def check_unlocked(self, patience: float = 0.0) -> None:
         """Raises UserError when a running run holds this directory for so many seconds. Changes
@@ -327,16 +334,22 @@ class RunDirectory(RunFiles):
             and "rounds" not in last
             and not self.checkpoints.paths()  # an earlier run's, which none has replaced yet
             and not self.unmasking_file.exists()
-            and not self.dp_file.exists()
+            and spent_nothing(self.dp_file)
             # a run of an earlier version, whose clients drew noise
-            and not (self._of_records and next(iter(self.visits()), None))
+            and not ((e := self._of_a_run) and e.dp_of_records and next(iter(self.visits()), None))
         )
 
     @property
-    def _of_records(self) -> Experiment | None:
-        """That of the run here if its clients noise their records' gradients."""
+    def _has_only_spent(self) -> bool:
+        """Whether nothing is here but what replaced runs spent."""
+        there = {path for path in self.server.glob("*") if path != self.lock_file}
+        return not self.holds_run and there == {self.dp_file} and spent_nothing(self.dp_file)
+
+    @property
+    def _of_a_run(self) -> Experiment | None:
+        """That of the run here."""
         with suppress(UserError):  # none, or one of a version that cannot be read any more
-            return e if (e := self.experiment()).dp_of_records else None
+            return self.experiment()
         return None
 
     def _acquire(self, patience: float) -> None:

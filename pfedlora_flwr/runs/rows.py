@@ -271,17 +271,18 @@ class SecAgg(TypedDict):
 
 
 class EarlierRun(TypedDict):
-    """A run with noise that was replaced by another in the same folder. What it spent adds up with
-    what this one spends, if their data are the same."""
+    """A run that was replaced by another in the same folder. What it spent adds up with what this
+    one spends, if their data are the same. Of runs without dp that are equal there is one."""
 
     fingerprint: str  # of its keys
-    # as in DP, of that run; absent if it was replaced by an older version
-    level: NotRequired[Literal["user", "record"]]
+    # as in DP, of that run; none: it had no dp, so its ε is infinite; absent if it was replaced by
+    # an older version
+    level: NotRequired[Literal["user", "record", "none"]]
     # the largest ε of all clients; null if infinite. record: the largest that clients reported with
     # admitted uploads, so failed visits may have spent more; null, too, if none reported any.
     # Absent if the run was replaced by an older version
     epsilon: NotRequired[float | None]
-    noise: float | None  # z; null if each client had its own (level record, dp.epsilon)
+    noise: float | None  # z; 0 without dp; null if each client had its own (record, dp.epsilon)
     delta: float  # δ
     draws: int | None  # noised sums; null if clients drew (record)
     participations_max: int  # of the client that took part most often; record: or tried to

@@ -25,7 +25,8 @@ _WHAT = "its dp.json, which counts what was spent of its records' privacy"
 class Spent:
     """The account of one client.
 
-    visits: that drew noise so far. steps: of one visit."""
+    visits: that drew noise so far. steps: of one visit, each of which takes a record with
+    probability 1/parts."""
 
     visits: int
     _round: int
@@ -45,8 +46,8 @@ class Spent:
             )
         self._path = folder / "dp.json" if folder else None
         self._e, self._client = e, client
-        self._parts = parts_of(samples, e.batch_size)
-        self.steps = self._parts * epochs
+        self.parts = parts_of(samples, e.batch_size)
+        self.steps = self.parts * epochs
         self._samples = samples
         self._read()
 
@@ -60,7 +61,7 @@ class Spent:
             return e.dp_noise
         assert e.dp_epsilon is not None
         visits = max(1, planned(e).get(self._client, 0))
-        return record_noise_for(e.dp_epsilon, self._parts, visits * self.steps, e.dp_delta)
+        return record_noise_for(e.dp_epsilon, self.parts, visits * self.steps, e.dp_delta)
 
     def epsilon(self, more: int = 0) -> float:
         """ε of each of its records, after so many more visits."""
@@ -68,7 +69,7 @@ class Spent:
 
     def of_visits(self, count: int) -> float:
         """ε of each of its records in so many visits."""
-        return record_epsilon(self.noise, self._parts, count * self.steps, self._e.dp_delta)
+        return record_epsilon(self.noise, self.parts, count * self.steps, self._e.dp_delta)
 
     @property
     def told(self) -> float | None:

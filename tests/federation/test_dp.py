@@ -14,7 +14,7 @@ import torch
 from scipy import stats
 from scipy.optimize import brentq
 
-from pfedlora_flwr.audit.canaries import lower_bound
+from pfedlora_flwr.audit.canaries import RARE, beside_normal, ceiling, lower_bound
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.federation import dp
@@ -125,6 +125,47 @@ def test_the_noise_is_standard_normal_and_independent() -> None:
     assert abs(np.corrcoef(one, other)[0, 1]) < error
     assert abs(np.corrcoef(one**2, other**2)[0, 1]) < error
     assert not np.intersect1d(one, other).size
+
+
+def releases(kind: str, draws: np.random.Generator) -> list[dict[str, np.ndarray]]:
+    """Three draws of two tensors, as they should be or not."""
+    rows = [{"a": draws.normal(size=90), "b": draws.normal(size=60)} for _ in range(3)]
+    if kind == "half":
+        rows = [{name: x / 2 for name, x in row.items()} for row in rows]
+    if kind == "one tensor":
+        rows[1]["b"] *= 0
+    if kind == "used again":
+        rows[2] = {name: x.copy() for name, x in rows[1].items()}
+    if kind == "in pairs":
+        rows[0]["a"][1::2] = rows[0]["a"][::2]
+    if kind == "not known":
+        rows[0]["a"] = np.full(90, np.nan)
+    return rows
+
+
+@pytest.mark.parametrize("kind", ["half", "one tensor", "used again", "in pairs"])
+def test_a_test_of_the_drawn_noise_finds_what_is_too_small(kind: str) -> None:
+    deviation, chance = beside_normal(releases(kind, np.random.default_rng(0)))
+    assert (chance < RARE, deviation < 0.6) == (True, True)
+
+
+def test_a_test_of_the_drawn_noise_passes_honest_noise() -> None:
+    draws = np.random.default_rng(1)
+    chances = [beside_normal(releases("honest", draws))[1] for _ in range(300)]
+    # by Bonferroni's correction
+    assert [sum(c < level for c in chances) <= 300 * level + 6 for level in (0.01, 0.05)] == [
+        True
+    ] * 2
+    assert min(chances) > 1e-5
+    deviation, chance = beside_normal(releases("not known", draws))
+    assert 0.8 < deviation < 1.2
+    assert chance > 1e-5
+    assert beside_normal([{"a": np.full(3, np.nan)}])[1] == 1
+
+
+@pytest.mark.parametrize(("trials", "most"), [(100, 2.19), (500, 3.84), (1700, 5.07), (3660, 5.84)])
+def test_the_ceiling_is_what_so_many_trials_can_show(trials: int, most: float) -> None:
+    assert ceiling(trials, trials, 1e-5) == pytest.approx(most, abs=0.01)
 
 
 def test_noise_is_drawn_neither_by_the_seed_nor_by_any_generator_of_ours() -> None:
