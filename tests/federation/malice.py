@@ -25,7 +25,7 @@ from flwr.common import (
 
 from pfedlora_flwr import server_app
 from pfedlora_flwr.client_app import prepare_process
-from pfedlora_flwr.config import from_flat
+from pfedlora_flwr.config import from_flat, parse_overrides
 from pfedlora_flwr.federation.client import PersonalisedClient
 from pfedlora_flwr.launch.local import LocalGrid
 
@@ -250,11 +250,9 @@ def simulate(
     The first nodes are the strangers, who have client 0's data; then come the clients in order.
     """
     output = folder / "run"
-    flat = (
-        KEYS
-        | {"output": str(output)}
-        | {name.replace("_", "-"): value for name, value in keys.items()}
-    )
+    named = {name.replace("_", "-"): value for name, value in keys.items()}
+    texts = [f"{name}={value}" for name, value in named.items() if isinstance(value, str)]
+    flat = KEYS | {"output": str(output)} | named | parse_overrides(texts)
     experiment = from_flat(flat)
 
     def client_fn(context: Context) -> Client:
