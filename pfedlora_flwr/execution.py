@@ -59,9 +59,9 @@ class Execution:
         1.0, "the share of sampled clients that must succeed for a round to count", above=0, high=1
     )
     clip_norm_factor: float = key(
-        100.0,
-        "an update is refused if it is this many times as large as the round's median update; 0:"
-        " never",
+        10.0,
+        "an update is refused if it is this many times as large as the median one of the round and"
+        " of the last five; 0: never",
         low=0,
     )
     max_samples: int = key(

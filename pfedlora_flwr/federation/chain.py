@@ -9,9 +9,9 @@ from flwr.app import Context
 
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.federation.liars import Claims, Robust
 from pfedlora_flwr.federation.dp import Clipped, Noised, OfRecords
 from pfedlora_flwr.federation.flower_compat import Mod
+from pfedlora_flwr.federation.liars import Claims, Robust
 from pfedlora_flwr.federation.link import Link, Server
 from pfedlora_flwr.federation.links import KeptUploads, Outliers
 from pfedlora_flwr.federation.secure.link import Masks
