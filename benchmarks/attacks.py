@@ -2,8 +2,8 @@
 
     python -m benchmarks.attacks [fedavg,pfedlora [KEY=VALUE ...]]
 
-The embedded digits, iid, ten clients; client 0 trains honestly and sends its update so many times,
-with the n_k that it likes (`LIES` of tests/federation/malice.py)."""
+The embedded digits, iid, ten clients, a linear layer and a head; client 0 trains honestly and sends
+its update so many times, with the n_k that it likes (`LIES` of tests/federation/malice.py)."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ RULES: dict[str, dict[str, object]] = {
 ATTACKS = ("", *(name for name in LIES if name.startswith("turned")))
 KEYS: dict[str, object] = {
     "clients": 10,
-    "rounds": 10,
-    "models": "cnn5",
+    "rounds": 6,
+    "local-epochs": 2,
+    "models": "tests.methods.narrow:Narrow",
     "min-success": 0.8,
-    "evaluate-every": 10,
+    "evaluate-every": 6,
 }
 
 
