@@ -59,7 +59,7 @@ class Execution:
         1.0, "the share of sampled clients that must succeed for a round to count", above=0, high=1
     )
     clip_norm_factor: float = key(
-        10.0,
+        100.0,
         "an update is refused if it is this many times as large as the median one of the round and"
         " of the last five; 0: never",
         low=0,

@@ -130,7 +130,7 @@ def test_a_claim_of_one_class_is_bounded_by_the_classs_holders(tmp_path: Path) -
 def test_an_outlier_is_one_of_this_round_and_of_the_last(
     tmp_path: Path, last: list[float], sizes: list[float], refused: list[int]
 ) -> None:
-    run = GivenUploads(tmp_path)
+    run = GivenUploads(tmp_path, **{"clip-norm-factor": 10})
     run.state.sizes = list(last)
     uploads = run.uploads(*sizes)
     assert sorted(Outliers(run.experiment, run.method, run.server).refused(uploads)) == refused
