@@ -60,8 +60,8 @@ class Execution:
     )
     clip_norm_factor: float = key(
         100.0,
-        "an update is refused if it is this many times as large as the round's median update; 0:"
-        " never",
+        "an update is refused if it is this many times as large as the median one of the round and"
+        " of the last five; 0: never",
         low=0,
     )
     max_samples: int = key(

@@ -43,6 +43,26 @@ class Experiment:
         " (control): clients always receive the initial state",
         choices=("mean", "none", "start"),
     )
+    aggregation: str = key(
+        "mean",
+        "what merges the uploads. mean: weighted by n_k. median, trimmed-mean (by element, or by"
+        " class row), krum (one client's upload): unweighted, and bounded in what aggregation.liars"
+        " clients can do",
+        choices=("mean", "median", "trimmed-mean", "krum"),
+    )
+    aggregation_liars: int = key(
+        1,
+        "F, how many of a round's clients may lie. A round needs 2 F + 1 clients, with krum"
+        " 2 F + 3; a class row so many holders",
+        name="aggregation.liars",
+        low=1,
+    )
+    max_weight: float = key(
+        0.0,
+        "a claimed number of samples (n_k, or of a class) counts at most this many times the"
+        " round's median one, and at most as the client's first one in the run; 0: no bound",
+        low=0,
+    )
     dataset: str = key("digits", "inputs and labels")
     classes: int | None = key(
         None,

@@ -180,6 +180,8 @@ def _toml_tables() -> str:
     tables: dict[str, list[str]] = {"": []}
     for k in all_keys().values():
         table, _, name = k.name.rpartition(".")
+        if table in all_keys():  # which has a value: it cannot be a table, too
+            table, name = "", json.dumps(k.name)
         default = json.dumps(OF_APP[k.name]) if k.name in OF_APP else _shown(k)
         tables.setdefault(table, []).append(f"{name} = {default}")
     head = "tool.flwr.app.config"

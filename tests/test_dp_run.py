@@ -591,7 +591,9 @@ def test_a_server_app_of_ones_own_ends_at_the_budget_as_stopped(tmp_path: Path) 
             e, x, run = strategy.experiment, strategy.execution, strategy.run
             for _ in range(3):
                 Budget(run.dp_file, e).spend(range(4))
-            Chain(e, strategy.method, Server(x, run)).begin(Round(4, [0, 1], Clock()))
+            Chain(e, strategy.method, Server(x, run, strategy.state)).begin(
+                Round(4, [0, 1], Clock())
+            )
 
     with pytest.raises(RunStopped, match="round 4 would bring"):
         drive()

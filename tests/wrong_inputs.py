@@ -206,6 +206,47 @@ KEYS = [
         "train is 'half'; allowed: all | head | lora, or several of them, separated by commas",
     ),
     key("train=head,", "separated by commas; '' is none"),
+    key("aggregation=mode", "aggregation is 'mode'; allowed: mean | median | trimmed-mean | krum"),
+    key(
+        "aggregation=median aggregation.liars=0", "aggregation.liars is 0; allowed: an integer ≥ 1"
+    ),
+    key(
+        "aggregation=median aggregation.liars=5",
+        "aggregation.liars is 5; with aggregation=median a round needs 11 clients then, and one"
+        " has 10",
+    ),
+    key(
+        "aggregation=krum participation=0.4 method=fedavg models=cnn5",
+        "aggregation.liars is 1; with aggregation=krum a round needs 5 clients then, and one has 4",
+    ),
+    key("aggregation=krum method=fedproto", "allowed with method fedproto: mean, median, trimmed"),
+    key(
+        "aggregation=median method=fedgh", "aggregation is median; allowed with method fedgh: mean"
+    ),
+    key(
+        "aggregation=median method=fedkd", "aggregation is median; allowed with method fedkd: mean"
+    ),
+    key(
+        "aggregation=krum method=pfedlora_plus", "adapter.rows is classes; allowed with aggregation"
+    ),
+    key(
+        "aggregation=median secagg.enabled=true",
+        "aggregation is median; allowed with secagg.enabled: mean",
+    ),
+    key(
+        "aggregation=median dp.clip=1 dp.noise=1 adapter.down=fixed",
+        "aggregation is median; allowed with dp: mean",
+    ),
+    key(
+        "aggregation=median sharing=none", "sharing is none; allowed with aggregation=median: mean"
+    ),
+    key("max-weight=3 sharing=start", "sharing is start; allowed with max-weight: mean"),
+    key("max-weight=3 secagg.enabled=true", "max-weight is 3; allowed with secagg.enabled: 0, for"),
+    key(
+        "max-weight=3 dp.clip=1 dp.noise=1 adapter.down=fixed",
+        "max-weight is 3; allowed with dp: 0, for every update weighs the same",
+    ),
+    key("max-weight=-1", "max-weight is -1.0; allowed: a number ≥ 0"),
     key("train=lora lora.rank=8,0", "lora.rank is '8,0'; allowed: an integer ≥ 1, or several"),
     key("train=lora models=cnn1", "'cnn1' begins at random, and LoRA is for models that others"),
     key("train=lora lora.init=best", "lora.init is 'best'; allowed: peft | orthogonal | folder:…"),
@@ -408,6 +449,7 @@ KEYS = [
         "method=pfedlora_plus adapter.predict=sum neck=always adapter.init=lora",
         "adapter.init is not used: adapter.down is fixed, and with adapter.predict=sum the second",
     ),
+    unused("aggregation.liars=2", "aggregation.liars is not used: aggregation is mean"),
     unused("secagg.clip=2", "secagg.clip is not used: secagg.enabled is false"),
     unused(
         "secagg.enabled=true clip-norm-factor=3",

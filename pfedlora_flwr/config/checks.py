@@ -15,6 +15,7 @@ from pfedlora_flwr.keys import in_words
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method
 from pfedlora_flwr.methods.own import check_experiment
+from pfedlora_flwr.methods.robust import rule_of
 from pfedlora_flwr.models.named import is_library
 from pfedlora_flwr.models.registry import TRAINED
 from pfedlora_flwr.training.kinds import read_shape
@@ -199,9 +200,42 @@ def _control(config: RunConfig, method: type[Method]) -> None:
         "audit.uploads": config.execution.audit_uploads,
         "secagg.enabled": e.secagg_enabled,
         "dp": e.dp_of_users,
+        f"aggregation={e.aggregation}": e.aggregation != "mean",
+        "max-weight": e.max_weight > 0,
     }
     if e.sharing != "mean" and (names := [name for name, used in wanted_by.items() if used]):
         raise UserError(f"sharing is {e.sharing}; allowed with {names[0]}: mean")
+
+
+def _aggregation(config: RunConfig, method: type[Method]) -> None:
+    e = config.experiment
+    if e.max_weight and e.hides_clients and not e.dp_of_records:
+        raise UserError(
+            f"max-weight is {e.max_weight:g}; allowed with {e.hides_clients}: 0, for "
+            + (
+                "the server sees no single claim; secagg.max-samples bounds them"
+                if e.secagg_enabled
+                else "every update weighs the same"
+            )
+        )
+    rule = rule_of(e)
+    if rule is None:
+        return
+    told = f"aggregation is {rule.kind}"
+    if e.hides_clients:
+        raise UserError(f"{told}; allowed with {e.hides_clients}: mean")
+    if not method.averages and (rule.kind == "krum" or not method.averages_rows):
+        raise UserError(
+            f"{told}; allowed with method {e.method}: mean"
+            + (", median, trimmed-mean" if method.averages_rows else "")
+        )
+    changes = {1, *(last + 1 for last, _ in e.leaves if last >= 0)} if e.clients_left else {1}
+    fewest = min(map(e.sampled_in, changes))
+    if fewest < rule.fewest:
+        raise UserError(
+            f"aggregation.liars is {rule.liars}; with aggregation={rule.kind} a round needs"
+            f" {rule.fewest} clients then, and one has {fewest}"
+        )
 
 
 def _kept_uploads(config: RunConfig, method: type[Method]) -> None:
@@ -324,6 +358,7 @@ CHECKS: tuple[Callable[[RunConfig, type[Method]], None], ...] = (
     _trained,
     _inputs,
     _control,
+    _aggregation,
     _kept_uploads,
     _secure_aggregation,
     _way,
@@ -365,6 +400,8 @@ def unused(options: Iterable[str], config: RunConfig) -> list[str]:
             found.append(f"{name} is not used: clients-held-out is 0")
         elif name == "max-tokens" and not e.data_text_column:
             found.append("max-tokens is not used: data.text-column is auto")
+        elif name == "aggregation.liars" and e.aggregation == "mean":
+            found.append("aggregation.liars is not used: aggregation is mean")
         elif name.startswith("secagg.") and not e.secagg_enabled and name != "secagg.enabled":
             found.append(f"{name} is not used: secagg.enabled is false")
         elif name.startswith("dp.") and not e.dp_enabled:

@@ -11,6 +11,7 @@ from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.dp import Clipped, Noised, OfRecords
 from pfedlora_flwr.federation.flower_compat import Mod
+from pfedlora_flwr.federation.liars import Claims, Robust
 from pfedlora_flwr.federation.link import Link, Server
 from pfedlora_flwr.federation.links import KeptUploads, Outliers
 from pfedlora_flwr.federation.secure.link import Masks
@@ -32,6 +33,8 @@ LINKS: tuple[type[Link], ...] = (
     # the server: `refused` of all links, `server_in` of all, `Method.aggregate`, `server_out`
     Outliers,
     KeptUploads,
+    Claims,
+    Robust,  # after it there is one upload, where whole ones are averaged
     Noised,  # after it there are no single updates
 )
 """All links, in the order in which an upload meets them. In each hook they are asked in this
@@ -89,6 +92,11 @@ class Chain:
             found |= link.refused(left)
         return found
 
+    def too_few(self, uploads: Mapping[int, Upload], round: Round) -> str:
+        """Why the uploads that are left make no round; empty where they may."""
+        told = (link.too_few(uploads, round) for link in self._links)
+        return next((why for why in told if why), "")
+
     def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: Round) -> Tensors:
         """The state after `state`. What the method makes is checked as what is received is: it must
         not be a checkpoint from which no run can go on."""
@@ -103,7 +111,7 @@ class Chain:
             merged,
             state if self._method.averages else None,
         )
-        if not e.hides_clients:
+        if not e.hides_clients and SERVER not in uploads:
             round.aggregation_error = self._method.aggregation_error(uploads, state, merged)
         for link in self._links:
             merged = link.server_out(merged, uploads, state, round)

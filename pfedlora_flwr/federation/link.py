@@ -13,6 +13,7 @@ from pfedlora_flwr.execution import Execution, RunConfig
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.flower_compat import Mod
 from pfedlora_flwr.methods.method import Method, Tensors, Upload
+from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.training.loop import Visit
 
@@ -34,13 +35,15 @@ class Server:
 
     execution: Execution
     run: RunDirectory
+    state: ServerState
+    """The server's memory, which the checkpoint of each round keeps."""
 
 
 class Link:
     """The contract. Each hook passes on what it is given unless a link defines it.
 
     A link is made anew in every process of a run and for every visit of a client: what it must
-    remember from one round to the next belongs in the run's directory.
+    remember from one round to the next belongs in the server's memory or the run's directory.
     """
 
     note = ""
@@ -102,6 +105,11 @@ class Link:
     def refused(self, uploads: Mapping[int, Upload]) -> Mapping[int, str]:
         """The clients whose admitted uploads are not to count, and why; they fail in this round."""
         return {}
+
+    def too_few(self, uploads: Mapping[int, Upload], round: Round) -> str:
+        """Why the uploads that are left make no round; empty where they may. round: with its
+        failures."""
+        return ""
 
     def server_in(
         self, uploads: Mapping[int, Upload], state: Tensors, round: Round

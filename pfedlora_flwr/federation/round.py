@@ -25,6 +25,7 @@ class Round:
     failures: dict[int, str] = field(default_factory=dict)
     diverged: dict[int, str] = field(default_factory=dict)  # those of them whose training did
     visits: dict[int, Admitted] = field(default_factory=dict)
+    weights: dict[int, int] = field(default_factory=dict)  # where below the claimed n_k
     failed: bool = False  # counted as such, once
     server_flops: int = 0  # executed in the merge
     exchanges_lora: bool = False  # whether the round's line has an aggregation error

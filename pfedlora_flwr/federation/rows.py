@@ -65,6 +65,8 @@ def _visit_row(round: Round, client: int) -> VisitRow:
         if row[name] is None:
             del row[name]
     row |= {"status": "ok", "samples": visit.samples}
+    if client in round.weights:
+        row["weight"] = round.weights[client]
     counts = visit.report.counts
     if counts is not None:
         row |= {

@@ -63,7 +63,7 @@ class PersonalisedStrategy(Strategy):
         self.method = method
         self.run = run
         self.state = state
-        self.chain = Chain(experiment, method, Server(execution, run))
+        self.chain = Chain(experiment, method, Server(execution, run, state))
         self.shared = shared_by(experiment, run, state, self.chain.aggregate)
         self.uplink = self.chain.way_up(
             self.shared, self._fail, self._refuse_update
@@ -218,11 +218,12 @@ class PersonalisedStrategy(Strategy):
         for client, reason in self.chain.refused(uploads).items():
             self._refuse_update(round, client, reason)
             del visits[client], uploads[client]
+        reason = collected.reason or self.chain.too_few(uploads, round)
         state.round = round.number
         if e.evaluates_as_last(round.number):
             state.keep_evaluations()
         if not self._enough(
-            round, f"round {round.number}", len(visits), len(round.sampled), collected.reason
+            round, f"round {round.number}", len(visits), len(round.sampled), reason
         ):
             return
         state.failed_rounds = 0

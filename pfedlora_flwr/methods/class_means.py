@@ -13,7 +13,9 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
+from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.methods.method import Refused, Tensors, Upload, check_layout
+from pfedlora_flwr.methods.robust import rule_of
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.training.loop import Samples, Visit
 
@@ -42,6 +44,18 @@ class ClassMeans:
             "classes": classes,
             "means": (self.sums[classes] / self.weights[classes, None]).float(),
         }
+
+
+def merged_rows(
+    e: Experiment, values: Tensor, labels: Tensor, classes: int, weights: Tensor | None = None
+) -> Tensors:
+    """`classes` and `means` of rows [m, d] of several clients: by class the weighted mean, or what
+    `aggregation` puts in its place."""
+    if rule := rule_of(e):
+        return rule.rows(values, labels)
+    means = ClassMeans(classes, values.shape[1])
+    means.add(values, labels, weights)
+    return means.tensors()
 
 
 def local_prototypes(model: ClientModel, classes: int, data: Samples, visit: Visit) -> ClassMeans:

@@ -19,6 +19,7 @@ from pfedlora_flwr.methods.class_means import (
     by_class,
     check_report,
     largest_report,
+    merged_rows,
     no_reports,
     remember,
 )
@@ -38,6 +39,7 @@ class FD(Method):
     merges = "class means"
     assumes = "the server may know which classes a client holds"
     returns_own = False
+    averages_rows = True
 
     @dataclass(frozen=True)
     class Options(Method.Options):
@@ -50,9 +52,8 @@ class FD(Method):
         """The targets: for each class that any *other* client has reported, the unweighted mean of
         their last means."""
         others = state["clients"] != client
-        targets = ClassMeans(self.classes, self.classes)
-        targets.add(state["means"][others], state["classes"][others])
-        return targets.tensors()
+        means, labels = state["means"][others], state["classes"][others]
+        return merged_rows(self.experiment, means, labels, self.classes)
 
     def local_update(
         self, model: ClientModel, received: Tensors, data: Samples, visit: Visit

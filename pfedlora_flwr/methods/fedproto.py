@@ -14,12 +14,12 @@ from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.class_means import (
-    ClassMeans,
     by_class,
     check_counts,
     check_report,
     largest_report,
     local_prototypes,
+    merged_rows,
     nearest,
     no_reports,
     remember,
@@ -46,6 +46,7 @@ class FedProto(Method):
         " client holds, and the number of samples of each"
     )
     one_width = True
+    averages_rows = True
 
     @dataclass(frozen=True)
     class Options(Method.Options):
@@ -63,13 +64,8 @@ class FedProto(Method):
     def download(self, state: Tensors, client: int, round: int) -> Tensors:
         """C̄^{(j)} of every class that anyone has reported: the mean over all reporters' last
         prototypes."""
-        prototypes = ClassMeans(self.classes, state["means"].shape[1])
-        prototypes.add(
-            state["means"],
-            state["classes"],
-            state["counts"] if self.options.weighting == "count" else None,
-        )
-        return prototypes.tensors()
+        weights = state["counts"] if self.options.weighting == "count" else None
+        return merged_rows(self.experiment, state["means"], state["classes"], self.classes, weights)
 
     def local_update(
         self, model: ClientModel, received: Tensors, data: Samples, visit: Visit

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.class_means import (
-    ClassMeans,
     by_class,
     check_report,
     largest_report,
+    merged_rows,
     no_reports,
     remember,
 )
@@ -48,6 +48,7 @@ class FedSSA(Method):
         " client holds"
     )
     one_width = True
+    averages_rows = True
 
     @dataclass(frozen=True)
     class Options(Method.Options):
@@ -70,9 +71,7 @@ class FedSSA(Method):
     def download(self, state: Tensors, client: int, round: int) -> Tensors:
         """φ̄_s of every class that anyone has reported: the unweighted mean of all reporters' last
         rows."""
-        rows = ClassMeans(self.classes, state["means"].shape[1])
-        rows.add(state["means"], state["classes"])
-        return rows.tensors()
+        return merged_rows(self.experiment, state["means"], state["classes"], self.classes)
 
     def local_update(
         self, model: ClientModel, received: Tensors, data: Samples, visit: Visit

@@ -107,6 +107,10 @@ class Method(ABC):
     """True if `aggregate` is the weighted mean of uploads with the layout of the download, or of
     the part of it that `renewed` gives."""
 
+    averages_rows: ClassVar[bool] = False
+    """True if what clients receive of the uploads is the mean of class rows, by
+    `class_means.merged_rows`, whatever else is averaged."""
+
     needs_images: ClassVar[bool] = False
     """True if inputs must be images, [B, channels, height, width]. Otherwise only the models
     restrict the inputs."""

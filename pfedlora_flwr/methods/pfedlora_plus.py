@@ -23,9 +23,10 @@ from torch.nn.functional import cross_entropy
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.keys import key
-from pfedlora_flwr.methods.class_means import ClassMeans, check_counts, check_report
+from pfedlora_flwr.methods.class_means import check_counts, check_report, merged_rows
 from pfedlora_flwr.methods.method import Tensors, Upload, check_layout
 from pfedlora_flwr.methods.pfedlora import PFedLoRA, check_noise
+from pfedlora_flwr.methods.robust import rule_of
 from pfedlora_flwr.methods.tensors import weighted_mean
 from pfedlora_flwr.models import basis, private
 from pfedlora_flwr.models.adapter import Adapter
@@ -61,6 +62,7 @@ class PFedLoRAPlus(PFedLoRA):
     )
     shares = "the adapter's second matrix; up: the rows of the classes held, and their samples"
     merges = "class means"
+    averages_rows = True
     assumes = (
         "equal representation widths (necks provide them); the server may know which classes a"
         " client holds, and the number of samples of each"
@@ -113,6 +115,11 @@ class PFedLoRAPlus(PFedLoRA):
             raise UserError(
                 f"adapter.rows is classes; allowed with {by}: samples, because rows weighted by"
                 " their classes' samples are no mean of whole uploads"
+            )
+        if experiment.aggregation == "krum" and o.adapter_rows == "classes":
+            raise UserError(
+                "adapter.rows is classes; allowed with aggregation=krum: samples, because Krum"
+                " compares whole uploads of one layout"
             )
         check_noise(experiment, o.adapter_down or "fixed")
         if experiment.dp_of_records and o.adapter_predict != "sum":
@@ -251,13 +258,13 @@ class PFedLoRAPlus(PFedLoRA):
             k: Upload({n: u.tensors[n] for n in state if n not in ROWS}, u.samples)
             for k, u in uploads.items()
         }
-        merged = state | weighted_mean(rest)
+        rule = rule_of(self.experiment)
+        merged = state | (rule.merged(rest) if rule else weighted_mean(rest))
+        sent = [upload.tensors for upload in uploads.values()]
+        labels, counts = (torch.cat([s[name] for s in sent]) for name in ("classes", "counts"))
         for name in ROWS:
-            rows = ClassMeans(self.classes, state[name][0].numel())
-            for upload in uploads.values():
-                sent = upload.tensors
-                rows.add(sent[name].view(len(sent["classes"]), -1), sent["classes"], sent["counts"])
-            found = rows.tensors()
+            rows = torch.cat([s[name].view(len(s["classes"]), -1) for s in sent])
+            found = merged_rows(self.experiment, rows, labels, self.classes, counts)
             means = found["means"].view(-1, *state[name].shape[1:])
             merged[name] = state[name].index_copy(0, found["classes"], means)
         return merged

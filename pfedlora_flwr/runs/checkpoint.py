@@ -72,6 +72,7 @@ class ServerState:
     where that was evaluated.
     stale: clients that trained since. failed_rounds: rounds below min-success in a row. seconds: of
     all rounds but round 0; busy: trained or evaluated at visits.
+    claims: with max-weight, by client: its first n_k. sizes: of the last rounds' median updates.
     before_last: where `round` was evaluated only for being the last, the evaluations without that
     one: a run of more rounds goes on from them."""
 
@@ -83,6 +84,8 @@ class ServerState:
     counts: dict[int, Counts] = field(default_factory=dict)
     other_accuracies: dict[int, dict[str, float]] = field(default_factory=dict)
     stale: set[int] = field(default_factory=set)
+    claims: dict[int, int] = field(default_factory=dict)
+    sizes: list[float] = field(default_factory=list)
     totals: Cost = field(default_factory=Cost)
     server_flops: int = 0
     refused: int = 0
@@ -174,10 +177,10 @@ class ServerState:
     @classmethod
     def from_json(cls, meta: dict[str, Any], tensors: dict[str, Tensor]) -> ServerState:
         # a run that was begun without them goes on
-        meta = {"states": {}, "before_last": None} | meta
+        meta = {"states": {}, "claims": {}, "sizes": [], "before_last": None} | meta
         by_client = {
             n: {int(k): v for k, v in meta[n].items()}
-            for n in ("versions", "models", "states", "other_accuracies", "counts")
+            for n in ("versions", "models", "states", "other_accuracies", "counts", "claims")
         }
         by_client["counts"] = {k: Counts(**c) for k, c in by_client["counts"].items()}
         last = meta["before_last"]

@@ -97,6 +97,8 @@ class VisitRow(CostFields):
     model: str  # the client's architecture, as in the key `models`
     # training samples, n_k ≥ 1; null with secagg and dp of whole clients, which withhold it
     samples: int | None
+    # with max-weight: the number of samples that counted, where they were fewer than `samples`
+    weight: NotRequired[int]
     lost: bool  # the client had lost its model and started again from its initial one
     # the first of `losses`; 0 if the method reports none; null with secagg and dp
     loss: float | None

@@ -25,7 +25,7 @@ from flwr.common import (
 
 from pfedlora_flwr import server_app
 from pfedlora_flwr.client_app import prepare_process
-from pfedlora_flwr.config import from_flat
+from pfedlora_flwr.config import from_flat, parse_overrides
 from pfedlora_flwr.federation.client import PersonalisedClient
 from pfedlora_flwr.launch.local import LocalGrid
 
@@ -184,6 +184,17 @@ UNHEARD: dict[str, tuple[Callable[[FitRes], None], str]] = {
     "an epsilon of 0": (_metrics(epsilon=0.0), "")
 }
 """What an honest reply is admitted with, and not believed."""
+LIES: dict[str, tuple[float, int | None]] = {
+    "turned": (-1.0, None),
+    "turned, nine times": (-9.0, None),
+    "turned, ninety times": (-90.0, None),
+    "turned, a million samples": (-1.0, 10**6),
+    "turned, ninety times, a million samples": (-90.0, 10**6),
+    "what it was sent": (0.0, None),
+    "a millionth": (1e-6, None),
+}
+"""What a client sends in the place of its update: so many times it, with this n_k (None: its own).
+No bound on a single update sees all of them."""
 FAILING: dict[str, str] = {
     "raises": "it raises",
     "not OK": "a status of its own",
@@ -199,6 +210,20 @@ STRANGERS: dict[str, str] = {
 }
 """Nodes beyond the clients' that claim to be one, and a part of the reason for which they are
 turned away."""
+
+
+def lie(sort: str, sent: Arrays, result: FitRes) -> None:
+    """Changes a reply to what LIES says; where it has other arrays than those that were sent, these
+    themselves are taken so many times."""
+    times, samples = LIES[sort]
+    own = [np.load(io.BytesIO(blob)) for blob in result.parameters.tensors]
+    if [a.shape for a in sent] != [a.shape for a in own]:
+        sent = [np.zeros_like(a) for a in own]
+    result.parameters.tensors = [
+        _blob((b + times * (a - b)).astype(a.dtype) if a.dtype.kind == "f" else a)
+        for a, b in zip(own, sent, strict=True)
+    ]
+    result.num_examples = samples or result.num_examples
 
 
 class Malicious(Client):
@@ -231,6 +256,8 @@ class Malicious(Client):
             )
         elif self.sort == "a list":
             result.metrics["loss"] = [1.0, 2.0]  # type: ignore[assignment]
+        elif self.sort in LIES:
+            lie(self.sort, [np.load(io.BytesIO(b)) for b in ins.parameters.tensors], result)
         elif found := (MALICE | OF_CLASSES | UNHEARD).get(self.sort or ""):
             found[0](result)
         return result
@@ -250,11 +277,9 @@ def simulate(
     The first nodes are the strangers, who have client 0's data; then come the clients in order.
     """
     output = folder / "run"
-    flat = (
-        KEYS
-        | {"output": str(output)}
-        | {name.replace("_", "-"): value for name, value in keys.items()}
-    )
+    named = {name.replace("_", "-"): value for name, value in keys.items()}
+    texts = [f"{name}={value}" for name, value in named.items() if isinstance(value, str)]
+    flat = KEYS | {"output": str(output)} | named | parse_overrides(texts)
     experiment = from_flat(flat)
 
     def client_fn(context: Context) -> Client:
