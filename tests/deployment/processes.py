@@ -21,8 +21,8 @@ from pfedlora_flwr.launch.flower import QUIET, tool
 from pfedlora_flwr.launch.processes import MARKER, free_port, marked, stop_marked
 from tests.conftest import ROOT
 
-OWN_CODE = "tests.deployment.paced"
-"""The module that the server and the nodes allow."""
+OWN_CODE = "tests.deployment.paced tests.methods.narrow"
+"""The modules that the server and the nodes allow."""
 PATIENCE = 240.0
 """Seconds that anything here may take before the test fails."""
 _SHOWN = 20
