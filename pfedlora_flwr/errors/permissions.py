@@ -27,6 +27,7 @@ CODE, DATA, WEIGHTS, DOWNLOADS = NODE_KEYS = (
 )
 """The keys of a node-config that allow something."""
 OUTPUT = "output-root"
+_OWN_PATH = "data-path"
 _FLOWERS, _SERVER, _SIMULATION = ("flwr-", "flower-"), "flwr-serverapp", "flwr-simulation"
 
 
@@ -74,7 +75,7 @@ def held(permissions: Permissions) -> Iterator[None]:
 
 def of_node(node_config: Mapping[str, object]) -> Permissions:
     """What a node's settings allow. Its own dataset is its own choice. Raises UserError."""
-    own = {str(node_config[name]) for name in ("dataset", "data-path") if name in node_config}
+    own = {str(node_config[name]) for name in ("dataset", _OWN_PATH) if name in node_config}
     return _read(node_config, Permissions(own=frozenset(own)))
 
 
@@ -145,7 +146,7 @@ def check_file(what: str, path: str, key: str, also: str = "") -> None:
 
     what: the run's key. also: another folder, of a library's."""
     now = _now()
-    if now.anything or path in now.own:
+    if now.anything or (what == _OWN_PATH and path in now.own):
         return
     root = now.root(key)
     allowed = path.startswith(("/", "~")) and any(_all_below(path, r) for r in (root, also) if r)

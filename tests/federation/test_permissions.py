@@ -244,6 +244,9 @@ def test_what_a_node_allows_runs_there(place: Path) -> None:
     assert not node({"dataset": f"{TRAP}:go"}, code)
     assert "is not defined in 'trap_of_a_run'" in node({"dataset": f"{TRAP}:system"}, code)
     assert "allow-code='os'" in node({"dataset": "os:system"}, code), "a module above it"
+    mine = PART | {"data-path": f"{place}/secret", "state-path": str(place)}
+    assert "holds neither train.parquet" in node({"dataset": "cifar10"}, mine), "its own choice"
+    assert "set data-root" in node({"dataset": f"folder:{place}/secret"}, mine)
     data = PART | {"data-root": str(place), "state-path": str(place)}
     assert not node({"dataset": f"csv:{place}/secret/own.csv"}, data)
     assert not node({"dataset": f"npz:{place}/code/../secret/own.npz"}, data)
