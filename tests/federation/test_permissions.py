@@ -90,7 +90,7 @@ def node(keys: dict[str, Any], node_config: dict[str, Any]) -> str:
     finally:
         TOUCHED.watching = False
     if reply.has_error():
-        return reply.error.reason
+        return reply.error.reason or ""
     return str(wire.recorddict_to_getpropertiesres(reply.content).properties.get("error", ""))
 
 
