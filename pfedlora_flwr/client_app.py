@@ -17,7 +17,7 @@ from pfedlora_flwr.federation.client import PersonalisedClient
 from pfedlora_flwr.federation.demands import demanded
 from pfedlora_flwr.federation.flower_compat import Client, Mod
 from pfedlora_flwr.federation.model_cache import MODELS
-from pfedlora_flwr.federation.node_config import known_keys
+from pfedlora_flwr.federation.node_config import known_keys, permitted
 from pfedlora_flwr.keys import Scalar
 from pfedlora_flwr.training.device import keep_freed_memory, memory_share
 
@@ -68,7 +68,8 @@ def app_of(read: Reader, first: Sequence[Mod] = (), *, node_keys: Sequence[str] 
         node_keys: Keys of the node-config that these mods read.
     """
     ours = [known_keys(node_keys), demanded(read), *mods(read)]
-    return ClientApp(client_fn=lambda context: client_fn(context, read), mods=[*first, *ours])
+    every = [permitted, *first, *ours]
+    return ClientApp(client_fn=lambda context: client_fn(context, read), mods=every)
 
 
 app = app_of(config_of)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import MappingProxyType
 from typing import Any
 
@@ -21,13 +21,18 @@ from pfedlora_flwr.errors import (
     is_ours,
     names_traceback,
     no_room,
+    permissions,
     with_traceback,
     without_flags,
 )
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.federation.census import of_server
 from pfedlora_flwr.federation.clients import RunDiverged, RunFailed
-from pfedlora_flwr.federation.flower_compat import RunNotRunningException, is_simulation
+from pfedlora_flwr.federation.flower_compat import (
+    RunNotRunningException,
+    in_one_machine,
+    is_simulation,
+)
 from pfedlora_flwr.federation.server_state import first_state
 from pfedlora_flwr.federation.strategy import PersonalisedStrategy
 from pfedlora_flwr.methods import registry
@@ -66,24 +71,29 @@ def serve(
     also: Mapping[str, Observer] = MappingProxyType({}),
 ) -> None:
     """A run, new or resumed. It ends with `result.json`, whatever happens; a failure is raised, so
-    that Flower marks the run failed.
+    that Flower marks the run failed. Unless all is on one machine, its keys name here what
+    `permissions.VARIABLE` allows.
 
     tell: is handed the run's directory and its result at the end. also: observers, by name, beside
     those of the keys."""
     torch.set_num_threads(1)  # what the server computes must not depend on its number of cores
-    try:
-        config = of_server(grid, context.run_config)
-        opened = _open(config, also, simulated=is_simulation(grid))
-    except (UserError, OSError) as error:
-        if isinstance(error, UserError) and is_simulation(grid):  # `pfedlora run` asks beforehand
-            error = _by_keys(error)
-        tell("", {"status": "failed", "error": reason_of(error)})
-        raise error from None
-    try:
-        with _strategy(*opened, tell) as strategy:
-            strategy.complete(grid)
-    except RunStopped:
-        pass  # no failure in Flower's eyes
+    with ExitStack() as whole:
+        try:
+            ours = in_one_machine(grid)
+            allowed = permissions.ANYTHING if ours else permissions.of_server()
+            whole.enter_context(permissions.held(allowed))
+            config = of_server(grid, context.run_config)
+            opened = _open(config, also, simulated=is_simulation(grid))
+        except (UserError, OSError) as error:
+            if isinstance(error, UserError) and is_simulation(grid):  # `pfedlora run` asks before
+                error = _by_keys(error)
+            tell("", {"status": "failed", "error": reason_of(error)})
+            raise error from None
+        try:
+            with _strategy(*opened, tell) as strategy:
+                strategy.complete(grid)
+        except RunStopped:
+            pass  # no failure in Flower's eyes
 
 
 @contextmanager

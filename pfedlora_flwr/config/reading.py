@@ -17,7 +17,7 @@ from pfedlora_flwr.data import registry as datasets
 from pfedlora_flwr.data.datasets import count_classes
 from pfedlora_flwr.data.partition import KINDS
 from pfedlora_flwr.data.source import Reading
-from pfedlora_flwr.errors import UserError, meant
+from pfedlora_flwr.errors import UserError, meant, permissions
 from pfedlora_flwr.execution import GONE, Execution, RunConfig
 from pfedlora_flwr.experiment import Experiment, option_keys
 from pfedlora_flwr.files import absolute
@@ -66,6 +66,9 @@ def run_config(flat: Mapping[str, object]) -> RunConfig:
     if ":" in e.method:
         given = _method_options(e, method)
     config = RunConfig(e.replace(options=method.Options(**given)), x)
+    for name, (own_key, value) in config.keys().items():
+        if own_key.path and value:
+            permissions.check_file(name, value, permissions.WEIGHTS)
     check(config, method)
     return config
 

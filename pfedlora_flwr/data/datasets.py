@@ -14,9 +14,9 @@ from filelock import FileLock
 
 from pfedlora_flwr.data import cache
 from pfedlora_flwr.data.images import fitted
-from pfedlora_flwr.data.registry import find
+from pfedlora_flwr.data.registry import find, takes_path
 from pfedlora_flwr.data.source import Arrays, Inputs, Reading, Source
-from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.errors import UserError, permissions
 from pfedlora_flwr.training import kinds
 from pfedlora_flwr.training.kinds import IMAGES, Kind, Shape
 
@@ -101,7 +101,15 @@ def load(name: str, how: Reading = _AS_IT_IS) -> Dataset:
     """The dataset `name`, from the cache or from its files.
 
     Two processes that build the cache at once wait for each other. Raises UserError when the files
-    are missing or broken."""
+    are missing or broken, or not allowed here."""
+    check_allowed(name, how)
+    with permissions.own_choice(name):
+        if not permissions.own_machine() and needs_download(name, how):
+            permissions.check_download("dataset", name)
+        return _found(name, how)
+
+
+def _found(name: str, how: Reading) -> Dataset:
     source = find(name)
     if source.shape and how.size == source.shape[1:]:
         how = replace(how, size=None)
@@ -128,6 +136,22 @@ def load(name: str, how: Reading = _AS_IT_IS) -> Dataset:
         raise UserError(
             f"dataset cache {folder} is damaged ({error}); remove it; it will be created again"
         ) from None
+
+
+def check_allowed(name: str, how: Reading) -> None:
+    """Asks whether a run may name this dataset here, and the `data-path` that it would take. Raises
+    NotAllowed."""
+    source = find(name)
+    text = source.text(name)
+    with permissions.own_choice(name):
+        if not source.kept:
+            permissions.check_code("dataset", name)
+        elif source.is_path(text):
+            permissions.check_file("dataset", text, permissions.DATA)
+        elif callable(source.path):
+            permissions.check_download("dataset", name)
+    if how.data_path and takes_path(name):
+        permissions.check_file("data-path", how.data_path, permissions.DATA)
 
 
 def needs_download(name: str, how: Reading = _AS_IT_IS) -> bool:

@@ -18,7 +18,7 @@ from pfedlora_flwr.data.cache import cache_root, made
 from pfedlora_flwr.data.images import Decoded, File, decoded
 from pfedlora_flwr.data.source import Arrays, Reading
 from pfedlora_flwr.deadline import within
-from pfedlora_flwr.errors import UserError, brief, counted, some
+from pfedlora_flwr.errors import UserError, brief, counted, permissions, some
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -148,7 +148,7 @@ def _numbers(where: str, name: str, column: pa.ChunkedArray) -> dict[str, Any]:
 
 
 def _files(where: str, rows: Dataset, column: str) -> Iterator[File]:
-    from datasets import Image
+    from datasets import Image, config
 
     own = rows.select_columns([column])
     as_files = (
@@ -160,6 +160,9 @@ def _files(where: str, rows: Dataset, column: str) -> Iterator[File]:
         held = {"bytes": row[column]} if isinstance(row[column], bytes) else row[column] or {}
         if not (held.get("bytes") or held.get("path")):
             raise UserError(f"{where}: column {column!r} has no image in row {i}")
+        if not held.get("bytes"):  # somebody's dataset may name any file of this machine
+            cached = str(config.HF_CACHE_HOME)
+            permissions.check_file("dataset", held["path"], permissions.DATA, also=cached)
         yield f"{where}, row {i}", held.get("bytes") or Path(held["path"])
 
 

@@ -24,7 +24,7 @@ from pfedlora_flwr.data.partition import Indices, Partition, Split, make_partiti
 from pfedlora_flwr.data.remarks import remarks
 from pfedlora_flwr.data.source import Reading, class_names_of
 from pfedlora_flwr.data.tokens import tokens
-from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.errors import UserError, permissions
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import absolute
 from pfedlora_flwr.models import named
@@ -103,6 +103,7 @@ def task_of(experiment: Experiment, data_path: str) -> Task:
     """What the models take and give: as `classes`, or the number of `data.class-names`, and
     `input-shape` say, or the dataset, by its name where that tells."""
     e, how = experiment, Reading.of(experiment, data_path)
+    datasets.check_allowed(e.dataset, how)  # also where nothing of it is looked at
     named = len(class_names_of(e))
     classes = e.classes or named or datasets.count_classes(e.dataset, how)
     kind, shape = (
@@ -166,6 +167,12 @@ class Site:
         `data-path` says where its files are. Raises UserError."""
         data_path = str(node_config.get("data-path", ""))
         task = task_of(experiment, data_path)
+        names = models.names_of(experiment, task)
+        model = models.of_client(client, names)
+        if not permissions.own_machine():
+            # a node that has no number yet may get any of the models
+            for name in names if client < 0 else (model,):
+                models.check_allowed(name)
         if "dataset" in node_config:  # the node's own data: all of it is this client's
             dataset, split, constants = _own(
                 str(node_config["dataset"]),
@@ -195,7 +202,6 @@ class Site:
             )
             raise UserError(told if experiment.input_shape else f"{told}; set input-shape")
         own = models_own(experiment, task, client)
-        model = models.of_client(client, models.names_of(experiment, task))
         return cls(dataset, split, fingerprint, task, *(own or constants), model)
 
     @property

@@ -16,7 +16,7 @@ from torch import nn
 
 from pfedlora_flwr.data import outputs
 from pfedlora_flwr.data.local import LocalData, Site, site_settings, without_own_folders
-from pfedlora_flwr.errors import UserError, brief, for_users, told, with_traceback
+from pfedlora_flwr.errors import UserError, brief, for_users, permissions, told, with_traceback
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation import messages, wire
 from pfedlora_flwr.federation import visit as visits
@@ -311,10 +311,11 @@ class PersonalisedClient(NumPyClient):
         return ClientStore(self._state_path() / messages.folder_name(token) / str(told.client))
 
     def _simulation(self, run: str, token: str) -> RunDirectory | None:
-        """The run's directory, where server and clients share it; None on a real node, whose
-        node-config says more than Flower's own."""
+        """The run's directory, where server and clients share it; None on a real node, and on one
+        whose node-config says more than Flower's own."""
         directory = RunDirectory(Path(run))
-        if self.node_config.keys() - _SIMULATED or not token.isalnum():
+        own = not permissions.own_machine() or self.node_config.keys() - _SIMULATED
+        if own or not token.isalnum():
             return None
         try:
             return directory if directory.token == token else None

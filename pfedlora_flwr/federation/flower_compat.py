@@ -143,6 +143,15 @@ def is_simulation(grid: Grid) -> bool:
     return _is(grid, "InMemoryGrid")
 
 
+def in_one_machine(grid: Grid) -> bool:
+    """Whether a simulation is behind the grid, Flower's or that of our local engine."""
+    return is_simulation(grid) or isinstance(grid, OneMachine)
+
+
+class OneMachine(Grid):
+    """A grid whose nodes are in this process."""
+
+
 def is_lost(reply: Message) -> bool:
     """Whether a client of a simulation has no answer because the process that trained it is
     gone."""

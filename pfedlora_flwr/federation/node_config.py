@@ -8,13 +8,34 @@ from collections.abc import Iterable, Mapping
 
 from flwr.app import Context, Error, Message
 
-from pfedlora_flwr.errors import UserError, meant
+from pfedlora_flwr.errors import UserError, meant, permissions
 from pfedlora_flwr.federation.flower_compat import ClientAppCallable, ErrorCode, Mod
+from pfedlora_flwr.federation.nodes import in_simulation
 
 logger = logging.getLogger(__name__)
-KEYS = ("state-path", "dataset", "partition-id", "num-partitions", "data-path", "secagg")
+KEYS = (
+    "state-path",
+    "dataset",
+    "partition-id",
+    "num-partitions",
+    "data-path",
+    "secagg",
+    *permissions.NODE_KEYS,
+)
 DEMANDS = ("dp", "epsilon-cap", "runs-cap")
 """Which there are (docs/deployment.md); DEMANDS are those of federation/demands.py."""
+
+
+def permitted(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    """A mod of the ClientApp, outside of all others: a run names on this node what the node-config
+    allows, and in a simulation on the user's own machine anything."""
+    try:
+        simulated = permissions.said_own_machine() or in_simulation()
+        allowed = permissions.ANYTHING if simulated else permissions.of_node(context.node_config)
+        with permissions.held(allowed):
+            return call_next(message, context)
+    except permissions.NotAllowed as error:
+        return _refusal(message, str(error))
 
 
 def known_keys(more: Iterable[str]) -> Mod:
@@ -24,12 +45,16 @@ def known_keys(more: Iterable[str]) -> Mod:
 
     def check(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         if why := _unknown(context.node_config, allowed):
-            logger.warning("%s", why)
-            refusal = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, why)
-            return Message(refusal, reply_to=message)
+            return _refusal(message, why)
         return call_next(message, context)
 
     return check
+
+
+def _refusal(message: Message, why: str) -> Message:
+    """The answer of a node that does not do what it is asked; its log says why, too."""
+    logger.warning("%s", why)
+    return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, why), reply_to=message)
 
 
 def number_in(node_config: Mapping[str, object], name: str) -> int | None:

@@ -20,6 +20,12 @@ def this_node() -> str | None:
     return str(ray.get_runtime_context().get_node_id()) if ray else None
 
 
+def in_simulation() -> bool:
+    """Whether this process is an actor of Ray's, as those in which Flower simulates clients are."""
+    ray = _ray()
+    return ray is not None and ray.get_runtime_context().get_actor_id() is not None
+
+
 def living_nodes() -> frozenset[str]:
     """Ray's ids of the nodes that are there; none without Ray."""
     ray = _ray()

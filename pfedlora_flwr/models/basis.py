@@ -16,7 +16,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.errors import UserError, permissions
 from pfedlora_flwr.experiment import parted
 from pfedlora_flwr.files import write_atomically
 from pfedlora_flwr.models import named
@@ -68,6 +68,7 @@ def of_weights(names: Sequence[str], model: ClientModel, count: int) -> tuple[Te
 def of_file(file: Path, width: int, count: int) -> tuple[Tensor, Tensor]:
     """The same of the first directions in a file that `write` wrote. Raises UserError where it is
     none, of another width, or has too few."""
+    permissions.check_file("adapter.basis", str(file), permissions.WEIGHTS)
     found = _read(file, file.stat().st_mtime_ns if file.exists() else 0)
     directions, mean = (found[name] for name in _NAMES)
     if directions.shape[1] != width:

@@ -17,7 +17,7 @@ import safetensors.torch
 from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
-from pfedlora_flwr.errors import UserError, first_line, needed, some
+from pfedlora_flwr.errors import UserError, first_line, needed, permissions, some
 from pfedlora_flwr.files import absolute, write_atomically
 from pfedlora_flwr.models.linear import Linear
 from pfedlora_flwr.models.lora_layers import FIRST, adapted_layers, altered, draw, gated, inject
@@ -347,6 +347,7 @@ def _unable(layer: nn.Module) -> str:
 def _read(name: str, model: Whole | Parted, lora: Lora, folder: Path, peft: Any) -> None:
     """Sets LoRA, and the head where it is for the same classes and no neck stands before it, from
     what peft saved. Raises UserError if this is another LoRA."""
+    permissions.check_file("lora.init", str(folder), permissions.WEIGHTS)
     try:
         about = peft.LoraConfig.from_pretrained(folder)
         saved = safetensors.torch.load_file(folder / FILES[1])

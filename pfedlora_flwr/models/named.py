@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import nn
 
-from pfedlora_flwr.errors import UserError, needed
+from pfedlora_flwr.errors import UserError, needed, permissions
 from pfedlora_flwr.experiment import in_full, parted
 from pfedlora_flwr.files import absolute
 from pfedlora_flwr.models import text, weights
@@ -180,7 +180,7 @@ def made_with(name: str) -> Made | None:
     of_library = made(found) if found and found.weights else None
     if of_library is None or found is None or not found.file:
         return of_library
-    constants = weights.constants_of(Path(found.file))
+    constants = weights.constants_of(file_of(found))
     return replace(of_library, mean=constants[0], std=constants[1]) if constants else of_library
 
 
@@ -306,9 +306,18 @@ def state_of(named: Named) -> weights.State:
     return weights.read(file_of(named), str(named))
 
 
+def check_allowed(named: Named) -> None:
+    """Asks whether a run may name these weights here. Raises NotAllowed."""
+    if named.file:
+        permissions.check_file("models", named.file, permissions.WEIGHTS)
+    elif named.weights:
+        permissions.check_download("model", str(named))
+
+
 def file_of(named: Named, way: str = "") -> Path:
     """The file of the weights that a name asks for; the library's own are downloaded where they are
     not in its cache. Raises UserError. way: what else a user can do who cannot download them."""
+    check_allowed(named)
     if named.file:
         return Path(named.file)
     library = _library(named)

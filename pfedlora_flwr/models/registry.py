@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 
-from pfedlora_flwr.errors import UserCodeError, UserError, user_code
+from pfedlora_flwr.errors import UserCodeError, UserError, permissions, user_code
 from pfedlora_flwr.experiment import Experiment, in_full, parted
 from pfedlora_flwr.models import given, lora, named, own, pretrained, text
 from pfedlora_flwr.models.cnn import CNN, SHAPES
@@ -221,9 +221,25 @@ def located(models: str) -> str:
     )
 
 
+def check_allowed(name: str) -> None:
+    """Asks whether a run may name this client model here, before anything of it is looked at.
+    Raises NotAllowed."""
+    bare, said = parted(name)
+    if library := named.parse(bare):
+        named.check_allowed(library)
+    elif text.is_text(bare):
+        text.check_allowed(text.parse(bare))
+    elif ":" in bare:
+        permissions.check_code("model", bare)
+    if said["lora.init"].startswith(lora.FOLDER):
+        folder = said["lora.init"].removeprefix(lora.FOLDER)
+        permissions.check_file("lora.init", folder, permissions.WEIGHTS)
+
+
 def load_object(path: str, what: str) -> Any:
     """The object at `package.module:Name`, or given under this name (`models.given`). Raises
-    UserError when there is none, UserCodeError when its module raises."""
+    UserError when there is none or it is not allowed here, UserCodeError when its module raises."""
+    permissions.check_code(what, path)
     if given.is_given(path):
         return given.find(path, what)
     module, _, attribute = path.partition(":")
@@ -245,6 +261,7 @@ def load_object(path: str, what: str) -> Any:
     found = getattr(imported, attribute, None)
     if found is None:
         raise UserError(f"{what} {path!r}: module {module!r} has no {attribute!r}")
+    permissions.check_defined(what, path, found)
     return found
 
 

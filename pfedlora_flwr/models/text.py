@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from pfedlora_flwr.errors import UserError, first_line, needed, some
+from pfedlora_flwr.errors import UserError, first_line, needed, permissions, some
 from pfedlora_flwr.experiment import parted
 from pfedlora_flwr.files import Stamp, absolute, file_sha256, stamp_of
 from pfedlora_flwr.models import weights
@@ -239,9 +239,18 @@ def _largest_id(stamp: Stamp) -> int:
     return max(_tokeniser(stamp).get_vocab().values(), default=0)
 
 
+def check_allowed(named: Named) -> None:
+    """Asks whether a run may name this folder, or model of the hub, here. Raises NotAllowed."""
+    if named.is_path:
+        permissions.check_file("models", named.place, permissions.WEIGHTS)
+    else:
+        permissions.check_download("model", str(named))
+
+
 def _folder(named: Named) -> Path:
     """Where the model's files are; those of the hub are downloaded where they are not in the
     library's cache. Raises UserError."""
+    check_allowed(named)
     if named.is_path:
         folder = Path(named.place).expanduser()
         if not folder.is_dir():
@@ -288,7 +297,9 @@ def _encoder(named: Named, folder: Path, stamp: Stamps) -> tuple[Encoder, int, i
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     try:
-        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+        config = transformers.AutoConfig.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
         had = config.num_hidden_layers
         if named.layers:
             if named.layers > had:
@@ -296,7 +307,12 @@ def _encoder(named: Named, folder: Path, stamp: Stamps) -> tuple[Encoder, int, i
             config.num_hidden_layers = named.layers
         with seeded(0):  # what is not in the files, and what the caller draws
             model, loaded = transformers.AutoModel.from_pretrained(
-                folder, config=config, local_files_only=True, output_loading_info=True
+                folder,
+                config=config,
+                local_files_only=True,
+                output_loading_info=True,
+                trust_remote_code=False,  # what lies there is somebody's, and must not run
+                use_safetensors=True,
             )
         lacking = sorted(n for n in loaded["missing_keys"] if "pooler" not in n.split("."))
         if lacking:

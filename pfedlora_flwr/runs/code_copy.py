@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from pfedlora_flwr.data.registry import is_function
-from pfedlora_flwr.errors import UserError, some
+from pfedlora_flwr.errors import UserError, permissions, some
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.files import write_atomically
 from pfedlora_flwr.models.given import is_given
@@ -218,11 +218,13 @@ def named_modules(keys: Mapping[str, object]) -> list[str]:
 
 
 def _own_modules(keys: Mapping[str, object]) -> list[str]:
-    """Of those the user's."""
+    """Of those the user's, as far as this machine allows them."""
     return [
         module
         for module in named_modules(keys)
-        if _top(module) not in (*LIBRARIES, _top(__name__)) and not is_given(module)
+        if _top(module) not in (*LIBRARIES, _top(__name__))
+        and not is_given(module)
+        and permissions.allows_module(module)
     ]
 
 

@@ -6,7 +6,7 @@ import re
 import time
 from pathlib import Path
 
-from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.errors import UserError, permissions
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.files import absolute
 from pfedlora_flwr.keys import Scalar
@@ -38,7 +38,8 @@ def on_the_server(config: RunConfig) -> Path:
     """The directory of a run as its server takes it. Without `output`: a new one under
     ~/.pfedlora/runs, by the method's name, since the data may be the nodes' own.
 
-    Raises UserError for a relative path, and where a run is to be resumed without one.
+    Raises UserError for a relative path or one that is not allowed, and where a run is to be
+    resumed without one.
     """
     output = config.execution.output
     if output:
@@ -47,6 +48,7 @@ def on_the_server(config: RunConfig) -> Path:
                 f"output is {output!r}; allowed: an absolute path (the app does not run"
                 " in your folder)"
             )
+        permissions.check_file("output", output, permissions.OUTPUT)
         return absolute(output)
     if config.execution.resume:
         raise UserError("resume needs output, the directory of the run to continue")

@@ -16,10 +16,13 @@ from typing import Any, Self
 
 import psutil
 
+from pfedlora_flwr.errors.permissions import VARIABLE
 from pfedlora_flwr.launch.flower import QUIET, tool
 from pfedlora_flwr.launch.processes import MARKER, free_port, marked, stop_marked
 from tests.conftest import ROOT
 
+OWN_CODE = "tests.deployment.paced tests.methods.narrow"
+"""The modules that the server and the nodes allow."""
 PATIENCE = 240.0
 """Seconds that anything here may take before the test fails."""
 _SHOWN = 20
@@ -58,6 +61,7 @@ class Federation:
             [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
         )
         own = {"FLWR_HOME": str(home), MARKER: self.marker, "PYTHONPATH": str(ROOT), "PATH": tools}
+        own[VARIABLE] = f"output-root='{folder.parent}' allow-code='{OWN_CODE}'"
         self.environment = (
             os.environ | QUIET | {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5"} | own | environment
         )
@@ -128,7 +132,7 @@ class Federation:
     ) -> subprocess.Popen[bytes]:
         """Starts the SuperNode `client`, or starts it again, with a state-path of its own and this
         node-config."""
-        config = {"state-path": str(self.folder / f"state{client}")} | {
+        config = {"state-path": str(self.folder / f"state{client}"), "allow-code": OWN_CODE} | {
             name.replace("_", "-"): value for name, value in config.items()
         }
         words = [

@@ -176,6 +176,28 @@ def test_three_nodes_sum_under_masks_and_one_that_restarts_spoils_its_round_alon
             )
 
 
+def test_a_run_names_on_node_and_server_only_what_their_processes_allow(tmp_path: Path) -> None:
+    """The server allows the method, and the nodes do not; nobody allows the rest."""
+    made, own = tmp_path / "made", {"method": "tests.deployment.paced:Paced"}
+    refused = {
+        "set output-root to a folder above it in PFEDLORA_SERVER_ALLOWS": {"output": "/tmp/else"},
+        "set allow-code='os' in PFEDLORA_SERVER_ALLOWS": {
+            "dataset": "os:system",
+            "data-path": f"id > {made}",
+        },
+        "set allow-code='tests.deployment.paced' in its node-config": own,
+    }
+    with Federation(tmp_path / "federation") as federation:
+        federation.start_superlink()
+        for node in range(3):
+            federation.start_node(node, partition_id=node, allow_code="")
+        for line, keys in refused.items():
+            before = len(federation.log("submit")) if line != next(iter(refused)) else 0
+            assert federation.run(KEYS | keys, "--overwrite") == 1
+            assert line in federation.log("submit")[before:].replace("\n", " ")
+    assert not made.exists()
+
+
 def test_own_data_and_process_isolation_outlive_a_killed_superlink(tmp_path: Path) -> None:
     """Nodes with a .npz each and no partition-id. The SuperLink is killed after round 1 and started
     again: the ServerApp, a process of its own, goes on when that was quick enough for Flower, and

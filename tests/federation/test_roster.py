@@ -17,6 +17,7 @@ from flwr.common.constant import ErrorCode
 from flwr.compat.common.recorddict_compat import getpropertiesres_to_recorddict
 
 from pfedlora_flwr.config import from_flat
+from pfedlora_flwr.errors import permissions
 from pfedlora_flwr.federation.client import PersonalisedClient
 from pfedlora_flwr.federation.clients import Clients, Told
 from pfedlora_flwr.federation.clock import Clock
@@ -732,6 +733,8 @@ def test_a_simulated_node_is_any_client_where_the_run_has_a_data_path(trained_ru
     real = PersonalisedClient(e, told | {"data-path": "/mine"}, "/data")
     assert real.where["data-path"] == "/mine"
     assert real._simulation(str(run.path), run.token) is None
+    with permissions.held(permissions.of_node(told)):  # a process that is no simulation's
+        assert simulated._simulation(str(run.path), run.token) is None
 
 
 def test_nodes_whose_classes_stand_in_another_order_are_turned_away(tmp_path: Path) -> None:

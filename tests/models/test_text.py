@@ -331,6 +331,18 @@ def test_what_is_wrong_is_a_line(
     assert unused(["max-tokens"], config) == ["max-tokens is not used: data.text-column is auto"]
 
 
+def test_code_in_a_models_folder_does_not_run(tmp_path: Path) -> None:
+    name = text_base(tmp_path)
+    folder = Path(name.removeprefix("hf:"))
+    about = json.loads((folder / "config.json").read_text())
+    about |= {"model_type": "strange", "auto_map": {"AutoConfig": "own.C", "AutoModel": "own.M"}}
+    (folder / "config.json").write_text(json.dumps(about))
+    (folder / "own.py").write_text(f"open({str(tmp_path / 'made')!r}, 'w')\n")
+    with pytest.raises(UserError, match="contains custom code"):
+        build(f"{name} (train=head)", Task(2, (8,), TEXT))
+    assert not (tmp_path / "made").exists()
+
+
 def test_names_have_their_folders_absolute_and_are_told_without(
     small: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
