@@ -12,7 +12,7 @@ from pfedlora_flwr.errors import UserError, meant
 from pfedlora_flwr.federation.flower_compat import ClientAppCallable, ErrorCode, Mod
 
 logger = logging.getLogger(__name__)
-KEYS = ("state-path", "dataset", "partition-id", "num-partitions", "data-path", "secagg")
+KEYS = ("state-path", "dataset", "partition-id", "num-partitions", "data-path", "secagg", "scores")
 """Which there are (docs/deployment.md)."""
 
 

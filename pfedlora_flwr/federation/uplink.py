@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pfedlora_flwr.errors import as_line
 from pfedlora_flwr.execution import Execution
@@ -16,18 +17,23 @@ from pfedlora_flwr.federation.round import Round
 from pfedlora_flwr.federation.server_state import Shared
 from pfedlora_flwr.methods.method import Diverged, Method, Refused, Upload
 
+if TYPE_CHECKING:
+    from pfedlora_flwr.federation.secure.figures import Summed
+
 
 @dataclass(frozen=True)
 class Collected:
     """What a round has brought: the admitted visits, and the uploads to merge, both in client
     order.
 
-    reason: why the round does not count all the same; empty where it may.
+    reason: why the round does not count all the same; empty where it may. summed: what the clients
+    tell together, where none tells it alone.
     """
 
     visits: dict[int, Admitted]
     uploads: dict[int, Upload]
     reason: str = ""
+    summed: Summed | None = None
 
 
 class Uplink(ABC):
@@ -38,6 +44,8 @@ class Uplink(ABC):
 
     stages = 1
     """Messages to each client in a round. Flower's `start` has one."""
+    asks_for_scores = True
+    """Whether a client is asked for its scores by itself, outside a visit."""
 
     def __init__(
         self,
