@@ -15,9 +15,11 @@ import torch
 from flwr.app import Context, Message, RecordDict
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
 from flwr.compat.common.recorddict_compat import fitins_to_recorddict
+from rich.console import Console
 from scipy import stats
 
 from pfedlora_flwr import client_app
+from pfedlora_flwr.commands.display import client_table, summary
 from pfedlora_flwr.federation import visit as visits
 from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.flower_compat import MASKERS, FitIns, ndarrays_to_parameters
@@ -26,7 +28,10 @@ from pfedlora_flwr.federation.secure.guard import MODULUS, Guard
 from pfedlora_flwr.files import tensors_sha256
 from pfedlora_flwr.launch.local import LocalGrid
 from pfedlora_flwr.methods import registry
+from pfedlora_flwr.report.write import write_report
 from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.runs.trained import load_trained
+from tests.conftest import run_locally
 from tests.models.bases import base
 from tests.plain import Plain
 from tests.test_secagg import KEYS, Down, federate, reasons, record_of
@@ -149,17 +154,15 @@ def told_by(
 
     def listen(stage: str, client: int, reply: Message) -> None:
         if stage == Stage.COLLECT_MASKED_VECTORS:
-            content = reply.content
-            told: dict[str, Any] = {
-                f"{kind}/{name}": value
-                for kind, record in [
-                    *content.config_records.items(),
-                    *content.metric_records.items(),
-                    *content.array_records.items(),
-                ]
-                for name, value in record.items()
+            answer, content = wire.fit_answer(reply), reply.content
+            assert record_of(reply).keys() == {Key.MASKED_PARAMETERS}
+            told = answer.metrics | {
+                "num_examples": answer.num_examples,
+                "status": answer.status,
+                "tensors": answer.parameters.tensors,
+                "records": sorted([*content.config_records, *content.metric_records]),
             }
-            del told["fitres.metrics/seconds"], told[f"{RECORD_KEY_CONFIGS}/masked_params"]
+            del told["seconds"]
             found[client] = told
 
     down = sending(change, to=tuple(range(clients)))
@@ -190,12 +193,9 @@ def test_nothing_in_the_clear_changes_with_the_download(tmp_path: Path, method: 
         for name, change in (("b", another_state), ("a", lambda told: None))
     )
     assert changed[1] == was[1]
-    fields = {name.partition("/")[2] for name in was[1][0]}
-    assert fields == {"round", "client", "names", "model", "worker", "lost"} | {
-        "num_examples",
-        "code",
-        "message",
-    }
+    beside = {"num_examples", "status", "tensors", "records"}
+    assert was[1][0].keys() - beside == {"round", "client", "names", "model", "worker", "lost"}
+    assert (was[1][0]["num_examples"], was[1][0]["tensors"]) == (0, [])
     assert changed[0] != was[0], "the download had no effect"
 
 
@@ -282,3 +282,27 @@ def test_scores_that_cannot_be_leave_a_round_without(
     assert (result["status"], result["accuracy"]["evaluated"]) == ("completed", 0)
     assert "round 1: no scores: the scores in the sum cannot be" in caplog.text
     assert not reasons(tmp_path / "run")
+
+
+def test_tables_and_reports_of_masked_runs_show_means_and_say_so(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        keys = {**KEYS, "clients": 3, "seed": seed}
+        done = run_locally(tmp_path / "runs" / str(seed), keys)
+        assert done.code == 0, done.stderr
+    for chosen, said in (
+        ([tmp_path / "runs" / "0"], "under masks no client's own is known."),
+        ([tmp_path / "runs"], "Under masks the server knows means alone"),
+    ):
+        report = write_report(chosen, tmp_path / f"report{len(said)}", Console(quiet=True))
+        page = (report.folder / "report.md").read_text()
+        assert said in page
+        assert "Under masks the server knows means alone" in page
+        assert not [*report.folder.rglob("clients_*.png")], "a box plot of no clients"
+    console = Console(record=True, width=140)
+    console.print(client_table(done.result), summary(done.result))
+    shown = console.export_text()
+    assert "under masks only means of all are known" in shown
+    assert "balanced accuracy" in shown
+    assert "worst client" not in shown
+    trained = load_trained(tmp_path / "runs" / "0", 1)
+    assert trained.counts is not None, "what the client counted lies beside its model"
