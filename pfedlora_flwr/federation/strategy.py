@@ -234,7 +234,7 @@ class PersonalisedStrategy(Strategy):
                 raise RunDiverged(round.number, str(error)) from error
             round.server_flops = operations.total
         if summed := collected.summed:
-            state.take_sum(summed.means, summed.models)
+            state.take_sum(summed)
         for client, visit in visits.items():
             report = visit.report
             state.train(client, round.number, report.model_sha256)

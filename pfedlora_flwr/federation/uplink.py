@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from pfedlora_flwr.errors import as_line
 from pfedlora_flwr.execution import Execution
@@ -16,9 +15,7 @@ from pfedlora_flwr.federation.messages import taken_in
 from pfedlora_flwr.federation.round import Round
 from pfedlora_flwr.federation.server_state import Shared
 from pfedlora_flwr.methods.method import Diverged, Method, Refused, Upload
-
-if TYPE_CHECKING:
-    from pfedlora_flwr.federation.secure.figures import Summed
+from pfedlora_flwr.runs.checkpoint import Summed
 
 
 @dataclass(frozen=True)

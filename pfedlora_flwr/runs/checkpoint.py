@@ -45,6 +45,16 @@ class Counts:
         return getattr(self, f"{part}_correct") / max(1, getattr(self, part))
 
 
+@dataclass(frozen=True)
+class Summed:
+    """What a round's clients tell together. means: the fields of its line, of the clients in the
+    sum; None where they were not evaluated. models: of their models' SHA-256 the sum, 64
+    hexadecimal digits."""
+
+    means: dict[str, float] | None
+    models: str
+
+
 @dataclass
 class Evaluations:
     """What the clients' last evaluations told, by client, or together as `means`; stale: who has
@@ -113,11 +123,10 @@ class ServerState:
                 evaluations.stale.add(client)
                 evaluations.other_accuracies.pop(client, None)
 
-    def take_sum(self, means: dict[str, float] | None, models: str) -> None:
-        """What a round's clients tell together: the means of their scores, None where they were not
-        evaluated, and a digest of their models."""
-        self.means = means or self.means
-        chained = self.models.get(SERVER, "") + models
+    def take_sum(self, told: Summed) -> None:
+        """Takes in what a round's clients tell together."""
+        self.means = told.means or self.means
+        chained = self.models.get(SERVER, "") + told.models
         self.models[SERVER] = hashlib.sha256(chained.encode()).hexdigest()
 
     def forget_evaluations(self, clients: Iterable[int]) -> None:

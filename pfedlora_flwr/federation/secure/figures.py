@@ -6,7 +6,6 @@ A share in [0, 1] counts in units of 2⁻²⁰: the mean differs from the exact 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy.typing as npt
 from pfedlora_flwr.federation.link import LEVELS
 from pfedlora_flwr.federation.messages import counts_from_metrics
 from pfedlora_flwr.methods.method import Refused
+from pfedlora_flwr.runs.checkpoint import Summed
 from pfedlora_flwr.runs.rows import SCORES
 
 UNIT = 2**20
@@ -25,15 +25,6 @@ _SHARES = ("accuracy", "validation_accuracy", *SCORES)
 SIZE = 1 + len(_SHARES) + _WORDS
 """How many clients were evaluated, the sums of their shares, and of their hashes' words."""
 Words = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Summed:
-    """means: the fields of a round's line, of the clients in the sum; None where they were not
-    evaluated. models: of their models' SHA-256 the sum, 64 hexadecimal digits."""
-
-    means: dict[str, float] | None
-    models: str
 
 
 def figures_of(metrics: Mapping[str, Any]) -> Words:

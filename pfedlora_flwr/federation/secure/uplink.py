@@ -26,7 +26,7 @@ from pfedlora_flwr.federation.link import LEVELS
 from pfedlora_flwr.federation.messages import Report, taken_in
 from pfedlora_flwr.federation.round import Round
 from pfedlora_flwr.federation.secure import masks
-from pfedlora_flwr.federation.secure.figures import SIZE, Summed, read
+from pfedlora_flwr.federation.secure.figures import SIZE, read
 from pfedlora_flwr.federation.secure.guard import LEAST, terms
 from pfedlora_flwr.federation.secure.stages import Stages, Tell
 from pfedlora_flwr.federation.server_state import Shared
@@ -34,6 +34,7 @@ from pfedlora_flwr.federation.uplink import Collected, Uplink
 from pfedlora_flwr.files import write_atomically
 from pfedlora_flwr.methods.method import Method, Refused, Tensors, Upload
 from pfedlora_flwr.rng import SERVER, derive
+from pfedlora_flwr.runs.checkpoint import Summed
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.ledger import Cost, parameters, payload_bytes
 
