@@ -106,6 +106,8 @@ def client_table(result: Result) -> Table:
             str(row["last_round"]),
             f"{row['accuracy']:.4f}",
         )
+    if result["accuracy"]["worst"] is None:
+        table.add_row("…", "under masks only means of all are known", "", "", "")
     if len(rows) > _LISTED:
         table.add_row("…", f"{len(rows) - _LISTED} more in result.json", "", "", "")
     return table
@@ -124,6 +126,8 @@ def summary(result: Result) -> str:
         for name, score in scores.items()
         if score and score["final"] is not None
     ]
+    by_client = {"worst client": a["worst"], "std": a["std"]}
+    finals += [f"{name} {value:.4f}" for name, value in by_client.items() if value is not None]
     missing = never_evaluated(result)
     over = f" (over {a['evaluated']} of {a['evaluated'] + missing} clients)" if missing else ""
     lines = [
@@ -131,7 +135,7 @@ def summary(result: Result) -> str:
             f"mean test accuracy{over} {a['final']:.4f} final, {a['at_best_validation']:.4f} at"
             f" best validation (round {a['best_validation_round']}), {a['max_test']:.4f} max"
         ),
-        "final: " + ", ".join([*finals, f"worst client {a['worst']:.4f}, std {a['std']:.4f}"]),
+        f"final: {', '.join(finals)}",
         f"sent up {c['parameters_up']:,} parameters ({megabytes(c['bytes_up'])}), "
         f"down {c['parameters_down']:,} ({megabytes(c['bytes_down'])})"
         + (f"; computed {result['flops']:.3g} FLOP" if result["flops"] else ""),

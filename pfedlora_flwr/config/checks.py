@@ -410,6 +410,8 @@ def unused(options: Iterable[str], config: RunConfig) -> list[str]:
             found.append(f"{name} is not used: noise is on no two matrices of an adapter here")
         elif name in _NOT_MASKED and e.dp_of_users:
             found.append(f"{name} is not used: with dp all updates are clipped and weigh the same")
+        elif name == "evaluate-initial" and e.evaluate_initial and e.secagg_enabled:
+            found.append(f"{name} is not used: under masks clients are evaluated at visits alone")
         elif name == "secagg.max-samples" and e.dp_enabled:
             found.append(f"{name} is not used: with dp every update weighs the same")
         elif name in _NOT_MASKED and e.secagg_enabled:

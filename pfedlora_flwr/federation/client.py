@@ -38,6 +38,7 @@ from pfedlora_flwr.models.kept import base_of, restore, stored
 from pfedlora_flwr.models.named import random_weights, without_path
 from pfedlora_flwr.models.registry import check_lora
 from pfedlora_flwr.runs.checkpoint import Counts
+from pfedlora_flwr.runs.clear import in_the_clear
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.spent import Spent
 from pfedlora_flwr.runs.store import ClientStore
@@ -81,8 +82,11 @@ class PersonalisedClient(NumPyClient):
         """A visit: the two phases of pFedLoRA, or whatever the method does."""
         try:
             upload, report = self._visit(self._instruction(config), parameters)
-            told = messages.in_the_clear if self.experiment.dp_enabled else dict
-            return wire.to_arrays(upload.tensors), upload.samples, told(report.to_metrics())
+            metrics, e = report.to_metrics(), self.experiment
+            if e.hides_clients and not e.secagg_enabled:  # the guard withholds what it has summed
+                clear = in_the_clear(e, scores_told=True)
+                metrics = {name: value for name, value in metrics.items() if name in clear}
+            return wire.to_arrays(upload.tensors), upload.samples, metrics
         except _ERRORS as error:
             return [], 0, self._failure(error, config)
 
@@ -176,7 +180,8 @@ class PersonalisedClient(NumPyClient):
         counts, others = None, {}
         if told.evaluate:
             counts = visits.evaluate(method, model, data)
-            others = visits.other_accuracies(method, model, received, data.test)
+            if not self.experiment.hides_clients:
+                others = visits.other_accuracies(method, model, received, data.test)
         clock.lap("evaluate")
         store = self._store(told)
         digest = store.save(

@@ -85,7 +85,8 @@ class PersonalisedStrategy(Strategy):
         if self.state.round >= e.rounds and not self.to_adapt():
             return
         clients, clock = self._connect(grid), Clock()
-        if e.evaluate_initial and not self.state.counts and not self.state.round:
+        asks = self.uplink.asks_for_scores
+        if asks and e.evaluate_initial and not self.state.counts and not self.state.round:
             initial = Round(0, [], clock)
             self._evaluate(initial, clients)
             clock = self._finish(initial, clients)
@@ -95,7 +96,7 @@ class PersonalisedStrategy(Strategy):
             round = self._round(self.state.round + 1, clock)
             self._merge(round, self.uplink.train(round, clients))
             clock.lap("aggregate")
-            if self.state.stale and e.evaluates(round.number):
+            if asks and self.state.stale and e.evaluates(round.number):
                 self._evaluate(round, clients)
             clock = self._finish(round, clients)
             clock = self._adapt(clients) if self.to_adapt() else clock
@@ -235,6 +236,8 @@ class PersonalisedStrategy(Strategy):
             except NotFinite as error:
                 raise RunDiverged(round.number, str(error)) from error
             round.server_flops = operations.total
+        if summed := collected.summed:
+            state.take_sum(summed)
         for client, visit in visits.items():
             report = visit.report
             state.train(client, round.number, report.model_sha256)

@@ -15,6 +15,7 @@ from pfedlora_flwr.federation.messages import taken_in
 from pfedlora_flwr.federation.round import Round
 from pfedlora_flwr.federation.server_state import Shared
 from pfedlora_flwr.methods.method import Diverged, Method, Refused, Upload
+from pfedlora_flwr.runs.checkpoint import Summed
 
 
 @dataclass(frozen=True)
@@ -22,12 +23,14 @@ class Collected:
     """What a round has brought: the admitted visits, and the uploads to merge, both in client
     order.
 
-    reason: why the round does not count all the same; empty where it may.
+    reason: why the round does not count all the same; empty where it may. summed: what the clients
+    tell together, where none tells it alone.
     """
 
     visits: dict[int, Admitted]
     uploads: dict[int, Upload]
     reason: str = ""
+    summed: Summed | None = None
 
 
 class Uplink(ABC):
@@ -38,6 +41,8 @@ class Uplink(ABC):
 
     stages = 1
     """Messages to each client in a round. Flower's `start` has one."""
+    asks_for_scores = True
+    """Whether a client is asked for its scores by itself, outside a visit."""
 
     def __init__(
         self,

@@ -274,11 +274,16 @@ def _alone(study: Study) -> str:
     run, name = next(iter(one.runs.values())), one.title
     if len(one.runs) == 1:
         accuracy, e = run.result["accuracy"], run.experiment
+        worst = accuracy["worst"]
+        end = (
+            "under masks no client's own is known"
+            if worst is None
+            else f"at the end the worst client has {100 * worst:.2f} %"
+        )
         return (
             f"{name} reaches {100 * run.accuracy:.2f} % mean test accuracy over"
             f" {counted(accuracy['evaluated'], 'client')} (one run, after round"
-            f" {accuracy['best_validation_round']} of {e.rounds}, the best by validation); at the"
-            f" end the worst client has {100 * accuracy['worst']:.2f} %."
+            f" {accuracy['best_validation_round']} of {e.rounds}, the best by validation); {end}."
         )
     return (
         f"{name} reaches {words.percent(measures.accuracy(one.runs))} % mean test accuracy, over"

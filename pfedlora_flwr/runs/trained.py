@@ -224,7 +224,7 @@ def _from_run(run: RunDirectory, client: int) -> Trained:
             " candidates that were not chosen, and with --drop-models all)"
         )
     tensors = store.read(version)
-    counts = state.counts.get(client) if client not in state.stale else None
+    counts = state.counts.get(client) if client not in state.stale else store.counts(version)
     return _build(store, client, version, tensors, counts, run.partition)
 
 
