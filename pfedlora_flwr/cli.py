@@ -13,9 +13,9 @@ from typing import Annotated
 import click
 import typer
 
-from pfedlora_flwr import __version__
 from pfedlora_flwr.commands.console import Group, PlainCommand, WithKeys, err, out, say
 from pfedlora_flwr.errors import UserError, brief, final_line, with_traceback
+from pfedlora_flwr.version import __version__
 
 cli = typer.Typer(
     cls=Group,

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import click
 
-from pfedlora_flwr import __version__, execution, experiment
+from pfedlora_flwr import execution, experiment
 from pfedlora_flwr.cli import commands
 from pfedlora_flwr.commands import align, evaluate, listing
 from pfedlora_flwr.config import all_keys
@@ -25,6 +25,7 @@ from pfedlora_flwr.keys import Key
 from pfedlora_flwr.launch.flower import COMPONENTS
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.runs import audits, rows, status
+from pfedlora_flwr.version import __version__
 
 _FORMAT = 'fab-format-version = 1\nflwr-version-target = "1.41.0"\n'
 """Flower Hub's own apps have this format. The generated apps of `pfedlora run` have no licence

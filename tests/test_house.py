@@ -12,7 +12,7 @@ import pfedlora_flwr
 
 PACKAGE = Path(pfedlora_flwr.__file__).parent
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("errors", "deadline", "keys", "rng", "files", "experiment", "execution"),
+    ("version", "errors", "deadline", "keys", "rng", "files", "experiment", "execution"),
     ("training",),
     ("models",),
     ("data",),
@@ -82,7 +82,7 @@ LONG = {
 
 
 def test_the_hallway_is_short_and_no_file_is_long_without_a_reason() -> None:
-    assert len([path for path in PACKAGE.glob("*.py") if path.stem != "__init__"]) <= 9
+    assert len([path for path in PACKAGE.glob("*.py") if path.stem != "__init__"]) <= 10
     lines = {name: len(path.read_text().splitlines()) for name, path in MODULES.items()}
     assert {name for name, n in lines.items() if n > 600} <= LONG.keys()
 
