@@ -260,8 +260,8 @@ def report(
 
     Each RUN_OR_DIR is a comparison, a run, or a folder of runs.
     """
-    from pfedlora_flwr.commands.report_told import told
     from pfedlora_flwr.files import absolute
+    from pfedlora_flwr.ops.report_told import told
     from pfedlora_flwr.report.write import write_report
 
     if output is None and len(paths) > 1:
@@ -305,8 +305,8 @@ def predict(
     written, if not as the run's. Rows count from 1. A PATH that cannot be read is named, and the
     exit code is 1; it is 2 if none can be read."""
     from pfedlora_flwr import config
-    from pfedlora_flwr.commands.load_models import models_of
-    from pfedlora_flwr.commands.predict import Form, answer
+    from pfedlora_flwr.ops.load_models import models_of
+    from pfedlora_flwr.ops.predict import Form, answer
 
     if as_json and as_csv:
         raise UserError("--json and --csv are both given; choose one")
@@ -343,8 +343,8 @@ def evaluate(
     Default: the client's own test part, as in the run. -o data.…=… says how DATA is to be read,
     where it is written otherwise than the run's data, -o data-path=… where its files are."""
     from pfedlora_flwr import config
-    from pfedlora_flwr.commands.evaluate import answer
-    from pfedlora_flwr.commands.load_models import models_of
+    from pfedlora_flwr.ops.evaluate import answer
+    from pfedlora_flwr.ops.load_models import models_of
 
     models = models_of(place, client, err, all_clients=all_clients)
     options = config.parse_overrides(option or [])
@@ -385,7 +385,7 @@ def adapt(
     the client has data of its own, and with -o models=… a model of its own. -o rounds=… is the
     number of its visits."""
     from pfedlora_flwr import config
-    from pfedlora_flwr.commands.adapt import answer
+    from pfedlora_flwr.ops.adapt import answer
 
     options = config.parse_overrides(option or [])
     answer(place, client, samples, options, output, out, err, overwrite=overwrite, as_json=as_json)
@@ -430,9 +430,9 @@ def export(
 
     RUN is a run's directory; on a deployed node its state-path, or a run's folder there.
     """
-    from pfedlora_flwr.commands import export as exporting
-    from pfedlora_flwr.commands.load_models import models_of
     from pfedlora_flwr.files import absolute
+    from pfedlora_flwr.ops import export as exporting
+    from pfedlora_flwr.ops.load_models import models_of
 
     if shared:
         if client is not None or kind:
@@ -500,8 +500,8 @@ def align(
     import json
 
     from pfedlora_flwr import config
-    from pfedlora_flwr.commands.align import align as aligned
-    from pfedlora_flwr.commands.align import show
+    from pfedlora_flwr.ops.align import align as aligned
+    from pfedlora_flwr.ops.align import show
 
     of_conf = config.read_run(config.find_conf(conf)) if conf is not None else {}
     keys = config.run_config(of_conf | config.parse_overrides(option or []))

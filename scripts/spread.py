@@ -94,7 +94,7 @@ LATER = re.compile(
     r"|observers/(mlflow|wandb|scalars|prometheus|status_line)|api/|audit/canaries"
     r"|runs/(data_name|accountant|budget|spent|shared_state|joining|status|standing|without)"
     r"|report/(own_code|aggregation|held_out)|federation/(reach|dp|adapt|census)"
-    r"|launch/(superlink|dp_plan|worker|remote)|commands/(align|weights|adapt|status)"
+    r"|launch/(superlink|dp_plan|worker|remote)|(commands|ops)/(align|weights|adapt|status)"
 )
 """Files of features that came with 0.3.0: characters are counted without them, too."""
 

@@ -16,9 +16,6 @@ import pytest
 import torch
 
 import pfedlora_flwr
-from pfedlora_flwr.commands import adapt as adapting
-from pfedlora_flwr.commands.card import card
-from pfedlora_flwr.commands.export import metadata
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data import datasets
 from pfedlora_flwr.errors import UserError
@@ -31,6 +28,9 @@ from pfedlora_flwr.files import tensors_sha256
 from pfedlora_flwr.methods.lora_residual import LEFT, RIGHT
 from pfedlora_flwr.methods.method import Refused
 from pfedlora_flwr.models.kept import kept
+from pfedlora_flwr.ops import adapt as adapting
+from pfedlora_flwr.ops.card import card
+from pfedlora_flwr.ops.export import metadata
 from pfedlora_flwr.runs import shared_state
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.shared_state import SharedState

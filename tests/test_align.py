@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from pfedlora_flwr.commands.align import agreement, align
 from pfedlora_flwr.config import run_config
 from pfedlora_flwr.data.partition import places_in_class
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.launch.checks import of_method
 from pfedlora_flwr.models.named import RANDOM_WEIGHTS, random_encoders
+from pfedlora_flwr.ops.align import agreement, align
 from pfedlora_flwr.runs.directory import RunDirectory
 from tests.models.bases import base
 

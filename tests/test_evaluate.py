@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from sklearn.metrics import balanced_accuracy_score, f1_score
 
-from pfedlora_flwr.commands.evaluate import _labels
 from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data.datasets import Dataset
 from pfedlora_flwr.data.local import forget, shared_partition, site_settings
+from pfedlora_flwr.ops.evaluate import _labels
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.trained import load_trained
 from tests.conftest import Call, Done, run_locally

@@ -24,6 +24,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("client_app", "server_app"),
     ("audit", "comparison", "launch"),
     ("report",),
+    ("ops",),
     ("api", "commands"),
     ("cli",),
 )

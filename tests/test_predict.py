@@ -14,12 +14,12 @@ import pytest
 import torch
 from PIL import Image
 
-from pfedlora_flwr.commands.predict import Prediction, predict
-from pfedlora_flwr.commands.read_inputs import Place, read
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data.images import read_image
 from pfedlora_flwr.data.local import shared_partition
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.ops.predict import Prediction, predict
+from pfedlora_flwr.ops.read_inputs import Place, read
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.trained import Trained, load_trained
 from tests.conftest import Call, Cli, Done

@@ -16,10 +16,10 @@ from pfedlora_flwr.api.objects import Given
 from pfedlora_flwr.api.process import as_it_was
 from pfedlora_flwr.api.results import Run
 from pfedlora_flwr.api.running import keys_of, one_line
-from pfedlora_flwr.commands import adapt as adapting
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import absolute
 from pfedlora_flwr.models.given import available
+from pfedlora_flwr.ops import adapt as adapting
 from pfedlora_flwr.runs.rows import HeldOutRow
 from pfedlora_flwr.runs.store import ClientStore
 

@@ -16,12 +16,12 @@ from pfedlora_flwr.api import running
 from pfedlora_flwr.api.inputs import inputs_of
 from pfedlora_flwr.api.objects import Given
 from pfedlora_flwr.api.process import as_it_was
-from pfedlora_flwr.commands import evaluate as evaluating
-from pfedlora_flwr.commands import export as exporting
-from pfedlora_flwr.commands.export import WithNormalisation
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import absolute
 from pfedlora_flwr.models.given import available
+from pfedlora_flwr.ops import evaluate as evaluating
+from pfedlora_flwr.ops import export as exporting
+from pfedlora_flwr.ops.export import WithNormalisation
 from pfedlora_flwr.report import measures
 from pfedlora_flwr.report.load import load as load_study
 from pfedlora_flwr.report.write import write_report

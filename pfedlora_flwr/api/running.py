@@ -17,12 +17,12 @@ from rich.console import Console
 from pfedlora_flwr import config
 from pfedlora_flwr.api.objects import Given, check_same
 from pfedlora_flwr.api.process import as_it_was
-from pfedlora_flwr.commands.progress_text import round_line
 from pfedlora_flwr.commands.start_run import configured
 from pfedlora_flwr.errors import UserError, without_flags
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.launch.execute import execute
 from pfedlora_flwr.models.given import available
+from pfedlora_flwr.ops.progress_text import round_line
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.layout import Row
 from pfedlora_flwr.runs.lines import SoFar

@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.table import Table
 
 from pfedlora_flwr.audit.audit import audit
-from pfedlora_flwr.commands.load_models import note_code
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import check_folder
+from pfedlora_flwr.ops.load_models import note_code
 from pfedlora_flwr.runs.audits import Attack, Audit
 from pfedlora_flwr.runs.directory import RunDirectory, find_runs
 

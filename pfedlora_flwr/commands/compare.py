@@ -18,7 +18,6 @@ from rich.console import Console
 
 from pfedlora_flwr import config
 from pfedlora_flwr.commands.display import FAILED, stopped_code
-from pfedlora_flwr.commands.progress_text import duration
 from pfedlora_flwr.commands.run_queue import run_all, seconds_of
 from pfedlora_flwr.comparison import estimate
 from pfedlora_flwr.comparison.spec import Comparison
@@ -33,6 +32,7 @@ from pfedlora_flwr.launch.execute import STOPPED
 from pfedlora_flwr.launch.processes import SIGNALS, Stopped, stoppable
 from pfedlora_flwr.launch.resources import ENGINES, check_engine, cores, fitting_engine, resources
 from pfedlora_flwr.launch.simulation import claimed, stop_left_over
+from pfedlora_flwr.ops.progress_text import duration
 from pfedlora_flwr.report.words import count
 from pfedlora_flwr.report.write import write_report
 from pfedlora_flwr.runs.completed import Missing, Run, read_run

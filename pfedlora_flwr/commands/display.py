@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 from rich.theme import Theme
 
-from pfedlora_flwr.commands.progress_text import megabytes
 from pfedlora_flwr.errors import counted
+from pfedlora_flwr.ops.progress_text import megabytes
 from pfedlora_flwr.runs.result import never_evaluated
 from pfedlora_flwr.runs.rows import Result
 

@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pfedlora_flwr.commands.progress_text import duration, megabytes
 from pfedlora_flwr.comparison import estimate
 from pfedlora_flwr.data.datasets import Dataset
 from pfedlora_flwr.data.local import shared_partition, task_of
@@ -25,6 +24,7 @@ from pfedlora_flwr.launch.checks import Start, check
 from pfedlora_flwr.launch.resources import Resources, resources
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.models import registry as models
+from pfedlora_flwr.ops.progress_text import duration, megabytes
 from pfedlora_flwr.runs.ledger import payload_bytes
 
 _ACTOR = 0.4e9

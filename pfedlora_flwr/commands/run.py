@@ -8,12 +8,12 @@ from pathlib import Path
 from rich.console import Console
 
 from pfedlora_flwr.commands.display import conclude, progress_bars, room, stopped_code
-from pfedlora_flwr.commands.progress_text import Course, round_line
 from pfedlora_flwr.comparison.estimate import START, Speed
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.launch.execute import LOCAL_NOTE, STOPPED, execute
 from pfedlora_flwr.launch.processes import SIGNALS, Stopped, stoppable
 from pfedlora_flwr.launch.resources import resources
+from pfedlora_flwr.ops.progress_text import Course, round_line
 from pfedlora_flwr.runs.layout import Row
 from pfedlora_flwr.runs.lines import SoFar
 from pfedlora_flwr.runs.output import from_here

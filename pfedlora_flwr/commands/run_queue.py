@@ -13,13 +13,13 @@ from rich.console import Console
 from rich.progress import Progress
 
 from pfedlora_flwr.commands.display import progress_bars, room
-from pfedlora_flwr.commands.progress_text import Course, duration
 from pfedlora_flwr.comparison import estimate
 from pfedlora_flwr.comparison.work import Job, Work
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.launch import execute as executing
 from pfedlora_flwr.launch.worker import Worker, could_not_start, shares
+from pfedlora_flwr.ops.progress_text import Course, duration
 from pfedlora_flwr.runs.completed import DIVERGED
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.layout import Row

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pfedlora_flwr.commands.progress_text import duration, megabytes
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.ops.progress_text import duration, megabytes
 from pfedlora_flwr.runs.layout import RunFiles
 from pfedlora_flwr.runs.status import (
     ClientStatus,

@@ -246,7 +246,7 @@ def test_every_output_may_begin_with_the_home_folder(
 
     for function in ("api.results.exporting.export", "api.results.write_report"):
         monkeypatch.setattr(f"pfedlora_flwr.{function}", write)
-    monkeypatch.setattr("pfedlora_flwr.commands.export.shared_state.of_run", write)
+    monkeypatch.setattr("pfedlora_flwr.ops.export.shared_state.of_run", write)
     monkeypatch.setattr(pfedlora_flwr.Run, "_trained", lambda *_: None)
     assert run.export(0, "~/a/model") == tmp_path / "a" / "model"
     assert run.export_shared("~/a/shared") == tmp_path / "a" / "shared"

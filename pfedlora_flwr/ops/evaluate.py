@@ -17,7 +17,6 @@ from rich.text import Text
 from torch import Tensor
 
 from pfedlora_flwr import config
-from pfedlora_flwr.commands.read_inputs import with_keys
 from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data.datasets import Dataset
 from pfedlora_flwr.data.local import Site, reading_for, shared_partition
@@ -25,6 +24,7 @@ from pfedlora_flwr.data.registry import find, is_function, takes_path
 from pfedlora_flwr.data.source import Reading
 from pfedlora_flwr.errors import UserError, some
 from pfedlora_flwr.federation.visit import with_encoded
+from pfedlora_flwr.ops.read_inputs import with_keys
 from pfedlora_flwr.runs.trained import Trained
 from pfedlora_flwr.training.kinds import VECTORS
 from pfedlora_flwr.training.loop import Samples

@@ -23,7 +23,6 @@ import torch
 import torch.fx
 from torch import Tensor, nn
 
-from pfedlora_flwr.commands.card import card, side_of
 from pfedlora_flwr.errors import UserError, needed
 from pfedlora_flwr.files import (
     absolute,
@@ -38,6 +37,7 @@ from pfedlora_flwr.models import lora
 from pfedlora_flwr.models.kept import frozen_names
 from pfedlora_flwr.models.model import ClientModel, given_names
 from pfedlora_flwr.models.named import random_weights
+from pfedlora_flwr.ops.card import card, side_of
 from pfedlora_flwr.runs import shared_state
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.trained import Trained

@@ -16,7 +16,6 @@ from rich.console import Console
 
 from pfedlora_flwr import config
 from pfedlora_flwr.client_app import prepare_process
-from pfedlora_flwr.commands.load_models import note_code
 from pfedlora_flwr.data import registry as datasets
 from pfedlora_flwr.data.local import OWN, Site, models_own, site_settings
 from pfedlora_flwr.errors import UserError, counted, first_line, some
@@ -27,6 +26,7 @@ from pfedlora_flwr.files import absolute, check_writable, make_folder, write_ato
 from pfedlora_flwr.methods.method import Method, Refused, Tensors, check_layout
 from pfedlora_flwr.models import registry as models
 from pfedlora_flwr.models.kept import base_of
+from pfedlora_flwr.ops.load_models import note_code
 from pfedlora_flwr.rng import derive
 from pfedlora_flwr.runs import shared_state
 from pfedlora_flwr.runs.directory import RunDirectory

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from pfedlora_flwr.commands.read_inputs import Asked, Place, read, reading_of
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import check_replaceable, make_folder, write_atomically
+from pfedlora_flwr.ops.read_inputs import Asked, Place, read, reading_of
 from pfedlora_flwr.runs.trained import Trained
 
 
