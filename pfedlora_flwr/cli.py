@@ -138,7 +138,7 @@ def run(
     CONF is a YAML file with the keys of the run, or the name of a configuration in the package,
     such as quickstart. Without it all keys have their defaults. -o overrides CONF."""
     with out.status("starting: PyTorch") if out.is_terminal and not quiet else nullcontext():
-        from pfedlora_flwr.commands.start_run import Words, start
+        from pfedlora_flwr.commands.start_run import start
 
     flags = (
         (resume, "resume=true"),
@@ -147,8 +147,19 @@ def run(
         (ray, f"ray={ray}"),
     )
     options = [*(option or []), *(text for flag, text in flags if flag)]
-    words = Words(conf, options, port, quiet, dry_run, engine, superlink, without)
-    raise typer.Exit(start(words, out, err))
+    code = start(
+        conf,
+        options,
+        out,
+        err,
+        port=port,
+        quiet=quiet,
+        dry_run=dry_run,
+        engine=engine,
+        superlink=superlink,
+        without=without,
+    )
+    raise typer.Exit(code)
 
 
 @cli.command(cls=PlainCommand)
@@ -216,26 +227,24 @@ def compare(
     configuration in the package, such as quick/table2."""
     from pfedlora_flwr.commands.compare import compare as run_missing
     from pfedlora_flwr.comparison.spec import Comparison
-    from pfedlora_flwr.comparison.work import Shard
     from pfedlora_flwr.config import find_conf, parse_overrides
     from pfedlora_flwr.runs.output import of_comparison
 
     path = find_conf(conf)
     whole = Comparison.load(path, [*(option or []), *([f"ray={ray}"] if ray else [])])
-    part = whole.select(_words("--methods", methods), _integers("--seeds", seeds), only or [])
-    where = output or of_comparison(path)
-    took = Shard.parse(shard)
     code = run_missing(
-        part,
         whole,
-        where,
+        output or of_comparison(path),
         out,
         err,
+        methods=_words("--methods", methods),
+        seeds=_integers("--seeds", seeds),
+        only=only or (),
         dry_run=dry_run,
         engine=engine,
         drop_models=drop_models,
         jobs=jobs,
-        shard=took,
+        shard=shard,
         redo=redo or (),
         options=parse_overrides(option or []),
     )
@@ -260,17 +269,13 @@ def report(
 
     Each RUN_OR_DIR is a comparison, a run, or a folder of runs.
     """
-    from pfedlora_flwr.files import absolute
-    from pfedlora_flwr.ops.report_told import told
-    from pfedlora_flwr.report.write import write_report
+    from pfedlora_flwr.ops.report import report as written
 
-    if output is None and len(paths) > 1:
-        raise UserError("several paths are given: choose the report's folder with --output")
-    where = absolute(output) if output else paths[0] / "report"
-    written = write_report(paths, where, out, target)
-    out.print(f"{written.text}\nthe report is in {written.folder}", soft_wrap=True)
-    for line in told(paths, written.folder):
-        err.print(line, soft_wrap=True)
+    with out.status("drawing figures"):
+        found = written(paths, output, target=target)
+    out.print(f"{found.text}\nthe report is in {found.folder}", soft_wrap=True)
+    for line in found.warnings:
+        err.print(line)
 
 
 @cli.command(cls=PlainCommand)

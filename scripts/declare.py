@@ -53,8 +53,8 @@ This is the `--help` of each command. [Keys](keys.md) lists the keys for `-o`.
 """
 _ROWS = (
     "<!-- From here on written by `make docs` from rows.py, audits.py and status.py of"
-    " pfedlora_flwr/runs/ and evaluate.py and align.py of pfedlora_flwr/ops/, and listing.py of pfedlora_flwr/commands/:"
-    " change those. -->"
+    " pfedlora_flwr/runs/, evaluate.py and align.py of pfedlora_flwr/ops/, and listing.py of"
+    " pfedlora_flwr/commands/: change those. -->"
 )
 _RESULT = (
     "These keys can change a result. With the method's options they are the Experiment and"

@@ -69,6 +69,16 @@ def test_nothing_imports_from_a_higher_floor() -> None:
     assert not higher
 
 
+def test_the_api_and_the_commands_stand_on_the_same_operations_and_not_on_each_other() -> None:
+    users = {"api", "commands"}
+    assert not [
+        f"{module} imports {other}"
+        for module in MODULES
+        for other in imports(MODULES[module])
+        if {module.split(".")[0], other.split(".")[0]} == users
+    ]
+
+
 def test_nothing_imports_in_a_circle() -> None:
     TopologicalSorter(
         {module: imports(path) - {module} for module, path in MODULES.items()}

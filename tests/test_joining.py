@@ -18,7 +18,7 @@ from flwr.app import Context, Error, Message, RecordDict
 from rich.console import Console
 
 from pfedlora_flwr import client_app, config, server_app
-from pfedlora_flwr.commands.start_run import Words, start
+from pfedlora_flwr.commands.start_run import start
 from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data.local import LocalData, Site, forget
 from pfedlora_flwr.errors import UserError
@@ -91,8 +91,7 @@ def places(output: Path, nodes: list[dict[str, Any]]) -> dict[int, str]:
 def said(run: Path, new: Path, client: int, *, dry_run: bool = True) -> list[str]:
     """The lines of `pfedlora run RUN --resume --without K --dry-run`."""
     out, options = Console(file=io.StringIO(), width=300), ["resume=true", f"output={new}"]
-    words = Words(str(run), options, 0, False, dry_run, "flower", None, client)
-    assert start(words, out, out) == 0
+    assert start(str(run), options, out, out, dry_run=dry_run, without=client) == 0
     return out.file.getvalue().splitlines()  # type: ignore[attr-defined]
 
 

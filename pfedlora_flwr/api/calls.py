@@ -12,7 +12,7 @@ from pfedlora_flwr.api.comparing import compared, content_of
 from pfedlora_flwr.api.objects import Given, check_same
 from pfedlora_flwr.api.process import as_it_was
 from pfedlora_flwr.api.results import Comparison, Run
-from pfedlora_flwr.api.running import Conf, conf_of, console, keys_of, one_line, plain, trained
+from pfedlora_flwr.api.running import Conf, conf_of, keys_of, one_line, plain, saying, trained
 from pfedlora_flwr.comparison.plan import Plan
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import absolute
@@ -110,7 +110,7 @@ def compare(
                 engine=engine,
                 jobs=jobs,
                 drop_models=drop_models,
-                out=console(progress),
+                say=saying(progress),
             )
         return Comparison(path, given)
 

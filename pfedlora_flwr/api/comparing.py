@@ -8,19 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 
 from pfedlora_flwr import config
 from pfedlora_flwr.api.objects import Given
 from pfedlora_flwr.api.running import Conf, first_of, keep_sources, key_of, mapped, plain
-from pfedlora_flwr.commands.compare import compare
-from pfedlora_flwr.commands.display import FAILED
 from pfedlora_flwr.comparison.plan import Plan
 from pfedlora_flwr.comparison.spec import Comparison
 from pfedlora_flwr.comparison.work import Work
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import absolute
-from pfedlora_flwr.runs.completed import Missing, read_run
+from pfedlora_flwr.launch.checks import Say
+from pfedlora_flwr.ops.compare import compare
 from pfedlora_flwr.runs.output import of_comparison
 
 _NAMELESS = "comparison"
@@ -37,7 +35,7 @@ def compared(
     engine: str | None,
     jobs: int | None,
     drop_models: bool,
-    out: Console,
+    say: Say,
 ) -> Path:
     """The directory of the comparison, with all of its runs done. Raises UserError, also where
     some have failed, and KeyboardInterrupt after Ctrl-C."""
@@ -50,20 +48,11 @@ def compared(
         where = output or first_of(place, lambda path: _goes_on(path, whole))
         if output is None and where != place:
             told = f"{place} holds the runs of another comparison: this one is in {where}"
-            out.print(told, soft_wrap=True)
+            say(told)
     else:
         file = config.find_conf(fspath(conf))
         whole = Comparison.load(file, (), base)
         where = output or of_comparison(file)
-    part = whole.select(methods, seeds, ())
-    err = Console(
-        stderr=True,
-        soft_wrap=True,
-        quiet=out.quiet,
-        force_jupyter=False,
-        markup=False,
-        highlight=False,
-    )
     options: dict[str, Any] = {} if engine is None else {"engine": engine}
     given.check_here("local" if engine is None else engine)
     if given.objects:
@@ -71,13 +60,26 @@ def compared(
     elif jobs is not None:
         options["jobs"] = jobs
     place = absolute(where)
-    code = compare(part, whole, place, out, err, drop_models=drop_models, report=False, **options)
+    done = compare(
+        whole,
+        place,
+        methods=methods,
+        seeds=seeds,
+        drop_models=drop_models,
+        say=say,
+        warn=say,
+        **options,
+    )
     for folder in _runs(place):
         keep_sources(folder, given)
-    if code == FAILED:
-        raise UserError(_failed(place))
-    if code:
+    if done.stopped:
         raise KeyboardInterrupt("stopped; the same call goes on where it was")
+    if done.work.failed:
+        first, why = next(iter(done.work.failed.items()))
+        raise UserError(
+            f"{len(done.work.failed)} runs failed; the same call tries them again:"
+            f" {first.relative_to(done.work.output)}: {why}"
+        )
     return place
 
 
@@ -137,14 +139,6 @@ def _listed(values: Any) -> Any:
     if isinstance(values, list | tuple | range | np.ndarray):
         return [plain(value) for value in values]
     return values
-
-
-def _failed(place: Path) -> str:
-    """How many runs failed, and why the first did."""
-    found = [(folder, read_run(folder)) for folder in _runs(place)]
-    failed = [(f, run) for f, run in found if isinstance(run, Missing) and run.status == "failed"]
-    first = f": {failed[0][0].relative_to(place)}: {failed[0][1].reason}" if failed else ""
-    return f"{len(failed)} runs failed; the same call tries them again{first}"
 
 
 def _runs(place: Path) -> list[Path]:

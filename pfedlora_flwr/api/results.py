@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
-from rich.console import Console
 from torch import nn
 
 from pfedlora_flwr.api import running
@@ -377,4 +376,4 @@ def _table(rows: Iterable[Mapping[str, Any]]) -> Rows:
 
 def _report(path: Path, output: str | PathLike[str] | None, target: float | None) -> Path:
     folder = absolute(output) if output is not None else path / "report"
-    return write_report([path], folder, Console(quiet=True), target).folder
+    return write_report([path], folder, target).folder

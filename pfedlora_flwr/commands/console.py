@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -11,6 +12,11 @@ from typer.core import TyperCommand, TyperGroup
 # `synthetic:100:` is no emoji, and the path `runs/[b]` no style; numbers have no colour
 out = Console(emoji=False, markup=False, highlight=False)
 err = Console(stderr=True, soft_wrap=True, emoji=False, markup=False, highlight=False)
+
+
+def plain(console: Console) -> Callable[[str], None]:
+    """Prints lines, however long."""
+    return lambda line: console.print(line, soft_wrap=True)
 
 
 def say(line: str) -> None:
