@@ -3,6 +3,7 @@ does not need it."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from contextlib import nullcontext
@@ -225,7 +226,7 @@ def compare(
 
     CONF is a YAML file with base, methods, seeds and axes (docs/comparison.md), or the name of a
     configuration in the package, such as quick/table2."""
-    from pfedlora_flwr.commands.compare import compare as run_missing
+    from pfedlora_flwr.commands.comparison import compare as run_missing
     from pfedlora_flwr.comparison.spec import Comparison
     from pfedlora_flwr.config import find_conf, parse_overrides
     from pfedlora_flwr.runs.output import of_comparison
@@ -309,17 +310,35 @@ def predict(
     units; or a folder of such files. -o data.sep=… and -o data.decimal=… say how tables are
     written, if not as the run's. Rows count from 1. A PATH that cannot be read is named, and the
     exit code is 1; it is 2 if none can be read."""
-    from pfedlora_flwr import config
+    from pfedlora_flwr.commands import results
+    from pfedlora_flwr.config import parse_overrides
+    from pfedlora_flwr.files import check_replaceable, make_folder, write_atomically
     from pfedlora_flwr.ops.load_models import models_of
-    from pfedlora_flwr.ops.predict import Form, answer
+    from pfedlora_flwr.ops.predict import predict_files
 
     if as_json and as_csv:
         raise UserError("--json and --csv are both given; choose one")
-    form = Form("json" if as_json else "csv" if as_csv else "lines", top, all_clients)
-    models = models_of(place, client, err, all_clients=all_clients)
-    options = config.parse_overrides(option or [])
-    code = answer(models, paths, form, err, output, overwrite=overwrite, options=options)
-    raise typer.Exit(code)
+    models = models_of(place, client, err.print, all_clients=all_clients)
+    options = parse_overrides(option or [])
+    if output is not None:
+        check_replaceable(output, overwrite=overwrite)
+        make_folder(output.absolute().parent)
+    asked, found = predict_files(models, paths, options=options)
+    for line in [*(f"error: {line}" for line in asked.broken), *asked.notes]:
+        err.print(line)
+    if not found:
+        raise typer.Exit(2)
+    if as_json:
+        text = results.predictions_json(found, top)
+    elif as_csv:
+        text = results.predictions_csv(found, top)
+    else:
+        text = results.predictions_lines(found, top, named=all_clients)
+    if output is None:
+        print(text, end="")
+    else:
+        write_atomically(output, text.encode())
+    raise typer.Exit(1 if asked.broken else 0)
 
 
 @cli.command(cls=PlainCommand)
@@ -347,13 +366,19 @@ def evaluate(
     dataset, as in the key `dataset`: folder:DIR, npz:FILE, csv:FILE, or one from the package.
     Default: the client's own test part, as in the run. -o data.…=… says how DATA is to be read,
     where it is written otherwise than the run's data, -o data-path=… where its files are."""
-    from pfedlora_flwr import config
-    from pfedlora_flwr.ops.evaluate import answer
+    from pfedlora_flwr.commands.results import evaluation_notes, show_evaluations
+    from pfedlora_flwr.config import parse_overrides
+    from pfedlora_flwr.ops.evaluate import evaluate as evaluated
     from pfedlora_flwr.ops.load_models import models_of
 
-    models = models_of(place, client, err, all_clients=all_clients)
-    options = config.parse_overrides(option or [])
-    answer(models, data, out, err, as_json=as_json, as_list=all_clients, rows=rows, options=options)
+    models = models_of(place, client, err.print, all_clients=all_clients)
+    found = evaluated(models, data, parse_overrides(option or []), rows=rows)
+    for line in evaluation_notes(found):
+        err.print(line)
+    if as_json:
+        print(json.dumps(found if all_clients else found[0], indent=1))
+    else:
+        show_evaluations(found, out)
 
 
 @cli.command(cls=PlainCommand)
@@ -389,11 +414,21 @@ def adapt(
     RUN_OR_FILE is a run's directory, or a file of `pfedlora export RUN --shared`. With -o dataset=…
     the client has data of its own, and with -o models=… a model of its own. -o rounds=… is the
     number of its visits."""
-    from pfedlora_flwr import config
-    from pfedlora_flwr.ops.adapt import answer
+    from pfedlora_flwr.commands.results import adapted_lines
+    from pfedlora_flwr.config import parse_overrides
+    from pfedlora_flwr.ops.adapt import adapt as adapted
+    from pfedlora_flwr.ops.load_models import note_code
 
-    options = config.parse_overrides(option or [])
-    answer(place, client, samples, options, output, out, err, overwrite=overwrite, as_json=as_json)
+    options = parse_overrides(option or [])
+    note_code(place, err.print)
+    row = adapted(
+        place, output, client=client, samples=samples, overwrite=overwrite, options=options
+    )
+    if as_json:
+        print(json.dumps(row, indent=1))
+        return
+    for line in adapted_lines(row, output):
+        out.print(line, soft_wrap=True)
 
 
 @cli.command(cls=PlainCommand)
@@ -452,7 +487,7 @@ def export(
             " --shared"
         )
 
-    [trained] = models_of(place, client, err)
+    [trained] = models_of(place, client, err.print)
     target = absolute(output or f"client-{client}{exporting.SUFFIXES.get(kind, '')}")
     difference = exporting.export(trained, kind, target, overwrite=overwrite)
     out.print(
@@ -502,19 +537,17 @@ def align(
 
     FILE is for -o adapter.basis=FILE of pfedlora_plus. If the inputs are private, it reveals
     something about them to whoever has it."""
-    import json
-
     from pfedlora_flwr import config
+    from pfedlora_flwr.commands.results import show_alignment
     from pfedlora_flwr.ops.align import align as aligned
-    from pfedlora_flwr.ops.align import show
 
     of_conf = config.read_run(config.find_conf(conf)) if conf is not None else {}
     keys = config.run_config(of_conf | config.parse_overrides(option or []))
-    found = aligned(keys, samples, basis, overwrite=overwrite)
+    found = aligned(keys, samples=samples, basis=basis, overwrite=overwrite)
     if as_json:
         print(json.dumps(found, indent=1))
     else:
-        show(found, out)
+        show_alignment(found, out)
 
 
 @cli.command(cls=PlainCommand)

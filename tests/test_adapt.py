@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import pfedlora_flwr
+from pfedlora_flwr.commands.results import adapted_lines
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data import datasets
 from pfedlora_flwr.errors import UserError
@@ -370,11 +371,11 @@ def test_a_folder_that_is_there_is_filled_and_not_replaced(
             {"8", "adapted.json"},
         )
         assert json.loads((folder / "adapted.json").read_text())["visits"] == count
-    command = adapting.lines(new.result, link)[-1].partition("use the model: ")[2]
+    command = adapted_lines(new.result, link)[-1].partition("use the model: ")[2]
     assert shlex.split(command) == ["pfedlora", "predict", str(link), "--client", "8", "PATH"]
     (tmp_path / "broken").symlink_to(tmp_path / "nowhere")
     with pytest.raises(UserError, match="broken is no folder; give a folder as --output"):
-        adapting.adapt(shared, 8, 4, {}, tmp_path / "broken")
+        adapting.adapt(shared, tmp_path / "broken", client=8, samples=4, options={})
 
 
 @pytest.mark.parametrize("method", ["fd", "fedproto"])

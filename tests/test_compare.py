@@ -22,7 +22,7 @@ import torch
 from filelock import FileLock
 from rich.console import Console
 
-from pfedlora_flwr.commands.compare import compare
+from pfedlora_flwr.commands.comparison import compare
 from pfedlora_flwr.comparison.outcome import reported
 from pfedlora_flwr.comparison.plan import Plan
 from pfedlora_flwr.comparison.spec import Comparison, slug

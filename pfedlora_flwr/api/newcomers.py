@@ -147,5 +147,12 @@ def adapt(
         folder = absolute(output)
         source = place.path if isinstance(place, Run) else absolute(place)
         with available(given.objects), as_it_was():
-            row = adapting.adapt(source, client, samples, options, folder, overwrite=overwrite)
+            row = adapting.adapt(
+                source,
+                folder,
+                client=client,
+                samples=samples,
+                overwrite=overwrite,
+                options=options,
+            )
     return Newcomer(folder, cast("dict[str, Any]", row), given)

@@ -28,7 +28,7 @@ def audit_all(paths: Iterable[Path], out: Console, err: Console, *, as_json: boo
     broken = False
     for run in runs:
         try:
-            note_code(run, err)
+            note_code(run.path, err.print)
             found.append((run, audit(run)))
         except UserError as error:
             if len(runs) == 1:

@@ -5,20 +5,17 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from pfedlora_flwr import config
 from pfedlora_flwr.client_app import prepare_process
 from pfedlora_flwr.data import registry as datasets
 from pfedlora_flwr.data.local import OWN, Site, models_own, site_settings
-from pfedlora_flwr.errors import UserError, counted, first_line, some
+from pfedlora_flwr.errors import UserError, first_line, some
 from pfedlora_flwr.experiment import Experiment, parted
 from pfedlora_flwr.federation.adapt import Adapted, row_of, site_with
 from pfedlora_flwr.federation.adapt import adapt as adapted_to
@@ -26,7 +23,6 @@ from pfedlora_flwr.files import absolute, check_writable, make_folder, write_ato
 from pfedlora_flwr.methods.method import Method, Refused, Tensors, check_layout
 from pfedlora_flwr.models import registry as models
 from pfedlora_flwr.models.kept import base_of
-from pfedlora_flwr.ops.load_models import note_code
 from pfedlora_flwr.rng import derive
 from pfedlora_flwr.runs import shared_state
 from pfedlora_flwr.runs.directory import RunDirectory
@@ -56,12 +52,12 @@ class Newcomer:
 
 def adapt(
     place: Path,
-    client: int | None,
-    samples: int | None,
-    options: Mapping[str, object],
     output: Path,
     *,
+    client: int | None = None,
+    samples: int | None = None,
     overwrite: bool = False,
+    options: Mapping[str, object],
 ) -> HeldOutRow:
     """Adapts a client to the shared state in `place`, a run's directory or a file of `pfedlora
     export RUN --shared`, and writes its model and `adapted.json` to the folder `output`.
@@ -134,47 +130,6 @@ def _write(
                 path.rename(output / path.name)
     except OSError as error:
         raise UserError(f"{output} cannot be written ({error.strerror})") from None
-
-
-def answer(
-    place: Path,
-    client: int | None,
-    samples: int | None,
-    options: Mapping[str, object],
-    output: Path,
-    out: Console,
-    err: Console,
-    *,
-    overwrite: bool,
-    as_json: bool,
-) -> None:
-    """Adapts the client and prints what came of it. Raises UserError as `adapt` does."""
-    if place.is_dir():
-        note_code(RunDirectory(place), err)
-    row = adapt(place, client, samples, options, output, overwrite=overwrite)
-    if as_json:
-        print(json.dumps(row, indent=1))
-        return
-    for line in lines(row, output):
-        out.print(line, soft_wrap=True)
-
-
-def lines(row: HeldOutRow, output: Path) -> list[str]:
-    """What came of it, in words."""
-    gain = 100 * (row["accuracy"] - row["alone_accuracy"])
-    visits, others = (counted(row[name], "visit") for name in ("visits", "alone_visits"))
-    spent = f"{row['flops']:.3g}" if row["flops"] else "unknown"
-    use = shlex.join(["pfedlora", "predict", str(output), "--client", str(row["client"])])
-    return [
-        f"client {row['client']}: {row['model']}, {row['samples']} training samples, the shared"
-        f" state of round {row['round']}",
-        f"adapted: accuracy {row['accuracy']:.4f} on its {row['test']} test samples, after {visits}"
-        f" ({spent} operations)",
-        f"alone: accuracy {row['alone_accuracy']:.4f}, after {others} ({row['alone_flops']:.3g}"
-        " operations)",
-        f"gain: {gain:+.2f} points",
-        f"everything is in {output}; to use the model: {use} PATH",
-    ]
 
 
 def _check_output(output: Path, *, overwrite: bool) -> None:
