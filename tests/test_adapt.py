@@ -374,7 +374,7 @@ def test_a_folder_that_is_there_is_filled_and_not_replaced(
     command = adapted_lines(new.result, link)[-1].partition("use the model: ")[2]
     assert shlex.split(command) == ["pfedlora", "predict", str(link), "--client", "8", "PATH"]
     (tmp_path / "broken").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(UserError, match="broken is no folder; give a folder as --output"):
+    with pytest.raises(UserError, match="broken is no folder; give a folder as output"):
         adapting.adapt(shared, tmp_path / "broken", client=8, samples=4, options={})
 
 
@@ -484,7 +484,7 @@ WRONG = {
     "a client that was in the run": (
         ("{file}", "--client", "3"),
         "client 3 was in the run; allowed: 8, 9, which were held out, or a client with data of its"
-        " own, by -o dataset=…",
+        " own, by dataset=…",
     ),
     "no client": (("{file}",), "no client is given; allowed: 8, 9, which were held out"),
     "a client without data": (("{file}", "--client", "12"), "client 12 has no data; allowed: 8, 9"),
@@ -529,7 +529,7 @@ WRONG = {
     ),
     "columns of the run's data": (
         ("{file}", "--client", "8", "-o", "data.label-column=x"),
-        "data.label-column is for a client with data of its own; give -o dataset, too, or leave it"
+        "data.label-column is for a client with data of its own; give dataset=…, too, or leave it"
         " out",
     ),
     "columns that its own data does not have": (

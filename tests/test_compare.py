@@ -174,7 +174,7 @@ def test_ours_are_found_by_name_and_write_to_the_same_place(
 
 
 def test_an_override_of_an_axis_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"-o mu: it is on an axis; .*--only mu=…"):
+    with pytest.raises(UserError, match=r"mu: it is on an axis; .*only=mu=…"):
         Comparison.load(conf(tmp_path, BASIC + "axes: {mu: [0.5, 0.9]}\n"), ["mu=0.7"])
 
 
@@ -974,7 +974,7 @@ def test_a_comparison_is_extended_to_what_it_would_be_from_the_start(
             assert one[name] == other[name], (run, name)
     code, _, err = pfedlora(*local, "--output", "short")
     assert code == 2
-    assert "ends at 4: it can be extended, not shortened; -o rounds=4 is its length" in err
+    assert "ends at 4: it can be extended, not shortened; rounds=4 is its length" in err
 
 
 def test_a_full_disk_ends_one_run_and_not_the_comparison(

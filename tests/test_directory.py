@@ -87,7 +87,7 @@ def test_what_ends_before_it_replaces_a_run_does_not_take_that_runs_figures(
     assert result["resumable"] is False
     assert run.experiment().method == "fedproto"
     assert run.checkpoints.paths()
-    with pytest.raises(UserError, match="continue it with --resume"):  # it is not lost
+    with pytest.raises(UserError, match="continue it with resume=true"):  # it is not lost
         run.check_free(new.executed(overwrite=False))
     same = overwriting(run, method="fedproto", rounds=1)
     again = execute(same, lambda *_: None, lambda _: None, engine="local")

@@ -4,11 +4,13 @@ one, and nothing imports in a circle."""
 from __future__ import annotations
 
 import ast
+import re
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pfedlora_flwr
+from pfedlora_flwr.commands import console
 
 PACKAGE = Path(pfedlora_flwr.__file__).parent
 FLOORS: tuple[tuple[str, ...], ...] = (
@@ -105,3 +107,35 @@ def test_the_architecture_page_names_every_file() -> None:
         for path in MODULES.values()
         if path.stem != "__init__" and f"`{path.name}`" not in page
     ]
+
+
+def test_messages_below_the_commands_name_keys_and_no_flags() -> None:
+    """`commands/console.py` alone writes them as flags. Whole commands in backticks may have
+    some, and so may the help of a key."""
+    of_ours = re.compile(
+        rf"--(?:{console._TRUE}|{console._WITH_VALUE}|client|methods|seeds|only)\b"
+    )
+    below = {name: path for name, path in MODULES.items() if floor(name) < floor("commands")}
+    said = [
+        (name, text)
+        for name, path in (below | {n: p for n, p in MODULES.items() if n[:4] == "api."}).items()
+        if name not in ("experiment", "execution") and not name.startswith("launch.flower")
+        for text in texts(path)
+    ]
+    assert not [(name, text) for name, text in said if of_ours.search(re.sub("`[^`]*`", "", text))]
+
+
+def texts(path: Path) -> list[str]:
+    """A module's texts that are no docstrings."""
+    alone = set[int]()
+    found = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Expr):
+            alone.add(id(node.value))
+        elif isinstance(node, ast.JoinedStr):
+            parts = [part for part in node.values if isinstance(part, ast.Constant)]
+            alone |= {id(part) for part in parts}
+            found.append("".join(str(part.value) for part in parts))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found.append("" if id(node) in alone else node.value)
+    return found

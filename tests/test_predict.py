@@ -184,7 +184,7 @@ def test_a_folder_as_json_and_csv_with_the_classes_that_are_wanted(
     code, _, err = pfedlora("predict", run, "--client", "0", "shown", "--output", "new/seen.csv")
     assert (code, err) == (
         2,
-        "error: new/seen.csv exists; replace it with --overwrite, or give another --output\n",
+        "error: new/seen.csv exists; replace it with --overwrite, or give another output\n",
     )
     assert (
         pfedlora(

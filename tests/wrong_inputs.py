@@ -347,8 +347,8 @@ KEYS = [
     key("secagg.max-samples=0", "secagg.max-samples is 0; allowed: an integer ≥ 1"),
     key("extend=true", "extend is no longer a key: more rounds extend"),
     key("resume=yes overwrite=yes", "resume and overwrite exclude each other"),
-    key("mu", "-o 'mu': expected key=value"),
-    key("=1", "-o '=1': expected key=value"),
+    key("mu", "'mu': expected key=value"),
+    key("=1", "'=1': expected key=value"),
     unused("partition.alpha=0.1", "partition.alpha is not used: partition.kind is pathological"),
     unused(
         "partition.kind=iid partition.classes-per-client=3",
@@ -440,12 +440,12 @@ KEYS = [
     key("observers=builtins:object", "observer 'builtins:object': it lacks begin"),
     Wrong(
         "run --superlink x --engine local",
-        "--engine local trains in this process, --superlink on nodes",
+        "--engine local trains in this process, --superlink x on nodes",
     ),
     Wrong("run --superlink x --dry-run", "--dry-run is for simulations"),
     Wrong(
         "run --superlink x --ray y:1",
-        "ray is for simulations, --superlink for real nodes: give only one",
+        "ray is for simulations, --superlink x for real nodes: give only one",
     ),
     Wrong(
         "run --ray y:1 --engine local",
@@ -475,9 +475,9 @@ KEYS = [
         "compare quick/sharing --ray y:1 --jobs 2",
         "--jobs is 2; allowed: 1 on a Ray cluster (y:1), of which each run takes all CPUs",
     ),
-    Wrong("run --superlink x --port 9", "--port is for simulations"),
+    Wrong("run --superlink x --port 9", "--port 9 is for simulations"),
     Wrong("run --engine ray", "--engine is 'ray'; allowed: flower, local"),
-    Wrong("run --engine local --port 9", "--port is for the engine flower"),
+    Wrong("run --engine local --port 9", "--port 9 is for the engine flower"),
     Wrong("run --port 99999", "port is 99999; allowed: 0 to 65535"),
     Wrong(
         "run --port http",
@@ -495,7 +495,7 @@ KEYS = [
         "predict run --client -1 a.png", "Invalid value for '--client': -1 is not in the range x>=0"
     ),
     Wrong("export run --client 0", "--format FORMAT is missing: a client's model needs --client"),
-    Wrong("report a b", "several paths are given: choose the report's folder with --output"),
+    Wrong("report a b", "several paths are given: give the report's output, too"),
     Wrong("report a --target 2", "target-accuracy is 2.0; allowed: auto, or a number > 0 and ≤ 1"),
     Wrong(
         "report a --target nan", "target-accuracy is nan; allowed: auto, or a number > 0 and ≤ 1"
@@ -553,7 +553,7 @@ YAML = [
     conf("1: 2\n", "unknown key '1'"),
     conf(
         "clients: 3\ninput-shape: 4\ndata.class-names: benign,malignant,normal\n",
-        "which dataset 'digits' has; without --superlink this run is a simulation, of dataset"
+        "which dataset 'digits' has; without a superlink this run is a simulation, of dataset"
         " 'digits'",
     ),
     conf("? [a]\n: 1\n", "not valid YAML"),

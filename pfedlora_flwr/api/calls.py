@@ -12,7 +12,7 @@ from pfedlora_flwr.api.comparing import compared, content_of
 from pfedlora_flwr.api.objects import Given, check_same
 from pfedlora_flwr.api.process import as_it_was
 from pfedlora_flwr.api.results import Comparison, Run
-from pfedlora_flwr.api.running import Conf, conf_of, keys_of, one_line, plain, saying, trained
+from pfedlora_flwr.api.running import Conf, conf_of, keys_of, plain, saying, trained
 from pfedlora_flwr.comparison.plan import Plan
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import absolute
@@ -49,11 +49,10 @@ def run(
         KeyboardInterrupt: Ctrl-C. What is done stays, and `load(output).resume()` goes on.
     """
     given = Given()
-    with one_line():
-        options = keys_of(keys, given)
-        path, of_conf = conf_of(conf, given)
-        place = trained(path, of_conf, options, given, engine=engine, progress=progress)
-        return Run(place, given)
+    options = keys_of(keys, given)
+    path, of_conf = conf_of(conf, given)
+    place = trained(path, of_conf, options, given, engine=engine, progress=progress)
+    return Run(place, given)
 
 
 def compare(
@@ -93,26 +92,25 @@ def compare(
         UserError: A key is wrong, or runs have failed; the same call tries these again.
         KeyboardInterrupt: Ctrl-C. The same call goes on where it was.
     """
-    with one_line():
-        given = Given()
-        base = keys_of(keys, given)
-        chosen = [str(given.value("method", method)) for method in methods]
-        if isinstance(conf, Mapping):
-            conf = content_of(conf, given)
-        with available(given.objects), as_it_was():
-            path = compared(
-                conf,
-                base,
-                chosen,
-                [plain(seed) for seed in seeds],
-                Path(output) if output is not None else None,
-                given,
-                engine=engine,
-                jobs=jobs,
-                drop_models=drop_models,
-                say=saying(progress),
-            )
-        return Comparison(path, given)
+    given = Given()
+    base = keys_of(keys, given)
+    chosen = [str(given.value("method", method)) for method in methods]
+    if isinstance(conf, Mapping):
+        conf = content_of(conf, given)
+    with available(given.objects), as_it_was():
+        path = compared(
+            conf,
+            base,
+            chosen,
+            [plain(seed) for seed in seeds],
+            Path(output) if output is not None else None,
+            given,
+            engine=engine,
+            jobs=jobs,
+            drop_models=drop_models,
+            say=saying(progress),
+        )
+    return Comparison(path, given)
 
 
 def load(
@@ -134,16 +132,15 @@ def load(
     Raises:
         UserError: There is neither, or an object is not the one that the run was made with.
     """
-    with one_line():
-        place, given = absolute(path), Given()
-        wanted = {"method": method, "models": models, "dataset": dataset}
-        names = {key: given.value(key, one) for key, one in wanted.items() if one is not None}
-        if Plan.read(place):
-            return Comparison(place, given)
-        if newcomer := newcomers.found(place, given, names):
-            return newcomer
-        directory = RunDirectory(place)
-        if not directory.holds_run:
-            raise UserError(f"{place} holds neither a run nor a comparison, and no adapted client")
-        check_same(directory.saved_keys(), names)
-        return Run(place, given)
+    place, given = absolute(path), Given()
+    wanted = {"method": method, "models": models, "dataset": dataset}
+    names = {key: given.value(key, one) for key, one in wanted.items() if one is not None}
+    if Plan.read(place):
+        return Comparison(place, given)
+    if newcomer := newcomers.found(place, given, names):
+        return newcomer
+    directory = RunDirectory(place)
+    if not directory.holds_run:
+        raise UserError(f"{place} holds neither a run nor a comparison, and no adapted client")
+    check_same(directory.saved_keys(), names)
+    return Run(place, given)

@@ -140,7 +140,7 @@ class Run:
         Raises:
             UserError: The model takes other inputs, or a file cannot be read.
         """
-        with available(self._given.objects), as_it_was(), running.one_line():
+        with available(self._given.objects), as_it_was():
             trained = self._trained(client)
             options = running.keys_of(keys, Given())
             logits = trained.logits(inputs_of(trained, inputs, options))
@@ -177,7 +177,7 @@ class Run:
         given = Given()
         name = None if data is None else str(given.value("dataset", data))
         objects = self._given.objects | given.objects
-        with available(objects), as_it_was(), running.one_line():
+        with available(objects), as_it_was():
             asked = clients_of(self.path)[0] if client is None else [client]
             models = (self._trained(k) for k in asked)
             options = running.keys_of(keys, Given())
@@ -209,7 +209,7 @@ class Run:
             UserError: The file is there, a library is missing, or the model cannot be exported.
         """
         target = absolute(output or f"client-{client}{exporting.SUFFIXES.get(format, '')}")
-        with available(self._given.objects), as_it_was(), running.one_line():
+        with available(self._given.objects), as_it_was():
             exporting.export(self._trained(client), format, target, overwrite=overwrite)
         return target
 
@@ -226,7 +226,7 @@ class Run:
             UserError: The file is there, or the run shares nothing.
         """
         target = None if output is None else Path(output)
-        with available(self._given.objects), as_it_was(), running.one_line():
+        with available(self._given.objects), as_it_was():
             return exporting.export_shared(self.path, target, overwrite=overwrite)
 
     def report(
@@ -271,8 +271,7 @@ class Run:
             UserError: The run cannot go on, or a key that can change its result is another.
             KeyboardInterrupt: Ctrl-C; it can be resumed again.
         """
-        with running.one_line():
-            self._given = running.resumed(self.path, self._given, rounds, engine, progress, keys)
+        self._given = running.resumed(self.path, self._given, rounds, engine, progress, keys)
         return self
 
     def _trained(self, client: int) -> Trained:

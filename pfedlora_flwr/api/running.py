@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import cache
 from itertools import chain, count
 from os import PathLike, fspath
@@ -14,7 +13,7 @@ from typing import Any
 from pfedlora_flwr import config
 from pfedlora_flwr.api.objects import Given, check_same
 from pfedlora_flwr.api.process import as_it_was
-from pfedlora_flwr.errors import UserError, without_flags
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.launch.checks import Say, nothing
 from pfedlora_flwr.launch.execute import Show, execute
@@ -183,17 +182,3 @@ def plain(value: Any) -> Any:
     if isinstance(value, PathLike):
         return fspath(value)
     return value.item() if getattr(value, "shape", None) == () else value
-
-
-@contextmanager
-def one_line() -> Iterator[None]:
-    """Errors name arguments where the command's name its flags."""
-    try:
-        yield
-    except UserError as error:
-        said = str(error)
-        text = without_flags(said, lambda key: f"{key.replace('-', '_')}=True")
-        text = re.sub(r"--(?=(engine|jobs)\b)|\B-o (?=[a-z])", "", text)
-        if text == said:
-            raise
-        raise type(error)(text) from error.__cause__

@@ -76,7 +76,7 @@ def start(
         if "dataset" in named or "resume" in named or SITES.isdisjoint(of_conf):
             raise
         raise UserError(
-            f"{error}; without superlink=… this run is a simulation, of dataset"
+            f"{error}; without a superlink this run is a simulation, of dataset"
             f" {Experiment().dataset!r}"
         ) from None
     return 0

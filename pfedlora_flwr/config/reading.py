@@ -176,7 +176,7 @@ def _pairs(overrides: Iterable[str]) -> dict[str, str]:
     for text in overrides:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise UserError(f"-o {text!r}: expected key=value")
+            raise UserError(f"{text!r}: expected key=value")
         flat[name.strip()] = value
     return flat
 

@@ -95,7 +95,7 @@ def slow_precision(config: RunConfig) -> list[str]:
 def _engine(start: Start) -> Iterable[str]:
     check_engine(start.engine, start.config.execution)
     if start.port and start.engine == "local":
-        raise UserError("--port is for the engine flower: the local engine opens none")
+        raise UserError(f"port={start.port} is for the engine flower: the local engine opens none")
     if start.config.execution.actors and start.engine == "local":
         return ["warning: actors is not used: the local engine trains one client at a time"]
     return ()

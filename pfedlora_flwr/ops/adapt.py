@@ -134,11 +134,11 @@ def _write(
 
 def _check_output(output: Path, *, overwrite: bool) -> None:
     if os.path.lexists(output) and not output.is_dir():
-        raise UserError(f"{output} is no folder; give a folder as --output")
+        raise UserError(f"{output} is no folder; give a folder as output")
     if output.is_dir() and any(output.iterdir()):
         if not overwrite:
             raise UserError(
-                f"{output} is not empty; replace it with --overwrite, or give another --output"
+                f"{output} is not empty; replace it with overwrite=true, or give another output"
             )
         inside = [path.name for path in output.iterdir()]
         if RESULT not in inside or not all(n == RESULT or n.isdecimal() for n in inside):
@@ -166,7 +166,7 @@ def _newcomer(shared: SharedState, client: int | None, options: Mapping[str, obj
     if not own:
         if of_own := [n for n in options if n == "models" or n.startswith("data.")]:
             raise UserError(
-                f"{of_own[0]} is for a client with data of its own; give -o dataset, too, or leave"
+                f"{of_own[0]} is for a client with data of its own; give dataset=…, too, or leave"
                 " it out"
             )
         if client is None or client not in e.held_out:
@@ -177,8 +177,8 @@ def _newcomer(shared: SharedState, client: int | None, options: Mapping[str, obj
         raise UserError(f"{unused[0]}; leave it out")
     if client is not None and client in e.held_out:
         raise UserError(
-            f"client {client} is held out and has its part of the run's data; leave -o dataset or"
-            f" --client out, or give --client {e.clients} or more"
+            f"client {client} is held out and has its part of the run's data; leave dataset or"
+            f" client out, or give client={e.clients} or more"
         )
     where |= {"dataset": str(options["dataset"])}
     model = wanted.models if "models" in options else None
@@ -195,7 +195,7 @@ def _newcomer(shared: SharedState, client: int | None, options: Mapping[str, obj
 def _allowed(e: Experiment) -> str:
     held = [str(k) for k in e.held_out]
     of_run = f"{some(held, _NAMED)}, which {'was' if len(held) == 1 else 'were'} held out, or "
-    return f"allowed: {of_run if held else ''}a client with data of its own, by -o dataset=…"
+    return f"allowed: {of_run if held else ''}a client with data of its own, by dataset=…"
 
 
 def _with_model(
@@ -204,13 +204,13 @@ def _with_model(
     """The keys with another model behind those of the run, and the number of a client that has it.
     Raises UserError."""
     if client is not None:
-        raise UserError("--client chooses a model of the run, and models another one: give one")
+        raise UserError("client chooses a model of the run, and models another one: give one")
     if "," in model:
         raise UserError(f"models is {model!r}; allowed with adapt: one model")
     if len(e.trained) > 1 or len(e.lora_ranks) > 1:
         raise UserError(
             f"models is {model!r}, and the run's train or lora.rank has several values: leave"
-            " models out, and choose by --client"
+            " models out, and choose by client=…"
         )
     names = [parted(name)[0] for name in shared.method().model_names]
     e = e.replace(models=",".join([*names, models.located(model)]))

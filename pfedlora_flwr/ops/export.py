@@ -139,7 +139,7 @@ def _peft(trained: Trained, folder: Path, *, overwrite: bool) -> float:
     if not frozen <= given_names(predictor):
         raise UserError(
             f"format peft leaves the frozen weights out, and those of {predictor.description} were"
-            " drawn at random: give --format safetensors"
+            " drawn at random: give format=safetensors"
         )
     make_folder(folder)
     try:

@@ -30,7 +30,7 @@ def report(
     in the only path. target: the accuracy in (0, 1] that costs are counted to, in the place of the
     runs'. Raises UserError."""
     if output is None and len(paths) > 1:
-        raise UserError("several paths are given: choose the report's folder with output=…")
+        raise UserError("several paths are given: give the report's output, too")
     where = absolute(output) if output else paths[0] / "report"
     written = write_report(paths, where, target)
     return Report(written.folder, written.text, [*_told(paths, written.folder)])

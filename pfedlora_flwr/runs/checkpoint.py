@@ -255,7 +255,7 @@ class Checkpoints:
             names = ", ".join(sorted(path.name for path in unreadable))
             raise UserError(
                 f"no checkpoint in {str(self.folder)!r} can be read ({names}); restore one, or"
-                " start again with --overwrite"
+                " start again with overwrite=true"
             )
         return None
 

@@ -171,7 +171,8 @@ def check_unchanged(run: RunDirectory, config: RunConfig) -> None:
         raise UserError(
             f"{found} {'have' if plural else 'has'} changed since round {last} of {run.path}"
             f" (its copy is in {run.source}); undo that, go on with the code as it is by"
-            " --accept-changed-code, or start again with --overwrite (a comparison's with --redo)"
+            " accept-changed-code=true, or start again with overwrite=true (a"
+            " comparison's with redo=…)"
         )
 
 

@@ -119,8 +119,8 @@ class RunDirectory(RunFiles):
         never_began = found <= {self.logs.name, RESULT} or (found <= ours and self._is_void)
         if not overwrite and not never_began:
             raise UserError(
-                f"output {str(self.path)!r} exists; continue it with --resume, replace it with"
-                " --overwrite, or choose another"
+                f"output {str(self.path)!r} exists; continue it with resume=true, replace it with"
+                " overwrite=true, or choose another"
             )
 
     def clear_void(self) -> None:
@@ -146,7 +146,7 @@ class RunDirectory(RunFiles):
             version = about.get("versions", {}).get("pfedlora-flwr", "an older version")
             raise UserError(
                 f"{where} a run of version {version}: this version can read it, but not continue"
-                f" it; give a new output, or --overwrite"
+                f" it; give a new output, or overwrite=true"
             )
 
     def check_whole(self) -> None:
@@ -159,7 +159,7 @@ class RunDirectory(RunFiles):
         if self.checkpoints.rounds() and not self.token_file.exists():
             raise UserError(
                 f"{self.token_file} is missing, by which nodes recognise the run; restore it, or"
-                " start again with --overwrite"
+                " start again with overwrite=true"
             )
 
     def check_partition(self, fingerprint: str) -> None:

@@ -134,7 +134,7 @@ class RunFiles:
         except (yaml.YAMLError, AttributeError, TypeError, ValueError, KeyError):
             raise UserError(
                 f"{self.config} cannot be read as a run's configuration; put it back from a copy,"
-                " or run again with --overwrite"
+                " or run again with overwrite=true"
             ) from None
 
     def result(self) -> Result | None:

@@ -23,7 +23,7 @@ _OF_A_VISIT = _OF_EVERY_LINE | {"client", "status"}
 def read_result(path: Path, formats: tuple[int, ...]) -> Result | None:
     """The result, or None if there is none yet. Raises UserError for one that is damaged or of
     another format."""
-    advice = "remove it; --resume creates it again"
+    advice = "remove it; resume=true creates it again"
     try:
         found = json.loads(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
@@ -89,7 +89,7 @@ def check_whole(
 
     A round's lines are written before its checkpoint, so that at most one round of theirs has none.
     """
-    done, advice = checkpoints.rounds()[-1:], "restore it, or start again with --overwrite"
+    done, advice = checkpoints.rounds()[-1:], "restore it, or start again with overwrite=true"
     if not done:
         if len(rounds) > 1:
             raise UserError(

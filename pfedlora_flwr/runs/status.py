@@ -21,7 +21,7 @@ from pfedlora_flwr.runs.rows import Phase, Status
 from pfedlora_flwr.runs.standing import Client, Standing
 
 State = Literal["running", "killed", "unknown"] | Status
-LOST = "its server is gone and left no result; --resume continues it"
+LOST = "its server is gone and left no result; resume=true continues it"
 """What is said of a run that was killed."""
 
 

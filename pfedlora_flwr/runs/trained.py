@@ -221,7 +221,7 @@ def _from_run(run: RunDirectory, client: int) -> Trained:
         raise UserError(
             f"the model of client {client} is not in {run.path}; on a deployed node it is in"
             f" <state-path>/{_token(run)}: run this there (compare removes those of tuning"
-            " candidates that were not chosen, and with --drop-models all)"
+            " candidates that were not chosen, and with drop-models=true all)"
         )
     tensors = store.read(version)
     counts = state.counts.get(client) if client not in state.stale else None

@@ -111,7 +111,7 @@ def test_runs_one_after_the_other_give_the_bits_of_the_command(
     longer = pfedlora_flwr.run(KEYS, rounds=4, output="longer", progress=False)
     assert done(again.resume(4, progress=False)) == done(longer)
     with pytest.raises(
-        UserError, match="exists; continue it with resume=True, replace it with over"
+        UserError, match="exists; continue it with resume=true, replace it with over"
     ):
         pfedlora_flwr.run(KEYS, output="again", progress=False)
 

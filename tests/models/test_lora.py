@@ -357,7 +357,7 @@ def test_merged_it_is_timms_model_and_by_peft_too(
     assert f"| frozen base | `{base_of(trained.module)}` |" in card
     assert "| licence of the base | Apache-2.0 (of the library's own weights) |" in card
     assert f"| LoRA | rank {4 * (client + 1)}, alpha {8 * (client + 1)}, in " in card
-    with pytest.raises(UserError, match=r"adapter_config.json exists; replace it with --overwrite"):
+    with pytest.raises(UserError, match="exists; replace it with overwrite=true"):
         export(trained, "peft", tmp_path / "peft")
     assert export(trained, "peft", tmp_path / "peft", overwrite=True) < 1e-5
 
