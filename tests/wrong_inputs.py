@@ -345,7 +345,6 @@ KEYS = [
     ),
     key("secagg.threshold=0.66", "secagg.threshold is 0.66; allowed: a number > 0.666667 and < 1"),
     key("secagg.max-samples=0", "secagg.max-samples is 0; allowed: an integer ≥ 1"),
-    key("extend=true", "extend is no longer a key: more rounds extend"),
     key("resume=yes overwrite=yes", "resume and overwrite exclude each other"),
     key("mu", "'mu': expected key=value"),
     key("=1", "'=1': expected key=value"),
@@ -430,7 +429,6 @@ KEYS = [
     Wrong("run --resume --overwrite", "resume and overwrite exclude each other"),
     Wrong("run --superlink ''", "--superlink is ''; allowed: a connection"),
     Wrong("run --tensorboard", "No such option '--tensorboard'"),
-    key("tensorboard=true", "tensorboard is no longer a key: give observers=tensorboard"),
     key(
         "observers=tensorbord",
         "observers names 'tensorbord'; allowed, separated by commas: tensorboard, mlflow, wandb",
@@ -1213,7 +1211,7 @@ OWN_CODE = [
     ),
     code(
         "method=own_methods:LocalImages",
-        "AttributeError: Samples.images is now Samples.inputs, at own_methods.py:",
+        "AttributeError: 'Samples' object has no attribute 'images', at own_methods.py:",
         1,
     ),
     code(

@@ -136,15 +136,11 @@ def client_table(result: Result) -> Table:
 def summary(result: Result) -> str:
     """The figures of a completed run, in four lines, and ε in one more, if it has dp."""
     a, c, s = result["accuracy"], result["communication"], result["seconds"]
-    # an older version's has none
-    scores = {
-        "balanced accuracy": result.get("balanced_accuracy"),
-        "macro-F1": result.get("macro_f1"),
-    }
+    scores = {"balanced accuracy": result["balanced_accuracy"], "macro-F1": result["macro_f1"]}
     finals = [
         f"{name} {score['final']:.4f}"
         for name, score in scores.items()
-        if score and score["final"] is not None
+        if score["final"] is not None
     ]
     missing = never_evaluated(result)
     over = f" (over {a['evaluated']} of {a['evaluated'] + missing} clients)" if missing else ""

@@ -176,11 +176,6 @@ def _own_test_part(trained: Trained) -> tuple[Samples, list[int]]:
     """The client's test samples, normalised as in its run, and their places in the dataset, from 1.
     Raises UserError when they are not here any more."""
     about, client = trained.about, trained.client
-    if "partition" not in about:
-        raise UserError(
-            f"the model of client {client} does not say which data it had (an older version saved"
-            f" it); give DATA"
-        )
     site = Site.find(trained.experiment, client, about["site"])
     data, test = site.dataset, site.split.test
     if not _is_as_it_was(site, trained):

@@ -305,13 +305,8 @@ def _importable(module: str) -> bool:
 
 
 def _told(run: RunDirectory) -> list[dict[str, Any]]:
-    """The code of the run's starts, as it was kept. Of a run by an older version, which kept no
-    hashes, that of its copy."""
-    told = read_json(run.source / _HASHES)
-    if told:
-        return told
-    held = {path: _sha256(text) for path, text in _held(run).items()}
-    return [{"after-round": 0, "sha256": _whole(held), "files": held}] if held else []
+    """The code of the run's starts, as it was kept."""
+    return read_json(run.source / _HASHES) or []
 
 
 def _sha256(text: bytes) -> str:

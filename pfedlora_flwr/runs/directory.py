@@ -30,7 +30,6 @@ from pfedlora_flwr.runs.layout import (
     FOREIGN,
     FORMAT,
     OBSERVED,
-    READABLE,
     RESULT,
     Row,
     RunFiles,
@@ -137,17 +136,9 @@ class RunDirectory(RunFiles):
             raise in_use(self.path)
 
     def check_resumable(self) -> None:
-        """Raises UserError when no run was begun here, or an older version began it."""
-        where = f"output {str(self.path)!r} holds"
+        """Raises UserError when no run was begun here."""
         if not self.holds_run:
-            raise UserError(f"{where} no run to resume: it has no {CONFIG}")
-        about = self.saved()[1]
-        if about.get("format", 1) in READABLE and about["format"] != FORMAT:
-            version = about.get("versions", {}).get("pfedlora-flwr", "an older version")
-            raise UserError(
-                f"{where} a run of version {version}: this version can read it, but not continue"
-                f" it; give a new output, or overwrite=true"
-            )
+            raise UserError(f"output {str(self.path)!r} holds no run to resume: it has no {CONFIG}")
 
     def check_whole(self) -> None:
         """Raises UserError when files are gone that the run needs to go on, or that what it has
@@ -328,8 +319,6 @@ class RunDirectory(RunFiles):
             and not self.checkpoints.paths()  # an earlier run's, which none has replaced yet
             and not self.unmasking_file.exists()
             and not self.dp_file.exists()
-            # a run of an earlier version, whose clients drew noise
-            and not (self._of_records and next(iter(self.visits()), None))
         )
 
     @property

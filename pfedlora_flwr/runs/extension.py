@@ -58,12 +58,6 @@ def check_extension(run: RunFiles, wanted: Experiment) -> None:
             f"rounds is {wanted.rounds}; with {whose} each round depends on how many there are: "
             f"a run of {saved.rounds} cannot be extended; start a new one"
         )
-    state = run.checkpoints.load()
-    if state and saved.evaluates_as_last(state.round) and state.before_last is None:
-        raise UserError(
-            f"the run in {str(path)!r} cannot be extended: an older version evaluated its last"
-            f" round; start a new one"
-        )
 
 
 def _check_budget(saved: Experiment, wanted: Experiment, done: int, record: Path) -> None:

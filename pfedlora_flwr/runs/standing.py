@@ -45,7 +45,7 @@ class Standing:
 
     def seen(self, client: int) -> float | None:
         """The Unix time at which the last round ended that admitted an update of the client; None:
-        none has, or an older version wrote it."""
+        none has."""
         admitted = self.clients[client].round if client in self.clients else 0
         return self.ended.get(admitted) if admitted else None
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pfedlora_flwr.config import from_flat, still_known
+from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data.local import Site, site_settings
 from pfedlora_flwr.data.source import Inputs
 from pfedlora_flwr.errors import UserError, some
@@ -65,7 +65,7 @@ class Trained:
     def run(self) -> Experiment:
         """What was trained in the run; `experiment` is the client's."""
         told = self.about.get("adapted_to")
-        return from_flat(still_known(told["experiment"])) if told else self.experiment
+        return from_flat(told["experiment"]) if told else self.experiment
 
     @property
     def round(self) -> int:
@@ -225,7 +225,7 @@ def _from_run(run: RunDirectory, client: int) -> Trained:
         )
     tensors = store.read(version)
     counts = state.counts.get(client) if client not in state.stale else None
-    return _build(store, client, version, tensors, counts, run.partition)
+    return _build(store, client, version, tensors, counts)
 
 
 def _token(run: RunDirectory) -> str:
@@ -241,20 +241,14 @@ def _build(
     version: int,
     tensors: dict[str, Tensor],
     counts: Counts | None,
-    partition: str | None = None,
 ) -> Trained:
-    about = {"site": {}} | ({"partition": partition} if partition else {}) | store.about()
-    flat = still_known(about["experiment"])
-    experiment = from_flat(flat)
-    # an older version left it among the keys
-    about["site"] = {"data-path": flat.get("data-path", "")} | about["site"]
+    about = store.about()
+    about["site"] = {"data-path": ""} | about["site"]
+    experiment = from_flat(about["experiment"])
     # of the client's own data, which may have fewer classes than the federation
-    names = about["class_names"]
-    classes = about.get("classes", len(names))
-    about["class_names"] = _filled(names, classes)
-    shape = tuple(about.get("shape", Task.shape))
-    kind = kinds.named(about["kind"]) if "kind" in about else kinds.of_shape(shape)
-    method = registry.make(experiment, Task(classes, shape, kind))
+    about["class_names"] = _filled(about["class_names"], about["classes"])
+    task = Task(about["classes"], tuple(about["shape"]), kinds.named(about["kind"]))
+    method = registry.make(experiment, task)
     with random_weights():
         module = method.private_init(client, 0)
     try:

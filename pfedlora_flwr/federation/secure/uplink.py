@@ -44,8 +44,6 @@ class SecureUplink(Uplink):
     fail, refuse: told of a client without an answer, or without an admitted one, and why.
     """
 
-    stages = 4
-
     def __init__(
         self,
         experiment: Experiment,
