@@ -44,17 +44,17 @@ Options = Annotated[
     ),
 ]
 Place = Annotated[Path, typer.Argument(metavar="RUN", hidden=True)]
-Client = Annotated[
-    int, typer.Option("--client", metavar="K", help="Use this client's model.", min=0)
-]
 OneClient = Annotated[
     int | None,
-    typer.Option("--client", metavar="K", help="Use this client's model.", min=0),
+    typer.Option("--client", metavar="K", help="This client's model.", min=0),
 ]
 AllClients = Annotated[
     bool, typer.Option("--all-clients", help="Use every client's model, one after the other.")
 ]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")]
+Json = Annotated[
+    bool, typer.Option("--json", help="Write JSON; a list where several are asked for.")
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what was written before.")]
 
 
 @cli.callback()
@@ -288,9 +288,7 @@ def predict(
     top: Annotated[
         int, typer.Option(metavar="N", help="Show the N most probable classes.", min=1)
     ] = 3,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Write JSON: a list of predictions.")
-    ] = False,
+    as_json: Json = False,
     as_csv: Annotated[
         bool, typer.Option("--csv", help="Write CSV: one row per client and input.")
     ] = False,
@@ -347,9 +345,7 @@ def evaluate(
     data: Annotated[str | None, typer.Argument(metavar="[DATA]", hidden=True)] = None,
     client: OneClient = None,
     all_clients: AllClients = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Write JSON: one evaluation, or a list for all clients.")
-    ] = False,
+    as_json: Json = False,
     rows: Annotated[
         bool,
         typer.Option(
@@ -403,10 +399,8 @@ def adapt(
         ),
     ] = None,
     option: Options = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace what adapt wrote to DIR.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Write JSON.")] = False,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
 ) -> None:
     """Train a personal model for a client that was not in the run, from the final shared state and
     the client's own data. Shows its accuracy beside that of the same client alone.
@@ -434,10 +428,7 @@ def adapt(
 @cli.command(cls=PlainCommand)
 def export(
     place: Place,
-    client: Annotated[
-        int | None,
-        typer.Option("--client", metavar="K", help="Export this client's model.", min=0),
-    ] = None,
+    client: OneClient = None,
     kind: Annotated[
         str,
         typer.Option(
@@ -457,10 +448,7 @@ def export(
             help="Default: client-K with the format's suffix; with --shared shared.safetensors.",
         ),
     ] = None,
-    overwrite: Annotated[
-        bool,
-        typer.Option("--overwrite", help="Replace an existing file and its model card."),
-    ] = False,
+    overwrite: Overwrite = False,
 ) -> None:
     """Write a client's model as one file. It is checked against the model itself, and a model card
     is written beside it. LoRA is merged into the weights.
@@ -499,9 +487,7 @@ def export(
 @cli.command(cls=PlainCommand)
 def audit(
     paths: Annotated[list[Path], typer.Argument(metavar="RUN_OR_DIR…", hidden=True)],
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Write JSON: one audit, or a list for several runs.")
-    ] = False,
+    as_json: Json = False,
 ) -> None:
     """Measure what uploads reveal about single clients. Attacks infer a client's classes and
     training samples; the result is written to audit.json.
@@ -527,7 +513,7 @@ def align(
         ),
     ] = None,
     overwrite: Overwrite = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Write JSON, with correlations.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Compare models' representations. Shows how well one model's class means classify through
     another.
@@ -580,7 +566,7 @@ def weights(
 @cli.command("list", cls=PlainCommand)
 def list_(
     folder: Annotated[Path, typer.Argument(metavar="DIR", hidden=True)],
-    as_json: Annotated[bool, typer.Option("--json", help="Write JSON: a list of runs.")] = False,
+    as_json: Json = False,
 ) -> None:
     """List the runs in DIR and below. Shows state, rounds, the keys in which they differ, and
     accuracy at best validation."""
@@ -600,7 +586,7 @@ def status(
             " number of a run; default: the last one.",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Write JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Show how a run stands: rounds, time left, clients with their failures and refused updates,
     and disk.

@@ -41,7 +41,7 @@ def test_frozen_encoders_with_random_weights_are_named() -> None:
 
 def test_a_basis_that_is_there_is_kept(tmp_path: Path) -> None:
     (tmp_path / "basis.safetensors").write_text("irreplaceable")
-    wanted = "exists; replace it with --overwrite, or give another basis"
+    wanted = "exists; replace it with overwrite=true, or give another basis"
     with pytest.raises(UserError, match=wanted):
         align(run_config({"dataset": "digits"}), samples=100, basis=tmp_path / "basis.safetensors")
 

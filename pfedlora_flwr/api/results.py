@@ -13,7 +13,7 @@ from torch import nn
 
 from pfedlora_flwr.api import running
 from pfedlora_flwr.api.inputs import inputs_of
-from pfedlora_flwr.api.objects import Given
+from pfedlora_flwr.api.objects import Given, check_same
 from pfedlora_flwr.api.process import as_it_was
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import absolute
@@ -271,7 +271,13 @@ class Run:
             UserError: The run cannot go on, or a key that can change its result is another.
             KeyboardInterrupt: Ctrl-C; it can be resumed again.
         """
-        self._given = running.resumed(self.path, self._given, rounds, engine, progress, keys)
+        options = running.keys_of(keys, added := Given())
+        check_same(self.config, options)
+        options |= {"output": str(self.path), "resume": True}
+        options |= {} if rounds is None else {"rounds": rounds}
+        given = self._given.joined(added)
+        running.trained(None, {}, options, given, engine=engine, progress=progress)
+        self._given = given
         return self
 
     def _trained(self, client: int) -> Trained:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pfedlora_flwr import config
-from pfedlora_flwr.api.objects import Given, check_same
+from pfedlora_flwr.api.objects import Given
 from pfedlora_flwr.api.process import as_it_was
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
@@ -27,21 +27,6 @@ from pfedlora_flwr.runs.rows import Result
 
 Conf = str | PathLike[str] | Mapping[str, Any]
 """A YAML file, the name of a configuration that comes with the package, or its keys."""
-
-
-def resumed(
-    place: Path, given: Given, rounds: int | None, engine: str, progress: bool, keys: dict[str, Any]
-) -> Given:
-    """Goes on with the run in `place`; all objects that it has been given."""
-    added = Given()
-    options = keys_of(keys, added)
-    check_same(RunDirectory(place).saved_keys(), options)
-    options |= {"output": str(place), "resume": True}
-    if rounds is not None:
-        options["rounds"] = rounds
-    given = given.joined(added)
-    trained(None, {}, options, given, engine=engine, progress=progress)
-    return given
 
 
 def trained(
