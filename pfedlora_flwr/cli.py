@@ -429,7 +429,7 @@ def adapt(
 def export(
     place: Place,
     client: OneClient = None,
-    kind: Annotated[
+    format: Annotated[
         str,
         typer.Option(
             "--format",
@@ -463,12 +463,12 @@ def export(
     from pfedlora_flwr.ops.load_models import models_of
 
     if shared:
-        if client is not None or kind:
+        if client is not None or format:
             raise UserError("--shared has neither --client nor --format: it is no client's model")
         written = exporting.export_shared(place, output, overwrite=overwrite)
         out.print(f"{written}: the shared state, for `pfedlora adapt`", soft_wrap=True)
         return
-    if client is None or not kind:
+    if client is None or not format:
         missing = "--client K" if client is None else "--format FORMAT"
         raise UserError(
             f"{missing} is missing: a client's model needs --client and --format, the shared state"
@@ -476,8 +476,8 @@ def export(
         )
 
     [trained] = models_of(place, client, err.print)
-    target = absolute(output or f"client-{client}{exporting.SUFFIXES.get(kind, '')}")
-    difference = exporting.export(trained, kind, target, overwrite=overwrite)
+    target = absolute(output or f"client-{client}{exporting.SUFFIXES.get(format, '')}")
+    difference = exporting.export(trained, format, target, overwrite=overwrite)
     out.print(
         f"{target} and its model card; logits within {difference:.1g} of the model's own",
         soft_wrap=True,
@@ -594,15 +594,9 @@ def status(
     RUN is a run's directory. The exit code is 0 for a completed run, 1 for one that failed or
     diverged, 3 for a running one, 4 for one that was killed, 5 for one that was stopped, and 6 if
     the run's server is on another host and cannot be asked. It is 2 if there is no such run."""
-    if superlink is not None:
-        from pfedlora_flwr.commands.status import superlink_status
+    from pfedlora_flwr.commands.status import show_status
 
-        raise typer.Exit(superlink_status(superlink, place, out, as_json=as_json))
-    if place is None:
-        raise UserError("status needs RUN, a run's directory, or --superlink CONNECTION")
-    from pfedlora_flwr.commands.status import local_status
-
-    raise typer.Exit(local_status(Path(place), out, as_json=as_json))
+    raise typer.Exit(show_status(place, superlink, out, as_json=as_json))
 
 
 @cli.command(cls=PlainCommand)

@@ -87,20 +87,17 @@ def _check_superlink(
 ) -> None:
     if superlink == "":
         raise UserError("superlink is ''; allowed: a connection in $FLWR_HOME/config.toml")
-    if engine != "flower":
-        raise UserError(
-            f"engine={engine} trains in this process, superlink={superlink} on nodes: give only one"
-        )
-    if named.get("ray"):
-        raise UserError(
-            f"ray is for simulations, superlink={superlink} for real nodes: give only one"
-        )
-    if port:
-        raise UserError(
-            f"port={port} is for simulations: a connection has its address in Flower's config.toml"
-        )
-    if dry_run:
-        raise UserError("dry-run=true is for simulations: only the nodes know what they have")
+    nodes = f"superlink={superlink}"
+    refused = {
+        f"engine={engine} trains in this process, {nodes} on nodes: give only one": engine
+        != "flower",
+        f"ray is for simulations, {nodes} for real nodes: give only one": named.get("ray"),
+        f"port={port} is for simulations: Flower's config.toml has the address": port,
+        "dry-run=true is for simulations: only the nodes know what they have": dry_run,
+    }
+    for why, wrong in refused.items():
+        if wrong:
+            raise UserError(why)
 
 
 def _without(

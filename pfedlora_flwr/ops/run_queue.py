@@ -112,7 +112,7 @@ class Runs:
         at_once: int,
     ) -> None:
         self.say, self.at_once = say, at_once
-        self._work, self._speed, self._watch, self._drop_models = work, speed, watch, drop_models
+        self._work, self.speed, self.watch, self._drop_models = work, speed, watch, drop_models
         self._again = set[Path]()
         self.going: list[Going] = []
         self._wait_for([])
@@ -137,7 +137,7 @@ class Runs:
             self._work.redo.discard(job.directory)
             self._again.add(job.directory)
         self.going.append(Going(self, job))
-        self.show()
+        self.watch(self)
         return self.going[-1]
 
     def end(self, line: Going, result: Result) -> bool:
@@ -161,7 +161,7 @@ class Runs:
         if result["status"] == DIVERGED:
             came = result["error"] or DIVERGED
         elif result["status"] == "completed":
-            self._speed.learn(job.config, result["seconds"]["total"])
+            self.speed.learn(job.config, result["seconds"]["total"])
             came = f"accuracy {result['accuracy']['at_best_validation']:.4f} at best validation"
         elif by == "dp":  # for good
             came = f"stopped: {result['error']}"
@@ -173,24 +173,16 @@ class Runs:
         self.say(f"{self._ended} of {self.count.of}: {job.title}: {came}")
         return False
 
-    def show(self) -> None:
-        """Passes on how the runs stand."""
-        self._watch(self)
-
     def words(self) -> str:
         """How all of them stand."""
         left = self._later + sum(line.left for line in self.going)
         done = f"{self.count.ended} of {self.count.of} runs done"
         return f"{done} · about {duration(left / self.at_once)} left"
 
-    def seconds(self, config: RunConfig) -> float:
-        """What a run will take."""
-        return self._speed.seconds(config)
-
     def _wait_for(self, jobs: list[Job]) -> None:
         self._waiting = jobs
         # asked for four times a second
-        self._later, self.count = seconds_of(jobs, self._speed), self._work.count()
+        self._later, self.count = seconds_of(jobs, self.speed), self._work.count()
 
 
 class Going:
@@ -198,7 +190,7 @@ class Going:
 
     def __init__(self, runs: Runs, job: Job) -> None:
         self.job = job
-        self.left = runs.seconds(job.config)
+        self.left = runs.speed.seconds(job.config)
         self.course = Course(job.config.experiment)
         self._runs, self._directory = runs, RunDirectory(job.directory)
         self._rounds: Watched | None = None
@@ -213,8 +205,8 @@ class Going:
         """Takes up what the run is doing, and its rounds so far."""
         self.course.look(state, so_far)
         own = self.course.left(state, so_far)
-        self.left = self._runs.seconds(self.job.config) if own is None else own
-        self._runs.show()
+        self.left = self._runs.speed.seconds(self.job.config) if own is None else own
+        self._runs.watch(self._runs)
 
 
 def seconds_of(jobs: Iterable[Job], speed: estimate.Speed) -> float:

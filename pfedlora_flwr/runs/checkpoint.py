@@ -173,8 +173,6 @@ class ServerState:
 
     @classmethod
     def from_json(cls, meta: dict[str, Any], tensors: dict[str, Tensor]) -> ServerState:
-        # a run that was begun without them goes on
-        meta = {"states": {}, "before_last": None} | meta
         by_client = {
             n: {int(k): v for k, v in meta[n].items()}
             for n in ("versions", "models", "states", "other_accuracies", "counts")

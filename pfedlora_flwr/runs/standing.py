@@ -28,8 +28,7 @@ class Client:
 class Standing:
     """The rounds and the clients of a run that goes on; each line is read once.
 
-    clients: only those that have a line. ended: by round, the Unix time of its end; rounds of older
-    versions have none."""
+    clients: only those that have a line. ended: by round, the Unix time of its end."""
 
     def __init__(self, rounds: Path, clients: Path) -> None:
         self._rounds = Tail(rounds, self._begin_rounds, self._take_round)

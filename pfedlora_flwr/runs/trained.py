@@ -44,12 +44,11 @@ class Trained:
     """A client's model after its visit in round `version`, in evaluation mode on the CPU.
 
     about: what the client left beside it: experiment, classes, shape, class_names, feature_names,
-    mean, std, data_notes, versions, kind; partition and site, which say where its data is (older
-    versions of the package left out partition, shape, feature_names, kind and data_notes). counts:
+    mean, std, data_notes, versions, kind; partition and site, which say where its data is. counts:
     of its evaluation; None where this version was not evaluated. own_data: what the site's own data
-    was known by; empty for a part of a shared dataset, and where an older version stored it. Of a
-    client that was not in the run, version is the number of its visits, and about has adapted_to:
-    the run's experiment, and the round of the shared state (older versions left it out)."""
+    was known by; empty for a part of a shared dataset. Of a client that was not in the run, version
+    is the number of its visits, and about has adapted_to: the run's experiment, and the round of
+    the shared state."""
 
     client: int
     version: int
