@@ -438,7 +438,7 @@ KEYS = [
     key("observers=builtins:object", "observer 'builtins:object': it lacks begin"),
     Wrong(
         "run --superlink x --engine local",
-        "--engine local trains in this process, --superlink x on nodes",
+        "--engine local trains here, --superlink x on nodes",
     ),
     Wrong("run --superlink x --dry-run", "--dry-run is for simulations"),
     Wrong(

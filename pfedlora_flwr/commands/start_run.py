@@ -89,8 +89,7 @@ def _check_superlink(
         raise UserError("superlink is ''; allowed: a connection in $FLWR_HOME/config.toml")
     nodes = f"superlink={superlink}"
     refused = {
-        f"engine={engine} trains in this process, {nodes} on nodes: give only one": engine
-        != "flower",
+        f"engine={engine} trains here, {nodes} on nodes: give only one": engine != "flower",
         f"ray is for simulations, {nodes} for real nodes: give only one": named.get("ray"),
         f"port={port} is for simulations: Flower's config.toml has the address": port,
         "dry-run=true is for simulations: only the nodes know what they have": dry_run,

@@ -39,7 +39,7 @@ _LISTED = 20
 
 def show_status(place: str | None, superlink: str | None, out: Console, *, as_json: bool) -> int:
     """Prints how the run in the directory `place` stands, or on a SuperLink Flower's run of that
-    number, or the last; the exit code. Raises UserError when it is not there, or cannot be asked."""
+    number, or the last; the exit code. Raises UserError if there is none that can be asked."""
     if superlink is not None:
         from pfedlora_flwr.launch.remote import remote_status
 
