@@ -322,10 +322,12 @@ def predict(
         check_replaceable(output, overwrite=overwrite)
         make_folder(output.absolute().parent)
     asked, found = predict_files(models, paths, options=options)
-    for line in [*(f"error: {line}" for line in asked.broken), *asked.notes]:
-        err.print(line)
+    for line in asked.broken:
+        err.print(f"error: {line}")
     if not found:
         raise typer.Exit(2)
+    for line in asked.notes:
+        err.print(f"note: {line}")
     if as_json:
         text = results.predictions_json(found, top)
     elif as_csv:
