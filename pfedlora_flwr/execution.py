@@ -107,11 +107,6 @@ class Execution:
 
 KEYS = keys_of(Execution)
 _MERGING = ("min-success", "clip-norm-factor", "max-samples")
-GONE = {
-    "extend": "more rounds extend a run that is resumed",
-    "tensorboard": "give observers=tensorboard",
-}
-"""Keys that are no longer there, and what takes their place."""
 
 
 @dataclass(frozen=True)

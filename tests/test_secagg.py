@@ -582,7 +582,7 @@ def test_a_server_that_lies_about_who_is_lost_gets_no_share(
     assert not any(b"shares" in seen for seen in grid.seen)
     run = RunDirectory(tmp_path / "run")
     run.clear_void()
-    with pytest.raises(UserError, match="exists; continue it with --resume"):
+    with pytest.raises(UserError, match="exists; continue it with resume=true"):
         run.check_free(run_config({**KEYS, "output": str(run.path)}))
     assert run.unmasking_file.exists(), "another start would unmask the round for others"
     assert all("secaggplus_state" not in c.state.config_records for c in grid._contexts.values()), (

@@ -13,7 +13,7 @@ from typing import Any
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.methods import own
-from pfedlora_flwr.methods.method import MOVED, Method
+from pfedlora_flwr.methods.method import Method
 from pfedlora_flwr.models.registry import any_batch_norm, load_object
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.training.kinds import IMAGES
@@ -87,11 +87,6 @@ def find(name: str) -> type[Method]:
             f"method {name!r}: its Options is no frozen dataclass; expected"
             " `@dataclass(frozen=True)` above `class Options(Method.Options)`"
         )
-    for old in ("predict", "layers"):
-        if hasattr(found, old):
-            raise UserError(
-                f"method {name!r}: it has {old!r}, which is no longer used: {MOVED[old]}"
-            )
     return found
 
 

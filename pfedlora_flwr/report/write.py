@@ -7,8 +7,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-
 from pfedlora_flwr.comparison.plan import Keys
 from pfedlora_flwr.data.local import without_own_folders
 from pfedlora_flwr.errors import UserError
@@ -41,9 +39,7 @@ class Written:
     text: str
 
 
-def write_report(
-    paths: Iterable[Path], output: Path, out: Console, target: float | None = None
-) -> Written:
+def write_report(paths: Iterable[Path], output: Path, target: float | None = None) -> Written:
     """Writes report.md, report.html, a CSV and a LaTeX file a table, runs.csv and the figures (PNG,
     SVG, PDF) into `output`. Raises UserError.
 
@@ -61,8 +57,7 @@ def write_report(
         write_atomically(output / f"{table.name}.tex", table.latex().encode())
     write_atomically(output / "runs.csv", tables.runs_csv(study).encode())
     earlier = _figures_of(output / "report.md")
-    with out.status("drawing figures"):
-        pictures, left_out = _draw(study, output)
+    pictures, left_out = _draw(study, output)
     for name in earlier - {picture.path.stem for picture in pictures}:
         style.remove(output, name)
     notes = [*_notes(study), *left_out]

@@ -202,8 +202,6 @@ class ServerState:
 
     @classmethod
     def from_json(cls, meta: dict[str, Any], tensors: dict[str, Tensor]) -> ServerState:
-        # a run that was begun without them goes on
-        meta = {"states": {}, "claims": {}, "sizes": [], "before_last": None} | meta
         by_client = {
             n: {int(k): v for k, v in meta[n].items()}
             for n in ("versions", "models", "states", "other_accuracies", "counts", "claims")
@@ -284,7 +282,7 @@ class Checkpoints:
             names = ", ".join(sorted(path.name for path in unreadable))
             raise UserError(
                 f"no checkpoint in {str(self.folder)!r} can be read ({names}); restore one, or"
-                " start again with --overwrite"
+                " start again with overwrite=true"
             )
         return None
 

@@ -14,7 +14,7 @@ from pfedlora_flwr.runs.code_copy import Hashes, check_importable, differing_fil
 from pfedlora_flwr.runs.directory import RunDirectory, find_runs
 from pfedlora_flwr.runs.provenance import read_about
 from pfedlora_flwr.runs.records import check_told
-from pfedlora_flwr.runs.result import sampled, to_target
+from pfedlora_flwr.runs.result import to_target
 from pfedlora_flwr.runs.rows import Result, RoundRow, ToTarget
 
 
@@ -144,8 +144,6 @@ def read_run(path: Path, rounds: int | None = None) -> Run | Missing:
         return Missing(SHORTER, f"unfinished after round {done} of {rounds}", path)
     if rounds is not None and done > rounds:
         return Missing(EXTENDED, f"{EXTENDED} to {done} rounds, of {rounds} here", path)
-    if "sampled_last" not in result["accuracy"]:  # an older version's: its lines tell
-        result["accuracy"].update(sampled(directory.visits()))
     return Run(directory, result)
 
 

@@ -80,7 +80,7 @@ class RoundRow(CostFields):
     training_seconds: float
     evaluation_seconds: float  # the same for evaluation
     workers: int  # number of processes that did the admitted visits
-    ended: NotRequired[float]  # Unix time of the round's end; older versions wrote none
+    ended: NotRequired[float]  # Unix time of the round's end
 
 
 def accuracy_of(row: RoundRow) -> float | None:

@@ -43,11 +43,6 @@ class Samples:
     def __len__(self) -> int:
         return len(self.labels)
 
-    @property
-    def images(self) -> Tensor:
-        """The name of `inputs` up to version 0.2: a user's own code that has it is told so."""
-        raise AttributeError("Samples.images is now Samples.inputs")
-
     def batch(self, index: Tensor | slice) -> Tensor:
         """The float inputs of some samples. Pixels stay uint8 until here: a quarter of the memory,
         and a batch of floats fits the cache."""

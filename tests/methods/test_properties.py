@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from pfedlora_flwr.commands.export import export
 from pfedlora_flwr.data.local import shared_partition
 from pfedlora_flwr.federation import client
 from pfedlora_flwr.federation.model_cache import ModelCache
 from pfedlora_flwr.files import tensors_sha256
 from pfedlora_flwr.methods import registry
+from pfedlora_flwr.ops.export import export
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.trained import load_trained
 from scripts import methods as written

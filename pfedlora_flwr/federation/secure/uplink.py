@@ -49,7 +49,6 @@ class SecureUplink(Uplink):
     fail, refuse: told of a client without an answer, or without an admitted one, and why.
     """
 
-    stages = 4
     asks_for_scores = False
 
     def __init__(
