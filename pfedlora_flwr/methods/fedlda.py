@@ -31,12 +31,22 @@ class FedLDA(Shrunk):
     )
     usual = 0.5
 
-    def scores(self, total: Sums) -> tuple[Tensor, Tensor]:
-        a = self.inverse(total, total.means.T).T
-        return a, -0.5 * (total.means * a).sum(1)
+    choices = (0.05, 0.2, 0.35, 0.5, 0.75)
+    formulas = ("oas",)
 
-    def inverse(self, total: Sums, of: Tensor) -> Tensor:
+    def strength(self, total: Sums, right: Tensor) -> float:
+        return oas(total) if self.options.shrinkage == "oas" else super().strength(total, right)
+
+    def inverse(self, total: Sums, s: float, of: Tensor) -> Tensor:
         """Σ_s⁻¹ of columns [d, m]."""
         within, eye = total.scatter / total.n, torch.eye(len(of), dtype=of.dtype, device=of.device)
-        s = self.shrinkage
         return solve((1 - s) * within + s * within.trace() / len(of) * eye, of)
+
+
+def oas(total: Sums) -> float:
+    """The oracle approximating shrinkage of Σ_w (Chen, Wiesel, Eldar, Hero 2010, Eq. 23, as in
+    scikit-learn), which takes the samples for Gaussian."""
+    within = total.scatter / total.n
+    squares, mean = float(within.square().mean()), float(within.diagonal().mean())
+    most = (float(total.n) + 1) * (squares - mean**2 / len(within))
+    return min((squares + mean**2) / most, 1.0) if most > 0 else 1.0

@@ -27,6 +27,6 @@ class FedNCM(OfSums):
     )
     squares = False
 
-    def scores(self, total: Sums) -> tuple[Tensor, Tensor]:
-        """zᵀμ_c − ½ |μ_c|², half of |z|² − |z − μ_c|²."""
-        return total.means, -0.5 * total.means.square().sum(1)
+    def inverse(self, total: Sums, s: float, of: Tensor) -> Tensor:
+        """None: the score is zᵀμ_c − ½ |μ_c|², half of |z|² − |z − μ_c|²."""
+        return of

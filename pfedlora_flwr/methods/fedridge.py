@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
@@ -40,12 +41,20 @@ class FedRidge(Shrunk):
         if experiment.options.shrinkage in ("1", "1.0"):
             raise UserError("sums.shrinkage is 1; allowed with fedridge: below 1")
 
-    def scores(self, total: Sums) -> tuple[Tensor, Tensor]:
+    choices = (1e-4, 1e-3, 1e-2, 0.1, 0.5)
+
+    def scores(self, total: Sums, s: float) -> tuple[Tensor, Tensor]:
         rest = total.sums.sum(0) / self.classes
-        w = self.inverse(total, (total.sums - rest).T).T
+        w = self.inverse(total, s, (total.sums - rest).T).T
         return w, w.new_zeros(len(w))
 
-    def inverse(self, total: Sums, of: Tensor) -> Tensor:
+    def left_out(self, total: Sums, s: float, z: Tensor, labels: Tensor) -> Tensor:
+        """Exactly, but for n: (f_i − h_ii t_i) / (1 − h_ii)."""
+        target = one_hot(labels, self.classes).double() - 1 / self.classes
+        h = (z * self.inverse(total, s, z.T).T).sum(1, keepdim=True)
+        return (z @ self.scores(total, s)[0].T - h * target) / (1 - h)
+
+    def inverse(self, total: Sums, s: float, of: Tensor) -> Tensor:
         """(G + λ n I)⁻¹ of columns [d, m]."""
-        s, eye = self.shrinkage, torch.eye(len(of), dtype=of.dtype, device=of.device)
+        eye = torch.eye(len(of), dtype=of.dtype, device=of.device)
         return solve(total.matrix + s / (1 - s) * total.n * eye, of)

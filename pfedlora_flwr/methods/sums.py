@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import nan
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
@@ -25,13 +26,16 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment, parted
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.class_means import check_classes
+from pfedlora_flwr.methods.leave_one_out import correction, own_priors, spread_of
 from pfedlora_flwr.methods.method import Method, Refused, Tensors, Upload, check_layout
+from pfedlora_flwr.models import basis
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.models.named import random_encoders
 from pfedlora_flwr.models.registry import facts
 from pfedlora_flwr.models.summary import Summary, among
-from pfedlora_flwr.training.loop import Samples, Visit
+from pfedlora_flwr.training.loop import Samples, Visit, count_correct
 
+VALIDATION = "validation"
 _ROUNDING = 1e-6
 """Of a length: R comes in float32."""
 _SINGULAR = 1e-7
@@ -122,12 +126,41 @@ class OfSums(Method):
     @dataclass(frozen=True)
     class Options(Method.Options):
         prefix: ClassVar[str | None] = ""
+        dim: int | None = key(
+            None,
+            "d, the first directions of a basis, in which representations are summed; auto: as"
+            " they are, or all of sums.basis",
+            name="sums.dim",
+            low=1,
+        )
+        basis: str | None = key(
+            None,
+            "a file of principal directions of public inputs (`pfedlora align --basis`); auto: with"
+            " sums.dim those of the pretrained classifiers' weights",
+            name="sums.basis",
+            path=True,
+        )
+        priors: str = key(
+            "equal",
+            "of classes. equal, all: among the classes held, all by their shares of all samples."
+            " own: among all, by the client's smoothed shares, weighted by leave-one-out",
+            name="sums.priors",
+            choices=("equal", "own", "all"),
+        )
+        correction: str = key(
+            "none",
+            "ridge: each client adds a regression of what is left, on its own samples, which is"
+            " never sent; its strength by leave-one-out",
+            name="sums.correction",
+            choices=("none", "ridge"),
+        )
 
     @classmethod
     def default_keys(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        """One round that sends, and one that brings the sums of all."""
+        """A round that sends the sums, perhaps one that sends counts of validation samples, and one
+        that brings what is the sum of all."""
         return {
-            "rounds": 2,
+            "rounds": 3 if given.get("sums.shrinkage") == VALIDATION else 2,
             "train": "head",
             "representation-norm": "layer",
             "initial-models": "architecture",
@@ -148,6 +181,12 @@ class OfSums(Method):
             raise UserError(f"neck is {e.neck}; {told}: auto, because a neck is trained")
         if e.augment:
             raise UserError(f"augment is true; {told}: false, because each sample is read once")
+        o = e.options
+        if o.dim and not o.basis and e.representation != "pretrained-logits":
+            raise UserError(
+                f"sums.dim is {o.dim}, and representation is {e.representation}; allowed with it:"
+                " pretrained-logits, or a file as sums.basis"
+            )
         names = dict.fromkeys(parted(name)[0] for name in e.model_names())
         drawn = [name for name in names if ":" not in name] + random_encoders(names)
         if drawn and (len(names) > 1 or e.initial_models != "architecture"):
@@ -183,7 +222,7 @@ class OfSums(Method):
             torch.zeros(self.classes, dtype=torch.float64),
             torch.zeros(self.classes, d, dtype=torch.float64),
             torch.zeros(d * (d + 1) // 2 if self.squares else 0, dtype=torch.float64),
-        ).tensors()
+        ).tensors() | {"right": torch.zeros(len(self.candidates), dtype=torch.float64)}
 
     def private_init(self, client: int, seed: int) -> nn.Module:
         model = super().private_init(client, seed)
@@ -193,7 +232,7 @@ class OfSums(Method):
                 f"model {self.model_of(client)!r} trains something before its head; allowed with"
                 f" {self.experiment.method}: a frozen encoder"
             )
-        return Summary(model, self.nothing(), corrected=False)
+        return Summary(model, self.nothing(), corrected=self.options.correction == "ridge")
 
     def predictor(self, model: Summary) -> ClientModel:
         return model.predictor()
@@ -214,23 +253,33 @@ class OfSums(Method):
     def local_update(
         self, model: Summary, received: Tensors, data: Samples, visit: Visit
     ) -> Upload:
-        """Send the own sums, less what the server has added of them; solve the head."""
+        """Send the own sums, less what the server has added of them, and once there are others'
+        how many validation samples each candidate of s gets right; solve the head."""
         if not len(data):
             raise UserError(f"client {visit.client} has no training samples: there is no sum")
-        z = self.coordinates(model.model, data, visit)
+        x = self.inputs(model, data, visit)
+        z = self.coordinates(x)
         own = Sums.of(z, data.labels, self.classes, squares=self.squares)
-        change = own - self.contributed(model, received, visit)
-        self.solve(model, Sums.among(received) + change, own)
+        before = self.contributed(model, received, visit)
+        change = own - Sums.among(before)
+        total = Sums.among(received) + change
+        right = torch.zeros_like(received["right"])
+        if received["counts"].any() and visit.validation is not None and len(visit.validation):
+            for i, s in enumerate(self.candidates):
+                self.solve(model, total, own, s, x, data.labels)
+                right[i] = count_correct(model.eval().predictor(), visit.validation)
+        s = self.strength(total, received["right"])
+        self.solve(model, total, own, s, x, data.labels)
         visit.flops["sums"] += self.operations(len(data))
-        model.remember(visit.round, own.tensors())
-        return Upload(report(change), len(data))
+        model.remember(visit.round, own.tensors() | {"right": right})
+        return Upload(report(change) | {"right": right - before["right"]}, len(data))
 
     def operations(self, n: int) -> int:
         """Of G over n samples, its Cholesky factor, and a column for each class."""
         d = self.width
         return 2 * n * d**2 + d**3 // 3 + 2 * self.classes * d**2 if self.squares else 0
 
-    def contributed(self, model: Summary, received: Tensors, visit: Visit) -> Sums:
+    def contributed(self, model: Summary, received: Tensors, visit: Visit) -> Tensors:
         """What the server counts as this client's. Raises UserError if the client no longer has
         it."""
         known, own = int(received["acknowledged"]), int(model.visit)
@@ -239,23 +288,73 @@ class OfSums(Method):
                 f"client {visit.client} no longer has what it sent in round {known}, which is in"
                 f" the sums; restore its model of round {known}, or begin a new run"
             )
-        sent = Sums.among(dict(model.named_buffers()))
-        return sent if known else sent - sent
+        sent = {name: getattr(model, name) for name in self.nothing()}
+        return {name: tensor * (known > 0) for name, tensor in sent.items()}
 
-    def coordinates(self, model: ClientModel, data: Samples, visit: Visit) -> Tensor:
-        """z of the client's samples, [n, d], float64."""
-        return visit.infer("sums", model.encode, data).double() / model.width**0.5
+    def inputs(self, model: Summary, data: Samples, visit: Visit) -> Tensor:
+        """R / √width of samples, [n, width], float64."""
+        r = visit.infer("sums", model.model.encode, data)
+        return r.double() / r.shape[1] ** 0.5
 
-    def solve(self, model: Summary, total: Sums, own: Sums) -> None:
-        """Sets the client's head by the sums of all with its own samples as they are."""
-        scores, bias = self.scores(total)
-        weight, bias = among(scores / model.model.width**0.5, bias, total.known)
-        model.set_scores(weight, bias)
-        model.asked.copy_(own.known)
+    def coordinates(self, x: Tensor) -> Tensor:
+        """z, [n, d], of R / √width."""
+        return x if self.directions is None else x @ self.directions.to(x.device)
+
+    def solve(
+        self, model: Summary, total: Sums, own: Sums, s: float, x: Tensor, labels: Tensor
+    ) -> None:
+        """Sets the client's head by the sums of all, with its own samples as they are, and what it
+        adds by these samples x, each as if it were in no sum."""
+        a, bias = self.scores(total, s)
+        of_x = a if self.directions is None else a @ self.directions.to(a.device).T
+        model.set_scores(*among(of_x / x.shape[1] ** 0.5, bias, total.known))
+        o = self.options
+        model.asked.copy_(total.known if o.priors == "own" else own.known)
+        if o.priors == "all":
+            model.shift.copy_(torch.log(total.counts.clamp(min=0.5) / total.n.clamp(min=1)))
+        if o.priors != "own" and o.correction == "none":
+            return
+        z = self.coordinates(x)
+        spread = spread_of(z @ a.T + bias, model.asked)
+        scores = self.left_out(total, s, z, labels)
+        if o.priors == "own":
+            model.shift.copy_(own_priors(scores, labels, own.counts, total.known, spread))
+        if o.correction == "ridge":
+            scores += model.shift
+            scale, weight = correction(x, scores, labels, model.asked, spread)
+            model.scale.copy_(scale)
+            model.private.copy_(weight / x.shape[1] ** 0.5)
+
+    def strength(self, total: Sums, right: Tensor) -> float:
+        """s. right: of all clients' validation samples, by candidate."""
+        return 0.0
+
+    @property
+    def candidates(self) -> tuple[float, ...]:
+        """The s among which clients' validation samples choose; none where nothing is to choose."""
+        return ()
+
+    def scores(self, total: Sums, s: float) -> tuple[Tensor, Tensor]:
+        """The closed form: A, [C, d], and b, [C], so that class c has the score zᵀ a_c + b_c. By
+        default a_c = P μ_c and b_c = −½ μ_cᵀa_c."""
+        a = self.inverse(total, s, total.means.T).T
+        return a, -0.5 * (total.means * a).sum(1)
 
     @abstractmethod
-    def scores(self, total: Sums) -> tuple[Tensor, Tensor]:
-        """The closed form: A, [C, d], and b, [C], so that class c has the score zᵀ a_c + b_c."""
+    def inverse(self, total: Sums, s: float, of: Tensor) -> Tensor:
+        """P, the inverse of what the scores divide by, times columns [d, m]."""
+
+    def left_out(self, total: Sums, s: float, z: Tensor, labels: Tensor) -> Tensor:
+        """The scores of samples that are in the sums, [n, C], each as if its class's mean were
+        without it; the lowest of all where that has no other."""
+        a, bias = self.scores(total, s)
+        scores = z @ a.T + bias
+        n, mean, a = total.counts[labels], total.means[labels], a[labels]
+        za, zpz = (z * a).sum(1), (z * self.inverse(total, s, z.T).T).sum(1)
+        product = (n * za - zpz) / (n - 1)  # of z and P μ without it
+        square = (n**2 * (mean * a).sum(1) - 2 * n * za + zpz) / (n - 1) ** 2
+        without = torch.where(n > 1.5, product - 0.5 * square, scores.min() - 1)
+        return scores.scatter(1, labels[:, None], without[:, None])
 
     def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
         """Adds the differences, and notes whose are in the sums."""
@@ -268,7 +367,9 @@ class OfSums(Method):
             held[client] = held.get(client, torch.zeros_like(change.counts)) + change.counts
             visits[client] = round
         clients = sorted(visits)
+        right = sum((upload.tensors["right"] for upload in uploads.values()), state["right"])
         return total.tensors() | {
+            "right": right,
             "clients": torch.tensor(clients, dtype=torch.int64),
             "visits": torch.tensor([visits[k] for k in clients], dtype=torch.int64),
             "held": torch.stack([held[k] for k in clients]),
@@ -292,6 +393,12 @@ class OfSums(Method):
         if not all(bool(tensor.isfinite().all()) for tensor in sent.values()):
             return
         change, total = self.whole(sent), Sums.among(state)
+        right = sent["right"]
+        if not torch.equal(right, right.round()) or (state["right"] + right < 0).any():
+            raise Refused(
+                f"its right validation samples change by {right.tolist()}, expected whole numbers"
+                " that leave no sum below 0"
+            )
         own = state["held"][state["clients"] == client].sum(0)
         now = own + change.counts
         if not torch.equal(now, now.round()) or now.min() < 0 or now.sum() != upload.samples:
@@ -327,7 +434,8 @@ class OfSums(Method):
         rows = len(ids) if ids.ndim == 1 else 0
         if not sent.get("gram", like["gram"]).numel():
             like["gram"] = like["gram"][:0]
-        cut = {n: t if n == "gram" else t.new_empty(rows, *t.shape[1:]) for n, t in like.items()}
+        whole = ("gram", "right")
+        cut = {n: t if n in whole else t.new_empty(rows, *t.shape[1:]) for n, t in like.items()}
         return {"classes": torch.zeros(rows, dtype=torch.int64)} | cut
 
     def largest_upload(self, state: Tensors) -> int:
@@ -341,7 +449,25 @@ class OfSums(Method):
     @cached_property
     def width(self) -> int:
         """d."""
+        if self.directions is not None:
+            return self.directions.shape[1]
         return facts(self.model_names[0], self.task).width
+
+    @cached_property
+    def directions(self) -> Tensor | None:
+        """The basis, [width, d], float64, by which no vector gets longer; None: there is none."""
+        o, width = self.options, facts(self.model_names[0], self.task).width
+        if not o.dim and not o.basis:
+            return None
+        found = (
+            basis.directions_of_file(Path(o.basis), width, "sums.basis")
+            if o.basis
+            else basis.directions_of_weights(self.model_names)
+        )
+        if o.dim and o.dim > found.shape[1]:
+            raise UserError(f"sums.dim is {o.dim}; allowed here: at most {found.shape[1]}")
+        chosen = found[:, : o.dim or found.shape[1]]
+        return chosen / torch.linalg.matrix_norm(chosen, 2).clamp(min=1)
 
     def _check_widths(self) -> None:
         """Raises UserError for models whose coordinates cannot be added."""
@@ -360,13 +486,18 @@ class Shrunk(OfSums):
 
     usual: ClassVar[float]
     """s by default."""
+    choices: ClassVar[tuple[float, ...]]
+    """The candidates of `validation`."""
+    formulas: ClassVar[tuple[str, ...]] = ()
+    """Names of formulas for s that this method has."""
 
     @dataclass(frozen=True)
     class Options(OfSums.Options):
         shrinkage: str | None = key(
             None,
             "s, how far the second moment is shrunk: a number from 0 to 1. fedlda: (1 − s) Σ +"
-            " s·(tr Σ / d)·I; fedridge: λ = s / (1 − s). auto: 0.5 for fedlda, 0.001 for fedridge",
+            " s·(tr Σ / d)·I; fedridge: λ = s / (1 − s). oas (fedlda): by its formula. validation:"
+            " one of five, by the clients' validation samples. auto: 0.5; fedridge: 0.001",
             name="sums.shrinkage",
         )
 
@@ -374,14 +505,26 @@ class Shrunk(OfSums):
     def check_experiment(cls, experiment: Experiment) -> None:
         super().check_experiment(experiment)
         said = experiment.options.shrinkage
-        if said is not None and not 0 <= _number(said) <= 1:
-            raise UserError(f"sums.shrinkage is {said}; allowed: auto, or a number from 0 to 1")
+        if said not in (None, VALIDATION, *cls.formulas) and not 0 <= _number(said) <= 1:
+            raise UserError(
+                f"sums.shrinkage is {said}; allowed with {experiment.method}: auto,"
+                f" {', '.join((VALIDATION, *cls.formulas))}, or a number from 0 to 1"
+            )
+        if said == VALIDATION and experiment.rounds < 3:
+            raise UserError(
+                f"rounds is {experiment.rounds}; allowed with sums.shrinkage=validation: at least"
+                " 3, of sums, of counts, and of what they choose"
+            )
+
+    def strength(self, total: Sums, right: Tensor) -> float:
+        said = self.options.shrinkage
+        if said == VALIDATION and right.any():
+            return self.choices[int(right.argmax())]
+        return self.usual if said in (None, VALIDATION) else _number(said)
 
     @property
-    def shrinkage(self) -> float:
-        """s."""
-        said = self.options.shrinkage
-        return self.usual if said is None else _number(said)
+    def candidates(self) -> tuple[float, ...]:
+        return self.choices if self.options.shrinkage == VALIDATION else ()
 
 
 def solve(matrix: Tensor, of: Tensor) -> Tensor:

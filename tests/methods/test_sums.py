@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.covariance import OAS
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.linear_model import Ridge
 from torch import Tensor, nn
@@ -20,14 +21,23 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.federation.visit import evaluate, logits, other_accuracies
 from pfedlora_flwr.federation.visit import visit as visits
 from pfedlora_flwr.methods import registry
+from pfedlora_flwr.methods.leave_one_out import (
+    STRENGTHS,
+    TEMPERATURES,
+    WEIGHTS,
+    correction,
+    own_priors,
+    spread_of,
+)
 from pfedlora_flwr.methods.method import Refused, Tensors, Upload
-from pfedlora_flwr.methods.sums import OfSums, Sums
+from pfedlora_flwr.methods.sums import OfSums, Shrunk, Sums
 from pfedlora_flwr.models.summary import Summary
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.training.kinds import named
 from pfedlora_flwr.training.loop import Samples
 from tests.conftest import run_locally
 from tests.methods.obvious import Array, array
+from tests.models.bases import CLASSES as CLASSES_OF_BASE
 from tests.models.bases import base
 from tests.plain import Plain
 
@@ -86,7 +96,7 @@ def by_scikit_learn(name: str, z: Array, y: Array, s: float) -> tuple[Array, Arr
 def assert_exact(method: OfSums, total: Sums, samples: Samples, s: float) -> None:
     z, y = coordinates(method, samples), samples.labels.numpy()
     a, b = by_scikit_learn(method.experiment.method, z, y, s)
-    found = method.scores(total)
+    found = method.scores(total, method.strength(total, torch.zeros(0)))
     classes = np.unique(y)
     assert total.known.nonzero().squeeze(1).tolist() == classes.tolist()
     for mine, theirs in zip(found, (a, b), strict=True):
@@ -110,7 +120,8 @@ class Federation:
         version = int(received["acknowledged"])
         start = self.kept.get((client, version)) or self.method.initial_model(client)
         model = copy.deepcopy(start)
-        upload, _ = visits(self.method, model, received, samples, client, self.round)
+        where = client, self.round, None, drawn(60, 100 + client)  # its validation samples
+        upload, _ = visits(self.method, model, received, samples, *where)
         self.kept[client, self.round] = model
         self.method.check(upload, self.state, client)
         assert all(t.dtype in (torch.float64, torch.int64) for t in upload.tensors.values())
@@ -171,9 +182,8 @@ def test_a_client_in_two_is_the_same_client(name: str) -> None:
     whole, parted = (Federation(made(name), 3) for _ in range(2))
     whole.play({0: samples, 1: drawn(20, 2)})
     parted.play({2: some(samples, halves[1]), 1: drawn(20, 2), 0: some(samples, halves[0])})
-    for one, two in zip(
-        *(f.method.scores(Sums.among(f.state)) for f in (whole, parted)), strict=True
-    ):
+    both = (f.method.scores(Sums.among(f.state), 0.3) for f in (whole, parted))
+    for one, two in zip(*both, strict=True):
         torch.testing.assert_close(one, two, rtol=1e-8, atol=1e-10)
 
 
@@ -224,6 +234,173 @@ def test_a_client_answers_among_its_classes_and_beside_it_among_all(name: str) -
     of_all = method.other_predictors(model, {})["all"](test.inputs)
     np.testing.assert_array_equal(array(of_all.detach()).argmax(1), scores.argmax(1))
     assert other_accuracies(method, model, {}, test)["all"] > 0.5
+
+
+def test_validation_samples_choose_the_shrinkage_by_sums_of_their_own() -> None:
+    method = made("fedlda", **{"sums.shrinkage": "validation"})
+    assert isinstance(method, Shrunk)
+    assert method.experiment.rounds == 3
+    federation = Federation(method, 2)
+    parts = {0: drawn(14, 1), 1: drawn(9, 2)}
+    for round in (1, 2, 3):
+        federation.play(parts)
+        assert federation.state["right"].any() == (round > 1)
+    right = np.zeros(5)
+    samples, total = federation.all_samples(), Sums.among(federation.state)
+    z, y = coordinates(method, samples), samples.labels.numpy()
+    for k, part in parts.items():
+        held, validation = np.unique(part.labels), drawn(60, 100 + k)
+        for i, s in enumerate(method.choices):
+            a, b = by_scikit_learn("fedlda", z, y, s)
+            scores = np.full((60, CLASSES), -np.inf)
+            scores[:, np.unique(y)] = coordinates(method, validation) @ a.T + b
+            said = held[scores[:, held].argmax(1)]
+            right[i] += (said == validation.labels.numpy()).sum()
+    assert federation.state["right"].tolist() == right.tolist()
+    assert len({*right}) > 1
+    assert method.strength(total, federation.state["right"]) == method.choices[right.argmax()]
+    lie = federation.visit(0, parts[0])
+    with pytest.raises(Refused, match="its right validation samples change by"):
+        method.check(changed(lie, right=lie.tensors["right"] - 200), federation.state, 0)
+
+
+def test_oas_is_scikit_learn_s() -> None:
+    federation = Federation(made("fedlda", **{"sums.shrinkage": "oas"}), 2)
+    federation.play({0: drawn(60, 1), 1: drawn(40, 2)})
+    samples = federation.all_samples()
+    z, y = coordinates(federation.method, samples), samples.labels.numpy()
+    within = np.concatenate([z[y == c] - z[y == c].mean(0) for c in np.unique(y)])
+    expected = OAS(assume_centered=True).fit(within).shrinkage_
+    found = federation.method.strength(Sums.among(federation.state), torch.zeros(0))
+    assert found == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_scores_without_a_sample_are_those_of_the_other_samples(name: str) -> None:
+    """Of FedLDA with the covariance of all."""
+    method, samples = made(name), drawn(20, 1)
+    z, y = coordinates(method, samples), samples.labels.numpy()
+    d = z.shape[1]
+    total = Sums.of(torch.tensor(z), samples.labels, CLASSES, squares=True)
+    found = method.left_out(total, 0.2, torch.tensor(z), samples.labels).numpy()
+    within = total.scatter.numpy() / 20
+    covariance = 0.8 * within + 0.2 * np.trace(within) / d * np.eye(d)
+    inverse = np.linalg.inv(covariance) if name == "fedlda" else np.eye(d)
+    for i in range(20):
+        zi, yi = np.delete(z, i, 0), np.delete(y, i)
+        if name == "fedridge":
+            targets = np.eye(CLASSES)[yi] - 1 / CLASSES
+            ridge = Ridge(alpha=0.25 * 20, fit_intercept=False).fit(zi, targets)
+            expected = z[i] @ ridge.coef_.T
+        else:
+            expected = np.zeros(CLASSES)
+            for c in np.unique(yi):
+                mean = zi[yi == c].mean(0)
+                expected[c] = z[i] @ inverse @ mean - mean @ inverse @ mean / 2
+            if y[i] not in yi:
+                expected[y[i]] = found[i].min()
+        np.testing.assert_allclose(found[i], expected, rtol=1e-7, atol=1e-9)
+
+
+def test_own_shares_weigh_by_what_they_get_right() -> None:
+    labels = torch.tensor([0] * 8 + [1, 2])
+    counts = torch.bincount(labels, minlength=4).double()
+    known = torch.tensor([True, True, True, False])
+    scores = torch.randn(10, 4, generator=torch.Generator().manual_seed(0)).double()
+    spread = spread_of(scores, known)
+    right = dict.fromkeys(WEIGHTS, 0)
+    for w in WEIGHTS:
+        for i in range(10):
+            shares = [(float(counts[c]) - int(labels[i] == c) + 0.1) / (9 + 0.4) for c in range(3)]
+            said = [float(scores[i, c]) + w * float(spread) * np.log(shares[c]) for c in range(3)]
+            right[w] += int(np.argmax(said) == labels[i])
+    assert right[0.0] < max(right.values())
+    best = max(WEIGHTS, key=lambda w: right[w])
+    found = own_priors(scores, labels, counts, known, spread)
+    torch.testing.assert_close(found, best * spread * torch.log((counts + 0.1) / 10.4))
+
+
+def test_the_correction_is_the_best_ridge_by_leave_one_out() -> None:
+    draws = torch.Generator().manual_seed(1)
+    x = torch.randn(12, 5, generator=draws).double()
+    labels = torch.tensor([0, 1, 2] * 4)
+    asked = torch.tensor([True, True, True, False])
+    scores = torch.randn(12, 4, generator=draws).double()
+    x[torch.arange(12), labels] += 2
+    spread = spread_of(scores, asked)
+
+    def fitted(rest: Array, chosen: Array, strength: float | None) -> Array:
+        if strength is None:
+            return np.zeros((5, 4))
+        own = x.numpy()[chosen]
+        return np.linalg.solve(own.T @ own + strength * 12 * np.eye(5), own.T @ rest[chosen])
+
+    errors, weights = dict[tuple[float, float | None], float](), {}
+    for t in TEMPERATURES:
+        shares = np.exp(t / float(spread) * scores.numpy()) * asked.numpy()
+        rest = np.eye(4)[labels] - shares / shares.sum(1, keepdims=True)
+        for strength in (None, *STRENGTHS):
+            left = [fitted(rest, np.arange(12) != i, strength) for i in range(12)]
+            residuals = [rest[i] - x[i].numpy() @ left[i] for i in range(12)]
+            errors[t, strength] = float(np.square(residuals).sum())
+            weights[t, strength] = fitted(rest, np.arange(12) >= 0, strength)
+    best = min(errors, key=lambda pair: errors[pair])
+    assert best[1] is not None, "choose another seed"
+    scale, weight = correction(x, scores, labels, asked, spread)
+    assert float(scale) == pytest.approx(best[0] / float(spread))
+    np.testing.assert_allclose(weight.T.numpy(), weights[best], atol=1e-9)
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("priors", ["own", "all"])
+def test_priors_and_correction_stay_at_home_and_make_the_predictor(name: str, priors: str) -> None:
+    options = {"sums.priors": priors, "sums.correction": "ridge"}
+    plain, other = Federation(made(name), 2), Federation(made(name, **options), 2)
+    parts = {0: drawn(24, 3), 1: drawn(30, 4, classes=4)}
+    for federation in (plain, other):
+        federation.play(parts)
+        federation.play(parts)
+    assert all(plain.state[n].equal(t) for n, t in other.state.items())
+    model, test = other.kept[1, 2].eval(), drawn(50, 5)
+    assert isinstance(model, Summary)
+    x = torch.tensor(coordinates(other.method, test))
+    with torch.no_grad():
+        scores = model.model(test.inputs).double() + model.shift
+        asked = model.asked
+        shares = torch.softmax((model.scale * scores).masked_fill(~asked, -torch.inf), 1)
+        expected = shares + x @ model.private.double().T * x.shape[1] ** 0.5
+        said = logits(other.method, model, test.inputs)
+    torch.testing.assert_close(said[:, asked].double(), expected[:, asked], rtol=1e-3, atol=1e-3)
+    assert said[:, ~asked].max() < said[:, asked].min()
+    assert asked.sum() == (5 if priors == "own" else 3)
+
+
+def test_a_basis_is_the_classifiers_and_makes_no_vector_longer(tmp_path: Path) -> None:
+    pytest.importorskip("timm")
+    models = ",".join(base(tmp_path, name) for name in ("test_resnet", "test_efficientnet"))
+    keys: dict[str, object] = {"method": "fedlda", "models": models, "clients": 2}
+    keys |= {
+        "representation": "pretrained-logits",
+        "partition.kind": "iid",
+        "dataset": "synthetic:80",
+    }
+    plain = Plain(keys | {"sums.dim": 6, "sums.shrinkage": 0.1})
+    plain.train(2)
+    method = plain.method
+    assert isinstance(method, OfSums)
+    directions = method.directions
+    assert directions is not None
+    assert directions.shape == (CLASSES_OF_BASE, 6)
+    assert float(torch.linalg.matrix_norm(directions, 2)) <= 1 + 1e-12
+    model, test = plain.model(0).eval(), plain.data(0).test.batch(slice(None))
+    assert isinstance(model, Summary)
+    with torch.no_grad():
+        z = model.model.encode(test).double() / CLASSES_OF_BASE**0.5 @ directions
+        a, b = method.scores(Sums.among(plain.state), 0.1)
+        found = model.model(test).double()
+    torch.testing.assert_close(found, z @ a.T + b, rtol=1e-3, atol=1e-3)
+    with pytest.raises(UserError, match=r"sums\.dim is 20; allowed here: at most 19"):
+        Plain(keys | {"sums.dim": 20})
 
 
 @pytest.mark.parametrize("sharing", ["none", "start"])
@@ -304,8 +481,15 @@ def test_a_difference_must_leave_whole_sums() -> None:
 @pytest.mark.parametrize(
     ("keys", "line"),
     [
-        ({"sums.shrinkage": 1.5}, "sums.shrinkage is 1.5; allowed: auto, or a number from 0 to 1"),
+        (
+            {"sums.shrinkage": 1.5},
+            "sums.shrinkage is 1.5; allowed with fedlda: auto, validation, oas, or a number",
+        ),
         ({"sums.shrinkage": "much"}, "sums.shrinkage is much; allowed"),
+        ({"method": "fedridge", "sums.shrinkage": "oas"}, "is oas; allowed with fedridge: auto, v"),
+        ({"sums.shrinkage": "validation", "rounds": 2}, "rounds is 2; allowed with sums.shrinkage"),
+        ({"sums.dim": 9}, "sums.dim is 9, and representation is features; allowed with it: pretr"),
+        ({"sums.dim": 0}, "sums.dim is 0; allowed: auto, or an integer ≥ 1"),
         ({"method": "fedridge", "sums.shrinkage": 1}, "allowed with fedridge: below 1"),
         ({"train": "all"}, "train is all; allowed with fedlda: head"),
         ({"representation-norm": "none"}, "representation-norm is none; allowed with fedlda: lay"),
