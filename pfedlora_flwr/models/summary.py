@@ -35,11 +35,12 @@ class Summary(nn.Module):
         """sent: zeros for counts, sums, gram and right."""
         super().__init__()
         classes = len(sent["counts"])
-        zeros = torch.zeros(classes, model.width)
-        self.model = model.with_last(layer_of(zeros, torch.zeros(classes)))
+        self.model = model.with_last(
+            layer_of(torch.zeros(classes, model.width), torch.zeros(classes))
+        )
         self.register_buffer("shift", torch.zeros(classes))
         self.register_buffer("asked", torch.ones(classes, dtype=torch.bool))
-        self.register_buffer("private", zeros if corrected else zeros[:0])
+        self.register_buffer("private", torch.zeros(classes if corrected else 0, model.width))
         self.register_buffer("scale", torch.zeros(()))
         self.register_buffer("visit", torch.zeros((), dtype=torch.int64))
         for name, zero in sent.items():

@@ -365,8 +365,11 @@ def test_priors_and_correction_stay_at_home_and_make_the_predictor(name: str, pr
     assert isinstance(model, Summary)
     x = torch.tensor(coordinates(other.method, test))
     with torch.no_grad():
-        scores = model.model(test.inputs).double() + model.shift
-        asked = model.asked
+        shared = model.model(test.inputs).double()
+        alike = plain.kept[1, 2].eval()
+        assert isinstance(alike, Summary)
+        assert shared.equal(alike.model(test.inputs).double()), "of which nothing is changed"
+        scores, asked = shared + model.shift, model.asked
         shares = torch.softmax((model.scale * scores).masked_fill(~asked, -torch.inf), 1)
         expected = shares + x @ model.private.double().T * x.shape[1] ** 0.5
         said = logits(other.method, model, test.inputs)
