@@ -121,7 +121,7 @@ _FOOT = """
 
 - **Up** and **down** are the floating-point numbers of one client's visit: with 10 classes of which it holds 2, and with
   100 of which it holds 10. They are for the heterogeneous setting (five CNNs, CNN-5 the smallest) with default options; those of one architecture are for
-  the homogeneous one (CNN-1), and so are those of FedNCM, FedLDA and FedRidge, which train nothing: their up is that of a first visit, and a later one sends what changed. Down is counted when every class has been reported. FD leaves out classes that only the receiver holds.
+  the homogeneous one (CNN-1). So are those of FedNCM, FedLDA and FedRidge, whose up is that of a first visit; a later one sends what changed. Down is counted when every class has been reported. FD leaves out classes that only the receiver holds.
   FedKD's ranks change from upload to upload.
 - **Cost** is the operations of one training sample in a visit, relative to Standalone's. It includes forward and backward passes and
   the method's other work. It is measured for client model CNN-1, one epoch, from the second round on, and counted
@@ -132,7 +132,7 @@ _FOOT = """
   separately. A *composite* predicts with the client's model and its copy of the shared part together, so each prediction costs more. The
   others predict with a model of the client's own architecture.
 - **Assumes** lists the requirements beyond labelled data at each client. No method needs public data, and none needs all clients in
-  every round: FD, FedProto, FedSSA and FedALT keep the last report of absent clients, the sums of FedNCM, FedLDA and FedRidge hold it; the
+  every round: FD, FedProto, FedSSA and FedALT keep the last report of absent clients, and the sums of FedNCM, FedLDA and FedRidge hold it. The
   others use only the round's reports.
 """
 
