@@ -196,13 +196,19 @@ class OfSums(Method):
             )
 
     def remarks(self) -> list[str]:
-        """Names encoders whose coordinates mean nothing to each other."""
+        """Says what a sum shows, and names encoders whose coordinates mean nothing to each
+        other."""
+        shown = (
+            "the server sees each client's sums: where a client has one sample of a class, its"
+            " class sum is that sample's representation"
+        )
         if self.experiment.representation != "features" or len({*self.model_names}) == 1:
-            return []
+            return [shown]
         return [
+            shown,
             f"{self.experiment.method} adds features of {len({*self.model_names})} different"
             " encoders, which have no coordinates in common;"
-            " representation=pretrained-logits gives them some"
+            " representation=pretrained-logits gives them some",
         ]
 
     def state_init(self, seed: int) -> Tensors:

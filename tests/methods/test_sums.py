@@ -529,7 +529,8 @@ def test_models_whose_coordinates_cannot_be_added_are_told_in_a_line(tmp_path: P
         with pytest.raises(UserError, match=line):
             Plain({"method": "fedlda"} | keys)
     plain = Plain(method="fedlda", models=wide, representation="pretrained-logits")
-    assert plain.method.remarks() == []
+    [shown] = plain.method.remarks()
+    assert "one sample of a class, its class sum is that sample's representation" in shown
 
 
 def test_a_client_without_samples_is_told_in_a_line() -> None:
