@@ -23,7 +23,7 @@ from scripts import methods as written
 from tests.conftest import Done, made_once, run_locally
 from tests.federation import malice
 from tests.models.bases import base
-from tests.plain import ANY_MODEL, CELLS, LORA, Plain
+from tests.plain import ANY_MODEL, CELLS, LORA, SUMS, Plain
 
 pytestmark = pytest.mark.methods
 SMALLEST = {"heterogeneous": "cnn5,cnn4", "homogeneous": "cnn5"}
@@ -47,6 +47,13 @@ GROUPS = [
 OTHERWISE = {
     ("fedre", "1000 times"): "expected weights ≥ 0",
     ("standalone", "other names"): "its 0 arrays have the names",
+} | {
+    (name, sort): part
+    for name in SUMS
+    for sort, part in (
+        ("1000 times", "the counts of its classes are then"),
+        ("another shape", "expected float64"),
+    )
 }
 """Method, malice and a part of the reason, where it is not the one in `malice.py`."""
 
