@@ -176,7 +176,8 @@ def test_export_and_predict_give_the_model_that_was_evaluated(
         assert (said == true).sum() == trained.counts.validation_correct
     program = keys.get("setting") == "heterogeneous" or keys["method"] == "fedalt"
     form = "torch-export" if program else "safetensors"
-    assert export(trained, form, tmp_path / "model") < 1e-4
+    large = keys["method"] in SUMS  # their scores are in the hundreds
+    assert export(trained, form, tmp_path / "model") < (1e-2 if large else 1e-4)
 
 
 @pytest.mark.parametrize("name", [*ANY_MODEL, *LORA])
