@@ -57,10 +57,11 @@ def run_config(flat: Mapping[str, object]) -> RunConfig:
     Options of other methods than its own are checked and left out: one file may serve several
     methods."""
     parsed = parse(flat)
+    method = registry.find(experiment_of(parsed).method)
+    parsed = {**method.default_keys(parsed), **parsed}
     e, x = experiment_of(parsed), execution_of(parsed)
     if flat.get(_PER_CLIENT) == AUTO:
         e = e.replace(partition_classes_per_client=_even(e, x))
-    method = registry.find(e.method)
     own = option_keys(e.method, method.Options)
     given = {k.attribute: parsed[name] for name, k in own.items() if name in parsed}
     if ":" in e.method:

@@ -172,7 +172,14 @@ class PersonalisedClient(NumPyClient):
                 self.ledger.spend(told.token, terms_of(self.experiment, spent))
             noise = spent.spend(told.round, told.version)  # on disk before the draw
         upload, visit = visits.visit(
-            method, model, received, data.train, told.client, told.round, noise
+            method,
+            model,
+            received,
+            data.train,
+            told.client,
+            told.round,
+            noise,
+            data.validation,
         )
         visit.flops = once | visit.flops
         upload = Chain(self.experiment, method).client_out(upload, received, visit)

@@ -32,6 +32,7 @@ def visit(
     client: int,
     round: int,
     noise: Noise | None = None,
+    validation: Samples | None = None,
 ) -> tuple[Upload, Visit]:
     """Trains `model`, in place, on `data` by the method.
 
@@ -41,6 +42,7 @@ def visit(
         data: the client's training samples.
         client: its number; with `round` and the Experiment's seed it decides every draw.
         noise: of this visit with `dp.level=record`; without, what is sent is what was received.
+        validation: the client's validation part, where what is sent may tell of it.
 
     Returns:
         What the client sends, and the visit with its losses and operations by phase.
@@ -55,7 +57,13 @@ def visit(
     draws = torch_generator(seed, "train", client, round)
     batch_norm = any_batch_norm(method.model_names, method.task, method.shares_small)
     counts = Visit(
-        method.experiment, client, round, draws, batches_of_one=not batch_norm, noise=noise
+        method.experiment,
+        client,
+        round,
+        draws,
+        batches_of_one=not batch_norm,
+        noise=noise,
+        validation=validation,
     )
     with (
         user_code("method", method.experiment.method),

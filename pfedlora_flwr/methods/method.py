@@ -121,6 +121,12 @@ class Method(ABC):
         extended."""
         return False
 
+    @classmethod
+    def default_keys(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The keys of a run whose defaults this method changes, with its own. given: the values of
+        those that a user has set."""
+        return {}
+
     @classmethod  # noqa: B027 - a method without a rule of its own runs any
     def check_experiment(cls, experiment: Experiment) -> None:
         """Raises UserError for an Experiment that this method cannot run."""

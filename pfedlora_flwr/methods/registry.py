@@ -55,6 +55,9 @@ _CLASSES = {
     "apfl": "APFL",
     "fedala": "FedALA",
     "fedalt": "FedALT",
+    "fedncm": "FedNCM",
+    "fedlda": "FedLDA",
+    "fedridge": "FedRidge",
 }
 """Module in this folder → class. Their order is that of help, tables and colours; a new one goes to
 the end."""

@@ -75,7 +75,8 @@ class Visit:
 
     batches_of_one: whether a last batch of one sample is a batch of its own. If not, as batch
     normalisation needs it, that sample joins the batch before.
-    noise: with `dp.level=record`, of what trains the part that is sent; None: it is not trained."""
+    noise: with `dp.level=record`, of what trains the part that is sent; None: it is not trained.
+    validation: the client's validation part, where it is not a client that is adapted."""
 
     experiment: Experiment
     client: int
@@ -85,6 +86,7 @@ class Visit:
     losses: dict[str, float] = field(default_factory=dict)
     batches_of_one: bool = True
     noise: Noise | None = None
+    validation: Samples | None = None
 
     def sgd(
         self,
