@@ -254,6 +254,13 @@ def report(
             metavar="X", help="Count costs up to this accuracy instead of `target-accuracy`."
         ),
     ] = None,
+    score: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Judge by it instead of `verdict.score`.")
+    ] = None,
+    margin: Annotated[
+        float | None,
+        typer.Option(metavar="POINTS", help="Judge by it instead of `verdict.margin`."),
+    ] = None,
 ) -> None:
     """Report on runs. Writes tables (Markdown, CSV, LaTeX), figures (PNG, SVG, PDF) and one HTML
     page.
@@ -267,7 +274,9 @@ def report(
     if output is None and len(paths) > 1:
         raise UserError("several paths are given: choose the report's folder with --output")
     where = absolute(output) if output else paths[0] / "report"
-    written = write_report(paths, where, out, target)
+    asked = {"verdict.score": score, "verdict.margin": margin}
+    judged = {key: value for key, value in asked.items() if value is not None}
+    written = write_report(paths, where, out, target, judged)
     out.print(f"{written.text}\nthe report is in {written.folder}", soft_wrap=True)
     for line in told(paths, written.folder):
         err.print(line, soft_wrap=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,8 @@ class Plan:
     seeds: tuple[int, ...]
     tuning_seed: int
     cells: tuple[Cell, ...]
+    verdict: Keys = field(default_factory=dict)
+    """What its file says of the keys `verdict.…`."""
 
     @classmethod
     def read(cls, directory: Path) -> Plan | None:
@@ -76,6 +78,7 @@ class Plan:
                 tuple(saved["seeds"]),
                 saved["tuning_seed"],
                 tuple(map(_cell, saved["cells"])),
+                saved.get("verdict", {}),
             )
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             raise UserError(

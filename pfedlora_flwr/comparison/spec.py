@@ -149,7 +149,8 @@ class Comparison:
 
     def plan(self) -> Plan:
         """Its runs, for the file beside them."""
-        return Plan(self.name, self.seeds, self.tuning_seed, tuple(self.cells()))
+        verdict = {key: value for key, value in self.base.items() if key.startswith("verdict.")}
+        return Plan(self.name, self.seeds, self.tuning_seed, tuple(self.cells()), verdict)
 
     @cached_property
     def _grid(self) -> list[Cell]:

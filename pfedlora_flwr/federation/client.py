@@ -6,13 +6,13 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
-from torch import nn
+from torch import Tensor, nn
 
 from pfedlora_flwr.data import outputs
 from pfedlora_flwr.data.local import LocalData, Site, site_settings, without_own_folders
@@ -36,6 +36,7 @@ from pfedlora_flwr.models import text
 from pfedlora_flwr.models.kept import base_of, restore, stored
 from pfedlora_flwr.models.named import random_weights, without_path
 from pfedlora_flwr.models.registry import check_lora
+from pfedlora_flwr.runs import right_rows
 from pfedlora_flwr.runs.checkpoint import Counts
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.spent import Spent
@@ -163,7 +164,7 @@ class PersonalisedClient(NumPyClient):
         clock.lap("train")
         counts, others = None, {}
         if told.evaluate:
-            counts = visits.evaluate(method, model, data)
+            counts = visits.evaluate(method, model, data, self._keep_rows(told))
             others = visits.other_accuracies(method, model, received, data.test)
         clock.lap("evaluate")
         store = self._store(told)
@@ -215,10 +216,20 @@ class PersonalisedClient(NumPyClient):
                 " min-success to go on without it"
             )
         data = outputs.with_outputs_kept(model, data, self.experiment, train=False)
-        counts = visits.evaluate(method, model, data)
+        counts = visits.evaluate(method, model, data, self._keep_rows(told))
         if told.version:
             MODELS.put(told.token, told.client, told.version, model)
         return counts
+
+    def _keep_rows(self, told: Instruction) -> Callable[[Tensor], None] | None:
+        """What keeps which test rows the model has right: in a simulation alone."""
+        run = self._simulation(told.run, messages.folder_name(told.token))
+        if run is None:
+            return None
+        file, site = run.right_rows(told.client), self._site(told.client)
+        test = site.split.test
+        labels = site.dataset.labels[test]
+        return lambda right: right_rows.keep(file, told.round, test, labels, right.cpu().numpy())
 
     def _check_held_out(self, client: int) -> None:
         """Raises UserError for a client of the training: an adaptation tells its samples."""

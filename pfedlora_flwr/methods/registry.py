@@ -59,6 +59,8 @@ _CLASSES = {
 """Module in this folder → class. Their order is that of help, tables and colours; a new one goes to
 the end."""
 NAMES = tuple(_CLASSES)
+POOLED = "pooled"
+"""The reference that trains on the rows of all clients: no federation can run it."""
 _NEAR = 0.85
 """How alike two names are of which one is meant: FedProx is not FedProto."""
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from pfedlora_flwr.comparison.outcome import Outcome, of_one_code, reported
 from pfedlora_flwr.comparison.plan import Candidate, Keys, Plan
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.execution import KEYS as EXECUTION_KEYS
+from pfedlora_flwr.execution import Execution
 from pfedlora_flwr.experiment import KEYS
 from pfedlora_flwr.files import check_folder
 from pfedlora_flwr.keys import Scalar
@@ -24,6 +26,9 @@ class Study:
 
     name: str
     outcomes: tuple[Outcome, ...]
+    score: str = "accuracy"
+    margin: float = 0.02
+    """Of its verdict; the margin is a share."""
 
     @property
     def scenarios(self) -> list[Keys]:
@@ -88,22 +93,25 @@ def communicates(outcome: Outcome) -> bool:
     return all(run.experiment.sharing == "mean" for run in outcome.runs.values())
 
 
-def load(paths: Iterable[Path], target: float | None = None) -> Study:
+def load(paths: Iterable[Path], target: float | None = None, verdict: Keys | None = None) -> Study:
     """The study in the given directories: comparisons, runs, or folders of runs. Raises UserError
     where there is nothing to report.
 
-    target: the accuracy that costs are counted to, in the place of the Experiments' own.
+    target: the accuracy that costs are counted to, in the place of the Experiments' own. verdict:
+    the keys `verdict.…` in the place of what the comparison, or the first run, says.
     """
     KEYS["target-accuracy"].parse(target)
     paths = list(paths)
     for path in paths:
         check_folder(path)
     outcomes: list[Outcome] = []
+    judged: Keys = {}
     bare: list[tuple[Path, Run | Missing]] = []
     for path in paths:
         if plan := Plan.read(path):
             # another's scenarios are not its own
             of: Keys = {"comparison": _name(path, paths)} if len(paths) > 1 else {}
+            judged = plan.verdict | judged
             outcomes += [
                 replace(outcome, scenario=of | outcome.scenario) for outcome in reported(path, plan)
             ]
@@ -115,7 +123,12 @@ def load(paths: Iterable[Path], target: float | None = None) -> Study:
             replace(o, runs={seed: replace(run, target=target) for seed, run in o.runs.items()})
             for o in outcomes
         ]
-    return Study(paths[0].absolute().name, _named(outcomes))
+    first = next((run.config.execution for o in outcomes for run in o.runs.values()), Execution())
+    judged = first.flat() | judged | (verdict or {})
+    score, margin = (
+        EXECUTION_KEYS[k].parse(judged[k]) for k in ("verdict.score", "verdict.margin")
+    )
+    return Study(paths[0].absolute().name, _named(outcomes), score, margin / 100)
 
 
 def _named(outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:

@@ -16,6 +16,7 @@ from pfedlora_flwr.files import make_folder, write_atomically
 from pfedlora_flwr.report import (
     aggregation,
     data_figures,
+    decision,
     figures,
     gain_figure,
     held_out,
@@ -42,15 +43,20 @@ class Written:
 
 
 def write_report(
-    paths: Iterable[Path], output: Path, out: Console, target: float | None = None
+    paths: Iterable[Path],
+    output: Path,
+    out: Console,
+    target: float | None = None,
+    verdict: Keys | None = None,
 ) -> Written:
     """Writes report.md, report.html, a CSV and a LaTeX file a table, runs.csv and the figures (PNG,
     SVG, PDF) into `output`. Raises UserError.
 
-    target: the accuracy that costs are counted to, in the place of the Experiments' own.
+    target, verdict: as for `load`.
     """
-    study = load(paths, target)
-    every = tables.all_tables(study)
+    study = load(paths, target, verdict)
+    judged = decision.findings(study)
+    every = [decision.table(study, judged), *tables.all_tables(study)]
     found = [table for table in every if table.rows]
     make_folder(output)
     for table in every:
@@ -66,7 +72,7 @@ def write_report(
     for name in earlier - {picture.path.stem for picture in pictures}:
         style.remove(output, name)
     notes = [*_notes(study), *left_out]
-    conclusion, facts = opening.conclusion(study), opening.facts(study)
+    conclusion, facts = opening.conclusion(study, judged), opening.facts(study)
     text = _markdown(study.name, conclusion, facts, notes, found)
     write_atomically(output / "report.md", (text + _markdown_figures(pictures)).encode())
     write_atomically(
