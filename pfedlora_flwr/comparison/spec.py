@@ -29,6 +29,7 @@ from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.server_state import is_standalone
 from pfedlora_flwr.keys import Scalar
+from pfedlora_flwr.methods.registry import POOLED
 
 T = TypeVar("T")
 _PARTS = ("base", "methods", "seeds", "axes")
@@ -156,7 +157,12 @@ class Comparison:
     def _grid(self) -> list[Cell]:
         """Every scenario with every method."""
         scenarios = _product(axis for axis in self.axes if not axis.tune)
-        return [self._cell(scenario, method) for scenario in scenarios for method in self.methods]
+        return [
+            self._cell(scenario, method)
+            for scenario in scenarios
+            for method in self.methods
+            if method != POOLED or (self.base | scenario).get("sharing", "mean") == "mean"
+        ]
 
     def _as_standalone(self, cell: Cell) -> Cell:
         """The cell, without candidates if it is Standalone by construction. What this depends on is

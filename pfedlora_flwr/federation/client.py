@@ -8,6 +8,7 @@ import os
 import secrets
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from pfedlora_flwr.federation.nodes import this_node
 from pfedlora_flwr.files import write_atomically
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method, Upload
+from pfedlora_flwr.methods.pooled import Pooled
 from pfedlora_flwr.models import text
 from pfedlora_flwr.models.kept import base_of, restore, stored
 from pfedlora_flwr.models.named import random_weights, without_path
@@ -101,6 +103,11 @@ class PersonalisedClient(NumPyClient):
     def _claim(self) -> Claim:
         part = number_in(self.node_config, "partition-id")
         own = "dataset" in self.node_config
+        if self.node_config.keys() - _SIMULATED and self.experiment.method == registry.POOLED:
+            raise UserError(
+                f"method {self.experiment.method} trains on all clients' rows, and a site's do not"
+                " leave it: it is a reference for simulations alone"
+            )
         if part is None and not own:
             raise UserError(
                 "the node-config has neither partition-id, the number of its part of the dataset,"
@@ -146,6 +153,11 @@ class PersonalisedClient(NumPyClient):
     def _visit(self, told: Instruction, parameters: Arrays) -> tuple[Upload, Report]:
         clock = Clock()
         data, method, own_data = self._load(told.client)
+        if isinstance(method, Pooled) and method.trains(told.client, told.round):
+            path = str(self.where.get("data-path", ""))
+            site = self._site(told.client)
+            train = site.pooled(self.experiment, path, told.round, self.device)
+            data = replace(data, train=train)
         model, lost = self._model(method, told, own_data)
         received = {
             n: t.to(self.device) for n, t in wire.to_tensors(told.names, parameters).items()

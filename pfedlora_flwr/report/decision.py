@@ -132,6 +132,11 @@ def findings(study: Study) -> list[Finding]:
     return found
 
 
+def best_of(found: Sequence[Finding]) -> Finding:
+    """The one with the largest difference."""
+    return max(found, key=lambda f: f.by.mean)
+
+
 def in_one(study: Study, found: Sequence[Finding]) -> str:
     """What is found in a single scenario."""
     tested = [f for f in found if f.verdict]
@@ -165,8 +170,7 @@ def in_one(study: Study, found: Sequence[Finding]) -> str:
         text += (
             f" Of {words.listed(few)} nothing is claimed, with fewer than {FEWEST} seeds in common."
         )
-    best = max(tested, key=lambda f: f.by.mean)
-    return text + _power(best, study.margin, named=len(tested) > 1)
+    return text + _power(best_of(tested), study.margin, named=len(tested) > 1)
 
 
 def in_several(study: Study, found: Sequence[Finding]) -> str:
@@ -184,6 +188,24 @@ def in_several(study: Study, found: Sequence[Finding]) -> str:
         f"{_corrected(tested)}"
         + (f" {few} differences have fewer than {FEWEST} seeds, and no verdict." if few else "")
     )
+
+
+def pooled(study: Study, found: Sequence[Finding]) -> str:
+    """What pooling all rows gains at most, and how much of it the best method gets, where pooling's
+    own gain is sure."""
+    best = best_of(found)
+    all_rows = study.at(best.scenario, registry.POOLED)
+    by = all_rows and measures.paired(all_rows.runs, best.theirs.runs, study.score)
+    if not by or by.half is None or best.theirs.method != ALONE:
+        return ""
+    low, high = 100 * (by.mean - by.half), 100 * (by.mean + by.half)
+    text = (
+        f" One model of all sites' rows together (Pooled) has {100 * by.mean:+.2f} points over"
+        f" training alone ({low:+.2f} to {high:+.2f})"
+    )
+    if by.sign < 1:
+        return f"{text}, so nothing is sure to be won."
+    return f"{text}; of that {best.ours.title} gets {100 * best.by.mean / by.mean:.0f} %."
 
 
 def _remark(f: Finding, ending: str) -> str:

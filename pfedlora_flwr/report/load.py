@@ -133,7 +133,7 @@ def load(paths: Iterable[Path], target: float | None = None, verdict: Keys | Non
 
 def _named(outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
     titles = registry.titles(dict.fromkeys(o.method for o in outcomes))
-    own = [method for method in titles if method not in registry.NAMES]
+    own = [method for method in titles if ":" in method]
     return tuple(
         replace(o, title=titles[o.method], own=own.index(o.method) if o.method in own else 0)
         for o in outcomes

@@ -13,7 +13,7 @@ from pfedlora_flwr.data.local import task_of
 from pfedlora_flwr.data.source import Reading
 from pfedlora_flwr.errors import UserError, counted
 from pfedlora_flwr.methods import registry
-from pfedlora_flwr.report import decision, measures, words
+from pfedlora_flwr.report import decision, measures, sites, words
 from pfedlora_flwr.report.data_figures import data_of
 from pfedlora_flwr.report.decision import Finding
 from pfedlora_flwr.report.load import Study
@@ -62,6 +62,8 @@ def _compared(study: Study, found: Sequence[Finding]) -> str:
         )
     text = (decision.in_one if len(compared) == 1 else decision.in_several)(study, found)
     rest = [s for s in study.scenarios if s not in compared and study.in_scenario(s)]
+    if len(compared) == 1:
+        text += decision.pooled(study, found) + sites.sentence(study, found)
     return text if all(map(study.communicates, rest)) else f"With sharing. {text}"
 
 

@@ -23,10 +23,12 @@ from pfedlora_flwr.report import (
     input_figures,
     measures,
     opening,
+    sites,
     style,
     tables,
     words,
 )
+from pfedlora_flwr.report.decision import Finding
 from pfedlora_flwr.report.figures import Drawer, Picture
 from pfedlora_flwr.report.load import Study, load
 from pfedlora_flwr.report.page import page
@@ -56,7 +58,7 @@ def write_report(
     """
     study = load(paths, target, verdict)
     judged = decision.findings(study)
-    every = [decision.table(study, judged), *tables.all_tables(study)]
+    every = [decision.table(study, judged), sites.table(study, judged), *tables.all_tables(study)]
     found = [table for table in every if table.rows]
     make_folder(output)
     for table in every:
@@ -68,7 +70,7 @@ def write_report(
     write_atomically(output / "runs.csv", tables.runs_csv(study).encode())
     earlier = _figures_of(output / "report.md")
     with out.status("drawing figures"):
-        pictures, left_out = _draw(study, output)
+        pictures, left_out = _draw(study, judged, output)
     for name in earlier - {picture.path.stem for picture in pictures}:
         style.remove(output, name)
     notes = [*_notes(study), *left_out]
@@ -81,10 +83,11 @@ def write_report(
     return Written(output, text)
 
 
-def _draw(study: Study, output: Path) -> tuple[list[Picture], list[str]]:
+def _draw(study: Study, judged: Sequence[Finding], output: Path) -> tuple[list[Picture], list[str]]:
     """Every figure, and a line for each that could not be drawn."""
     pictures, left_out = (
         [
+            *sites.figures(study, judged, output),
             *gain_figure.figures(study, output),
             *figures.robustness(study, output),
             *aggregation.pictures(study, output),
