@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import SCORES
@@ -41,7 +42,9 @@ def sites(finding: Finding) -> list[Site]:
     place, found = SCORES[finding.score], []
     names = _names(finding)
     for client in runs[0][0].clients:
-        pairs = [[run.result["per_client"].get(str(client), {}) for run in pair] for pair in runs]
+        pairs: list[list[Any]] = [
+            [run.result["per_client"].get(str(client), {}) for run in pair] for pair in runs
+        ]
         told = [[row.get(place) for row in pair] for pair in pairs]
         by_seed = [(float(a), float(b)) for a, b in told if a is not None and b is not None]
         gain = measures.estimate([a - b for a, b in by_seed])
