@@ -205,7 +205,9 @@ def pooled(study: Study, found: Sequence[Finding]) -> str:
     )
     if by.sign < 1:
         return f"{text}, so nothing is sure to be won."
-    return f"{text}; of that {best.ours.title} gets on average {100 * best.by.mean / by.mean:.0f} %."
+    return (
+        f"{text}; of that {best.ours.title} gets on average {100 * best.by.mean / by.mean:.0f} %."
+    )
 
 
 def _remark(f: Finding, ending: str) -> str:

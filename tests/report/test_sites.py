@@ -50,7 +50,10 @@ def test_rows_by_site_mark_who_loses_in_words_and_colour(tmp_path: Path, laid_ou
 @pytest.mark.parametrize(
     ("pooled", "told"),
     [
-        ([0.1, 0.101, 0.099], "training alone (+9.75 to +10.25); of that FedAvg gets on average 60 %."),
+        (
+            [0.1, 0.101, 0.099],
+            "training alone (+9.75 to +10.25); of that FedAvg gets on average 60 %.",
+        ),
         ([0.1, -0.1, 0.2], "so nothing is sure to be won."),
     ],
 )
