@@ -264,6 +264,13 @@ def report(
             metavar="X", help="Count costs up to this accuracy instead of `target-accuracy`."
         ),
     ] = None,
+    score: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Judge by it instead of `verdict.score`.")
+    ] = None,
+    margin: Annotated[
+        float | None,
+        typer.Option(metavar="POINTS", help="Judge by it instead of `verdict.margin`."),
+    ] = None,
 ) -> None:
     """Report on runs. Writes tables (Markdown, CSV, LaTeX), figures (PNG, SVG, PDF) and one HTML
     page.
@@ -273,7 +280,7 @@ def report(
     from pfedlora_flwr.ops.report import report as written
 
     with out.status("drawing figures"):
-        found = written(paths, output, target=target)
+        found = written(paths, output, target=target, score=score, margin=margin)
     out.print(f"{found.text}\nthe report is in {found.folder}", soft_wrap=True)
     for line in found.warnings:
         err.print(line)

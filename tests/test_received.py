@@ -293,7 +293,7 @@ def test_tables_and_reports_of_masked_runs_show_means_and_say_so(tmp_path: Path)
         ([tmp_path / "runs" / "0"], "under masks no client's own is known."),
         ([tmp_path / "runs"], "Under masks the server knows means alone"),
     ):
-        report = write_report(chosen, tmp_path / f"report{len(said)}", Console(quiet=True))
+        report = write_report(chosen, tmp_path / f"report{len(said)}")
         page = (report.folder / "report.md").read_text()
         assert said in page
         assert "Under masks the server knows means alone" in page

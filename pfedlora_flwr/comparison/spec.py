@@ -29,6 +29,7 @@ from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.server_state import is_standalone
 from pfedlora_flwr.keys import Scalar
+from pfedlora_flwr.methods.registry import POOLED
 
 T = TypeVar("T")
 _PARTS = ("base", "methods", "seeds", "axes")
@@ -149,13 +150,19 @@ class Comparison:
 
     def plan(self) -> Plan:
         """Its runs, for the file beside them."""
-        return Plan(self.name, self.seeds, self.tuning_seed, tuple(self.cells()))
+        verdict = {key: value for key, value in self.base.items() if key.startswith("verdict.")}
+        return Plan(self.name, self.seeds, self.tuning_seed, tuple(self.cells()), verdict)
 
     @cached_property
     def _grid(self) -> list[Cell]:
         """Every scenario with every method."""
         scenarios = _product(axis for axis in self.axes if not axis.tune)
-        return [self._cell(scenario, method) for scenario in scenarios for method in self.methods]
+        return [
+            self._cell(scenario, method)
+            for scenario in scenarios
+            for method in self.methods
+            if method != POOLED or (self.base | scenario).get("sharing", "mean") == "mean"
+        ]
 
     def _as_standalone(self, cell: Cell) -> Cell:
         """The cell, without candidates if it is Standalone by construction. What this depends on is

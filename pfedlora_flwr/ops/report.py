@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pfedlora_flwr.comparison.plan import Keys
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import absolute
 from pfedlora_flwr.observers.registry import observers_of
@@ -24,15 +25,23 @@ class Report:
 
 
 def report(
-    paths: Sequence[Path], output: Path | None = None, *, target: float | None = None
+    paths: Sequence[Path],
+    output: Path | None = None,
+    *,
+    target: float | None = None,
+    score: str | None = None,
+    margin: float | None = None,
 ) -> Report:
     """Writes the report on runs, comparisons and folders of runs to `output`, otherwise to `report`
     in the only path. target: the accuracy in (0, 1] that costs are counted to, in the place of the
-    runs'. Raises UserError."""
+    runs'. score, margin: of the verdict, in the place of `verdict.score` and `verdict.margin`.
+    Raises UserError."""
     if output is None and len(paths) > 1:
         raise UserError("several paths are given: give the report's output, too")
     where = absolute(output) if output else paths[0] / "report"
-    written = write_report(paths, where, target)
+    asked = {"verdict.score": score, "verdict.margin": margin}
+    judged: Keys = {key: value for key, value in asked.items() if value is not None}
+    written = write_report(paths, where, target, judged)
     return Report(written.folder, written.text, [*_told(paths, written.folder)])
 
 

@@ -284,7 +284,8 @@ def _accuracy_cell(study: Study, scenario: Keys, method: str) -> str:
         why = next((run.reason for run in outcome.missing.values()), NOT_RUN).partition(":")[0]
         return why if why.startswith(DIVERGED) else f"– ({why})"
     text = words.percent(measures.accuracy(outcome.runs))
-    beside, alone = study.in_scenario(scenario), study.alone(scenario)
+    beside = [o for o in study.in_scenario(scenario) if o.method != registry.POOLED]
+    alone = study.alone(scenario)
     if alone and any(o.standalone for o in study.outcomes if o.scenario == scenario):
         beside.append(alone)
     if outcome is measures.winner(beside):

@@ -106,6 +106,7 @@ class RunDirectory(RunFiles):
             self.logs,
             self.source,
             self.events,
+            self.rows,
             self.uploads.folder,
         )
         ours = {*FILES, *(p.name for p in folders)}
@@ -348,7 +349,7 @@ class RunDirectory(RunFiles):
             raise in_use(self.path) from None
 
     def _clear(self) -> None:
-        folders = self.clients, self.states, self.report, self.events, self.source
+        folders = self.clients, self.states, self.rows, self.report, self.events, self.source
         for folder in (*folders, self.uploads.folder):
             remove_folder(folder)
         for name in OBSERVED:  # of a link, which several runs may share, the link alone

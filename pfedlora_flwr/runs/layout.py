@@ -64,6 +64,7 @@ class RunFiles:
         self.server = path / "server"
         self.states = self.server / "states"
         self.clients, self.logs = path / "clients", path / "logs"
+        self.rows = path / "rows"
         self.report, self.events, self.source = (
             path / name for name in ("report", "events", "source")
         )
@@ -207,6 +208,10 @@ class RunFiles:
     def server_store(self, client: int) -> ClientStore:
         """Where the server keeps a client's own state, under `sharing=none`."""
         return ClientStore(self.states / str(client))
+
+    def right_rows(self, client: int) -> Path:
+        """Where a simulated client keeps which test rows it had right."""
+        return self.rows / f"{client}.jsonl"
 
     def client_store(self, client: int) -> ClientStore:
         """Where a simulated client keeps its model."""
