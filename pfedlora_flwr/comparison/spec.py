@@ -151,7 +151,8 @@ class Comparison:
     def plan(self) -> Plan:
         """Its runs, for the file beside them."""
         verdict = {key: value for key, value in self.base.items() if key.startswith("verdict.")}
-        return Plan(self.name, self.seeds, self.tuning_seed, tuple(self.cells()), verdict)
+        cells = tuple(self.cells())
+        return Plan(self.name, self.seeds, self.tuning_seed, cells, verdict=verdict)
 
     @cached_property
     def _grid(self) -> list[Cell]:

@@ -396,7 +396,7 @@ def test_a_report_tells_of_no_other_data_than_the_runs_and_of_no_folder(
         return dict(opening.facts(study))["Data"]
 
     def left_out() -> str:
-        return "\n".join(write._draw(study, tmp_path)[1])
+        return "\n".join(write._draw(study, [], tmp_path)[1])
 
     assert told() == "csv:t.csv: 60 rows of 1 features, 3 classes"
     file.write_text("\n".join(["x,label", *rows, "1,d", "2,d", ""]))
