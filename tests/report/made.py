@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pfedlora_flwr.config import run_config
-from pfedlora_flwr.data.local import shared_partition
+from pfedlora_flwr.data.local import OWN, shared_partition
 from pfedlora_flwr.runs.directory import RunDirectory
 
 SCORES = {"balanced_accuracy": 0.9, "macro_f1": 0.8}
@@ -106,4 +106,7 @@ def make_run(
         "seconds": {"total": float(len(rows) - 1)},
         "partition": partition or shared_partition(e, "")[1].fingerprint,
     }
+    if partition == OWN:
+        told = {"sites": n, "kind": "vectors", "shape": [4], "classes": 3, "samples": None}
+        result["own_data"] = told
     (folder / "result.json").write_text(json.dumps(result))
