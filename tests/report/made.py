@@ -108,5 +108,5 @@ def make_run(
     }
     if partition == OWN:
         told = {"sites": n, "kind": "vectors", "shape": [4], "classes": 3, "samples": None}
-        result["own_data"] = told
+        result |= {"own_data": told, "dataset": f"own data of {n} sites"}
     (folder / "result.json").write_text(json.dumps(result))
