@@ -246,6 +246,10 @@ KEYS = [
         "max-weight=3 dp.clip=1 dp.noise=1 adapter.down=fixed",
         "max-weight is 3; allowed with dp: 0, for every update weighs the same",
     ),
+    key(
+        "max-weight=3 method=fedlda setting=homogeneous",
+        "max-weight is 3; allowed with method fedlda: 0, for a client's later sums are differences",
+    ),
     key("max-weight=-1", "max-weight is -1.0; allowed: a number ≥ 0"),
     key("train=lora lora.rank=8,0", "lora.rank is '8,0'; allowed: an integer ≥ 1, or several"),
     key("train=lora models=cnn1", "'cnn1' begins at random, and LoRA is for models that others"),

@@ -16,6 +16,7 @@ from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method
 from pfedlora_flwr.methods.own import check_experiment
 from pfedlora_flwr.methods.robust import rule_of
+from pfedlora_flwr.methods.sums import OfSums
 from pfedlora_flwr.models.named import is_library
 from pfedlora_flwr.models.registry import TRAINED
 from pfedlora_flwr.training.kinds import read_shape
@@ -217,6 +218,11 @@ def _aggregation(config: RunConfig, method: type[Method]) -> None:
                 if e.secagg_enabled
                 else "every update weighs the same"
             )
+        )
+    if e.max_weight and issubclass(method, OfSums):
+        raise UserError(
+            f"max-weight is {e.max_weight:g}; allowed with method {e.method}: 0, for a client's"
+            " later sums are differences to its first ones, which count whole"
         )
     rule = rule_of(e)
     if rule is None:
