@@ -12,6 +12,9 @@ from torch import Tensor
 
 from pfedlora_flwr.methods.sums import Shrunk, Sums, solve
 
+_NOTHING = 1e-10
+"""A trace of Σ_w below it is rounding: coordinates have length 1."""
+
 
 class FedLDA(Shrunk):
     """Σ_w = (G − Σ_c n_c μ_c μ_cᵀ) / n; Σ_s = (1 − s) Σ_w + s·(tr Σ_w / d)·I; a_c = Σ_s⁻¹ μ_c;
@@ -38,8 +41,11 @@ class FedLDA(Shrunk):
         return oas(total) if self.options.shrinkage == "oas" else super().strength(total, right)
 
     def inverse(self, total: Sums, s: float, of: Tensor) -> Tensor:
-        """Σ_s⁻¹ of columns [d, m]."""
+        """Σ_s⁻¹ of columns [d, m]; the columns as they are where no class has samples that differ,
+        since nothing is known of Σ then: the nearest mean decides."""
         within, eye = total.scatter / total.n, torch.eye(len(of), dtype=of.dtype, device=of.device)
+        if within.trace() < _NOTHING:
+            return of
         return solve((1 - s) * within + s * within.trace() / len(of) * eye, of)
 
 

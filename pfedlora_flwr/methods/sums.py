@@ -103,7 +103,7 @@ class Sums:
         matrix[rows, columns] = self.gram
         return matrix + matrix.triu(1).T
 
-    @property
+    @cached_property
     def scatter(self) -> Tensor:
         """G − Σ_c n_c μ_c μ_cᵀ, the scatter within classes, [d, d]."""
         return self.matrix - self.sums.T @ self.means

@@ -273,6 +273,15 @@ def test_validation_samples_choose_the_shrinkage_by_sums_of_their_own() -> None:
         method.check(changed(lie, right=lie.tensors["right"] - 200), federation.state, 0)
 
 
+def test_samples_none_of_which_differs_within_its_class_are_told_by_the_nearest_mean() -> None:
+    method = made("fedlda")
+    z = torch.nn.functional.normalize(torch.randn(CLASSES, method.width).double(), dim=1)
+    total = Sums.of(z, torch.arange(CLASSES), CLASSES, squares=True)
+    a, b = method.scores(total, 0.5)
+    expected = -0.5 * torch.cdist(z, z).square() + 0.5 * z.square().sum(1)[:, None]
+    np.testing.assert_allclose(z @ a.T + b, expected, atol=1e-9)
+
+
 def test_oas_is_scikit_learn_s() -> None:
     federation = Federation(made("fedlda", **{"sums.shrinkage": "oas"}), 2)
     federation.play({0: drawn(60, 1), 1: drawn(40, 2)})
