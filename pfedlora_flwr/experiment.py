@@ -56,6 +56,7 @@ class Experiment:
         " 2 F + 3; a class row so many holders",
         name="aggregation.liars",
         low=1,
+        needs="aggregation",
     )
     max_weight: float = key(
         0.0,
@@ -98,7 +99,9 @@ class Experiment:
         "the column of texts, of `csv:`, `parquet:` and `hf:`; auto: none",
         name="data.text-column",
     )
-    max_tokens: int = key(64, "tokens of a text that a model takes", low=2, high=8192)
+    max_tokens: int = key(
+        64, "tokens of a text that a model takes", low=2, high=8192, needs="data.text-column"
+    )
     data_client_column: str | None = key(
         None,
         "the column that names a sample's owner (partition.kind=natural); auto: none",
@@ -180,15 +183,21 @@ class Experiment:
         " evenly",
         name="partition.classes-per-client",
         low=1,
+        needs="partition.kind=pathological",
     )
     partition_alpha: float = key(
-        0.3, "concentration of the Dirichlet distribution", name="partition.alpha", above=0
+        0.3,
+        "concentration of the Dirichlet distribution",
+        name="partition.alpha",
+        above=0,
+        needs="partition.kind=dirichlet",
     )
     partition_min_samples: int = key(
         10,
         "owners with fewer samples are left out (natural)",
         name="partition.min-samples",
         low=10,
+        needs="partition.kind=natural",
     )
     partition_samples_per_client: int | None = key(
         None,
@@ -574,6 +583,8 @@ class Experiment:
 
 
 KEYS = keys_of(Experiment)
+SECTIONS = {"held-out": "clients-held-out", "lora": "train=lora", "secagg": "secagg.enabled"}
+"""What all other keys of a section need, as `needs` of a key says it."""
 
 
 _OF_LORA = ("lora.rank", "lora.alpha", "lora.targets", "lora.dropout", "lora.init")

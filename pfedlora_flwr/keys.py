@@ -7,7 +7,7 @@ import dataclasses
 import math
 import types
 import typing
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -33,6 +33,7 @@ def key(
     below: float | None = None,
     choices: Sequence[str] | None = None,
     path: bool = False,
+    needs: str = "",
 ) -> Any:
     """A dataclass field that is a configuration key.
 
@@ -41,7 +42,8 @@ def key(
         does, with its unit. name: the key's name where it is not the attribute's with dashes. low,
         high: inclusive bounds. above, below: exclusive ones. choices: the allowed strings; one that
         ends in ":" allows any text after it, FUNCTION any name of its form. path: whether it is a
-        file's, which is absolute in a run.
+        file's, which is absolute in a run. needs: another key without which it changes nothing, as
+        `key=value`, or as `key` alone, which must not be at its default.
     """
     metadata = {
         "meaning": meaning,
@@ -51,7 +53,8 @@ def key(
         "above": above,
         "below": below,
     }
-    return field(default=default, metadata=metadata | {"choices": choices, "path": path})
+    metadata |= {"choices": choices, "path": path, "needs": needs}
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,7 @@ class Key:
     below: float | None
     choices: Sequence[str] | None
     path: bool = False
+    needs: str = ""
 
     @property
     def allowed(self) -> str:
@@ -132,6 +136,15 @@ class Key:
                 and (self.below is None or value < self.below)
             )
         return True
+
+
+def unmet(need: str, keys: Mapping[str, tuple[Key, Any]]) -> str:
+    """What stands against a key's `needs` in these keys and values; empty: nothing."""
+    name, _, wanted = need.partition("=")
+    key, value = keys[name]
+    text = key.text(value)
+    met = wanted in map(str.strip, str(text).split(",")) if wanted else value != key.default
+    return "" if met else f"{name} is {str(text).lower() if key.kind is bool else text}"
 
 
 def _short(value: object) -> str:

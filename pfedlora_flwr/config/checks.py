@@ -10,8 +10,8 @@ from pfedlora_flwr.data import registry as datasets
 from pfedlora_flwr.data.source import class_names_of
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import Execution, RunConfig
-from pfedlora_flwr.experiment import Experiment, option_keys
-from pfedlora_flwr.keys import in_words
+from pfedlora_flwr.experiment import SECTIONS, Experiment, option_keys
+from pfedlora_flwr.keys import in_words, unmet
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method
 from pfedlora_flwr.methods.own import check_experiment
@@ -22,14 +22,6 @@ from pfedlora_flwr.training.kinds import read_shape
 
 _MOST_MASKED = 1023
 """Clients whose masked updates can be summed: 1024 of the 2^22 levels would leave the 2^32."""
-_NOT_MASKED = ("clip-norm-factor", "max-samples")
-"""Keys of checks that a server makes of single updates."""
-_OF_PARTITION = {
-    "partition.classes-per-client": "pathological",
-    "partition.alpha": "dirichlet",
-    "partition.min-samples": "natural",
-}
-"""Keys of one kind of partition."""
 
 
 def check(config: RunConfig, method: type[Method]) -> None:
@@ -368,64 +360,50 @@ CHECKS: tuple[Callable[[RunConfig, type[Method]], None], ...] = (
 
 def unused(options: Iterable[str], config: RunConfig) -> list[str]:
     """Why options that were given change nothing in the run, a line each."""
-    found, own, e = [], config.keys(), config.experiment
-    for name in options:
-        if name not in own:
-            found.append(f"{name} is not used: it is an option of another method than {e.method}")
-        elif (
-            name == "data-path"
-            and config.execution.data_path
-            and not datasets.takes_path(e.dataset)
-        ):
-            found.append(f"data-path is not used: dataset {e.dataset!r} takes no files from there")
-        elif name == "setting" and e.models != "auto" and e.flat().get("adapter.kind") != "auto":
-            found.append("setting is not used: models names the client models")
-        elif name == "momentum" and e.optimizer == "adamw":
-            found.append("momentum is not used: optimizer is adamw, whose own is 0.9")
-        elif name.startswith("data.") and name not in datasets.find(e.dataset).columns:
-            found.append(f"{name} is not used: dataset {e.dataset!r} does not take it")
-        elif name in _OF_PARTITION and e.partition_kind != _OF_PARTITION[name]:
-            found.append(f"{name} is not used: partition.kind is {e.partition_kind}")
-        elif name == "audit.uploads" and e.method == "standalone":
-            found.append("audit.uploads is not used: method standalone sends nothing")
-        elif name == "model-input" and not any(map(is_library, e.model_names())):
-            found.append("model-input is not used: no model is of timm or torchvision")
-        elif name == "representation-width" and (why := _without_neck(e)):
-            found.append(f"representation-width is not used: neck is auto, and {why}")
-        elif name == "lora.head" and not registry.find(e.method).shares_lora:
-            found.append(f"lora.head is not used: method {e.method} does not exchange LoRA")
-        elif name.startswith("lora.") and "lora" not in e.trained:
-            found.append(f"{name} is not used: train is {e.train}")
-        elif name.startswith("held-out.") and not e.clients_held_out:
-            found.append(f"{name} is not used: clients-held-out is 0")
-        elif name == "max-tokens" and not e.data_text_column:
-            found.append("max-tokens is not used: data.text-column is auto")
-        elif name == "aggregation.liars" and e.aggregation == "mean":
-            found.append("aggregation.liars is not used: aggregation is mean")
-        elif name.startswith("secagg.") and not e.secagg_enabled and name != "secagg.enabled":
-            found.append(f"{name} is not used: secagg.enabled is false")
-        elif name.startswith("dp.") and not e.dp_enabled:
-            found.append(f"{name} is not used: none of dp.clip, dp.noise and dp.epsilon is set")
-        elif name == "dp.trained-down" and not _consents(e):
-            found.append(f"{name} is not used: noise is on no two matrices of an adapter here")
-        elif name in _NOT_MASKED and e.dp_of_users:
-            found.append(f"{name} is not used: with dp all updates are clipped and weigh the same")
-        elif name == "secagg.max-samples" and e.dp_enabled:
-            found.append(f"{name} is not used: with dp every update weighs the same")
-        elif name in _NOT_MASKED and e.secagg_enabled:
-            found.append(
-                f"{name} is not used: with secagg.enabled the server sees no single update"
-            )
-    return found
+    whys = ((name, _unused(name, config)) for name in options)
+    return [f"{name} is not used: {why}" for name, why in whys if why]
 
 
-def _without_neck(e: Experiment) -> str:
-    """Why no client model gets a neck, as far as the keys alone tell; empty where one may."""
-    if e.neck == "always":
-        return ""
-    if not registry.find(e.method).one_width:
-        return f"method {e.method} takes each model's own width"
-    return "" if len({*e.model_names()}) > 1 else "all clients have the same model"
+def _unused(name: str, config: RunConfig) -> str:
+    """Why a key changes nothing in the run, empty where it may: by what it needs, and by what the
+    methods, models and datasets that there are make of it."""
+    e, own = config.experiment, config.keys()
+    if name not in own:
+        return f"it is an option of another method than {e.method}"
+    method = registry.find(e.method)
+    if name == "lora.head" and not method.shares_lora:
+        return f"method {e.method} does not exchange LoRA"
+    for need in filter(None, (own[name][0].needs, SECTIONS.get(name.partition(".")[0]))):
+        if need != name and (why := unmet(need, own)):
+            return why
+    if name == "data-path" and config.execution.data_path and not datasets.takes_path(e.dataset):
+        return f"dataset {e.dataset!r} takes no files from there"
+    if name.startswith("data.") and name not in datasets.find(e.dataset).columns:
+        return f"dataset {e.dataset!r} does not take it"
+    if name == "setting" and e.models != "auto" and e.flat().get("adapter.kind") != "auto":
+        return "models names the client models"
+    if name == "model-input" and not any(map(is_library, e.model_names())):
+        return "no model is of timm or torchvision"
+    if name == "representation-width" and e.neck == "auto":
+        if not method.one_width:
+            return f"neck is auto, and method {e.method} takes each model's own width"
+        if len({*e.model_names()}) == 1:
+            return "neck is auto, and all clients have the same model"
+    if name == "momentum" and e.optimizer == "adamw":
+        return "optimizer is adamw, whose own is 0.9"
+    if name == "audit.uploads" and e.method == "standalone":
+        return "method standalone sends nothing"
+    if name.startswith("dp.") and not e.dp_enabled:
+        return "none of dp.clip, dp.noise and dp.epsilon is set"
+    if name == "dp.trained-down" and not _consents(e):
+        return "noise is on no two matrices of an adapter here"
+    if name == "secagg.max-samples" and e.dp_enabled:
+        return "with dp every update weighs the same"
+    if name in ("clip-norm-factor", "max-samples") and e.dp_of_users:
+        return "with dp all updates are clipped and weigh the same"
+    if name in ("clip-norm-factor", "max-samples") and e.secagg_enabled:
+        return "with secagg.enabled the server sees no single update"
+    return ""
 
 
 def _consents(e: Experiment) -> bool:
