@@ -3,16 +3,15 @@ clients fail or are refused."""
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
 from pfedlora_flwr.experiment import Experiment, at_least
-from pfedlora_flwr.keys import Key, Scalar, key, keys_of
+from pfedlora_flwr.keys import Form, Key, Listed, Scalar, Section, key, keys_of
 
 
 @dataclass(frozen=True)
-class Execution:
+class Execution(Section):
     """How and where an Experiment runs. A resumed run may change all of it."""
 
     data_path: str = key("", "the folder of the dataset's files; empty: downloaded to the cache")
@@ -45,11 +44,12 @@ class Execution:
         "with resume: continue although your own code has changed since the run's rounds",
     )
     overwrite: bool = key(False, "replace the run in `output`")
-    observers: str = key(
+    observers: Listed[str] = key(
         "",
         "objects that are told of each round, separated by commas: tensorboard (event files in"
         " `events` of the output), mlflow, wandb, prometheus (`metrics.prom` of the output),"
         " `package.module:Class`",
+        form=Form("observers", str, empty=True),
     )
     audit_uploads: bool = key(
         False, "keep every admitted upload, for `pfedlora audit`", name="audit.uploads"
@@ -95,10 +95,6 @@ class Execution:
         defaults."""
         found = {name: (KEYS[name], getattr(self, KEYS[name].attribute)) for name in _MERGING}
         return {name: k.text(value) for name, (k, value) in found.items() if value != k.default}
-
-    def replace(self, **changes: Any) -> Execution:
-        """A copy with attributes changed; it is not checked again."""
-        return dataclasses.replace(self, **changes)
 
     def enough_of(self, asked: int) -> int:
         """How many of so many clients have to succeed, by `min-success`."""

@@ -6,7 +6,6 @@ What the names of datasets and partitions may be, the data room knows: `config` 
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import math
@@ -14,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from pfedlora_flwr.keys import Key, Scalar, key, keys_of
+from pfedlora_flwr.keys import Form, Key, Listed, Scalar, Section, in_words, key, keys_of
 
 
 @dataclass(frozen=True)
@@ -28,8 +27,40 @@ class NoOptions:
     prefix: ClassVar[str | None] = None
 
 
+def _pair(word: str) -> tuple[int, int]:
+    last, clients = word.split(":")
+    return int(last), int(clients)
+
+
+def _left(word: str) -> tuple[int, int]:
+    last, colon, client = word.rpartition(":")
+    return int(last) if colon else -1, int(client)
+
+
+def _number(word: str, low: int = 1) -> int:
+    if not (word.isascii() and word.isdigit() and low <= int(word) < 10**9):
+        raise ValueError(word)
+    return int(word)
+
+
+def _part(word: str) -> str:
+    if word not in TRAINED:
+        raise ValueError(word)
+    return word
+
+
+def _name(word: str) -> str:
+    if not word:
+        raise ValueError(word)
+    return word
+
+
+TRAINED = ("all", "head", "lora")
+"""What may be trained of a model."""
+
+
 @dataclass(frozen=True)
-class Experiment:
+class Experiment(Section):
     """What is trained, and on what. The defaults are the paper's where it gives them (Section
     5.1)."""
 
@@ -107,10 +138,11 @@ class Experiment:
         "the column that names a sample's owner (partition.kind=natural); auto: none",
         name="data.client-column",
     )
-    data_class_names: str | None = key(
+    data_class_names: Listed[str] | None = key(
         None,
         "a table's classes in order, separated by commas; auto: its sorted labels",
         name="data.class-names",
+        form=Form("names", _name),
     )
     data_sep: str = key(
         "comma",
@@ -135,17 +167,19 @@ class Experiment:
         low=1,
         high=1_000_000,
     )
-    clients_joined: str = key(
+    clients_joined: Listed[tuple[int, int]] = key(
         "",
         "clients that joined after round 1, as R:N: only the first N clients take part up to"
         " round R; several, separated by commas. Set by --resume with more `clients`",
         name="clients-joined",
+        form=Form("R:N, or several of them", _pair, empty=True),
     )
-    clients_left: str = key(
+    clients_left: Listed[tuple[int, int]] = key(
         "",
         "clients that left, as R:K: client K is in no round after round R. K alone: in none, or"
         " with --resume in none after the run's last one. Several are separated by commas",
         name="clients-left",
+        form=Form("R:K or K, or several of them", _left, empty=True),
     )
     clients_held_out: int = key(
         0,
@@ -156,11 +190,12 @@ class Experiment:
     held_out_rounds: int = key(
         10, "visits of a held-out client when it is adapted", name="held-out.rounds", low=1
     )
-    held_out_samples: str = key(
+    held_out_samples: Listed[int | None] = key(
         "all",
         "training samples with which a held-out client is adapted: all, or a number; several,"
         " separated by commas, each for an adaptation of its own",
         name="held-out.samples",
+        form=Form("all, or integers ≥ 2", lambda w: None if w == "all" else _number(w, 2)),
     )
     held_out_every: int = key(
         0,
@@ -206,11 +241,12 @@ class Experiment:
         name="partition.samples-per-client",
         low=2,
     )
-    models: str = key(
-        "auto",
+    models: Listed[str] | None = key(
+        None,
         "client models, separated by commas: cnn1 … cnn5, conv1d1 …, mlp1 …, timm:NAME,"
         " torchvision:NAME, hf:FOLDER (texts), package.module:Class; client k gets number k mod"
         " their count; auto: by the setting",
+        form=Form("models", str),
     )
     setting: str = key(
         "heterogeneous",
@@ -218,16 +254,18 @@ class Experiment:
         " one for all clients",
         choices=("heterogeneous", "homogeneous"),
     )
-    train: str = key(
+    train: Listed[str] = key(
         "all",
         "the part of its model that a client trains: all, head (frozen encoder), or lora (frozen"
         " encoder with LoRA inside, and the head); several values, separated by commas, are"
         " assigned in turn",
+        form=Form(f"{in_words(TRAINED)}, or several of them", _part),
     )
-    lora_rank: str = key(
+    lora_rank: Listed[int] = key(
         "8",
         "LoRA: rank r; several values, separated by commas, are assigned in turn",
         name="lora.rank",
+        form=Form("integers ≥ 1", _number),
     )
     lora_alpha: float | None = key(
         None,
@@ -235,12 +273,13 @@ class Experiment:
         name="lora.alpha",
         above=0,
     )
-    lora_targets: str | None = key(
+    lora_targets: Listed[str] | None = key(
         None,
         "LoRA: suffixes of layer names, separated by commas, or all-linear; auto: qkv of a ViT,"
         " query,value of a BERT, conv_pw,conv_pwl of an EfficientNet, the last stage's 3×3"
         " convolutions of a ResNet",
         name="lora.targets",
+        form=Form("all-linear, or suffixes of layer names", _name),
     )
     lora_dropout: float = key(
         0.0, "LoRA: dropout of its input in training", name="lora.dropout", low=0, below=1
@@ -428,10 +467,6 @@ class Experiment:
         """
         return hashlib.sha256(json.dumps(self.changed(), sort_keys=True).encode()).hexdigest()
 
-    def replace(self, **changes: Any) -> Experiment:
-        """A copy with attributes changed; it is not checked again."""
-        return dataclasses.replace(self, **changes)
-
     def evaluates(self, round: int) -> bool:
         """Whether clients evaluate in this round: every `evaluate-every`-th one, and the last."""
         return round % self.evaluate_every == 0 or round == self.rounds
@@ -449,11 +484,6 @@ class Experiment:
     def held_out(self) -> range:
         """The clients that are never sampled."""
         return range(self.trained_clients, self.clients)
-
-    @property
-    def held_out_sizes(self) -> tuple[int | None, ...]:
-        """The numbers in `held-out.samples`; None for all. Raises ValueError for what is none."""
-        return tuple(None if w == "all" else int(w) for w in _words(self.held_out_samples))
 
     def adapts(self, round: int) -> bool:
         """Whether the held-out clients are adapted after this round."""
@@ -502,26 +532,13 @@ class Experiment:
         tolerance makes 0.29·100 the 29 it is."""
         return self.sampled_in(self.rounds)
 
-    @property
-    def joins(self) -> tuple[tuple[int, int], ...]:
-        """What `clients-joined` says: (R, N) each; only the first N clients take part up to round
-        R. Raises ValueError for what is none."""
-        pairs = [word.split(":") for word in _words(self.clients_joined) if word]
-        return tuple((int(last), int(clients)) for last, clients in pairs)
-
-    @property
-    def leaves(self) -> tuple[tuple[int, int], ...]:
-        """What `clients-left` says: (R, K) each; client K is in no round after R, and in none
-        at all where R is -1. Raises ValueError for what is no such pair."""
-        return leaves_of(self.clients_left)
-
     def left_by(self, round: int) -> set[int]:
         """The clients that have left before a round."""
         return gone_after(self.clients_left, round - 1)
 
     def clients_in(self, round: int) -> Sequence[int]:
         """The clients that can be sampled in a round, ascending."""
-        until = next((n for last, n in self.joins if round <= last), self.trained_clients)
+        until = next((n for last, n in self.clients_joined if round <= last), self.trained_clients)
         gone = self.left_by(round)
         return [k for k in range(until) if k not in gone] if gone else range(until)
 
@@ -535,12 +552,9 @@ class Experiment:
     def model_names(self, family: str = "cnn") -> tuple[str, ...]:
         """The client models in turn, each with what the keys say of it (`in_full`); `auto` is the
         paper's choice for the setting, of the family that fits the inputs."""
-        if self.models != "auto":
-            names = _words(self.models)
-        else:
-            count = 5 if self.setting == "heterogeneous" else 1
-            names = tuple(f"{family}{i + 1}" for i in range(count))
-        trained, ranks = self.trained, self.lora_ranks
+        count = 5 if self.setting == "heterogeneous" else 1
+        names = self.models or [f"{family}{i + 1}" for i in range(count)]
+        trained, ranks = self.train, self.lora_ranks
         return tuple(
             in_full(
                 names[k % len(names)],
@@ -553,9 +567,9 @@ class Experiment:
                 }
                 | (
                     {
-                        "lora.rank": ranks[k % len(ranks)],
+                        "lora.rank": str(ranks[k % len(ranks)]),
                         "lora.alpha": str(self.lora_alpha or "auto"),
-                        "lora.targets": ",".join(_words(self.lora_targets or "auto")),
+                        "lora.targets": ",".join(self.lora_targets or ["auto"]),
                         "lora.dropout": str(self.lora_dropout),
                         "lora.init": self.lora_init,
                     }
@@ -567,14 +581,9 @@ class Experiment:
         )
 
     @property
-    def trained(self) -> tuple[str, ...]:
-        """What clients train of their models, in turn."""
-        return _words(self.train)
-
-    @property
-    def lora_ranks(self) -> tuple[str, ...]:
+    def lora_ranks(self) -> Sequence[int]:
         """LoRA's ranks, in turn; one where nobody trains it."""
-        return _words(self.lora_rank) if "lora" in self.trained else ("8",)
+        return self.lora_rank if "lora" in self.train else [8]
 
     @property
     def default_name(self) -> str:
@@ -613,20 +622,11 @@ def parted(name: str) -> tuple[str, dict[str, str]]:
     return (bare, _OF_MODEL | said) if found else (name, dict(_OF_MODEL))
 
 
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in text.split(","))
-
-
-def leaves_of(text: str) -> tuple[tuple[int, int], ...]:
-    """The (R, K) of the key `clients-left`. Raises ValueError for what is no such pair."""
-    pairs = [word.rpartition(":") for word in _words(text) if word]
-    return tuple((int(last) if colon else -1, int(k)) for last, colon, k in pairs)
-
-
-def gone_after(text: str, round: int) -> set[int]:
-    """The clients that the key `clients-left` lets be in no round after `round`. Raises ValueError
-    for what is no such pair."""
-    return {client for last, client in leaves_of(text) if last <= round}
+def gone_after(left: object, round: int) -> set[int]:
+    """The clients that the key `clients-left`, or its text, lets be in no round after `round`.
+    Raises UserError for a text that is none."""
+    pairs = left if isinstance(left, Listed) else KEYS["clients-left"].parse(left)
+    return {client for last, client in pairs if last <= round}
 
 
 def at_least(share: float, of: int) -> int:

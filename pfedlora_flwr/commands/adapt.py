@@ -226,7 +226,7 @@ def _newcomer(shared: SharedState, client: int | None, options: Mapping[str, obj
             f" --client out, or give --client {e.clients} or more"
         )
     where |= {"dataset": str(options["dataset"])}
-    model = wanted.models if "models" in options else None
+    model = str(wanted.models) if "models" in options else None
     wanted = wanted.replace(dataset=e.dataset, models=e.models)
     if shared.task.kind != TEXT:
         shape = shared.task.kind.write(shared.task.shape)
@@ -252,7 +252,7 @@ def _with_model(
         raise UserError("--client chooses a model of the run, and models another one: give one")
     if "," in model:
         raise UserError(f"models is {model!r}; allowed with adapt: one model")
-    if len(e.trained) > 1 or len(e.lora_ranks) > 1:
+    if len(e.train) > 1 or len(e.lora_ranks) > 1:
         raise UserError(
             f"models is {model!r}, and the run's train or lora.rank has several values: leave"
             " models out, and choose by --client"

@@ -7,17 +7,15 @@ import math
 from collections.abc import Callable, Iterable
 
 from pfedlora_flwr.data import registry as datasets
-from pfedlora_flwr.data.source import class_names_of
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import Execution, RunConfig
 from pfedlora_flwr.experiment import SECTIONS, Experiment, option_keys
-from pfedlora_flwr.keys import in_words, unmet
+from pfedlora_flwr.keys import unmet
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method
 from pfedlora_flwr.methods.own import check_experiment
 from pfedlora_flwr.methods.robust import rule_of
 from pfedlora_flwr.models.named import is_library
-from pfedlora_flwr.models.registry import TRAINED
 from pfedlora_flwr.training.kinds import read_shape
 
 _MOST_MASKED = 1023
@@ -33,14 +31,14 @@ def check(config: RunConfig, method: type[Method]) -> None:
 def _method(config: RunConfig, method: type[Method]) -> None:
     e = config.experiment
     check_experiment(method, e)
-    if method.shares_lora and {*e.trained} != {"lora"}:
+    if method.shares_lora and {*e.train} != {"lora"}:
         raise UserError(
             f"method {e.method} exchanges LoRA, and train is {e.train}: set train=lora, and models"
             " to one with weights"
         )
     if method.one_model and (different := len(set(e.model_names()))) > 1:
-        ways = "setting=homogeneous, or models to one" if e.models == "auto" else "models to one"
-        if len({*e.trained}) > 1 or len({*e.lora_ranks}) > 1:
+        ways = "setting=homogeneous, or models to one" if e.models is None else "models to one"
+        if len({*e.train}) > 1 or len({*e.lora_ranks}) > 1:
             ways += ", and train and lora.rank, too"
         raise UserError(
             f"method {e.method} needs the same model at all clients, and theirs are {different};"
@@ -54,10 +52,11 @@ def _method(config: RunConfig, method: type[Method]) -> None:
 
 def _min_clients(config: RunConfig, method: type[Method]) -> None:
     e, wanted = config.experiment, config.execution.min_clients
-    if wanted is not None and wanted > e.clients - len(e.leaves):
+    if wanted is not None and wanted > e.clients - len(e.clients_left):
         told = f"min-clients is {wanted}; allowed: auto, or at most clients, which is {e.clients}"
         raise UserError(
-            told + (f", of which {len(e.leaves)} leave or have left" if e.leaves else "")
+            told
+            + (f", of which {len(e.clients_left)} leave or have left" if e.clients_left else "")
         )
 
 
@@ -65,10 +64,7 @@ def _joined(config: RunConfig, method: type[Method]) -> None:
     e, told = config.experiment, f"clients-joined is {config.experiment.clients_joined!r}"
     if not e.clients_joined:
         return
-    try:
-        numbers = [(-1, 0), *e.joins, (e.rounds, e.clients)]
-    except ValueError:
-        raise UserError(f"{told}; allowed: R:N, several separated by commas") from None
+    numbers = [(-1, 0), *e.clients_joined, (e.rounds, e.clients)]
     if not all(a[0] < b[0] and a[1] < b[1] for a, b in itertools.pairwise(numbers)):
         raise UserError(
             f"{told}; allowed: R:N with rising R below rounds, which is {e.rounds}, and rising N"
@@ -82,10 +78,7 @@ def _left(config: RunConfig, method: type[Method]) -> None:
     e, told = config.experiment, f"clients-left is {config.experiment.clients_left!r}"
     if not e.clients_left:
         return
-    try:
-        lasts, clients = zip(*e.leaves, strict=True)  # a ValueError, too, where there is none
-    except ValueError:
-        raise UserError(f"{told}; allowed: R:K or K, several separated by commas") from None
+    lasts, clients = zip(*e.clients_left, strict=True)
     if len({*clients}) < len(clients) or not {*clients} < {*range(e.clients)}:
         raise UserError(
             f"{told}; allowed: each of the clients 0 to {e.clients - 1} once, and not all of them"
@@ -102,13 +95,7 @@ def _left(config: RunConfig, method: type[Method]) -> None:
 
 def _held_out(config: RunConfig, method: type[Method]) -> None:
     e = config.experiment
-    words = [word.strip() for word in e.held_out_samples.split(",")]
-    if wrong := [w for w in words if w != "all" and not (w.isdecimal() and 2 <= int(w) < 10**9)]:
-        raise UserError(
-            f"held-out.samples is {e.held_out_samples!r}; allowed: all, or integers ≥ 2, separated"
-            f" by commas; {wrong[0]!r} is none"
-        )
-    if len({*words}) < len(words):
+    if len({*e.held_out_samples}) < len(e.held_out_samples):
         raise UserError(f"held-out.samples is {e.held_out_samples!r}; allowed: each number once")
     if not e.clients_held_out:
         return
@@ -131,31 +118,16 @@ def _held_out(config: RunConfig, method: type[Method]) -> None:
 
 def _trained(config: RunConfig, method: type[Method]) -> None:
     e = config.experiment
-    if wrong := [part for part in e.trained if part not in TRAINED]:
-        raise UserError(
-            f"train is {e.train!r}; allowed: {in_words(TRAINED)}, or several of them, separated by"
-            f" commas; {wrong[0]!r} is none"
-        )
-    if wrong := [r for r in e.lora_ranks if not (r.isascii() and r.isdigit() and int(r))]:
-        raise UserError(
-            f"lora.rank is {e.lora_rank!r}; allowed: an integer ≥ 1, or several of them, separated"
-            f" by commas; {wrong[0]!r} is none"
-        )
-    if "" in (e.lora_targets or "auto").replace(" ", "").split(","):
-        raise UserError(
-            f"lora.targets is {e.lora_targets!r}; allowed: auto, all-linear, or suffixes of"
-            " layer names, separated by commas"
-        )
     if " (" in e.lora_init or ", " in e.lora_init:
         raise UserError(
             f"lora.init is {e.lora_init!r}; allowed: a folder whose path has neither ' (' nor ', '"
         )
-    if e.representation == "pretrained-logits" and {"all", "lora"} & {*e.trained}:
+    if e.representation == "pretrained-logits" and {"all", "lora"} & {*e.train}:
         raise UserError(
             f"train is {e.train!r}; allowed with representation=pretrained-logits: head, for the"
             " classifier that makes them stays as it is"
         )
-    if e.representation_norm == "layer" and "lora" in e.trained:
+    if e.representation_norm == "layer" and "lora" in e.train:
         raise UserError(
             f"train is {e.train!r}; allowed with representation-norm=layer: all, head, for peft's"
             " files have no place for it"
@@ -166,8 +138,8 @@ def _inputs(config: RunConfig, method: type[Method]) -> None:
     e = config.experiment
     if e.data_sep == e.data_decimal:
         raise UserError("data.decimal is comma, and data.sep, too: a CSV needs two marks")
-    names = class_names_of(e)
-    if len(set(names)) < len(names) or "" in names or len(names) == 1:
+    names = e.data_class_names or ()
+    if len(set(names)) < len(names) or len(names) == 1:
         raise UserError(
             f"data.class-names is {e.data_class_names!r}; allowed: auto, or at least two names,"
             " each once"
@@ -221,7 +193,7 @@ def _aggregation(config: RunConfig, method: type[Method]) -> None:
             f"{told}; allowed with method {e.method}: mean"
             + (", median, trimmed-mean" if method.averages_rows else "")
         )
-    changes = {1, *(last + 1 for last, _ in e.leaves if last >= 0)} if e.clients_left else {1}
+    changes = {1, *(last + 1 for last, _ in e.clients_left if last >= 0)} if e.clients_left else {1}
     fewest = min(map(e.sampled_in, changes))
     if fewest < rule.fewest:
         raise UserError(
@@ -305,7 +277,7 @@ def _privacy_of_records(config: RunConfig, method: type[Method]) -> None:
             " gradients alone; allowed with dp.level=record: pfedlora_plus"
         )
     wanted = "allowed with dp.level=record"
-    if {*e.trained} != {"head"}:
+    if {*e.train} != {"head"}:
         raise UserError(
             f"train is {e.train}; {wanted}: head, because an encoder that is trained on a record"
             " changes every record's gradient"
@@ -380,7 +352,7 @@ def _unused(name: str, config: RunConfig) -> str:
         return f"dataset {e.dataset!r} takes no files from there"
     if name.startswith("data.") and name not in datasets.find(e.dataset).columns:
         return f"dataset {e.dataset!r} does not take it"
-    if name == "setting" and e.models != "auto" and e.flat().get("adapter.kind") != "auto":
+    if name == "setting" and e.models is not None and e.flat().get("adapter.kind") != "auto":
         return "models names the client models"
     if name == "model-input" and not any(map(is_library, e.model_names())):
         return "no model is of timm or torchvision"

@@ -137,7 +137,7 @@ def located(config: RunConfig, output: Path) -> RunConfig:
 def located_value(key: Key, value: Any) -> Any:
     """The value of a key, absolute where it is a path, or holds one."""
     if key.name in _LOCATED:
-        return _LOCATED[key.name](value)
+        return key.parse(_LOCATED[key.name](str(key.text(value))))
     return str(absolute(value)) if key.path and value else value
 
 

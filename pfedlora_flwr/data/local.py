@@ -22,7 +22,7 @@ from pfedlora_flwr.data.datasets import Dataset
 from pfedlora_flwr.data.normalisation import Constants, of_parts
 from pfedlora_flwr.data.partition import Indices, Partition, Split, make_partition, split_of
 from pfedlora_flwr.data.remarks import remarks
-from pfedlora_flwr.data.source import Reading, class_names_of
+from pfedlora_flwr.data.source import Reading
 from pfedlora_flwr.data.tokens import tokens
 from pfedlora_flwr.errors import UserError, permissions
 from pfedlora_flwr.experiment import Experiment
@@ -104,7 +104,7 @@ def task_of(experiment: Experiment, data_path: str) -> Task:
     `input-shape` say, or the dataset, by its name where that tells."""
     e, how = experiment, Reading.of(experiment, data_path)
     datasets.check_allowed(e.dataset, how)  # also where nothing of it is looked at
-    named = len(class_names_of(e))
+    named = len(e.data_class_names or ())
     classes = e.classes or named or datasets.count_classes(e.dataset, how)
     kind, shape = (
         read_shape(e.input_shape) if e.input_shape else datasets.kind_and_shape(e.dataset, how)
@@ -254,7 +254,7 @@ def models_own(e: Experiment, task: Task, client: int) -> Constants | None:
     None: they have the federation's. Raises UserError."""
     names = models.names_of(e, task)
     name = names[client % len(names)]
-    if e.normalise == "federation" or (e.normalise == "auto" and e.trained == ("all",)):
+    if e.normalise == "federation" or (e.normalise == "auto" and {*e.train} == {"all"}):
         return None
     made = named.made_with(name)
     if made is None and e.normalise == "model":
@@ -262,7 +262,7 @@ def models_own(e: Experiment, task: Task, client: int) -> Constants | None:
             f"normalise is model, and model {name!r} has no weights of which the library says how"
             " their inputs were normalised; allowed: auto, federation"
         )
-    trained = e.trained[client % len(e.trained)]
+    trained = e.train[client % len(e.train)]
     if made is None or (e.normalise == "auto" and trained == "all"):
         return None
     # a library fits weights to grey images by adding up their channels

@@ -108,7 +108,7 @@ def _trainable(start: Start) -> Iterable[str]:
 
 def _reach(start: Start) -> Iterable[str]:
     e = start.config.experiment
-    if start.done or e.trained == ("all",):
+    if start.done or {*e.train} == {"all"}:
         return ()
     method = registry.make(e, task_of(e, start.config.execution.data_path))
     with user_code("method", e.method):
@@ -134,7 +134,7 @@ def of_method(config: RunConfig) -> list[str]:
     each."""
     e = config.experiment
     method = registry.make(e, task_of(e, config.execution.data_path))
-    frozen = () if "all" in e.trained else random_encoders(e.model_names())
+    frozen = () if "all" in e.train else random_encoders(e.model_names())
     told = [f"{name} is frozen (train={e.train}), and {RANDOM_WEIGHTS}" for name in frozen]
     return [f"warning: {line}" for line in (*told, *method.remarks())]
 

@@ -35,13 +35,9 @@ _CLASSES: dict[str, type[CNN] | type[Conv1d] | type[MLP]] = (
 """Models of ours, by name."""
 
 
-TRAINED = ("all", "head", "lora")
-"""What may be trained of a model."""
-
-
 def names_of(experiment: Experiment, task: Task) -> tuple[str, ...]:
     """The client models in turn, by their names in full: client k has number k mod their count."""
-    if task.kind == TEXT and experiment.models == "auto":
+    if task.kind == TEXT and experiment.models is None:
         raise UserError(f"models is auto; allowed for text: {_allowed(task)}")
     names = experiment.model_names(task.kind.family)
     return tuple(name if named.is_library(name) else _unresized(name) for name in names)

@@ -272,7 +272,7 @@ def comparable(e: Experiment, rows: list[RoundRow]) -> list[RoundRow]:
     That is all of them, unless clients had not been evaluated before their first visit
     (`evaluate-initial` is false, or they failed), or some have joined or left."""
     last = rows[-1]
-    since = max((left for left, _ in e.leaves if left < last["round"]), default=-1)
+    since = max((left for left, _ in e.clients_left if left < last["round"]), default=-1)
     alike = [row for row in rows if row["evaluated"] == last["evaluated"]]
     return [row for row in alike if row["round"] > since]
 

@@ -229,7 +229,7 @@ def test_wrong_keys_are_a_line(bases: dict[str, str], monkeypatch: pytest.Monkey
     refused("lora.alpha=0", "lora.alpha is 0.0; allowed: auto, or a number > 0")
     refused("lora.dropout=1", "lora.dropout is 1.0; allowed: a number ≥ 0 and < 1")
     refused("lora.init=kaiming", r"allowed: peft \| orthogonal \| folder:…")
-    refused("lora.targets=qkv,,x", "allowed: auto, all-linear, or suffixes of layer names")
+    refused("lora.targets=qkv,,x", "allowed: auto, or all-linear, or suffixes of layer names")
     refused("lora.targets=qkv", "names 'qkv', with which no layer's name ends; those that take")
     refused("lora.targets=conv_dw", r"3.0.conv_dw is depthwise \(128 groups\)")
     refused("lora.targets=classifier", "names 'classifier', its head, which is trained itself")

@@ -294,7 +294,7 @@ def test_names_with_files_are_absolute_in_a_run_and_several_models_stand_beside_
     config = run_config({"models": "timm:resnet10t:weights=w.pt, cnn1,my:Own"})
     monkeypatch.chdir("/tmp")
     found = located(config, Path("x")).experiment.models
-    assert found == "timm:resnet10t:weights=/tmp/w.pt, cnn1,my:Own"
+    assert str(found) == "timm:resnet10t:weights=/tmp/w.pt, cnn1,my:Own"
     assert make(from_flat({"models": "timm:resnet10t, cnn5"})).model_of(2) == "timm:resnet10t"
 
 
