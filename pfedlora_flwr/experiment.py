@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -549,42 +549,6 @@ class Experiment(Section):
     def _share_of(self, clients: int) -> int:
         return max(1, int(self.participation * clients + 1e-9))
 
-    def model_names(self, family: str = "cnn") -> tuple[str, ...]:
-        """The client models in turn, each with what the keys say of it (`in_full`); `auto` is the
-        paper's choice for the setting, of the family that fits the inputs."""
-        count = 5 if self.setting == "heterogeneous" else 1
-        names = self.models or [f"{family}{i + 1}" for i in range(count)]
-        trained, ranks = self.train, self.lora_ranks
-        return tuple(
-            in_full(
-                names[k % len(names)],
-                {
-                    "train": trained[k % len(trained)],
-                    "representation": self.representation,
-                    "representation-norm": self.representation_norm,
-                    "neck": str(self.representation_width) if self.neck == "always" else "auto",
-                    "model-input": str(self.model_input or "auto"),
-                }
-                | (
-                    {
-                        "lora.rank": str(ranks[k % len(ranks)]),
-                        "lora.alpha": str(self.lora_alpha or "auto"),
-                        "lora.targets": ",".join(self.lora_targets or ["auto"]),
-                        "lora.dropout": str(self.lora_dropout),
-                        "lora.init": self.lora_init,
-                    }
-                    if trained[k % len(trained)] == "lora"
-                    else {}
-                ),
-            )
-            for k in range(math.lcm(len(names), len(trained), len(ranks)))
-        )
-
-    @property
-    def lora_ranks(self) -> Sequence[int]:
-        """LoRA's ranks, in turn; one where nobody trains it."""
-        return self.lora_rank if "lora" in self.train else [8]
-
     @property
     def default_name(self) -> str:
         """A name for the run's directory where the user gives none."""
@@ -594,32 +558,6 @@ class Experiment(Section):
 KEYS = keys_of(Experiment)
 SECTIONS = {"held-out": "clients-held-out", "lora": "train=lora", "secagg": "secagg.enabled"}
 """What all other keys of a section need, as `needs` of a key says it."""
-
-
-_OF_LORA = ("lora.rank", "lora.alpha", "lora.targets", "lora.dropout", "lora.init")
-_OF_MODEL = {
-    "train": "all",
-    "representation": "features",
-    "representation-norm": "none",
-    "neck": "auto",
-    "model-input": "auto",
-} | {name: str(k.text(k.default)) for name, k in KEYS.items() if name in _OF_LORA}
-"""What a model's name in full may say of it, each with what it need not say."""
-
-
-def in_full(name: str, settings: Mapping[str, str]) -> str:
-    """A model's name with what is not usual of it: `timm:resnet18 (train=head, model-input=96)`."""
-    said = [f"{k}={v}" for k, v in settings.items() if v != _OF_MODEL[k]]
-    return f"{name} ({', '.join(said)})" if said else name
-
-
-def parted(name: str) -> tuple[str, dict[str, str]]:
-    """The other way round: the name alone, and all of its settings."""
-    bare, opened, rest = name.removesuffix(")").rpartition(" (")
-    said = dict(word.partition("=")[::2] for word in rest.split(", ")) if opened else {}
-    # a file's name may end so, too
-    found = bool(said) and name.endswith(")") and said.keys() <= _OF_MODEL.keys()
-    return (bare, _OF_MODEL | said) if found else (name, dict(_OF_MODEL))
 
 
 def gone_after(left: object, round: int) -> set[int]:

@@ -379,7 +379,7 @@ def test_no_client_joins_where_every_part_would_change(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("2", "allowed: R:N, several"),
+        ("2", "allowed: R:N, or several"),
         ("2:5", "rising N below clients, which is 5"),
         ("2:3,2:4", "rising R below rounds"),
         ("20:3", "rising R below rounds, which is 20"),
@@ -393,10 +393,10 @@ def test_a_record_of_joins_must_rise(text: str, told: str) -> None:
 @pytest.mark.parametrize(
     ("keys", "told"),
     [
-        ({"clients-left": "one"}, "clients-left is 'one'; allowed: R:K or K, several"),
+        ({"clients-left": "one"}, "clients-left is 'one'; allowed: R:K or K, or several"),
         ({"clients-left": "one", "min-clients": 2}, "clients-left is 'one'; allowed: R:K or K"),
-        ({"clients-left": ","}, "clients-left is ','; allowed: R:K or K, several"),
-        ({"clients-left": " "}, "clients-left is ' '; allowed: R:K or K, several"),
+        ({"clients-left": ","}, "clients-left is ','; allowed: R:K or K, or several"),
+        ({"clients-left": " "}, "clients-left is ' '; allowed: R:K or K, or several"),
         ({"clients-left": "2:3,4:3"}, "each of the clients 0 to 4 once, and not all"),
         ({"clients-left": "2:5"}, "each of the clients 0 to 4 once, and not all"),
         ({"clients-left": "20:3"}, "R below rounds, which is 20; 20 is not"),

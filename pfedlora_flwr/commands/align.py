@@ -23,6 +23,7 @@ from pfedlora_flwr.files import check_replaceable, make_folder
 from pfedlora_flwr.models import basis, registry
 from pfedlora_flwr.models.named import RANDOM_WEIGHTS, random_encoders, without_path
 from pfedlora_flwr.models.pretrained import frozen_encoder
+from pfedlora_flwr.models.spec import ModelSpec
 from pfedlora_flwr.models.text import tokenised
 from pfedlora_flwr.rng import SERVER, derive, seeded
 from pfedlora_flwr.training.device import channels_last, find_device
@@ -60,7 +61,7 @@ def align(
         check_replaceable(file, overwrite=overwrite, option="--basis")
     e, data_path = config.experiment.replace(train="head", neck="auto"), config.execution.data_path
     task, dataset = task_of(e, data_path), shared_dataset(e, data_path)
-    names = registry.names_of(e, task)
+    names = registry.models_of(e, task)
     labels = np.asarray(dataset.labels)
     if most < 2 * dataset.classes:
         raise UserError(
@@ -74,7 +75,7 @@ def align(
         constants = models_own(e, task, client) or shared_constants(e, data_path)
         inputs = np.asarray(dataset.inputs[chosen])
         if task.kind == TEXT:
-            inputs = tokenised(name, inputs)
+            inputs = tokenised(name.name, inputs)
         samples = dataset.kind.samples(
             torch.from_numpy(inputs).to(device), of_chosen.to(device), *constants
         )
@@ -158,7 +159,7 @@ def show(found: Alignment, out: Console) -> None:
         f"{found['samples']} samples of {found['classes']} classes, half for the means; by chance"
         f" {100 * found['chance']:.1f}{widths}"
     )
-    for name in random_encoders(found["models"]):
+    for name in random_encoders(map(ModelSpec.parse, found["models"])):
         out.print(f"warning: {name}: {RANDOM_WEIGHTS}", soft_wrap=True)
     if found["directions"]:
         out.print(f"{found['directions']} principal directions written")

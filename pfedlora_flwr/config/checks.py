@@ -16,6 +16,7 @@ from pfedlora_flwr.methods.method import Method
 from pfedlora_flwr.methods.own import check_experiment
 from pfedlora_flwr.methods.robust import rule_of
 from pfedlora_flwr.models.named import is_library
+from pfedlora_flwr.models.spec import specs_of
 from pfedlora_flwr.training.kinds import read_shape
 
 _MOST_MASKED = 1023
@@ -36,9 +37,9 @@ def _method(config: RunConfig, method: type[Method]) -> None:
             f"method {e.method} exchanges LoRA, and train is {e.train}: set train=lora, and models"
             " to one with weights"
         )
-    if method.one_model and (different := len(set(e.model_names()))) > 1:
+    if method.one_model and (different := len(set(specs_of(e)))) > 1:
         ways = "setting=homogeneous, or models to one" if e.models is None else "models to one"
-        if len({*e.train}) > 1 or len({*e.lora_ranks}) > 1:
+        if len({*e.train}) > 1 or len({one.lora_rank for one in specs_of(e)}) > 1:
             ways += ", and train and lora.rank, too"
         raise UserError(
             f"method {e.method} needs the same model at all clients, and theirs are {different};"
@@ -354,12 +355,12 @@ def _unused(name: str, config: RunConfig) -> str:
         return f"dataset {e.dataset!r} does not take it"
     if name == "setting" and e.models is not None and e.flat().get("adapter.kind") != "auto":
         return "models names the client models"
-    if name == "model-input" and not any(map(is_library, e.model_names())):
+    if name == "model-input" and not any(is_library(one.name) for one in specs_of(e)):
         return "no model is of timm or torchvision"
     if name == "representation-width" and e.neck == "auto":
         if not method.one_width:
             return f"neck is auto, and method {e.method} takes each model's own width"
-        if len({*e.model_names()}) == 1:
+        if len({*specs_of(e)}) == 1:
             return "neck is auto, and all clients have the same model"
     if name == "momentum" and e.optimizer == "adamw":
         return "optimizer is adamw, whose own is 0.9"

@@ -29,6 +29,7 @@ from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import absolute
 from pfedlora_flwr.models import named
 from pfedlora_flwr.models import registry as models
+from pfedlora_flwr.models.spec import ModelSpec
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.training.device import memory_share
 from pfedlora_flwr.training.kinds import IMAGES, TEXT, read_shape
@@ -159,7 +160,7 @@ class Site:
     task: Task
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    model: str
+    model: ModelSpec
 
     @classmethod
     def find(cls, experiment: Experiment, client: int, node_config: Mapping[str, Any]) -> Site:
@@ -167,7 +168,7 @@ class Site:
         `data-path` says where its files are. Raises UserError."""
         data_path = str(node_config.get("data-path", ""))
         task = task_of(experiment, data_path)
-        names = models.names_of(experiment, task)
+        names = models.models_of(experiment, task)
         model = models.of_client(client, names)
         if not permissions.own_machine():
             # a node that has no number yet may get any of the models
@@ -240,7 +241,7 @@ class Site:
     def _samples(self, indices: Indices, device: torch.device) -> Samples:
         labels = torch.from_numpy(np.asarray(self.dataset.labels[indices]))
         if self.dataset.kind == TEXT:
-            inputs = torch.from_numpy(tokens(self.dataset, self.model)[indices]).to(device)
+            inputs = torch.from_numpy(tokens(self.dataset, self.model.name)[indices]).to(device)
         elif device.type == "cuda" and _fits(self.dataset, device):
             inputs = _on_gpu(self.dataset, device)[torch.from_numpy(indices).to(device)]
         else:
@@ -252,11 +253,11 @@ class Site:
 def models_own(e: Experiment, task: Task, client: int) -> Constants | None:
     """Mean and deviation that the client's model was made with, where its inputs are to have them;
     None: they have the federation's. Raises UserError."""
-    names = models.names_of(e, task)
+    names = models.models_of(e, task)
     name = names[client % len(names)]
     if e.normalise == "federation" or (e.normalise == "auto" and {*e.train} == {"all"}):
         return None
-    made = named.made_with(name)
+    made = named.made_with(name.name)
     if made is None and e.normalise == "model":
         raise UserError(
             f"normalise is model, and model {name!r} has no weights of which the library says how"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.experiment import Experiment, parted
+from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.methods.lora_factors import (
     added,
     check_one_base,
@@ -58,7 +58,7 @@ class FLoRA(LoraResidual):
 
     def restart(self, model: ClientModel, visit: Visit) -> None:
         """LoRA is drawn anew."""
-        lora = Lora.of(parted(self.model_of(visit.client))[1])
+        lora = Lora.of(self.model_of(visit.client))
         with seeded(derive(self.experiment.seed, "flora", visit.client, visit.round)):
             draw(model, lora.init)
 

@@ -25,6 +25,7 @@ from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.models.named import overwritten
 from pfedlora_flwr.models.neck import Necked
 from pfedlora_flwr.models.own import Parted, Whole, resized
+from pfedlora_flwr.models.spec import ModelSpec
 from pfedlora_flwr.models.text import TextModel
 
 FOLDER = "folder:"
@@ -64,16 +65,10 @@ class Lora:
     init: str
 
     @classmethod
-    def of(cls, said: Mapping[str, str]) -> Lora:
-        """From the settings in a model's name in full."""
-        rank, alpha, targets = (said[f"lora.{name}"] for name in ("rank", "alpha", "targets"))
-        return cls(
-            int(rank),
-            2.0 * int(rank) if alpha == "auto" else float(alpha),
-            () if targets == "auto" else tuple(targets.split(",")),
-            float(said["lora.dropout"]),
-            said["lora.init"],
-        )
+    def of(cls, said: ModelSpec) -> Lora:
+        """From a client model's settings."""
+        alpha = said.lora_alpha or 2.0 * said.lora_rank
+        return cls(said.lora_rank, alpha, said.lora_targets, said.lora_dropout, said.lora_init)
 
 
 def located(init: str) -> str:
