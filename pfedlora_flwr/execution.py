@@ -86,15 +86,10 @@ class Execution(Section):
     )
     node_timeout: float = key(300.0, "seconds to wait for nodes to connect", above=0)
 
-    def flat(self) -> dict[str, Scalar]:
-        """Every key as a run-config scalar."""
-        return {name: k.text(getattr(self, k.attribute)) for name, k in KEYS.items()}
-
     def merging(self) -> dict[str, Scalar]:
         """The keys that decide what is merged once clients fail, where they are not at their
         defaults."""
-        found = {name: (KEYS[name], getattr(self, KEYS[name].attribute)) for name in _MERGING}
-        return {name: k.text(value) for name, (k, value) in found.items() if value != k.default}
+        return {name: value for name, value in self.changed().items() if name in _MERGING}
 
     def enough_of(self, asked: int) -> int:
         """How many of so many clients have to succeed, by `min-success`."""
@@ -123,8 +118,7 @@ class RunConfig:
 
     def keys(self) -> dict[str, tuple[Key, Any]]:
         """Every key with its value."""
-        own = {name: (k, getattr(self.execution, k.attribute)) for name, k in KEYS.items()}
-        return self.experiment.keys() | own
+        return self.experiment.keys() | self.execution.keys()
 
     def executed(self, **changes: Any) -> RunConfig:
         """The same Experiment with attributes of its Execution changed; it is not checked again."""

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from pfedlora_flwr.keys import Form, Key, Listed, Scalar, Section, in_words, key, keys_of
+from pfedlora_flwr.keys import Form, Key, Listed, Section, in_words, key, keys_of
 
 
 @dataclass(frozen=True)
-class NoOptions:
+class NoOptions(Section):
     """The options of a method that has none, and the base of every method's own: fields declared by
     `key`.
 
@@ -444,20 +444,10 @@ class Experiment(Section):
     """The method's own options: an instance of its `Options`."""
 
     def keys(self) -> dict[str, tuple[Key, Any]]:
-        """Every key of this Experiment, its method's own included, with its value."""
-        own = option_keys(self.method, type(self.options))
-        found = {name: (k, getattr(self, k.attribute)) for name, k in KEYS.items()}
-        return found | {name: (k, getattr(self.options, k.attribute)) for name, k in own.items()}
-
-    def flat(self) -> dict[str, Scalar]:
-        """Every key as a run-config scalar; `config.from_flat` gives the same object back."""
-        return {name: k.text(value) for name, (k, value) in self.keys().items()}
-
-    def changed(self) -> dict[str, Scalar]:
-        """The keys that are not at their defaults."""
-        return {
-            name: k.text(value) for name, (k, value) in self.keys().items() if value != k.default
-        }
+        """Every key of this Experiment, its method's own included, with its value;
+        `config.from_flat` gives the same object back of `flat`."""
+        own = option_keys(self.method, type(self.options)).items()
+        return super().keys() | {name: (k, getattr(self.options, k.attribute)) for name, k in own}
 
     def fingerprint(self) -> str:
         """SHA-256 of `changed`: equal fingerprints mean equal runs, as long as no client fails in

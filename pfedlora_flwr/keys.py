@@ -185,16 +185,21 @@ class Key:
         return True
 
 
+def said(key: Key, value: Any) -> str:
+    """A key and its value as messages have them."""
+    text = str(key.text(value))
+    return f"{key.name} is {text.lower() if key.kind is bool else text}"
+
+
 def unmet(need: str, keys: Mapping[str, tuple[Key, Any]]) -> str:
     """What stands against a key's `needs` in these keys and values; empty: nothing."""
     name, _, wanted = need.partition("=")
     key, value = keys[name]
-    text = key.text(value)
     if wanted:
         met = wanted in value if key.form else value == wanted
     else:
         met = value != key.default
-    return "" if met else f"{name} is {str(text).lower() if key.kind is bool else text}"
+    return "" if met else said(key, value)
 
 
 @dataclass(frozen=True)
@@ -202,10 +207,30 @@ class Section:
     """A frozen dataclass of keys; lists may be given as their texts."""
 
     def __post_init__(self) -> None:
-        owner: type = type(self)
-        for k in keys_of(owner).values():
-            if k.form and isinstance(value := getattr(self, k.attribute), str):
+        for k, value in Section.keys(self).values():
+            if k.form and isinstance(value, str):
                 object.__setattr__(self, k.attribute, k.parse(value))
+
+    @classmethod
+    def of(cls, parsed: Mapping[str, Any]) -> Self:
+        """With the values, by key, of those that are this section's."""
+        owner: type = cls
+        own = keys_of(owner).items()
+        return cls(**{k.attribute: parsed[name] for name, k in own if name in parsed})
+
+    def keys(self) -> dict[str, tuple[Key, Any]]:
+        """Every key by its name, with its value."""
+        owner: type = type(self)
+        return {name: (k, getattr(self, k.attribute)) for name, k in keys_of(owner).items()}
+
+    def flat(self) -> dict[str, Scalar]:
+        """Every key as a run-config scalar."""
+        return {name: k.text(value) for name, (k, value) in self.keys().items()}
+
+    def changed(self) -> dict[str, Scalar]:
+        """The keys that are not at their defaults."""
+        every = self.keys().items()
+        return {name: k.text(value) for name, (k, value) in every if value != k.default}
 
     def replace(self, **changes: Any) -> Self:
         """A copy with attributes changed; what goes together is not checked again."""

@@ -10,7 +10,7 @@ from pfedlora_flwr.data import registry as datasets
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import Execution, RunConfig
 from pfedlora_flwr.experiment import SECTIONS, Experiment, option_keys
-from pfedlora_flwr.keys import unmet
+from pfedlora_flwr.keys import said, unmet
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method
 from pfedlora_flwr.methods.own import check_experiment
@@ -277,26 +277,27 @@ def _privacy_of_records(config: RunConfig, method: type[Method]) -> None:
             f"method {e.method} does not say that what it sends tells of a record by noised"
             " gradients alone; allowed with dp.level=record: pfedlora_plus"
         )
-    wanted = "allowed with dp.level=record"
-    if {*e.train} != {"head"}:
-        raise UserError(
-            f"train is {e.train}; {wanted}: head, because an encoder that is trained on a record"
-            " changes every record's gradient"
-        )
-    if e.neck != "auto":
-        raise UserError(f"neck is {e.neck}; {wanted}: auto, because a neck is trained")
-    if e.normalise != "model" and e.data_text_column is None:
-        raise UserError(
-            f"normalise is {e.normalise}; {wanted}: model, because the mean and deviation of the"
-            " federation's data are functions of every record"
-        )
-    if e.augment:
-        raise UserError(f"augment is true; {wanted}: false")
-    if e.secagg_enabled:
-        raise UserError(
-            f"secagg.enabled is true; {wanted}: false, because a round that is repeated has fresh"
-            " noise, and a client masks one update a round"
-        )
+    rules = {
+        "train": (
+            {*e.train} == {"head"},
+            "head, because an encoder that is trained on a record changes every record's gradient",
+        ),
+        "neck": (e.neck == "auto", "auto, because a neck is trained"),
+        "normalise": (
+            e.normalise == "model" or e.data_text_column is not None,
+            "model, because the mean and deviation of the federation's data are functions of every"
+            " record",
+        ),
+        "augment": (not e.augment, "false"),
+        "secagg.enabled": (
+            not e.secagg_enabled,
+            "false, because a round that is repeated has fresh noise, and a client masks one update"
+            " a round",
+        ),
+    }
+    for name, (fine, allowed) in rules.items():
+        if not fine:
+            raise UserError(f"{said(*e.keys()[name])}; allowed with dp.level=record: {allowed}")
 
 
 def check_way(x: Execution) -> None:

@@ -57,7 +57,7 @@ def run_config(flat: Mapping[str, object]) -> RunConfig:
     Options of other methods than its own are checked and left out: one file may serve several
     methods."""
     parsed = parse(flat)
-    e, x = experiment_of(parsed), execution_of(parsed)
+    e, x = Experiment.of(parsed), Execution.of(parsed)
     if flat.get(_PER_CLIENT) == AUTO:
         e = e.replace(partition_classes_per_client=_even(e, x))
     method = registry.find(e.method)
@@ -85,18 +85,6 @@ def _even(e: Experiment, x: Execution) -> int:
 def from_flat(flat: Mapping[str, object]) -> Experiment:
     """The Experiment alone of a run's flat keys, all of which are checked. Raises UserError."""
     return run_config(flat).experiment
-
-
-def experiment_of(parsed: Mapping[str, Any]) -> Experiment:
-    """The Experiment in parsed keys, unchecked, without its method's options."""
-    own = {k.attribute: parsed[name] for name, k in experiment.KEYS.items() if name in parsed}
-    return Experiment(**own)
-
-
-def execution_of(parsed: Mapping[str, Any]) -> Execution:
-    """The Execution in parsed keys, unchecked."""
-    own = {k.attribute: parsed[name] for name, k in execution.KEYS.items() if name in parsed}
-    return Execution(**own)
 
 
 def parse(flat: Mapping[str, object]) -> dict[str, Any]:

@@ -263,8 +263,7 @@ def models_own(e: Experiment, task: Task, client: int) -> Constants | None:
             f"normalise is model, and model {name!r} has no weights of which the library says how"
             " their inputs were normalised; allowed: auto, federation"
         )
-    trained = e.train[client % len(e.train)]
-    if made is None or (e.normalise == "auto" and trained == "all"):
+    if made is None or (e.normalise == "auto" and name.train == "all"):
         return None
     # a library fits weights to grey images by adding up their channels
     grey = task.shape[0] == 1

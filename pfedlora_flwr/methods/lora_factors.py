@@ -17,7 +17,6 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.methods.method import Tensors, Upload
 from pfedlora_flwr.methods.tensors import fixed, weighted_mean
-from pfedlora_flwr.models.lora import Lora
 from pfedlora_flwr.models.spec import ModelSpec, specs_of
 
 A, B = ".lora_A.", ".lora_B."
@@ -28,8 +27,7 @@ Product = tuple[Tensor, Tensor]
 
 def scale_of(model: ModelSpec) -> float:
     """s = α/r of a model."""
-    lora = Lora.of(model)
-    return lora.alpha / lora.rank
+    return model.alpha / model.lora_rank
 
 
 def load_some(model: nn.Module, tensors: Tensors) -> None:

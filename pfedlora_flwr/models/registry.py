@@ -138,7 +138,7 @@ def _built(said: ModelSpec, task: Task, width: int | None) -> ClientModel:
     if said.train != "all":
         model.last_layer().requires_grad_(True)
     if said.train == "lora":  # drawn last: the head begins as with train=head
-        lora.adapt(bare, inner, lora.Lora.of(said))
+        lora.adapt(inner, said)
     return model
 
 

@@ -41,6 +41,11 @@ class ModelSpec:
         read = {_SETTINGS[k]: _READ.get(k, str)(value) for k, value in said.items()}
         return cls(bare, **read)
 
+    @property
+    def alpha(self) -> float:
+        """LoRA's α, of which auto is twice its rank."""
+        return self.lora_alpha or 2.0 * self.lora_rank
+
     def __str__(self) -> str:
         said = []
         for key, attribute in _SETTINGS.items():
